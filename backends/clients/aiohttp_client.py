@@ -1,0 +1,168 @@
+"""The second adapter, on aiohttp's client: the same port over an independent HTTP implementation.
+
+It is chosen with `engines.client: aiohttp`, costs about three times the CPU of the relay per request
+(`docs/decisions/0001-own-relay.md`), and is there for setups that need what aiohttp brings, and to keep the port honest.
+One task per call pumps the reply into the sink.
+"""
+
+import asyncio
+import socket
+from typing import Any, Final
+
+import aiohttp
+
+from backends.clients.endpoint import Endpoint
+from backends.clients.relay import KEEPALIVE, STALE_WINDOW_S
+from backends.ports import Call, Loss, ReplySink
+from domain.clock import Clock
+
+_STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+class AiohttpUpstream:
+    """One client session for one backend; see `backends.ports.Upstream`."""
+
+    def __init__(self, target: Endpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._target = target
+        self._clock = clock
+        self._loop = loop
+        self._busy = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def dispatch(self, call: Call, sink: ReplySink) -> "AiohttpFlight":
+        """See `backends.ports.Upstream`."""
+        flight = AiohttpFlight(sink)
+        if self._busy >= self._target.max_connections:
+            self._loop.call_soon(flight.lose, Loss.CAPACITY, f"{self._target.max_connections} connections are open already")
+            return flight
+        self._busy += 1
+        task = flight.task = self._loop.create_task(self._pump(call, flight))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return flight
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._busy -= 1
+        self._tasks.discard(task)
+
+    async def close(self) -> None:
+        """See `backends.ports.Upstream`."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._target.idle_s, socket_factory=_socket, ttl_dns_cache=5)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._target.connect_timeout_s, connect=None)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
+
+    async def _pump(self, call: Call, flight: "AiohttpFlight") -> None:
+        sent_at = self._clock()
+        try:
+            try:
+                await self._once(call, flight)
+            except _STALE as error:
+                # aiohttp does not say whether the connection was reused; a refused connection is no stale one
+                stale = not isinstance(error, aiohttp.ClientConnectorError) and not flight.head_seen
+                if not stale or self._clock() - sent_at > STALE_WINDOW_S or flight.resent:
+                    raise
+                flight.resent = True
+                await self._once(call, flight)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
+        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
+            flight.lose(Loss.CUT if flight.head_seen else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
+        except (aiohttp.ClientError, ValueError) as error:
+            flight.lose(Loss.GARBLED, f"{type(error).__name__}: {error}")
+
+    async def _once(self, call: Call, flight: "AiohttpFlight") -> None:
+        target = self._target
+        scheme = "https" if target.tls else "http"
+        async with self._opened().request(
+            call.method,
+            f"{scheme}://{target.host_header}{target.prefix}{call.path}",
+            data=call.body,
+            headers=_headers(call, target),
+            ssl=target.tls or True,
+            allow_redirects=False,
+        ) as reply:
+            flight.head_seen = True
+            sink = flight.sink
+            if sink is not None:
+                sink.on_head(reply.status, {k.lower(): v for k, v in reply.raw_headers})
+            async for data in reply.content.iter_any():
+                await flight.room.wait()
+                if flight.sink is not None and data:
+                    flight.sink.on_data(data)
+        flight.end()
+
+
+class AiohttpFlight:
+    """One call under way on aiohttp; see `backends.ports.Flight`."""
+
+    def __init__(self, sink: ReplySink) -> None:
+        self.sink: ReplySink | None = sink
+        self.task: asyncio.Task[None] | None = None
+        self.head_seen = False
+        self.resent = False
+        self.room = asyncio.Event()
+        self.room.set()
+
+    def abort(self) -> None:
+        """Cancelling the pump closes the connection, because the reply is unfinished."""
+        self.sink = None
+        if self.task is not None:
+            self.task.cancel()
+
+    def pause(self) -> None:
+        """Stop pumping; aiohttp then stops reading the socket at its own buffer limit (64 KiB)."""
+        self.room.clear()
+
+    def resume(self) -> None:
+        """Pump on."""
+        self.room.set()
+
+    def end(self) -> None:
+        """The reply is complete."""
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.on_end()
+
+    def lose(self, loss: Loss, detail: str) -> None:
+        """Report a loss, unless the call was given up before."""
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.on_loss(loss, detail)
+
+
+def _headers(call: Call, target: Endpoint) -> dict[str, str]:
+    headers = {
+        "host": target.host_header,
+        "user-agent": "tidegate",
+        "accept": "application/json, text/event-stream",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "x-request-id": call.request_id,
+    }
+    if target.authorization is not None:
+        headers["authorization"] = target.authorization.decode("ascii")
+    if call.traceparent is not None:
+        headers["traceparent"] = call.traceparent.decode("ascii")
+        if call.tracestate is not None:
+            headers["tracestate"] = call.tracestate.decode("ascii")
+    return headers
+
+
+def _socket(address: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+    family, kind, proto, _, _ = address
+    made = socket.socket(family, kind, proto)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made

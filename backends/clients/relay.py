@@ -1,0 +1,274 @@
+"""The default adapter: one `asyncio.Protocol` per engine connection, bytes handed straight to the sink.
+
+It knows HTTP/1.1 framing (through llhttp) and connection reuse, and nothing of what the bytes mean.
+Measured against two libraries in `docs/decisions/0001-own-relay.md`.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from typing import Final, cast
+
+from backends.clients.endpoint import Endpoint
+from backends.clients.reply_parser import ReplyError, ReplyParser
+from backends.ports import Call, Loss, ReplySink
+from domain.clock import Clock
+
+STALE_WINDOW_S: Final = 1.0
+"""A reused connection that dies unanswered within this time of the request is taken for one the engine had closed already,
+and the call is sent once more on a fresh one. Later than that the engine may have begun to work, so it is a failure and the
+retry budget decides. A close racing with a request shows within one round trip; 1 s leaves room for a busy host."""
+
+KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 30_000))
+"""TCP keep-alive after 15 s, every 5 s, 3 times; unacknowledged data for 30 s (in ms). So a peer that vanished without a FIN
+is noticed within about 30 s even while nothing is sent."""
+
+
+class RelayUpstream:
+    """Connections to one backend: the most recently used idle one first, so that surplus ones age out."""
+
+    def __init__(self, target: Endpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.target = target
+        self._clock = clock
+        self._loop = loop
+        self._idle: deque[_Connection] = deque()
+        self._open: set[_Connection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._heads: dict[tuple[str, str], bytes] = {}
+
+    def dispatch(self, call: Call, sink: ReplySink) -> "RelayFlight":
+        """Send `call` on an idle connection, or on a new one; see `backends.ports.Upstream`."""
+        flight = RelayFlight(self, call, sink)
+        self._send(flight, reuse=True)
+        return flight
+
+    def _send(self, flight: "RelayFlight", *, reuse: bool) -> None:
+        idle = self._idle
+        if reuse:
+            oldest = self._clock() - self.target.idle_s
+            while idle:
+                connection = idle.pop()
+                if connection.idle_since > oldest:
+                    connection.start(flight, reused=True)
+                    return
+                connection.shut()
+        if len(self._open) + len(self._connecting) >= self.target.max_connections:
+            self._loop.call_soon(flight.lose, Loss.CAPACITY, f"{self.target.max_connections} connections are open already")
+            return
+        task = self._loop.create_task(self._connect(flight))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, flight: "RelayFlight") -> None:
+        target = self.target
+        try:
+            async with asyncio.timeout(target.connect_timeout_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: _Connection(self),
+                    target.host,
+                    target.port,
+                    ssl=target.tls,
+                    server_hostname=target.host if target.tls else None,
+                )
+        except TimeoutError:
+            flight.lose(Loss.CONNECT, f"no connection within {target.connect_timeout_s:g} s")
+        except OSError as error:
+            flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
+        else:
+            if flight.sink is None:
+                self.park(connection)
+            else:
+                connection.start(flight, reused=False)
+
+    def resend(self, flight: "RelayFlight") -> None:
+        """Send a flight again, on a fresh connection, because the reused one had gone stale."""
+        self._send(flight, reuse=False)
+
+    def park(self, connection: "_Connection") -> None:
+        """Keep a connection whose reply is complete for the next call."""
+        connection.idle_since = self._clock()
+        self._idle.append(connection)
+
+    def opened(self, connection: "_Connection") -> None:
+        """A connection came up."""
+        self._open.add(connection)
+
+    def lost(self, connection: "_Connection") -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        try:
+            self._idle.remove(connection)
+        except ValueError:
+            pass  # it was busy, or popped already
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock()
+
+    def head_for(self, call: Call) -> bytes:
+        """The constant part of the request head; at most one per route, so the map is bounded by the path allowlist."""
+        key = (call.method, call.path)
+        head = self._heads.get(key)
+        if head is None:
+            target = self.target
+            lines = [
+                f"{call.method} {target.prefix}{call.path} HTTP/1.1",
+                f"host: {target.host_header}",
+                "user-agent: tidegate",
+                "accept: application/json, text/event-stream",
+                "content-type: application/json",
+            ]
+            if target.authorization is not None:
+                lines.append(f"authorization: {target.authorization.decode('ascii')}")
+            head = self._heads[key] = ("\r\n".join(lines) + "\r\n").encode("ascii")
+        return head
+
+    async def close(self) -> None:
+        """Close every connection; calls in flight get no more callbacks."""
+        for task in list(self._connecting):
+            task.cancel()
+        for connection in list(self._open):
+            connection.shut()
+        await asyncio.sleep(0)
+
+
+class RelayFlight:
+    """One call under way; what the lifecycle holds on to."""
+
+    __slots__ = ("_upstream", "call", "connection", "sink")
+
+    def __init__(self, upstream: RelayUpstream, call: Call, sink: ReplySink) -> None:
+        self._upstream = upstream
+        self.call = call
+        self.sink: ReplySink | None = sink
+        self.connection: _Connection | None = None
+
+    def abort(self) -> None:
+        """See `backends.ports.Flight.abort`."""
+        self.sink = None
+        if self.connection is not None:
+            self.connection.shut()
+
+    def pause(self) -> None:
+        """See `backends.ports.Flight.pause`."""
+        if self.connection is not None:
+            self.connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        """See `backends.ports.Flight.resume`."""
+        if self.connection is not None:
+            self.connection.transport.resume_reading()
+
+    def lose(self, loss: Loss, detail: str) -> None:
+        """Report a loss, once, unless the call was given up before."""
+        sink, self.sink = self.sink, None
+        self.connection = None
+        if sink is not None:
+            sink.on_loss(loss, detail)
+
+
+class _Connection(asyncio.Protocol):
+    """One socket to the engine, at most one call on it at a time."""
+
+    def __init__(self, upstream: RelayUpstream) -> None:
+        self._upstream = upstream
+        self._flight: RelayFlight | None = None
+        self._parser = ReplyParser()
+        self._reused = False
+        self._sent_at = 0.0
+        self._closing = False
+        self.idle_since = 0.0
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
+        transport = self.transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._upstream.opened(self)
+
+    def start(self, flight: RelayFlight, *, reused: bool) -> None:
+        """Write the request: head and body in one call, so that they leave in one segment where they fit."""
+        self._flight = flight
+        flight.connection = self
+        self._reused = reused
+        self._sent_at = self._upstream.now()
+        call = flight.call
+        head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n" % (
+            self._upstream.head_for(call),
+            call.request_id.encode("ascii"),
+            len(call.body),
+        )
+        if call.traceparent is not None:
+            head += b"traceparent: %b\r\n" % call.traceparent
+            if call.tracestate is not None:
+                head += b"tracestate: %b\r\n" % call.tracestate
+        self.transport.write(b"%b\r\n%b" % (head, call.body))
+
+    def data_received(self, data: bytes) -> None:
+        flight = self._flight
+        if flight is None:
+            self.shut()  # bytes nobody asked for: the next reply could not be told from them
+            return
+        sink, parser = flight.sink, self._parser
+        if sink is None:
+            self.shut()
+            return
+        head_was_out = parser.head_done
+        try:
+            body = parser.feed(data)
+        except ReplyError as error:
+            self._lose(Loss.GARBLED, str(error))
+            return
+        if not head_was_out and parser.head_done:
+            sink.on_head(parser.status, parser.headers)
+        if body and flight.sink is not None:
+            sink.on_data(body)
+        if parser.complete:
+            self._finish(flight)
+
+    def _finish(self, flight: RelayFlight) -> None:
+        self._flight = None
+        flight.connection = None
+        if self._parser.reusable and not self._closing:
+            self._parser.reset()
+            self._upstream.park(self)
+        else:
+            self.shut()
+        sink, flight.sink = flight.sink, None
+        if sink is not None:
+            sink.on_end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._upstream.lost(self)
+        flight, parser = self._flight, self._parser
+        if flight is None:
+            return
+        if parser.head_done and parser.ends_by_close and exc is None:
+            self._finish(flight)
+            return
+        self._flight = None
+        flight.connection = None
+        unanswered = not parser.started
+        if unanswered and self._reused and flight.sink is not None and self._upstream.now() - self._sent_at <= STALE_WINDOW_S:
+            self._upstream.resend(flight)
+            return
+        why = f"{type(exc).__name__}: {exc}" if exc else "closed by the engine"
+        flight.lose(Loss.CUT if parser.head_done else Loss.NO_REPLY, why)
+
+    def _lose(self, loss: Loss, detail: str) -> None:
+        flight, self._flight = self._flight, None
+        self.shut()
+        if flight is not None:
+            flight.lose(loss, detail)
+
+    def shut(self) -> None:
+        """Close at once and without lingering, so that an engine stops generating."""
+        self._closing = True
+        self._flight = None
+        self.transport.abort()

@@ -1,0 +1,126 @@
+"""HTTP/1.1 replies, sans-io: llhttp does the grammar, this keeps the limits and collects one read's worth of body.
+
+Knows no socket. One parser serves one connection, reset between replies.
+"""
+
+from typing import Any, Final
+
+import httptools
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Bytes read without a complete reply head in them. Engines send under 1 KiB; 64 KiB is what common clients allow. Trailers
+are dropped as they come."""
+
+_NO_BODY: Final = (204, 304)
+
+
+class ReplyError(Exception):
+    """What the engine sent is not an acceptable HTTP reply."""
+
+
+class ReplyParser:
+    """Feed bytes, read `status`, `headers` and the body that came with them.
+
+    Attributes:
+        started: any byte of a reply has been seen.
+        head_done: a final (not 1xx) head is complete.
+        complete: the message is complete by its framing.
+        reusable: after `complete`, whether the connection may carry another call.
+        ends_by_close: the body has no framing of its own, so only the close ends it.
+    """
+
+    __slots__ = (
+        "_body",
+        "_head_bytes",
+        "_interim",
+        "_parser",
+        "complete",
+        "ends_by_close",
+        "head_done",
+        "headers",
+        "reusable",
+        "started",
+        "status",
+    )
+
+    def __init__(self) -> None:
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Get ready for the next reply on the same connection; llhttp itself is ready once a reusable message is complete."""
+        self._body: list[bytes] = []
+        self._head_bytes = 0
+        self._interim = False
+        self.headers: dict[bytes, bytes] = {}
+        self.status = 0
+        self.started = False
+        self.head_done = False
+        self.complete = False
+        self.reusable = False
+        self.ends_by_close = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came off the socket; returns the body bytes in it, transfer coding removed.
+
+        Raises:
+            ReplyError: not HTTP, a head over `MAX_HEAD_BYTES`, or bytes after the end of the message.
+        """
+        self.started = True
+        if self.complete:
+            raise ReplyError("bytes after the end of the reply")
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            # a reply that was whole before the offending byte is handed on, but the connection is not used again
+            if not self.complete:
+                raise ReplyError(f"{type(error).__name__}: {error}") from None
+            self.reusable = False
+        if not self.head_done:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                raise ReplyError(f"reply head over {MAX_HEAD_BYTES} bytes")
+        body = self._body
+        if not body:
+            return b""
+        out = body[0] if len(body) == 1 else b"".join(body)
+        body.clear()
+        return out
+
+    # callbacks of httptools; exceptions raised in them would be wrapped, so they only take notes
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header line, a trailer included."""
+        if not self.head_done:
+            self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is complete; 1xx heads are dropped."""
+        status: int = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self._interim = True
+            self.headers = {}
+            return
+        if self.head_done:
+            return  # a second message in the same read: `complete` is set, `reusable` is cleared below
+        self.status = status
+        self.head_done = True
+        headers = self.headers
+        framed = b"content-length" in headers or b"transfer-encoding" in headers
+        self.ends_by_close = not framed and status not in _NO_BODY
+
+    def on_body(self, data: bytes) -> None:
+        """Body bytes of the current message."""
+        if not self.complete:
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """The message is complete; an interim one only makes way for the final one."""
+        if self._interim:
+            self._interim = False
+            return
+        if self.complete:
+            self.reusable = False
+            return
+        self.complete = True
+        self.reusable = bool(self._parser.should_keep_alive())

@@ -1,0 +1,90 @@
+"""What the gateway needs from an engine's transport, as three small Protocols.
+
+`Upstream` sends one call to one backend; the reply comes back through callbacks on a `ReplySink`, because a relay that
+awaited every event would pay a task hop for each (measured: `docs/decisions/0001-own-relay.md`). Two adapters exist
+(`backends/clients/`), and both pass `tests/contract/test_upstream.py`.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One request to an engine: everything the adapter may send, nothing else goes out."""
+
+    method: str
+    path: str
+    body: bytes
+    request_id: str
+    traceparent: bytes | None = None
+    tracestate: bytes | None = None
+
+
+class Loss(Enum):
+    """How a call was lost on the way, from the transport's point of view."""
+
+    CONNECT = "connect"
+    """No connection: refused, unreachable, name not found, TLS refused, or not within the connect time-out."""
+    CAPACITY = "capacity"
+    """The adapter's own connection cap for this backend is reached; nothing was sent."""
+    NO_REPLY = "no_reply"
+    """The connection ended after the request was sent and before a complete reply head came."""
+    CUT = "cut"
+    """The connection ended inside the reply's body."""
+    GARBLED = "garbled"
+    """The bytes are not HTTP, or break the adapter's limits."""
+
+
+class ReplySink(Protocol):
+    """Where a reply goes. Calls come in this order: `on_head`, `on_data`*, then exactly one of `on_end` or `on_loss`.
+
+    `on_loss` may come at any point and is the last call. No call comes after `Flight.abort`, and none from inside
+    `Upstream.dispatch`.
+    """
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The reply head; header names are lower case, 1xx heads are not reported."""
+        ...
+
+    def on_data(self, data: bytes) -> None:
+        """Body bytes, transfer coding removed, as they came off the socket; never empty."""
+        ...
+
+    def on_end(self) -> None:
+        """The message is complete by its own framing, or by close where it had none."""
+        ...
+
+    def on_loss(self, loss: Loss, detail: str) -> None:
+        """The reply will not be completed; `detail` is for operators only."""
+        ...
+
+
+class Flight(Protocol):
+    """A call under way."""
+
+    def abort(self) -> None:
+        """Give the call up and close its connection, so that the engine notices at once. Idempotent; no more callbacks."""
+        ...
+
+    def pause(self) -> None:
+        """Stop reading the reply (the caller's side is full)."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+
+class Upstream(Protocol):
+    """The way to one backend."""
+
+    def dispatch(self, call: Call, sink: ReplySink) -> Flight:
+        """Send `call`; never blocks and never raises for the network's sake: losses go to the sink, later."""
+        ...
+
+    async def close(self) -> None:
+        """Abort what is in flight and close every connection."""
+        ...

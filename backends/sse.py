@@ -1,0 +1,92 @@
+"""Server-sent events, sans-io: bytes in any chunking become the payloads of whole events.
+
+Follows the event-stream grammar of the HTML standard (section 9.2.6) as far as inference APIs use it: `data` fields are
+joined by newlines, comments and other fields are passed over, lines end in LF, CRLF or CR, a leading byte order mark is
+dropped. What an event's payload means is not known here.
+"""
+
+import re
+from typing import Final
+
+MAX_EVENT_BYTES: Final = 1024 * 1024
+"""Largest event held while it is incomplete. Engines send 0.2 to 3 KiB per event; log probabilities reach tens of KiB."""
+
+# A line end is atomic: CRLF must never be taken for two ends by backtracking.
+_BLANK_LINE: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(Exception):
+    """An event grew past `MAX_EVENT_BYTES` without ending."""
+
+
+class EventSplitter:
+    """Feed chunks, get whole payloads. The payloads of a stream do not depend on how it was cut into chunks."""
+
+    __slots__ = ("_at_start", "_skip_lf", "_tail")
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._at_start = True
+        self._skip_lf = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Payloads of the events that `data` completes, in order; events without a `data` field give nothing.
+
+        Raises:
+            EventTooLarge: the unfinished event is over `MAX_EVENT_BYTES`.
+        """
+        # what engines send nearly always: whole events, one `data: ` line each
+        if not self._tail and not self._at_start and data.endswith(b"\n\n") and b"\r" not in data and not self._skip_lf:
+            if data.find(b"\n") == len(data) - 2 and data.startswith(b"data: "):
+                return [data[6:-2]]
+            return [p for block in data[:-2].split(b"\n\n") if (p := payload_of(block)) is not None]
+        return self._feed_any(data)
+
+    def _feed_any(self, data: bytes) -> list[bytes]:
+        if self._skip_lf:
+            self._skip_lf = False
+            if data.startswith(b"\n"):
+                data = data[1:]
+        data = self._tail + data if self._tail else data
+        if self._at_start:
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._tail = data
+                return []
+            data = data.removeprefix(_BOM)
+            self._at_start = False
+        payloads = []
+        begin = 0
+        for end in _BLANK_LINE.finditer(data):
+            if end.start() < begin:
+                continue
+            if end.end() == len(data) and data.endswith(b"\r"):
+                # a lone CR ends the line already; should its LF follow, it belongs to this line end
+                self._skip_lf = True
+            payload = payload_of(data[begin : end.start()])
+            if payload is not None:
+                payloads.append(payload)
+            begin = end.end()
+        self._tail = data[begin:]
+        if len(self._tail) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"event over {MAX_EVENT_BYTES} bytes")
+        return payloads
+
+    @property
+    def pending(self) -> bool:
+        """Whether an unfinished event is held; at the end of a stream that means it was cut."""
+        return bool(self._tail.strip(b"\r\n"))
+
+
+def payload_of(block: bytes) -> bytes | None:
+    """The `data` of one event's lines, joined by newlines; None when it has no data field (a comment, say)."""
+    if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:
+        return block[6:]
+    data: list[bytes] = []
+    for line in _LINE_END.split(block):
+        if line.startswith(b"data:"):
+            data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif line == b"data":
+            data.append(b"")
+    return b"\n".join(data) if data else None

@@ -1,0 +1,29 @@
+"""Explanations: values that deciders return beside their decision, so that nobody has to log inside one."""
+
+import msgspec
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One backend a route decision looked at.
+
+    `terms` holds the named parts of its cost in the policy's own unit, lower is better; `excluded` the reason it
+    could not be chosen, or None.
+    """
+
+    backend: str
+    terms: tuple[tuple[str, float], ...] = ()
+    excluded: str | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a request went where it went."""
+
+    policy: str
+    candidates: tuple[Candidate, ...]
+
+    def sentence(self) -> str:
+        """The decision in words, for a person: the winner's terms, then each loser's reason."""
+        chosen = [c for c in self.candidates if c.excluded is None]
+        parts = [f"{c.backend} ({', '.join(f'{k}={v:g}' for k, v in c.terms)})" for c in chosen]
+        out = [f"{c.backend}: {c.excluded}" for c in self.candidates if c.excluded is not None]
+        return f"{self.policy}: {' < '.join(parts) or 'nobody eligible'}" + (f"; excluded {', '.join(out)}" if out else "")

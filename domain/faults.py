@@ -1,0 +1,135 @@
+"""Every way a request can be refused or fail, on three axes: kind, source, retry.
+
+The kinds form a closed vocabulary: they are the `outcome` of Records, the label of metrics and the rows of
+`docs/faults.md`. How a Fault looks on the wire is decided in `gateway/http/faults.py` and nowhere else.
+"""
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+
+class Source(Enum):
+    """Whose side the cause is on."""
+
+    CALLER = "caller"
+    """The request, its key or its connection; sending the same again cannot help."""
+    GATEWAY = "gateway"
+    """Us: draining, out of capacity of our own, or a defect."""
+    ENGINE = "engine"
+    """A backend, or the way to it."""
+
+
+class Kind(Enum):
+    """What went wrong. The value is the word used in Records, metrics and docs."""
+
+    # the caller's connection and bytes
+    MALFORMED_HTTP = "malformed_http"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED_MEDIA = "unsupported_media"
+    EXPECTATION_FAILED = "expectation_failed"
+    REQUEST_TIMEOUT = "request_timeout"
+    CLIENT_GONE = "client_gone"
+    SLOW_READER = "slow_reader"
+    # the caller's identity and target
+    KEY_MISSING = "key_missing"
+    KEY_INVALID = "key_invalid"
+    UNKNOWN_PATH = "unknown_path"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    MODEL_NOT_FOUND = "model_not_found"
+    # the caller's document
+    INVALID_JSON = "invalid_json"
+    INVALID_VALUE = "invalid_value"
+    MISSING_PARAMETER = "missing_parameter"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    CONTEXT_TOO_LONG = "context_too_long"
+    REFUSED_BY_ENGINE = "refused_by_engine"
+    # ours
+    OVERLOADED = "overloaded"
+    DRAINING = "draining"
+    SHUTTING_DOWN = "shutting_down"
+    INTERNAL = "internal"
+    # the engines'
+    NO_BACKEND = "no_backend"
+    ENGINE_BUSY = "engine_busy"
+    CONNECT_FAILED = "connect_failed"
+    RESET_BEFORE_REPLY = "reset_before_reply"
+    ENGINE_ERROR = "engine_error"
+    INVALID_REPLY = "invalid_reply"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"
+    TOKEN_GAP_TIMEOUT = "token_gap_timeout"
+    BROKEN_STREAM = "broken_stream"
+    ENGINE_ABORTED = "engine_aborted"
+
+
+SOURCE: Final[dict[Kind, Source]] = (
+    dict.fromkeys(Kind, Source.CALLER)
+    | dict.fromkeys((Kind.OVERLOADED, Kind.DRAINING, Kind.SHUTTING_DOWN, Kind.INTERNAL), Source.GATEWAY)
+    | dict.fromkeys(
+        (
+            Kind.NO_BACKEND,
+            Kind.ENGINE_BUSY,
+            Kind.CONNECT_FAILED,
+            Kind.RESET_BEFORE_REPLY,
+            Kind.ENGINE_ERROR,
+            Kind.INVALID_REPLY,
+            Kind.FIRST_TOKEN_TIMEOUT,
+            Kind.TOKEN_GAP_TIMEOUT,
+            Kind.BROKEN_STREAM,
+            Kind.ENGINE_ABORTED,
+        ),
+        Source.ENGINE,
+    )
+)
+"""The source axis. A kind always has the same source, so it is a table and not an argument."""
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False):
+    """Whether the *caller* gains anything by sending the request again."""
+
+    should: bool
+    after_s: float | None = None
+    """Seconds to wait first; None when waiting makes no difference."""
+
+
+NEVER: Final = Retry(should=False)
+"""The same request will fail again; official clients obey it through `x-should-retry: false`."""
+
+
+class Fault(Exception):
+    """A refusal or failure, raised anywhere and rendered once.
+
+    Args:
+        kind: what went wrong.
+        message: for the caller; says what was wrong and what to do. Never holds engine text, addresses,
+            prompt parts or secrets.
+        param: path of the offending field (`messages.0.role`), or None.
+        retry: whether the caller should try again.
+        detail: for operators only (log, Record); never sent to the caller.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        param: str | None = None,
+        retry: Retry = NEVER,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.param = param
+        self.retry = retry
+        self.detail = detail
+
+    @property
+    def source(self) -> Source:
+        """Whose side the cause is on."""
+        return SOURCE[self.kind]
+
+    def __repr__(self) -> str:
+        return f"Fault({self.kind.value}, {self.message!r}, param={self.param!r}, detail={self.detail!r})"

@@ -1,0 +1,7 @@
+"""How an answer ends. The words are OpenAI's; what counts as an end at all is our stream-integrity contract."""
+
+from typing import Final
+
+WHOLE_FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "eos_token"})
+"""Finish reasons of a complete answer. Everything else (`abort`, `error`, missing, unknown) is a failure even when
+`[DONE]` follows: engines end aborted streams with both. `eos_token` is TGI's word for `stop`."""

@@ -1,0 +1,103 @@
+"""What must be ours before the first child starts: listening addresses and the run directory.
+
+Raises `CannotStart` with a sentence for the operator when something else has them. Knows nothing of processes.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.worker_link import worker_socket
+
+
+class CannotStart(Exception):
+    """An address or directory could not be had; the message says which, why, and what to do."""
+
+
+def claim_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` sockets bound to one port (any free one for 0), none listening, sharing it through SO_REUSEPORT.
+
+    One socket per worker, so that the kernel spreads connections and a worker that is not ready gets none.
+    """
+    probe = _bound("data port", "data.bind", host, port, share=False)
+    with contextlib.closing(probe):
+        chosen = probe.getsockname()[1]
+        # The probe is bound without SO_REUSEPORT: with it, a second gateway of the same user would quietly take half of
+        # the connections. Only now it lets our own sockets in; closing it first would leave a gap for somebody else.
+        # They name the port even when it was chosen freely, because a socket bound to port 0 loses its port when it
+        # stops listening (`supervisor.REST_FROM_S`).
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        return [_bound("data port", "data.bind", host, chosen, share=True) for _ in range(count)]
+
+
+def claim_admin_socket(host: str, port: int) -> socket.socket:
+    """The admin port's socket, bound and not listening."""
+    return _bound("admin port", "admin.bind", host, port, share=False)
+
+
+def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise CannotStart(f"{what}: {key} host {host!r} is not an address of this machine ({error})") from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise CannotStart(
+            f"{what}: cannot bind {host}:{port} ({error.strerror}); stop the process that has it or change {key}"
+        ) from None
+    return sock
+
+
+@contextlib.contextmanager
+def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
+    """The run directory, ours alone while the context lasts: `wanted`, made if missing, or a private temporary one.
+
+    What a previous run left there is removed; at the end a temporary one disappears and the other is emptied of our files.
+    """
+    path = Path(tempfile.mkdtemp(prefix="tidegate-")) if wanted is None else wanted.absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.stat()
+        if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
+            raise CannotStart(
+                f"run directory {path}: others may write to it; run `chmod 700 {path}` as its owner or choose another"
+            )
+        worker_socket(path, 999, 2**22)  # 2**22: the largest pid of Linux
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error)) from None
+    lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        try:
+            # A record lock, which children do not inherit: draining ones must not keep a successor out.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CannotStart(
+                f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir"
+            ) from None
+        _tidy(path)
+        try:
+            yield path
+        finally:
+            if wanted is None:
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                _tidy(path)
+    finally:
+        os.close(lock)
+
+
+def _tidy(path: Path) -> None:
+    for ours in (*path.glob("worker-*.sock"), path / "ready.json", path / "supervisor.json"):
+        ours.unlink(missing_ok=True)

@@ -1,0 +1,24 @@
+"""The `tidegate` command. Each verb is a file of this package; this one only puts them together."""
+
+import typer
+
+from gateway.cli.check import check, export_schema
+from gateway.cli.demo import demo
+from gateway.cli.keys import keys_app, tenant_app
+from gateway.cli.serve import serve, version
+from gateway.cli.simengine import simengine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tidegate: the front door of a self-hosted LLM fleet.")
+app.command()(serve)
+app.command()(check)
+app.command()(demo)
+app.command()(simengine)
+app.command("export-schema")(export_schema)
+app.command()(version)
+app.add_typer(keys_app, name="key")
+app.add_typer(tenant_app, name="tenant")
+
+
+def main() -> None:
+    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+    app()

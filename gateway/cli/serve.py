@@ -1,0 +1,37 @@
+"""`tidegate serve` and `tidegate version`."""
+
+import os
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gateway.settings import load_settings
+from policies.load import load_policies
+from policies.located_yaml import ConfigError
+
+console = Console(stderr=True, highlight=False)
+
+
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml"),
+    run_dir: Annotated[Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")] = None,
+) -> None:
+    """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts workers one by one."""
+    try:
+        settings = load_settings(config, os.environ)
+        load_policies(settings.policies_dir, [pool.name for pool in settings.pools])
+    except ConfigError as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    from gateway.launch import launch
+
+    raise typer.Exit(launch(config, settings, run_dir))
+
+
+def version() -> None:
+    """Print the versions of Tidegate and Python."""
+    typer.echo(f"tidegate {installed('tidegate')} (Python {sys.version.split()[0]})")

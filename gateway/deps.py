@@ -1,0 +1,100 @@
+"""What the steps of the lifecycle work with, bundled once per worker by `wiring.py`."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from backends.attempt import RetryBudget
+from backends.dialects import Dialect
+from backends.ports import Upstream
+from domain.clock import Clock, Rng, WallClock
+from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.story import Record
+from policies.compile import PolicySet
+from routing.fleet import Fleet
+from routing.load import Load
+from tenancy.keys import KeyRing
+from tenancy.ports import Ledger
+
+
+class Live:
+    """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
+
+    __slots__ = ("draining", "fleet", "keys", "policies")
+
+    def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
+        self.keys = keys
+        self.policies = policies
+        self.fleet = fleet
+        self.draining = False
+
+
+class Watch:
+    """Relays under way, checked together a few times a second: no request pays for a timer of its own."""
+
+    __slots__ = ("_relays",)
+
+    def __init__(self) -> None:
+        self._relays: set[ReplyRelay] = set()
+
+    def add(self, relay: ReplyRelay) -> None:
+        """Watch a relay until it is over. Bounded by the connections there may be."""
+        self._relays.add(relay)
+
+    def forget(self, relay: ReplyRelay) -> None:
+        """Stop watching a relay that is over; one that still waits for its engine's last bytes stays."""
+        if relay.over:
+            self._relays.discard(relay)
+
+    def sweep(self, now: float) -> None:
+        """Enforce deadlines and send heartbeats."""
+        for relay in list(self._relays):
+            relay.check(now)
+            if relay.over:
+                self._relays.discard(relay)
+
+    def relays(self) -> list[ReplyRelay]:
+        """Every relay under way."""
+        return list(self._relays)
+
+
+class RequestIds:
+    """Ids that are unique across processes and restarts: a random part per process and a count."""
+
+    __slots__ = ("_count", "_prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._count = 0
+
+    def __call__(self) -> str:
+        """The next id, `req-<process>-<count>`."""
+        self._count += 1
+        return f"req-{self._prefix}-{self._count:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """Everything a request may touch."""
+
+    live: Live
+    clock: Clock
+    wall: WallClock
+    rng: Rng
+    loop: asyncio.AbstractEventLoop
+    new_id: RequestIds
+    load: Load
+    budget: RetryBudget
+    ledger: Ledger
+    upstreams: Mapping[str, Upstream]
+    dialects: Mapping[str, Dialect]
+    patience: Patience
+    watch: Watch
+    observe: Callable[[Record], None]
+    log_defect: Callable[[BaseException, str], None]
+    salt_secret: bytes
+    started_unix: int
+    """When this worker started, seconds since the epoch; the `created` of the models it lists."""
+    cors_origins: frozenset[str] = frozenset()
+    salts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Cache salts by (tenant, pool); at most tenants times pools."""

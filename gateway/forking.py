@@ -1,0 +1,223 @@
+"""Making child processes: fork, clean start, ready byte, lifeline; their places, and hearing signals.
+
+Mechanics only; when and why is `gateway.supervisor`. fork without exec, so that children share the parent's imported
+pages; the parent has one thread and no loop, which is what makes that safe.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+from domain.clock import Rng
+from gateway.restarts import KEPT_ENDS, Restart, next_restart
+from gateway.worker_link import SlotState
+
+_PR_SET_PDEATHSIG: Final = 1
+"""From <linux/prctl.h>: the signal a process gets when its parent dies."""
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+"""Signals that mean something to the supervisor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a child is given. `sock` is bound and not listening: listen only when requests can be served."""
+
+    index: int
+    """Which worker; -1 for the admin process."""
+    sock: socket.socket
+    run_dir: Path
+    lifeline: int
+    """Reads end-of-file when the supervisor lets this child go or is dead itself. Workers go by SIGTERM and may ignore it."""
+    ready: Callable[[], None]
+    """Tells the supervisor that requests are served; calling it again does nothing."""
+
+
+Entry = Callable[[Seat], None]
+"""Runs a child's whole life and returns when it is over. SIGTERM is at its default, SIGINT and SIGHUP are ignored."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A running child as the parent sees it. `None` for a descriptor that is closed, a moment that is not set."""
+
+    pid: int
+    index: int
+    ready_fd: int | None
+    lifeline: int | None
+    ready: bool = False
+    retired: bool = False
+    """Told to end; its end is no accident."""
+    ready_by: float | None = field(default=None)
+    kill_at: float | None = field(default=None)
+
+    def take_ready_byte(self) -> bool:
+        """Reads the ready pipe, which is readable or whose child has ended; true when the child became ready."""
+        if self.ready_fd is None:
+            return False
+        said = b""
+        with suppress(BlockingIOError):  # a process that the child left behind still holds the other end
+            said = os.read(self.ready_fd, 1)
+        os.close(self.ready_fd)
+        self.ready_fd = None
+        self.ready = said == b"1"
+        return self.ready
+
+    def let_go(self) -> None:
+        """Closes the lifeline."""
+        if self.lifeline is not None:
+            os.close(self.lifeline)
+            self.lifeline = None
+
+    def close(self) -> None:
+        """Closes the parent's descriptors of this child."""
+        self.let_go()
+        if self.ready_fd is not None:
+            os.close(self.ready_fd)
+            self.ready_fd = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal; harmless once the child has ended, because its pid stays taken until it is reaped."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One place: a socket, what serves it, and how that has gone so far."""
+
+    name: str
+    index: int
+    sock: socket.socket
+    entry: Entry
+    current: Child | None = None
+    candidate: Child | None = None
+    """The replacement in a rolling restart, until it is ready."""
+    start_at: float | None = None
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ENDS))
+    restarts: int = 0
+    streak: int = 0
+    last_end: str = ""
+
+    def note_end(self, status: int, now: float, rng: Rng) -> Restart:
+        """Writes down that the current child ended unexpectedly; when to start the next one."""
+        self.restarts += 1
+        self.ends.append(now)
+        self.last_end = describe_end(status)
+        restart = next_restart(self.ends, now, rng)
+        self.streak = restart.streak
+        return restart
+
+    def state(self) -> SlotState:
+        """What is published of the place."""
+        return SlotState(self.name, self.current.pid if self.current else None, self.restarts, self.streak, self.last_end)
+
+
+def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, release: Callable[[], None]) -> Child:
+    """Starts `entry` in a child process. `release` runs in the child and closes what belongs to the parent alone.
+
+    Raises OSError when the machine has no process or descriptor left.
+    """
+    ready_read, ready_write = os.pipe()
+    os.set_blocking(ready_read, False)
+    life_read, life_write = os.pipe()
+    parent = os.getpid()
+    # Blocked across the fork: a signal between fork and reset would run the parent's handler in the child and be lost.
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(ready_read)
+            os.close(life_write)
+            _live(Seat(index, sock, run_dir, life_read, _once(ready_write)), entry, release, parent)
+    except OSError:
+        for fd in (ready_read, life_write):
+            os.close(fd)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        os.close(ready_write)
+        os.close(life_read)
+    return Child(pid, index, ready_read, life_write)
+
+
+def _once(fd: int) -> Callable[[], None]:
+    left = [fd]
+
+    def ready() -> None:
+        if left:
+            with suppress(BrokenPipeError):  # the supervisor has died; SIGTERM is on its way
+                os.write(left[0], b"1")
+            os.close(left.pop())
+
+    return ready
+
+
+def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) -> NoReturn:
+    """The child: never returns into the parent's code, whatever `entry` does."""
+    code = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # died before the prctl
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # A terminal sends these two to the whole group; the supervisor turns them into SIGTERM where it wants to.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        release()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        entry(seat)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+@contextmanager
+def listening_to_signals() -> Iterator[tuple[int, list[int]]]:
+    """A descriptor that becomes readable with each signal, and the list they are put into."""
+    caught: list[int] = []
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda got, _frame: caught.append(got)) for number in HANDLED}
+    try:
+        yield read, caught
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
+
+
+def describe_end(status: int) -> str:
+    """A wait status in words: `exit 1`, `SIGKILL`."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return signal.Signals(number).name if number < signal.SIGRTMIN else f"signal {number}"
+    return f"exit {os.waitstatus_to_exitcode(status)}"
+
+
+def ended_cleanly(status: int, ready: bool) -> bool:
+    """Whether a child that was told to end did so in order. One that was still starting has no SIGTERM handler yet."""
+    return status == 0 or (not ready and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)

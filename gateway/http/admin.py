@@ -1,0 +1,176 @@
+"""The admin port: probes, metrics and version over FastAPI, in a process of its own so that it never weighs on workers.
+
+Knows workers only through snapshots (`gateway.worker_link`); keys, policies and the data port are not its business.
+`create_admin_app` is the app alone, `admin_main` what the supervisor runs.
+"""
+
+import asyncio
+import contextlib
+import platform
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Protocol
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from gateway.supervisor import Seat
+from gateway.telemetry.exposition import Scrape, render
+from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, not_ready, supervision
+
+FLEET_WITHIN_S: Final = 0.5
+"""Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""
+MAX_CONNECTIONS: Final = 256
+"""Open connections of the admin port; beyond it uvicorn answers 503. Probes, a scraper and a few people need ten."""
+NO_STORE: Final = {"cache-control": "no-store"}
+
+
+class Collect(Protocol):
+    """Asks every worker for a snapshot; with or without its numbers."""
+
+    def __call__(self, *, with_metrics: bool) -> Awaitable[list[WorkerSnapshot]]:
+        """The workers that answered."""
+        ...
+
+
+def create_admin_app(
+    collect: Collect,
+    *,
+    version: str,
+    workers: int,
+    draining: Callable[[], bool] = lambda: False,
+    supervised: Callable[[], Supervision | None] = lambda: None,
+) -> FastAPI:
+    """The admin port as an ASGI app.
+
+    Args:
+        collect: asks the workers.
+        version: of Tidegate, for `/version` and `tidegate_build_info`.
+        workers: how many places must be ready for `/readyz` to answer 200.
+        draining: true from SIGTERM on; `/readyz` then answers 503 without asking anybody.
+        supervised: what the supervisor last published.
+    """
+    # No OpenAPI, no docs pages: they load scripts from elsewhere, and the routes are in docs/operations.md.
+    app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    totals = Totals()
+    _add_errors(app)
+
+    async def index() -> Response:
+        return JSONResponse({"name": "tidegate", "version": version, "see": ["/livez", "/readyz", "/metrics", "/version"]})
+
+    async def livez() -> Response:
+        return Response("ok\n", media_type="text/plain", headers=NO_STORE)
+
+    async def readyz() -> Response:
+        reasons = ["draining"] if draining() else not_ready(await collect(with_metrics=False), workers, supervised())
+        # Asked again: SIGTERM may have come while the workers were answering.
+        if draining():
+            reasons = ["draining"]
+        return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200, NO_STORE)
+
+    async def show_version() -> Response:
+        return JSONResponse({"version": version, "python": platform.python_version()})
+
+    async def metrics(request: Request) -> Response:
+        seen = await collect(with_metrics=True)
+        scrape = Scrape(totals.add(seen), seen, supervised(), workers, version)
+        # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
+        text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    for path, answer in (("/", index), ("/livez", livez), ("/readyz", readyz), ("/version", show_version), ("/metrics", metrics)):
+        app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+    return app
+
+
+def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """An error in OpenAI's shape, so that one parser of errors serves both ports."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status, headers)
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def refused(request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, HTTPException)
+        if fault.status_code == 404:
+            return _error(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_path")
+        if fault.status_code == 405:
+            return _error(405, f"Method {request.method} is not allowed here.", "method_not_allowed", dict(fault.headers or {}))
+        return _error(fault.status_code, str(fault.detail), "refused", dict(fault.headers or {}))
+
+    async def invalid(_request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, RequestValidationError)
+        # Places and messages only: FastAPI's own answer repeats the input.
+        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors()[:5])
+        return _error(400, f"Invalid request: {found}", "invalid_value")
+
+    async def broken(_request: Request, _fault: Exception) -> Response:
+        return _error(500, "Internal error of the admin port; its cause is in the log.", "internal")
+
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, broken)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, told apart in two points: signals are ours, and the supervisor hears when the socket is served."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone: SIGTERM means drain here, not exit."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts serving, then says so."""
+        await super().startup(sockets)
+        self._ready()
+
+
+def admin_main(seat: Seat, *, version: str, workers: int) -> None:
+    """Serves the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
+
+    SIGTERM only turns `/readyz` to 503: load balancers must see it for as long as workers still drain.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(seat, version, workers))
+
+
+async def _serve(seat: Seat, version: str, workers: int) -> None:
+    draining = asyncio.Event()
+
+    async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
+        return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
+
+    app = create_admin_app(
+        ask, version=version, workers=workers, draining=draining.is_set, supervised=lambda: supervision(seat.run_dir)
+    )
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=75,  # above the 60 s at which common load balancers reuse connections
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config, seat.ready)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, draining.set)
+
+    def let_go() -> None:
+        loop.remove_reader(seat.lifeline)
+        server.should_exit = True
+
+    loop.add_reader(seat.lifeline, let_go)
+    await server.serve([seat.sock])

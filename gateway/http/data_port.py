@@ -1,0 +1,119 @@
+"""The data port's routes: an exact allowlist of paths, and what serves each. Anything else is a 404 in OpenAI's shape.
+
+The path compared is the bytes the caller sent: nothing is decoded, normalised or joined, so a path cannot be authorised as
+one route and served as another. No path of a caller ever reaches an engine; engines are called on `Endpoint` values only.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from domain.ask import Endpoint
+from domain.faults import Fault, Kind
+from gateway.deps import Deps
+from gateway.http.edge.exchange import REASONS, Exchange, header_lines
+from gateway.http.edge.head import RequestHead
+from gateway.http.faults import render
+from gateway.http.openai.models import render_model, render_models
+from gateway.lifecycle import serve
+from gateway.reply_headers import cors_headers, reply_headers
+from gateway.steps import authenticate, defect, open_story, record, refuse
+from gateway.story import Story
+
+INFERENCE: Final = {endpoint.value: endpoint for endpoint in Endpoint}
+MODELS: Final = "/v1/models"
+ONE_MODEL: Final = "/v1/models/"
+
+PREFLIGHT_AGE_S: Final = 600
+"""How long a browser may remember a preflight; Chromium caps it at 2 h, Firefox at 24 h."""
+
+
+class DataPort:
+    """Starts one coroutine per request; everything else about a request is in it."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    def start(self, exchange: Exchange) -> None:
+        """Serve one request whose head is acceptable."""
+        endpoint = INFERENCE.get(exchange.head.path) if exchange.head.method == "POST" else None
+        deps = self._deps
+        work = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
+        exchange.task = deps.loop.create_task(work)
+
+    def refuse(self, fault: Fault, head: RequestHead | None) -> bytes:
+        """A whole reply for a request that never became an exchange: broken HTTP, a late head, too many connections."""
+        deps = self._deps
+        now = deps.clock()
+        story = Story(deps.new_id(), now, deps.wall(), now)
+        rendered = render(fault, story.request_id)
+        story.fault, story.status = fault, rendered.status
+        deps.observe(story.close(deps.clock()))
+        lines = header_lines([header for header in rendered.headers if header[0] != b"connection"])
+        end = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(rendered.body)
+        return b"HTTP/1.1 %d %b\r\n%b%b%b" % (rendered.status, REASONS[rendered.status], lines, end, rendered.body)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Requests that need no engine: the model list, preflights, and everything that is refused."""
+        deps = self._deps
+        story = open_story(exchange, deps)
+        try:
+            handler = self._handler(exchange.head)
+            handler(exchange, story)
+        except Fault as fault:
+            refuse(fault, exchange, story)
+        except Exception as error:  # noqa: BLE001 - as in lifecycle.serve: a defect answers 500 and never hangs
+            refuse(defect(error, story, deps), exchange, story)
+        record(exchange, story, deps)
+
+    def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], None]:
+        path, method = head.path, head.method
+        known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
+        if not known:
+            raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. See the API reference for the routes served here.")
+        if method == "OPTIONS":
+            return self._preflight
+        if path in INFERENCE:
+            raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
+        if method not in ("GET", "HEAD"):
+            raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET is allowed here.", detail="GET, HEAD")
+        return self._models
+
+    def _models(self, exchange: Exchange, story: Story) -> None:
+        """The models this key may use, or one of them."""
+        deps = self._deps
+        story.ask_endpoint = MODELS
+        caller = authenticate(exchange, story, deps)
+        policies = deps.live.policies
+        story.policy = policies.digest
+        policy = policies.for_tenant(caller.tenant)
+        models = policy.models if policy is not None else {}
+        path = exchange.head.path
+        if path == MODELS:
+            body = render_models(sorted(models), created=deps.started_unix)
+        else:
+            name = path.removeprefix(ONE_MODEL)
+            if name not in models:
+                raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
+            body = render_model(name, created=deps.started_unix)
+        story.status = 200
+        exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
+
+    def _preflight(self, exchange: Exchange, story: Story) -> None:
+        """CORS: answered only for allowed origins; to others the route does not answer OPTIONS."""
+        allowed = cors_headers(exchange, self._deps.cors_origins)
+        if not allowed:
+            raise Fault(Kind.METHOD_NOT_ALLOWED, "Cross-origin requests are not allowed here.", detail="GET, HEAD, POST")
+        story.status = 204
+        asked = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
+        headers = (
+            (b"x-request-id", story.request_id.encode("ascii")),
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", asked),
+            (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
+        )
+        exchange.reply(204, allowed + header_lines(headers), b"")
+
+
+def _shown(text: str) -> str:
+    """A caller's own string for an error message: printable ASCII, at most 100 characters."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:100])

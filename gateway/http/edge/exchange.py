@@ -1,0 +1,208 @@
+"""One request and its reply on a caller's connection: all that the lifecycle sees of the edge.
+
+Reads the body, writes the reply in one of three shapes (whole, streamed, cut), and tells whoever listens that the caller
+left, is full, or has room again. The transport stays in `connection.py`.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from domain.faults import Fault, Kind
+from gateway.http.edge.head import RequestHead
+
+if TYPE_CHECKING:
+    from gateway.http.edge.connection import EdgeConnection
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+REASONS: Final = {
+    200: b"OK",
+    204: b"No Content",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    417: b"Expectation Failed",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason) for status, reason in REASONS.items()}
+
+Header = tuple[bytes, bytes]
+
+
+def header_lines(headers: Iterable[Header]) -> bytes:
+    """Headers as they stand in a head."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+class Listener:
+    """What the reply under way wants to hear from the caller's connection."""
+
+    def gone(self) -> None:
+        """The caller's connection is lost; nothing can be written any more."""
+
+    def full(self) -> None:
+        """The caller reads too slowly; stop producing."""
+
+    def drained(self) -> None:
+        """There is room again."""
+
+
+_NOBODY: Final = Listener()
+
+
+class Exchange:
+    """One request with its reply. Created when the head is complete, over when the reply is."""
+
+    __slots__ = ("_body", "_connection", "_head_out", "_waiter", "complete", "finished", "gone", "head", "listener", "refusal", "started", "task", "written")
+
+    def __init__(self, connection: "EdgeConnection", head: RequestHead) -> None:
+        self._connection = connection
+        self._body: bytes | bytearray = b""
+        self._waiter: asyncio.Future[None] | None = None
+        self._head_out: bytes | None = None
+        self.head = head
+        self.complete = False
+        """The request body has arrived whole."""
+        self.refusal: Fault | None = None
+        """Why the body will never be complete."""
+        self.started = False
+        """A reply head is out, so the status is fixed."""
+        self.finished = False
+        """The reply is over, well or badly."""
+        self.gone = False
+        """The caller's connection is lost."""
+        self.listener: Listener = _NOBODY
+        self.task: asyncio.Task[None] | None = None
+        """The coroutine serving this; held here because the loop keeps only weak references to tasks."""
+        self.written = 0
+        """Reply bytes handed to the connection, framing not counted."""
+
+    # --- the request's body ---------------------------------------------------------------------------------------
+
+    async def body(self) -> bytes:
+        """The whole request body.
+
+        Raises:
+            Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come.
+        """
+        if not self.complete and self.refusal is None:
+            if self.head.headers.get(b"expect"):
+                self._connection.write(CONTINUE)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self.refusal is not None:
+            raise self.refusal
+        return self._body if isinstance(self._body, bytes) else bytes(self._body)
+
+    @property
+    def body_bytes(self) -> int:
+        """Body bytes so far."""
+        return len(self._body)
+
+    def take(self, data: bytes) -> None:
+        """Body bytes from the parser."""
+        if not self._body:
+            self._body = data  # most bodies come in one piece: kept as it is
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        self._body += data
+
+    def body_is_over(self, refusal: Fault | None) -> None:
+        """The body is complete (None) or will never be."""
+        if refusal is None:
+            self.complete = True
+        else:
+            self.refusal = refusal
+            self._body = b""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # --- the reply ------------------------------------------------------------------------------------------------
+
+    def reply(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer in one write and be done. HEAD requests get the head alone.
+
+        Args:
+            headers: whole header lines, each ended by CRLF (`header_lines`); length, date and connection are added.
+        """
+        connection = self._connection
+        close = connection.closes_after(self)
+        length = b"" if status == 204 else b"content-length: %d\r\n" % len(body)
+        if self.head.method == "HEAD":
+            body = b""
+        self.written += len(body)
+        self.started = True
+        end = b"connection: close\r\n\r\n" if close else b"\r\n"
+        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.date_line, headers, length, end, body))
+        self._finish(close=close)
+
+    def start(self, headers: bytes) -> None:
+        """Begin a streamed 200; the head leaves together with the first bytes written. `headers` as for `reply`."""
+        connection = self._connection
+        framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
+        end = b"connection: close\r\n\r\n" if connection.closes_after(self) else b"\r\n"
+        self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.date_line, headers, framing, end)
+        self.started = True
+
+    @property
+    def chunked(self) -> bool:
+        """Whether a streamed reply is chunked; an HTTP/1.0 caller gets it unframed, ended by close."""
+        return not self._connection.speaks_1_0
+
+    def write(self, data: bytes) -> None:
+        """Send one piece of a streamed reply."""
+        self.written += len(data)
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data
+        if self._head_out is not None:
+            framed, self._head_out = self._head_out + framed, None
+        self._connection.write(framed)
+
+    def end(self) -> None:
+        """End a streamed reply well."""
+        last = b"0\r\n\r\n" if self.chunked else b""
+        if self._head_out is not None:
+            last, self._head_out = self._head_out + last, None
+        if last:
+            self._connection.write(last)
+        self._finish(close=self._connection.closes_after(self) or not self.chunked)
+
+    def cut(self) -> None:
+        """End a streamed reply badly: no final chunk, connection closed, so that even a naive reader sees the failure."""
+        if self._head_out is not None:
+            self._connection.write(self._head_out)
+            self._head_out = None
+        self._finish(close=True)
+
+    def abandon(self) -> None:
+        """Drop the connection without another byte."""
+        self.finished = True
+        self.listener = _NOBODY
+        self._connection.abort()
+
+    def _finish(self, *, close: bool) -> None:
+        self.finished = True
+        self.listener = _NOBODY
+        self._connection.exchange_over(close=close)
+
+    # --- the caller's connection ----------------------------------------------------------------------------------
+
+    def connection_gone(self) -> None:
+        """The caller left."""
+        self.gone = True
+        if not self.complete and self.refusal is None:
+            self.body_is_over(Fault(Kind.CLIENT_GONE, "The caller closed the connection before the request was complete."))
+        self.listener.gone()

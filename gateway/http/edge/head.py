@@ -1,0 +1,101 @@
+"""The head of a request, checked: what may enter at all, before anyone asks who sent it. Sans-io.
+
+llhttp (strict) has refused broken grammar by now: two lengths, length and chunking together, obsolete folding, bare LF,
+odd chunk sizes. What is left is meaning: which headers may occur once, which versions and codings we speak.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from domain.faults import Fault, Kind
+
+ONCE: Final = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"transfer-encoding",
+        b"traceparent",
+        b"x-api-key",
+        b"x-request-id",
+    }
+)
+"""Headers that mean different things to different readers when they come twice, so they may not."""
+
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PRINTABLE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
+_HOST: Final = re.compile(rb"[A-Za-z0-9.\-_\[\]:]{1,255}")
+
+
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
+    """One request's head as the steps see it. Header names are lower case; repeated headers are joined by a comma."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    content_length: int | None
+    chunked: bool
+    keep_alive: bool
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body was announced."""
+        return self.chunked or bool(self.content_length)
+
+    def request_id(self) -> str | None:
+        """The caller's own request id, if it sent a sane one."""
+        value = self.headers.get(b"x-request-id")
+        return value.decode("ascii") if value is not None and _REQUEST_ID.fullmatch(value) else None
+
+    def trace(self) -> tuple[bytes | None, bytes | None]:
+        """`traceparent` and `tracestate` to pass on, when well formed (W3C Trace Context)."""
+        parent = self.headers.get(b"traceparent")
+        if parent is None or not _TRACEPARENT.fullmatch(parent):
+            return None, None
+        state = self.headers.get(b"tracestate")
+        return parent, state if state is not None and _PRINTABLE.fullmatch(state) else None
+
+
+def checked_head(
+    method: bytes, target: bytes, version: str, headers: dict[bytes, bytes], *, keep_alive: bool, hosts: frozenset[bytes]
+) -> RequestHead:
+    """The head as a value.
+
+    Args:
+        target: the request target as sent; the query is dropped, nothing is decoded or normalised, so the path that is
+            authorised is the path that is served.
+        hosts: allowed Host values in lower case; empty allows any well-formed one.
+
+    Raises:
+        Fault: MALFORMED_HTTP, EXPECTATION_FAILED or UNSUPPORTED_MEDIA.
+    """
+    if version not in ("1.1", "1.0"):
+        raise Fault(Kind.MALFORMED_HTTP, f"HTTP/{version} is not spoken here; use HTTP/1.1.")
+    if not target.startswith(b"/"):
+        raise Fault(Kind.MALFORMED_HTTP, "The request target must be a path that begins with a slash.")
+    host = headers.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise Fault(Kind.MALFORMED_HTTP, "The Host header is missing.")
+    elif not _HOST.fullmatch(host):
+        raise Fault(Kind.MALFORMED_HTTP, "The Host header is malformed.")
+    elif hosts and host.lower() not in hosts:
+        raise Fault(Kind.MALFORMED_HTTP, "The Host header names a host that is not served here.")
+    length = headers.get(b"content-length")
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
+        raise Fault(Kind.MALFORMED_HTTP, "The only transfer coding accepted is 'chunked', in HTTP/1.1.")
+    encoding = headers.get(b"content-encoding")
+    if encoding is not None and encoding.lower() != b"identity":
+        raise Fault(Kind.UNSUPPORTED_MEDIA, "Compressed request bodies are not accepted; send the JSON as it is.")
+    expect = headers.get(b"expect")
+    if expect is not None and expect.lower() != b"100-continue":
+        raise Fault(Kind.EXPECTATION_FAILED, "The only expectation met here is '100-continue'.")
+    path = target.partition(b"?")[0].decode("latin-1")
+    return RequestHead(method.decode("ascii"), path, headers, int(length) if length else None, coding is not None, keep_alive)

@@ -1,0 +1,263 @@
+"""One attempt: joins an engine's reply to the caller's exchange through the taps, and says how it went.
+
+Everything here runs in socket callbacks; the request's coroutine sleeps on `outcome` meanwhile. The relay commits the
+exchange (sends a head) only when the first good bytes are there, or when a heartbeat is due; until then the lifecycle may
+try another backend.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from backends.dialects.errors import fault_from_reply
+from backends.ports import Flight, Loss
+from domain.clock import Clock
+from domain.faults import Fault, Kind, Retry
+from gateway.http.edge.exchange import Exchange, Listener
+from gateway.http.edge.taps import HEARTBEAT, PlainTap, StreamTap, Tap
+from gateway.story import Story
+
+MAX_ERROR_BODY_BYTES: Final = 64 * 1024
+"""Engine error bodies are under 1 KiB; what is longer is cut, not trusted."""
+
+MIN_RATE_AFTER_S: Final = 60.0
+MIN_EVENTS_PER_S: Final = 1.0
+"""A stream older than a minute must average one event a second, or a dripping engine could hold a caller for hours
+while every single gap stays under the limit."""
+
+_SOON: Final = Retry(should=True, after_s=1.0)
+_LOSSES: Final = {
+    Loss.CONNECT: Kind.CONNECT_FAILED,
+    Loss.CAPACITY: Kind.ENGINE_BUSY,
+    Loss.NO_REPLY: Kind.RESET_BEFORE_REPLY,
+    Loss.CUT: Kind.BROKEN_STREAM,
+    Loss.GARBLED: Kind.INVALID_REPLY,
+}
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long an attempt may take, from `engines` in tidegate.yaml; seconds, and tokens per second."""
+
+    first_token_base_s: float
+    first_token_tokens_per_s: float
+    first_token_cap_s: float
+    token_gap_s: float
+    plain_timeout_s: float
+    heartbeat_s: float
+    slow_reader_s: float
+
+
+class ReplyRelay(Listener):
+    """See the module.
+
+    Args:
+        tap: the meter and judge of this reply.
+        after: taps behind it, in order.
+        first_token_s: how long the engine may take until its first event.
+        headers: makes the reply's header lines when the exchange is committed; they carry timings, so not sooner.
+    """
+
+    __slots__ = ("_after", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience", "_paused_at", "_started_at", "_status", "_story",
+                 "_tap", "_written_at", "flight", "outcome")  # fmt: skip
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        story: Story,
+        tap: StreamTap | PlainTap,
+        after: tuple[Tap, ...],
+        *,
+        headers: Callable[[], bytes],
+        first_token_s: float,
+        patience: Patience,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._exchange = exchange
+        self._story = story
+        self._tap = tap
+        self._after = after
+        self._headers = headers
+        self._first_token_s = first_token_s
+        self._patience = patience
+        self._clock = clock
+        self._status = 0
+        self._mode = ""
+        self._error_body = b""
+        self._started_at = clock()
+        self._written_at = self._started_at
+        self._paused_at: float | None = None
+        self.flight: Flight | None = None
+        self.outcome: asyncio.Future[Fault | None] = loop.create_future()
+        """None when the whole answer was handed on; the Fault that ended the attempt otherwise."""
+
+    # --- from the engine ------------------------------------------------------------------------------------------
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """See `backends.ports.ReplySink`."""
+        self._story.reply_head_at = self._clock()
+        self._status = status
+        if status != 200:
+            self._mode = "error"
+            return
+        kind = headers.get(b"content-type", b"")
+        wanted = b"text/event-stream" if isinstance(self._tap, StreamTap) else b"application/json"
+        if kind == wanted or kind.partition(b";")[0].strip().lower() == wanted:
+            self._mode = "answer"
+        else:
+            self._give_up(Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=_SOON, detail=f"content-type {kind[:64]!r}"))
+
+    def on_data(self, data: bytes) -> None:
+        """See `backends.ports.ReplySink`."""
+        if self._mode == "error":
+            if len(self._error_body) < MAX_ERROR_BODY_BYTES:
+                self._error_body += data[:MAX_ERROR_BODY_BYTES]
+            return
+        tap = self._tap
+        out = tap.feed(data)
+        if out:
+            self._hand_on(out)
+        if tap.fault is not None:
+            self._give_up(tap.fault)
+        elif tap.done and not self.outcome.done():
+            # `[DONE]` is the end for the caller; the engine's last chunk may still be on its way
+            self._complete()
+
+    def on_end(self) -> None:
+        """See `backends.ports.ReplySink`."""
+        self.flight = None
+        if self.outcome.done():
+            return
+        if self._mode == "error":
+            self._resolve(fault_from_reply(self._status, self._error_body))
+            return
+        tap = self._tap
+        out = tap.end()
+        if tap.fault is not None:
+            self._resolve(tap.fault)
+            return
+        if isinstance(tap, PlainTap):
+            self._whole(out)
+            return
+        if out:
+            self._hand_on(out)
+        self._complete()
+
+    def on_loss(self, loss: Loss, detail: str) -> None:
+        """See `backends.ports.ReplySink`."""
+        self.flight = None
+        if self.outcome.done():
+            return
+        kind = _LOSSES[loss]
+        if loss is Loss.CUT and not self._exchange.started:
+            kind = Kind.RESET_BEFORE_REPLY if isinstance(self._tap, PlainTap) else kind
+        self._resolve(Fault(kind, "The engine serving this request could not answer it. Try again.", retry=_SOON, detail=detail))
+
+    # --- towards the caller ---------------------------------------------------------------------------------------
+
+    def _hand_on(self, data: bytes) -> None:
+        exchange = self._exchange
+        for tap in self._after:
+            data = tap.feed(data)
+        if not exchange.started:
+            self._story.handed_on_at = self._clock()
+            exchange.start(self._headers())
+        self._written_at = self._story.last_event_at or self._written_at
+        exchange.write(data)
+
+    def _whole(self, body: bytes) -> None:
+        for tap in self._after:
+            body = tap.feed(body)
+        self._story.handed_on_at = self._clock()
+        self._exchange.reply(200, self._headers(), body)
+        self._resolve(None)
+
+    def _complete(self) -> None:
+        self._exchange.end()
+        self._resolve(None)
+
+    def _give_up(self, fault: Fault) -> None:
+        flight, self.flight = self.flight, None
+        if flight is not None:
+            flight.abort()
+        self._resolve(fault)
+
+    def _resolve(self, fault: Fault | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(fault)
+
+    # --- from the caller's connection -----------------------------------------------------------------------------
+
+    def gone(self) -> None:
+        """The caller left: the engine must stop at once."""
+        self._give_up(Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete."))
+
+    def full(self) -> None:
+        """The caller reads too slowly: stop reading from the engine, so that memory stays bounded."""
+        self._paused_at = self._clock()
+        if self.flight is not None:
+            self.flight.pause()
+
+    def drained(self) -> None:
+        """Room again: read on; the pause does not count as the engine's silence."""
+        self._paused_at = None
+        self._written_at = self._clock()
+        if self.flight is not None:
+            self.flight.resume()
+
+    def end_with(self, fault: Fault) -> None:
+        """End the attempt for a reason of the gateway's own."""
+        self._give_up(fault)
+
+    # --- from the clock -------------------------------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Enforce deadlines and send the heartbeat; called by the worker's sweep, a few times a second."""
+        if self.outcome.done():
+            self._drop_tail(now)
+            return
+        limits = self._patience
+        if self._paused_at is not None:
+            if now - self._paused_at > limits.slow_reader_s:
+                self._exchange.abandon()
+                self._give_up(Fault(Kind.SLOW_READER, "The answer was not read fast enough."))
+            return
+        last = self._story.last_event_at if self._story.events else None
+        late = self._lateness(now, last)
+        if late is not None:
+            self._give_up(late)
+        elif isinstance(self._tap, StreamTap) and limits.heartbeat_s and now - max(self._written_at, last or 0.0) >= limits.heartbeat_s:
+            self._heartbeat(now)
+
+    def _lateness(self, now: float, last: float | None) -> Fault | None:
+        limits, story = self._patience, self._story
+        if last is None:
+            limit = self._first_token_s
+            if now - self._started_at > limit:
+                return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit:g} s.", detail=f"limit {limit:g} s")
+            return None
+        if now - last > limits.token_gap_s:
+            return Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
+        age = now - (story.first_event_at or now)
+        if age > MIN_RATE_AFTER_S and story.events < age * MIN_EVENTS_PER_S:
+            return Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=_SOON, detail=f"{story.events} events in {age:.0f} s")
+        return None
+
+    def _heartbeat(self, now: float) -> None:
+        if not self._exchange.started:
+            self._exchange.start(self._headers())
+        self._written_at = now
+        self._exchange.write(HEARTBEAT)
+
+    def _drop_tail(self, now: float) -> None:
+        """An engine that sent `[DONE]` but not the end of its message loses the connection after a while."""
+        if self.flight is not None and now - (self._story.last_event_at or now) > 1.0:
+            self.flight.abort()
+            self.flight = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the sweep may forget this relay."""
+        return self.outcome.done() and self.flight is None

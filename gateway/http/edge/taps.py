@@ -1,0 +1,269 @@
+"""Taps: what a reply passes through on its way to the caller, sans-io: `feed(bytes) -> bytes`, `end() -> bytes`.
+
+Two taps stand at the head of every chain and judge whether the answer is whole. An answer is whole when every choice has
+a known finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes.
+A tap never sends a broken part on: on a fault it returns what was good and sets `fault`; the relay does the rest.
+
+Each streamed event is decoded once into a typed struct that skips what it does not name. That is cheaper than searching
+the bytes for the four things we must see, and it means no byte reaches a caller that was not valid JSON
+(`docs/decisions/0002-one-typed-decode-per-event.md`).
+"""
+
+import re
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from backends.sse import EventSplitter, EventTooLarge
+from domain.clock import Clock
+from domain.faults import Fault, Kind, Retry
+from domain.reply import WHOLE_FINISH_REASONS
+from domain.usage import Usage
+from gateway.story import Story
+
+DONE: Final = b"data: [DONE]\n\n"
+HEARTBEAT: Final = b": ping\n\n"
+
+BUFFERED_REPLY_BYTES: Final = 8 * 1024 * 1024
+"""A plain reply is judged whole before its first byte is sent, so that a broken one can still become another backend's
+answer or an honest status. Chat answers stay under 1 MiB; 8 MiB holds 500 embeddings of 1,024 dimensions as JSON numbers.
+A longer reply is refused rather than passed on unjudged; ask for base64 embeddings or fewer inputs at a time."""
+
+_NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
+_TRY_AGAIN: Final = Retry(should=True, after_s=1.0)
+
+
+class Tap(Protocol):
+    """One stage of a reply's way to the caller."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the reply's body, return what may go on."""
+        ...
+
+    def end(self) -> bytes:
+        """The engine's message is complete; return what was held."""
+        ...
+
+
+class _TokenDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+    reasoning_tokens: int | None = None
+
+    def value(self) -> Usage:
+        cached, reasoning = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens or 0,
+            cached_tokens=(cached.cached_tokens or 0) if cached else 0,
+            reasoning_tokens=(reasoning.reasoning_tokens or 0) if reasoning else (self.reasoning_tokens or 0),
+        )
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class _Document(msgspec.Struct, gc=False):
+    """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None | UnsetType = UNSET
+    error: msgspec.Raw | None = None
+    object: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Document).decode
+
+
+class StreamTap:
+    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it."""
+
+    __slots__ = ("_clock", "_finished", "_include_usage", "_splitter", "_story", "_to_finish", "done", "fault", "usage")
+
+    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool) -> None:
+        self._story = story
+        self._clock = clock
+        self._splitter = EventSplitter()
+        self._finished: set[int] = set()
+        self._to_finish = choices
+        self._include_usage = include_usage
+        self.usage: Usage | None = None
+        self.done = False
+        self.fault: Fault | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Whole events in, the same events out; see the class. After `done` or `fault` everything is dropped."""
+        if self.done or self.fault is not None:
+            return b""
+        try:
+            payloads = self._splitter.feed(data)
+        except EventTooLarge as error:
+            self.fault = _broken(Kind.INVALID_REPLY, str(error))
+            return b""
+        if not payloads:
+            return b""
+        now = self._clock()
+        if len(payloads) == 1:
+            return self._event(payloads[0], now)
+        out = []
+        for payload in payloads:
+            out.append(self._event(payload, now))
+            if self.done or self.fault is not None:
+                break
+        return b"".join(out)
+
+    def _event(self, payload: bytes, now: float) -> bytes:
+        try:
+            document = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if payload.strip() == b"[DONE]":
+                return self._terminator()
+            self.fault = _broken(Kind.INVALID_REPLY, f"event is not the JSON expected: {error}")
+            return b""
+        if document.error is not None or document.object == "error":
+            self.fault = _broken(Kind.ENGINE_ABORTED, "the engine sent an error event")
+            return b""
+        for choice in document.choices or ():
+            reason = choice.finish_reason
+            if reason:
+                if reason not in WHOLE_FINISH_REASONS:
+                    self.fault = _broken(Kind.ENGINE_ABORTED, f"finish_reason {reason[:32]!r}")
+                    return b""
+                self._finished.add(choice.index)
+        usage = document.usage
+        if usage is UNSET:
+            self._story.note_event(now)
+            return b"data: %b\n\n" % payload
+        return self._with_usage(payload, document, now)
+
+    def _with_usage(self, payload: bytes, document: _Document, now: float) -> bytes:
+        """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
+        usage = document.usage
+        if isinstance(usage, _Usage):
+            self.usage = usage.value()  # cumulative in every dialect, so the last one wins
+        if document.choices:
+            self._story.note_event(now)
+        if not self._include_usage:
+            if not document.choices:
+                return b""
+            payload = _without_usage(payload)
+        return b"data: %b\n\n" % payload
+
+    def _terminator(self) -> bytes:
+        if len(self._finished) < self._to_finish:
+            self.fault = _broken(Kind.ENGINE_ABORTED, f"[DONE] after {len(self._finished)} of {self._to_finish} finish reasons")
+            return b""
+        self.done = True
+        return DONE
+
+    def end(self) -> bytes:
+        """The engine's message ended: whole if every choice finished, even without `[DONE]`; a fault otherwise."""
+        if self.done or self.fault is not None:
+            return b""
+        if self._splitter.pending or len(self._finished) < self._to_finish:
+            self.fault = _broken(Kind.BROKEN_STREAM, f"ended after {len(self._finished)} of {self._to_finish} finish reasons")
+            return b""
+        self.done = True
+        return DONE
+
+
+class PlainTap:
+    """Holds a plain reply until it is whole, then judges and meters it."""
+
+    __slots__ = ("_body", "_clock", "_size", "_story", "_to_finish", "done", "fault", "usage")
+
+    def __init__(self, story: Story, clock: Clock, *, choices: int) -> None:
+        self._story = story
+        self._clock = clock
+        self._body: list[bytes] = []
+        self._size = 0
+        self._to_finish = choices
+        self.usage: Usage | None = None
+        self.done = False
+        self.fault: Fault | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Collect; nothing goes on before the end."""
+        self._body.append(data)
+        self._size += len(data)
+        if self._size > BUFFERED_REPLY_BYTES:
+            self.fault = _broken(Kind.INVALID_REPLY, f"plain reply over {BUFFERED_REPLY_BYTES} bytes")
+            self._body.clear()
+        return b""
+
+    def end(self) -> bytes:
+        """The whole body, or b"" with `fault` set."""
+        if self.fault is not None:
+            return b""
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        try:
+            document = _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.fault = _broken(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
+            return b""
+        self._judge(document)
+        if self.fault is not None:
+            return b""
+        if isinstance(document.usage, _Usage):
+            self.usage = document.usage.value()
+        self._story.note_event(self._clock())
+        self.done = True
+        return body
+
+    def _judge(self, document: _Document) -> None:
+        if document.error is not None or document.object == "error":
+            self.fault = _broken(Kind.ENGINE_ABORTED, "status 200 with an error body")
+            return
+        choices = document.choices or []
+        for choice in choices:
+            if choice.finish_reason not in WHOLE_FINISH_REASONS:
+                self.fault = _broken(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
+                return
+        if len(choices) < self._to_finish:
+            self.fault = _broken(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
+
+
+class RenameTap:
+    """Gives the reply the public model name where the engines serve it under another.
+
+    Stands behind a judging tap, so it is fed whole events or a whole body. Replaces the first `"model"` value that is the
+    served name, in each event; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
+    """
+
+    __slots__ = ("_pattern", "_replacement")
+
+    def __init__(self, served: str, public: str) -> None:
+        self._pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(msgspec.json.encode(served)))
+        self._replacement = rb"\1" + msgspec.json.encode(public).replace(b"\\", b"\\\\")
+
+    def feed(self, data: bytes) -> bytes:
+        """Whole events or a whole body in, the same with the public name out."""
+        return self._pattern.sub(self._replacement, data)
+
+    def end(self) -> bytes:
+        """Nothing is ever held."""
+        return b""
+
+
+def _broken(kind: Kind, detail: str) -> Fault:
+    return Fault(kind, "The engine serving this request failed before the answer was complete. Try again.", retry=_TRY_AGAIN, detail=detail)
+
+
+def _without_usage(payload: bytes) -> bytes:
+    """`payload` without its `usage` key. Unescaped quotes cannot stand inside a JSON string, so the cut is safe."""
+    cut, times = _NULL_USAGE.subn(b"", payload, count=1)
+    if times:
+        return cut
+    document: dict[str, Any] = msgspec.json.decode(payload)
+    document.pop("usage", None)
+    return msgspec.json.encode(document)

@@ -1,0 +1,56 @@
+"""Joins the parts of `tidegate serve`: settings to a plan for the supervisor, and what its children run."""
+
+import logging
+import os
+import random
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gateway.settings import Settings, load_settings
+from gateway.supervisor import CannotStart, Plan, Seat, run
+
+
+def installed_version() -> str:
+    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
+    """Serve until SIGTERM; returns the exit code.
+
+    Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed one; a broken one
+    keeps the replacement from getting ready, and the old process stays.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+
+    def worker(seat: Seat) -> None:
+        from gateway.worker import worker_main  # imported in the child: the parent stays small
+
+        worker_main(seat, load_settings(config, os.environ))
+
+    def admin(seat: Seat) -> None:
+        from gateway.http.admin import admin_main
+
+        admin_main(seat, version=installed_version(), workers=settings.workers)
+
+    data, administration = settings.data.bind_address, settings.admin.bind_address
+    plan = Plan(
+        data_host=data[0],
+        data_port=data[1],
+        admin_host=administration[0],
+        admin_port=administration[1],
+        workers=settings.workers,
+        accept_s=settings.drain.accept_s,
+        grace_s=settings.drain.grace_s,
+        data_scheme="https" if settings.data.tls else "http",
+    )
+    try:
+        return run(plan, worker, admin, clock=time.monotonic, rng=random.Random(), run_dir=run_dir)
+    except CannotStart as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,263 @@
+"""The steps of `lifecycle.py`, in the same order. This is where the siblings (routing, tenancy, backends) meet."""
+
+from typing import Final
+
+import msgspec
+
+from backends.attempt import may_retry
+from backends.dialects import body_for
+from backends.ports import Call
+from domain.ask import Ask, Endpoint
+from domain.faults import NEVER, Fault, Kind, Retry
+from domain.identity import Caller
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange, header_lines
+from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.http.edge.taps import PlainTap, RenameTap, StreamTap, Tap
+from gateway.http.faults import render, render_event
+from gateway.http.openai import interpret as interpret_body
+from gateway.reply_headers import reply_headers
+from gateway.story import Story
+from gateway.uncancelled import uncancelled
+from policies.compile import ModelRule
+from routing.fleet import Backend, Pool
+from routing.schedule import Route, schedule
+from tenancy.estimate import worst_case
+from tenancy.hold import Closing, Hold, estimated, released, settled
+from tenancy.isolation import cache_salt
+
+JSON_TYPE: Final = b"application/json"
+
+CLIENT_GONE_STATUS: Final = 499
+"""Logged, never sent: nginx's word for a caller that left before there was an answer."""
+
+
+def open_story(exchange: Exchange, deps: Deps) -> Story:
+    """Begin the notebook; the caller's own request id is kept when it is sane."""
+    deps.budget.active += 1
+    now = deps.clock()
+    return Story(exchange.head.request_id() or deps.new_id(), now, deps.wall(), now)
+
+
+def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
+    """The caller behind `Authorization: Bearer` or `x-api-key`.
+
+    Raises:
+        Fault: KEY_MISSING, or KEY_INVALID with one wording for unknown, expired, revoked and mistyped keys.
+    """
+    headers = exchange.head.headers
+    given = headers.get(b"authorization")
+    if given is not None:
+        scheme, _, token = given.partition(b" ")
+        if scheme.lower() != b"bearer":
+            token = b""
+    else:
+        token = headers.get(b"x-api-key", b"")
+    if not token:
+        raise Fault(Kind.KEY_MISSING, "You did not provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+    caller = deps.live.keys.authenticate(token.decode("latin-1").strip(), deps.wall())
+    if caller is None:
+        raise Fault(Kind.KEY_INVALID, "The API key is not valid. Check it, or ask for a new one.")
+    story.caller = caller
+    return caller
+
+
+async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:
+    """Body bytes to a checked Ask, and the policy's rule for its model.
+
+    Raises:
+        Fault: the body is late, large, not JSON or not acceptable; or the model is unknown or not this tenant's, which
+            look the same.
+    """
+    story.ask_endpoint = endpoint.value
+    content_type = exchange.head.headers.get(b"content-type", b"")
+    if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
+        raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
+    body = await exchange.body()
+    story.body_at = deps.clock()
+    story.request_bytes = len(body)
+    ask = interpret_body(endpoint, body)
+    story.stream = ask.stream
+    policies = deps.live.policies
+    story.policy = policies.digest
+    policy = policies.for_tenant(caller.tenant)
+    rule = policy.models.get(ask.model) if policy is not None else None
+    if policy is None or rule is None:
+        raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
+    story.model = rule.name
+    story.expose = policy.expose_headers
+    story.routing = policy.routing
+    story.output_cap = policy.max_output_tokens
+    return ask, rule
+
+
+async def admit(caller: Caller, ask: Ask, story: Story, deps: Deps) -> Hold:
+    """Reserve the worst case. Nothing is limited yet, so nothing is refused; the books are real."""
+    hold = Hold.opened(story.request_id, caller.tenant, worst_case(ask, story.output_cap))
+    await deps.ledger.reserve(hold)
+    return hold
+
+
+def choose(ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> tuple[Pool, Route]:
+    """Place the Ask on the Fleet as it is now.
+
+    Raises:
+        Fault: NO_BACKEND when nobody in the pool can serve.
+    """
+    pool = deps.live.fleet.pools[rule.pool]
+    story.pool, story.revision = pool.name, pool.revision
+    route = schedule(ask, pool, deps.load, deps.clock(), deps.rng, story.routing)
+    story.route = route
+    if not route.ranked:
+        raise Fault(
+            Kind.NO_BACKEND,
+            "No engine can serve this model right now. Try again shortly.",
+            retry=Retry(should=True, after_s=1.0 + 4.0 * deps.rng.random()),
+            detail=route.explanation().sentence(),
+        )
+    return pool, route
+
+
+async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Relay the reply of the first candidate that begins to answer.
+
+    Raises:
+        Fault: how the last attempt failed. Another candidate is tried only before the first byte and within the budget.
+    """
+    dialect = deps.dialects[pool.name]
+    salt = _salt(pool, story, deps) if dialect.takes_cache_salt else None
+    body = body_for(dialect, ask.fields, pool.model, cache_salt=salt)
+    traceparent, tracestate = exchange.head.trace()
+    call = Call("POST", ask.endpoint.value, body, story.request_id, traceparent, tracestate)
+    first_token_s = _first_token_s(ask, deps.patience)
+    first_dispatch = deps.clock()
+    story.dispatched_at = first_dispatch
+    budget, retries = deps.budget, 0
+    for backend in route.backends:
+        budget.retrying += retries
+        try:
+            fault = await _attempt(backend, ask, call, pool, first_token_s, exchange, story, deps)
+        finally:
+            budget.retrying -= retries
+        if fault is None:
+            story.status = 200
+            return
+        spent = (deps.clock() - first_dispatch) / first_token_s
+        if not may_retry(fault.kind, retries=retries, answer_begun=story.events > 0, spent_share=spent, budget=budget):
+            break
+        retries += 1
+    if retries and fault.kind is not Kind.ENGINE_BUSY:
+        fault.retry = NEVER  # our own retry failed as well, so the caller's would only add to the trouble
+    raise fault
+
+
+async def _attempt(
+    backend: Backend, ask: Ask, call: Call, pool: Pool, first_token_s: float, exchange: Exchange, story: Story, deps: Deps
+) -> Fault | None:
+    """One call to one backend; returns when its reply is over."""
+    if exchange.gone:
+        return Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete.")
+    story.attempts += 1
+    story.backend = backend.id
+    story.last_event_at = story.first_event_at = story.reply_head_at = None
+    tap: StreamTap | PlainTap
+    if ask.stream:
+        tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage)
+    else:
+        tap = PlainTap(story, deps.clock, choices=ask.choices)
+    renamed: tuple[Tap, ...] = () if story.model == pool.model else (RenameTap(pool.model, story.model),)
+    relay = ReplyRelay(
+        exchange,
+        story,
+        tap,
+        renamed,
+        headers=lambda: reply_headers(exchange, story, tap.usage, deps, stream=ask.stream),
+        first_token_s=first_token_s,
+        patience=deps.patience,
+        clock=deps.clock,
+        loop=deps.loop,
+    )
+    exchange.listener = relay
+    deps.watch.add(relay)
+    try:
+        deps.load.charge(backend.id)
+        relay.flight = deps.upstreams[backend.id].dispatch(call, relay)
+        fault = await relay.outcome
+    finally:
+        deps.load.release(backend.id)
+        deps.watch.forget(relay)
+    if tap.usage is not None:
+        story.usage = tap.usage
+        story.usage_reported = True
+    return fault
+
+
+def _first_token_s(ask: Ask, patience: Patience) -> float:
+    """How long the engine may take to begin, in seconds."""
+    if not ask.stream:
+        return patience.plain_timeout_s
+    # a quarter of the bytes is a fair guess at tokens; the deadline only has to be generous and bounded
+    expected = patience.first_token_base_s + ask.prompt_bytes / 4 / patience.first_token_tokens_per_s
+    return min(expected, patience.first_token_cap_s)
+
+
+def _salt(pool: Pool, story: Story, deps: Deps) -> str:
+    assert story.caller is not None
+    key = (story.caller.tenant, pool.name)
+    salt = deps.salts.get(key)
+    if salt is None:
+        salt = deps.salts[key] = cache_salt(deps.salt_secret, story.caller.tenant, pool.model, pool.revision)
+    return salt
+
+
+def defect(error: Exception, story: Story, deps: Deps) -> Fault:
+    """A defect of ours as a Fault; the details go to the log only."""
+    deps.log_defect(error, story.request_id)
+    return Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id.", detail=type(error).__name__)
+
+
+def refuse(fault: Fault, exchange: Exchange, story: Story) -> None:
+    """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
+    story.fault = fault
+    if exchange.finished:
+        return
+    if exchange.gone or fault.kind is Kind.CLIENT_GONE:
+        story.status = story.status or (200 if exchange.started else CLIENT_GONE_STATUS)
+        exchange.abandon()
+    elif exchange.started:
+        story.status = 200
+        exchange.write(render_event(fault, story.request_id))
+        exchange.cut()
+    else:
+        rendered = render(fault, story.request_id)
+        story.status = rendered.status
+        exchange.reply(rendered.status, header_lines(rendered.headers), rendered.body)
+
+
+async def settle(hold: Hold | None, story: Story, deps: Deps) -> None:
+    """Close the hold exactly once: with the engine's usage, with what was counted, or with nothing."""
+    if hold is None:
+        return
+    closing = _closing(hold, story)
+    story.closing = closing.word
+    if deps.ledger.in_process:
+        await deps.ledger.close(hold, closing)  # never suspends, so nothing can cut it short
+    else:
+        await uncancelled(deps.ledger.close(hold, closing))
+
+
+def _closing(hold: Hold, story: Story) -> Closing:
+    if story.usage_reported:
+        return settled(story.usage)
+    if story.events:
+        counted = hold.counted(story.events)
+        story.usage = counted
+        return estimated(counted)
+    return released()
+
+
+def record(exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Close the Story; whoever observes requests reads the Record once."""
+    deps.budget.active -= 1
+    story.reply_bytes = exchange.written
+    deps.observe(story.close(deps.clock()))

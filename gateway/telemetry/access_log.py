@@ -1,0 +1,228 @@
+"""The access log: one JSON line per finished request, written without ever making a request wait.
+
+Lines are gathered in the loop and written by a daemon thread, because a pipe that nobody reads and a full or slow disk
+block the writer, and `O_NONBLOCK` on stdout would be set for everyone who shares it. What does not fit is dropped and
+counted. Knows no prompt and no secret: a Record has none.
+"""
+
+import os
+import select
+import stat
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+import msgspec
+
+from domain.usage import NO_USAGE
+from gateway.story import Record
+
+FLUSH_AFTER_S: Final = 0.2
+"""Longest time a line waits for company; a person watching the log does not notice it."""
+FLUSH_BYTES: Final = 64 * 1024
+"""Gathered bytes that are written at once: the capacity of a Linux pipe."""
+MAX_PENDING_BYTES: Final = 1024 * 1024
+"""Lines not yet taken by the reader; about 2,500, then new ones are dropped."""
+MAX_FIELD_CHARS: Final = 512
+"""Characters kept of one field: at most 2 KiB as UTF-8."""
+SHORT_FIELD_CHARS: Final = 40
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 13 fields of JSON's longest escape (6 bytes)
+and the rest of the line are below it."""
+MAX_LINE_BYTES: Final = 4096
+"""PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
+WAIT_FOR_READER_MS: Final = 1000
+"""How long the thread waits before it tries a descriptor again that is non-blocking and full."""
+
+# DEL and C1 controls, the marks and overrides that reorder text, line and paragraph separators, byte-order mark, and
+# halves of surrogate pairs, which are no UTF-8. C0 controls need no removal: JSON escapes them.
+_HIDDEN: Final = dict.fromkeys(
+    (*range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF, *range(0xD800, 0xE000))
+)
+
+
+def without_hidden(text: str) -> str:
+    """`text` without the characters that can deceive a reader or a terminal and that JSON would pass on."""
+    return text.translate(_HIDDEN)
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The keys of one line, flat. Times are whole microseconds; what a request never had is left out."""
+
+    at: float
+    request_id: str
+    outcome: str
+    status: int
+    duration_us: int
+    overhead_us: int
+    endpoint: str = ""
+    model: str = ""
+    tenant: str = ""
+    project: str = ""
+    key_id: str = ""
+    pool: str = ""
+    revision: str = ""
+    backend: str = ""
+    attempts: int = 0
+    stream: bool = False
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    closing: str = ""
+    ttft_us: int | None = None
+    decode_us: int | None = None
+    events: int = 0
+    queue_us: int = 0
+    request_bytes: int = 0
+    reply_bytes: int = 0
+    policy: str = ""
+    detail: str = ""
+
+
+_TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(Line) if f.type is str)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def line_of(record: Record) -> bytes:
+    """One line with its newline, at most `MAX_LINE_BYTES`: exactly one JSON object whatever the Record's strings hold."""
+    line = _flat(record)
+    try:
+        encoded = _encode(line)
+    except UnicodeEncodeError:  # a lone surrogate
+        encoded = b""
+    # Plain ASCII without DEL, and short: nothing to clean. True for all but hostile or exotic names.
+    if encoded.isascii() and 0 < len(encoded) <= MAX_FIELD_CHARS * 2 and b"\x7f" not in encoded:
+        return encoded + b"\n"
+    for keep in (MAX_FIELD_CHARS, SHORT_FIELD_CHARS):
+        cleaned = {name: without_hidden(getattr(line, name)[: 2 * keep])[:keep] for name in _TEXT_FIELDS}
+        encoded = _encode(msgspec.structs.replace(line, **cleaned))
+        if len(encoded) < MAX_LINE_BYTES:
+            break
+    return encoded + b"\n"
+
+
+def _flat(record: Record) -> Line:
+    usage, ttft_s, decode_s = record.usage, record.ttft_s, record.decode_s
+    tokens = (
+        () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    )
+    return Line(
+        record.at_unix,
+        record.request_id,
+        record.outcome,
+        record.status,
+        int(record.duration_s * 1e6),
+        int(record.overhead_s * 1e6),
+        record.endpoint,
+        record.model,
+        record.tenant,
+        record.project,
+        record.key_id,
+        record.pool,
+        record.revision,
+        record.backend,
+        record.attempts,
+        record.stream,
+        *(tokens or (0, 0, 0, 0)),
+        record.closing,
+        None if ttft_s is None else int(ttft_s * 1e6),
+        None if decode_s is None else int(decode_s * 1e6),
+        record.events,
+        int(record.queue_s * 1e6),
+        record.request_bytes,
+        record.reply_bytes,
+        record.policy,
+        record.detail,
+    )
+
+
+class AccessLog:
+    """Writes Records to a file descriptor. `write` and `flush` belong to the event loop's thread.
+
+    Args:
+        fd: where lines go; stays open when the log closes. Pass a regular file opened with O_APPEND, a pipe or a socket.
+        later: `loop.call_later`; called with `FLUSH_AFTER_S` when a line starts a new batch.
+    """
+
+    def __init__(self, fd: int, later: Callable[[float, Callable[[], None]], object]) -> None:
+        self._fd = fd
+        self._later = later
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._accepted_bytes = 0
+        self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
+        # Written by the thread only, read by the loop: one writer each, so neither needs a lock.
+        self._done_bytes = 0
+        self._failed = 0
+        self._refused = 0
+        self._closed = False
+        whole = stat.S_ISREG(os.fstat(fd).st_mode)
+        self._thread = threading.Thread(target=self._run, args=(FLUSH_BYTES if whole else MAX_LINE_BYTES,), daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost so far: nobody read fast enough, or the descriptor failed."""
+        return self._refused + self._failed
+
+    def write(self, record: Record) -> None:
+        """Takes one Record; never blocks, never raises on what it holds."""
+        line = line_of(record)
+        if self._closed or self._accepted_bytes - self._done_bytes + len(line) > MAX_PENDING_BYTES:
+            self._refused += 1
+            return
+        if not self._batch:
+            self._later(FLUSH_AFTER_S, self.flush)
+        self._batch.append(line)
+        self._accepted_bytes += len(line)
+        self._batch_bytes += len(line)
+        if self._batch_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands gathered lines to the writing thread."""
+        if self._batch:
+            self._queue.put(self._batch)
+            self._batch = []
+            self._batch_bytes = 0
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Writes what is left, waiting for the reader at most `timeout_s`; later Records are counted as dropped."""
+        if not self._closed:
+            self.flush()
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self, most: int) -> None:
+        while (batch := self._queue.get()) is not None:
+            for start, end in slices(batch, most):
+                data = b"".join(batch[start:end])
+                try:
+                    _write_all(self._fd, data)
+                except OSError:  # the reader is gone or the disk is full: the next batch may fare better
+                    self._failed += end - start
+                self._done_bytes += len(data)
+
+
+def slices(batch: list[bytes], most: int) -> list[tuple[int, int]]:
+    """Slices of `batch` of at most `most` bytes each, whole lines, in order."""
+    runs, start, size = [], 0, 0
+    for at, line in enumerate(batch):
+        if size and size + len(line) > most:
+            runs.append((start, at))
+            start, size = at, 0
+        size += len(line)
+    return [*runs, (start, len(batch))]
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:  # somebody who shares the descriptor made it non-blocking
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll(WAIT_FOR_READER_MS)

@@ -1,0 +1,124 @@
+"""The process's own log: JSON lines on stderr through structlog, secrets removed before a line is made.
+
+Also takes in what libraries say through `logging`. Knows patterns of secrets, not where they come from; that no secret is
+handed to a logger in the first place is everybody's duty, this is the second lock (requirement R37).
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from gateway.telemetry.access_log import without_hidden
+
+REDACTED: Final = "[redacted]"
+MAX_TEXT_CHARS: Final = 8192
+"""Characters kept of one value: a traceback fits, a request body does not."""
+MAX_DEPTH: Final = 4
+"""Nesting that is looked through; what lies deeper is left out, unread is unsafe."""
+MAX_ITEMS: Final = 100
+"""Members of a list or mapping that are written."""
+
+SECRET_NAMES: Final = frozenset(
+    {"authorization", "proxy-authorization", "x-api-key", "api-key", "apikey", "cookie", "set-cookie"}
+    | {"key", "secret", "pepper", "password", "passwd", "token", "credential", "credentials", "private-key"}
+)
+"""Names (lower case, `_` as `-`) whose values are never written. Whole names: `key_id` and `prompt_tokens` are no secrets."""
+
+_SECRET_TEXT: Final = (
+    # Our keys keep their public id, which is what an operator looks for: gw_<env>_<id10>_<secret43><crc6>.
+    (re.compile(r"\b(gw_[A-Za-z0-9]{1,16}_[A-Za-z0-9]{10}_)[A-Za-z0-9_\-]+"), rf"\g<1>{REDACTED}"),
+    (re.compile(r"\bgw_(?!\w{1,16}_[A-Za-z0-9]{10}_\[)[A-Za-z0-9_\-]{12,}"), f"gw_{REDACTED}"),
+    (re.compile(r"\bsk-[A-Za-z0-9_\-]{8,}"), f"sk-{REDACTED}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]+=*"), rf"\g<1> {REDACTED}"),
+    (re.compile(r"(?i)\b((?:authorization|x-api-key|cookie|set-cookie)\b['\"]?\s*[:=]\s*)[^\r\n]+"), rf"\g<1>{REDACTED}"),
+    (re.compile(r"(://[^/\s:@]*:)[^/\s@]+@"), rf"\g<1>{REDACTED}@"),
+)
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: every value without secrets, hidden characters and excess, at any depth it writes."""
+    return {_clean_text(name): _clean_named(name, value, 0) for name, value in list(event.items())[:MAX_ITEMS]}
+
+
+def redact_text(text: str) -> str:
+    """`text` with everything that looks like a secret replaced by `[redacted]`."""
+    for pattern, replacement in _SECRET_TEXT:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _clean_named(name: object, value: object, depth: int) -> object:
+    if str(name).lower().replace("_", "-") in SECRET_NAMES:
+        return REDACTED
+    return _clean(value, depth)
+
+
+def _clean(value: object, depth: int) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, bytes):
+        value = value[:MAX_TEXT_CHARS].decode("utf-8", "replace")
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= MAX_DEPTH:
+        return "[too deep]"
+    if isinstance(value, Mapping):
+        return {_clean_text(k): _clean_named(k, v, depth + 1) for k, v in list(value.items())[:MAX_ITEMS]}
+    if isinstance(value, list | tuple | set | frozenset):
+        pairs = list(value)[:MAX_ITEMS]
+        return [_clean(item, depth + 1) for item in pairs]
+    return _clean_text(value)
+
+
+def _clean_text(value: object) -> str:
+    # Redacted before it is cut, or half a secret at the cut would no longer be recognised. Ten times the limit is
+    # looked through, to bound the work.
+    return without_hidden(redact_text(str(value)[: MAX_TEXT_CHARS * 10]))[:MAX_TEXT_CHARS]
+
+
+def _render(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return msgspec.json.encode(event).decode()
+
+
+def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: str | int) -> None:
+    """Sends structlog and `logging` to `stream` (stderr) as JSON lines; call once per process, after the fork.
+
+    Args:
+        level: debug, info, warning or error. Raises ValueError for anything else.
+        fields: written in every line, for instance `worker=0`.
+    """
+    numbers = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+    if level not in numbers:
+        raise ValueError(f"log level {level!r}: must be one of {', '.join(numbers)}")
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.contextvars.clear_contextvars()
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(numbers[level]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+    def add_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {**fields, **event}
+
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            # `redact` comes last before rendering, so nothing that is added on the way escapes it.
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, add_fields, redact, _render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(numbers[level])

@@ -1,0 +1,126 @@
+"""The only builder of adapters: from checked configuration to what the steps work with. One call per worker process."""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+
+import httpx
+
+from backends.attempt import RetryBudget
+from backends.clients.endpoint import endpoint
+from backends.clients.relay import RelayUpstream
+from backends.dialects import DIALECTS
+from backends.discovery.poll import reason_down
+from backends.ports import Upstream
+from gateway.deps import Deps, Live, RequestIds, Watch
+from gateway.fleet_watch import FleetWatch, Poll
+from gateway.http.edge.relay import Patience
+from gateway.secrets import Pepper, read_reference
+from gateway.settings import PoolSettings, Settings
+from gateway.story import Record
+from policies.compile import PolicySet
+from routing.fleet import Backend, Fleet, Pool
+from routing.load import Load
+from tenancy.keys import KeyRing
+from tenancy.stores.memory import MemoryLedger
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """The configured fleet, nothing known of it yet."""
+    return Fleet(
+        pools={
+            pool.name: Pool(
+                name=pool.name,
+                model=pool.model,
+                revision=pool.revision,
+                dialect=pool.dialect,
+                backends=tuple(Backend(b.id, pool.name) for b in pool.backends),
+            )
+            for pool in settings.pools
+        }
+    )
+
+
+def deps_for(
+    settings: Settings,
+    policies: PolicySet,
+    keys: KeyRing,
+    pepper: Pepper,
+    *,
+    observe: Callable[[Record], None],
+    log_defect: Callable[[BaseException, str], None],
+) -> Deps:
+    """Everything a worker's requests touch. Must be called inside the worker's running loop."""
+    loop = asyncio.get_running_loop()
+    return Deps(
+        live=Live(keys, policies, fleet_of(settings)),
+        clock=time.monotonic,
+        wall=time.time,
+        rng=random.Random(secrets.randbits(64)),
+        loop=loop,
+        new_id=RequestIds(secrets.token_hex(5)),
+        load=Load(b.id for pool in settings.pools for b in pool.backends),
+        budget=RetryBudget(),
+        ledger=MemoryLedger(),
+        upstreams={b.id: _upstream(settings, pool, b.url, loop) for pool in settings.pools for b in pool.backends},
+        dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
+        patience=_patience(settings),
+        watch=Watch(),
+        observe=observe,
+        log_defect=log_defect,
+        # derived, so that one secret configures both and neither tells the other
+        salt_secret=hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest(),
+        started_unix=int(time.time()),
+        cors_origins=frozenset(settings.data.cors_origins),
+    )
+
+
+def fleet_watch_for(settings: Settings, deps: Deps, client: httpx.AsyncClient) -> FleetWatch:
+    """The poller of every backend; `client` is the control plane's."""
+    polls: dict[tuple[str, str], Poll] = {}
+    for pool in settings.pools:
+        authorization = _authorization(settings, pool)
+        for backend in pool.backends:
+            url = backend.url.rstrip("/")
+            polls[pool.name, backend.id] = partial(reason_down, client, url, DIALECTS[pool.dialect], pool.model, authorization)
+    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng)
+
+
+def _upstream(settings: Settings, pool: PoolSettings, url: str, loop: asyncio.AbstractEventLoop) -> Upstream:
+    engines = settings.engines
+    target = endpoint(
+        url,
+        authorization=_authorization(settings, pool),
+        connect_timeout_s=engines.connect_timeout_s,
+        idle_s=engines.idle_connection_s,
+        max_connections=engines.max_connections_per_backend,
+    )
+    if engines.client == "aiohttp":
+        # imported only when chosen: aiohttp is an extra, and costs a worker 15 MB
+        from backends.clients.aiohttp_client import AiohttpUpstream
+
+        return AiohttpUpstream(target, time.monotonic, loop)
+    return RelayUpstream(target, time.monotonic, loop)
+
+
+def _authorization(settings: Settings, pool: PoolSettings) -> str | None:
+    return None if pool.api_key is None else f"Bearer {read_reference(pool.api_key, settings.base_dir, os.environ)}"
+
+
+def _patience(settings: Settings) -> Patience:
+    engines = settings.engines
+    return Patience(
+        first_token_base_s=engines.first_token_base_s,
+        first_token_tokens_per_s=engines.first_token_tokens_per_s,
+        first_token_cap_s=engines.first_token_cap_s,
+        token_gap_s=engines.token_gap_s,
+        plain_timeout_s=engines.plain_timeout_s,
+        heartbeat_s=engines.heartbeat_s,
+        slow_reader_s=settings.data.limits.slow_reader_s,
+    )

@@ -1,0 +1,195 @@
+"""One data worker: builds its parts, waits until it knows keys, policies and fleet, serves, and drains on SIGTERM.
+
+Runs in a process forked by `gateway/supervisor.py`; everything it needs to be told comes in the Seat and the Settings.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+import structlog
+import uvloop
+
+from domain.faults import Fault, Kind, Retry
+from gateway.deps import Deps
+from gateway.http.data_port import DataPort
+from gateway.http.edge.connection import EdgeConnection
+from gateway.http.edge.door import Door
+from gateway.http.edge.limits import EdgeLimits
+from gateway.secrets import read_pepper
+from gateway.settings import Settings
+from gateway.story import Record
+from gateway.supervisor import Seat
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.logs import configure_logs
+from gateway.telemetry.metrics import Metrics
+from gateway.wiring import KeyWatch, deps_for, fleet_watch_for, key_watch_for
+from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
+from policies.compile import PolicySet
+from policies.load import load_policies
+from routing.fleet import State as BackendIs
+
+SWEEP_S: Final = 0.25
+"""How often deadlines are looked at. The shortest deadline is seconds, so a quarter of one is exact enough, and one sweep
+over 1,000 streams costs about half a millisecond."""
+
+KEY_POLL_S: Final = 2.0
+"""How often the key store's change counter is read: a revoked key is refused within 5 s (R34), two polls and a load."""
+
+BACKLOG: Final = 4096
+"""Connections the kernel holds for us; bounded by net.core.somaxconn (4096 on current kernels) anyway."""
+
+log = structlog.get_logger("tidegate.worker")
+
+
+def worker_main(seat: Seat, settings: Settings) -> None:
+    """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
+    configure_logs(settings.log.level, worker=seat.index)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Worker(seat, settings).run())
+
+
+class _Worker:
+    def __init__(self, seat: Seat, settings: Settings) -> None:
+        self._seat = seat
+        self._index = seat.index
+        self._settings = settings
+        self._state: State = "starting"
+        self._waiting_for = ["keys", "policies", "fleet"]
+        self._started_at = time.time()
+        self._metrics = Metrics()
+        self._access_log: AccessLog | None = None
+        self._deps: Deps | None = None
+        self._door: Door | None = None
+
+    async def run(self) -> None:
+        """The whole life of the worker."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot)
+        await link.start()
+        if self._settings.log.access:
+            self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(link.close)
+            deps, watches = await self._prepare(stack)
+            loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
+            server = await self._listen(deps)
+            self._state = "ready"
+            self._seat.ready()
+            await stop.wait()
+            await self._drain(server, deps)
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            for way in deps.upstreams.values():
+                await way.close()
+        if self._access_log is not None:
+            self._access_log.close()
+
+    async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[asyncio.Future[None] | object]]:
+        """Learn everything a request needs; no request is accepted before this returns."""
+        settings = self._settings
+        pepper = read_pepper(settings)
+        key_watch: KeyWatch = await key_watch_for(settings, pepper)
+        stack.push_async_callback(key_watch.close)
+        keys = await key_watch.load()
+        self._waiting_for.remove("keys")
+        policies = load_policies(settings.policies_dir, [pool.name for pool in settings.pools])
+        self._waiting_for.remove("policies")
+        self._metrics.know(_model_names(policies))
+        deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect)
+        self._deps = deps
+        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        fleet_watch = fleet_watch_for(settings, deps, client)
+        await fleet_watch.first_round()
+        self._waiting_for.remove("fleet")
+        return deps, [fleet_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
+
+    async def _listen(self, deps: Deps) -> asyncio.Server:
+        data = self._settings.data
+        port = DataPort(deps)
+        door = self._door = Door(
+            EdgeLimits(**data.limits.model_dump()),
+            deps.clock,
+            deps.wall,
+            serve=port.start,
+            refuse=port.refuse,
+            hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
+        )
+        tls = None
+        if data.tls is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
+        return await deps.loop.create_server(lambda: EdgeConnection(door), sock=self._seat.sock, backlog=BACKLOG, ssl=tls)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            deps, door = self._deps, self._door
+            if deps is not None and door is not None:
+                now = deps.clock()
+                deps.watch.sweep(now)
+                door.sweep(now)
+
+    async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
+        """Unready at once, accept a little longer, finish what runs, then tell the rest that we go (R21)."""
+        drain, door = self._settings.drain, self._door
+        assert door is not None
+        self._state = "draining"
+        door.draining = True
+        await asyncio.sleep(drain.accept_s)
+        server.close()
+        door.start_draining()
+        give_up_at = deps.clock() + drain.grace_s
+        while door.connections and deps.clock() < give_up_at:
+            await asyncio.sleep(0.02)
+        for relay in deps.watch.relays():
+            relay.end_with(
+                Fault(Kind.SHUTTING_DOWN, "The gateway is shutting down. Send the request again.", retry=Retry(should=True, after_s=1.0))
+            )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(door.emptied(), 2.0)
+        for connection in list(door.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # let the last Records be written
+
+    def _observe(self, record: Record) -> None:
+        self._metrics.observe(record)
+        if self._access_log is not None:
+            self._access_log.write(record)
+
+    def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
+        deps, door = self._deps, self._door
+        metrics = None
+        if with_metrics:
+            self._metrics.in_flight = deps.budget.active if deps else 0
+            self._metrics.connections = len(door.connections) if door else 0
+            metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
+        pools = deps.live.fleet.pools.values() if deps else ()
+        return WorkerSnapshot(
+            index=self._index,
+            pid=os.getpid(),
+            state=self._state,
+            started_at=self._started_at,
+            reasons=tuple(f"{what} not known yet" for what in self._waiting_for),
+            fleet=tuple(BackendState(p.name, b.id, b.state is BackendIs.UP, b.reason) for p in pools for b in p.backends),
+            policy_digest=deps.live.policies.digest if deps else "",
+            metrics=metrics,
+        )
+
+
+def _model_names(policies: PolicySet) -> list[str]:
+    return sorted({name for policy in policies.policies() for name in policy.models})
+
+
+def _log_defect(error: BaseException, request_id: str) -> None:
+    log.error("defect", request_id=request_id, exc_info=error)

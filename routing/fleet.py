@@ -1,0 +1,70 @@
+"""The Fleet: an immutable snapshot of pools and backends, replaced whole when anything about them changes."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+
+class State(Enum):
+    """What is known of a backend."""
+
+    UNKNOWN = "unknown"
+    """Not heard of yet; never routed to."""
+    UP = "up"
+    DOWN = "down"
+
+
+class Backend(msgspec.Struct, frozen=True):
+    """One engine endpoint."""
+
+    id: str
+    pool: str
+    state: State = State.UNKNOWN
+    reason: str = "not polled yet"
+    """Why it is not up, in words for an operator; empty when it is."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Backends that serve one model revision under one name."""
+
+    name: str
+    model: str
+    """The name the engines serve it under."""
+    revision: str
+    dialect: str
+    backends: tuple[Backend, ...]
+    up: tuple[Backend, ...] = ()
+    """Those of `backends` that are up; filled in by `Fleet`, once per snapshot instead of once per request."""
+    not_up: tuple[Backend, ...] = ()
+    """The others."""
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Every pool by name."""
+
+    pools: Mapping[str, Pool]
+
+    def __post_init__(self) -> None:
+        """Sort every pool's backends by whether they are up."""
+        sorted_pools = {name: _sorted(pool) for name, pool in self.pools.items()}
+        msgspec.structs.force_setattr(self, "pools", sorted_pools)
+
+    @property
+    def known(self) -> bool:
+        """Whether every backend was heard of at least once, up or down."""
+        return all(b.state is not State.UNKNOWN for pool in self.pools.values() for b in pool.backends)
+
+    def with_backend(self, backend: Backend) -> "Fleet":
+        """The same fleet with this backend's state replaced; `self` when nothing changed."""
+        pool = self.pools[backend.pool]
+        backends = tuple(backend if b.id == backend.id else b for b in pool.backends)
+        if backends == pool.backends:
+            return self
+        return Fleet(pools={**self.pools, pool.name: msgspec.structs.replace(pool, backends=backends)})
+
+
+def _sorted(pool: Pool) -> Pool:
+    up = tuple(b for b in pool.backends if b.state is State.UP)
+    not_up = tuple(b for b in pool.backends if b.state is not State.UP)
+    return pool if (up, not_up) == (pool.up, pool.not_up) else msgspec.structs.replace(pool, up=up, not_up=not_up)

@@ -1,0 +1,8 @@
+"""Alembic's entry: runs migrations on the connection `schema.migrate` hands in, inside its transaction and lock."""
+
+from alembic import context
+
+from tenancy.stores.sql.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()

@@ -1,0 +1,138 @@
+"""The tables, how a store is opened by URL, and how its schema is brought to this version.
+
+Several processes may start at once on an empty database, so migrating holds a lock that ends with its connection: SQLite's
+write lock, a Postgres advisory lock.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+BUSY_MS: Final = 5_000
+"""How long a SQLite writer waits for another; a migration of an empty file takes milliseconds."""
+
+ADVISORY_LOCK: Final = 0x7469_6465_6761_7465
+"""Postgres advisory lock held while migrating; the bytes spell the project's name."""
+
+metadata = sa.MetaData()
+
+tenant = sa.Table(
+    "tenant",
+    metadata,
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("created_unix", sa.Float, nullable=False),
+)
+
+project = sa.Table(
+    "project",
+    metadata,
+    sa.Column("tenant", sa.String(63), sa.ForeignKey("tenant.name"), primary_key=True),
+    sa.Column("name", sa.String(63), primary_key=True),
+)
+
+api_key = sa.Table(
+    "api_key",
+    metadata,
+    sa.Column("id", sa.String(10), primary_key=True),
+    sa.Column("tenant", sa.String(63), nullable=False),
+    sa.Column("project", sa.String(63), nullable=False),
+    sa.Column("label", sa.String(200), nullable=False),
+    sa.Column("kid", sa.String(32), nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("second_digest", sa.LargeBinary(32)),
+    sa.Column("created_unix", sa.Float, nullable=False),
+    sa.Column("expires_unix", sa.Float),
+    sa.Column("revoked_unix", sa.Float),
+    sa.ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.name"]),
+)
+
+change = sa.Table(
+    "change",
+    metadata,
+    sa.Column("what", sa.String(32), primary_key=True),
+    sa.Column("version", sa.BigInteger, nullable=False),
+)
+"""One counter per kind of thing that processes keep a snapshot of; raised in the transaction of every write."""
+
+
+class StoreError(Exception):
+    """The database cannot be used; the message says which, why, and what to do."""
+
+
+def open_engine(url: str) -> AsyncEngine:
+    """An engine for `sqlite:///path` or `postgresql://user:password@host/database`.
+
+    Raises:
+        StoreError: another scheme, or no such folder for the SQLite file.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except SQLAlchemyError:
+        raise StoreError(f"stores.sql: {url!r} is no database URL; write sqlite:///file.db or postgresql://user@host/database") from None
+    if parsed.drivername == "sqlite":
+        if not parsed.database or not Path(parsed.database).resolve().parent.is_dir():
+            raise StoreError(f"stores.sql: the folder of {parsed.database!r} does not exist; create it, or name another file")
+        engine = create_async_engine(parsed.set(drivername="sqlite+aiosqlite"), connect_args={"timeout": BUSY_MS / 1000})
+        sa.event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine.sync_engine, "begin", _begin_immediate)
+        return engine
+    if parsed.drivername in ("postgresql", "postgres"):
+        return create_async_engine(parsed.set(drivername="postgresql+asyncpg"), pool_size=2, max_overflow=2, pool_pre_ping=True)
+    raise StoreError(f"stores.sql: {parsed.drivername!r} is not supported; use sqlite:/// or postgresql://")
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # the driver's own transaction handling begins late and commits DDL; SQLAlchemy's recipe is to switch it off
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    # a transaction that reads first and writes later could fail half-way when another one wrote in between
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
+    """Bring the schema to this version, whoever else is doing the same.
+
+    Raises:
+        StoreError: the database is unreachable, or its schema is newer than this program.
+    """
+    try:
+        async with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            await connection.run_sync(_run, revision)
+            await connection.commit()
+    except (SQLAlchemyError, OSError) as error:
+        raise StoreError(f"stores.sql: {engine.url.render_as_string(hide_password=True)}: {error}") from error
+
+
+def _run(connection: sa.Connection, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    script = ScriptDirectory.from_config(config)
+    found = _revision_in(connection)
+    if found is not None and found not in {known.revision for known in script.walk_revisions()}:
+        raise StoreError(f"stores.sql: the schema has revision {found!r}, which this version does not know; use the version that made it")
+    if revision == "head":
+        command.upgrade(config, "head")
+    else:
+        command.downgrade(config, revision)
+
+
+def _revision_in(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))).scalar()
+    return found

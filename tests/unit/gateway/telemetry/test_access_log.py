@@ -1,0 +1,169 @@
+"""One parseable line per Record, whatever it holds, and no reader can make a request wait."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.usage import Usage
+from gateway.story import Record
+from gateway.telemetry.access_log import (
+    FLUSH_AFTER_S,
+    FLUSH_BYTES,
+    MAX_LINE_BYTES,
+    MAX_PENDING_BYTES,
+    AccessLog,
+    line_of,
+    slices,
+)
+
+RECORD = Record(
+    request_id="req_1",
+    at_unix=1.7e9,
+    outcome="ok",
+    status=200,
+    duration_s=0.0123456,
+    overhead_s=0.00004,
+    tenant="acme",
+    model="llama",
+    pool="p",
+    usage=Usage(100, 20, 64, 5),
+    ttft_s=0.01,
+    queue_s=0.001,
+)
+TEXT_FIELDS = [field.name for field in msgspec.structs.fields(Record) if field.type is str]
+FORBIDDEN = {
+    chr(c)
+    for c in (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+}
+BREAKERS = ['a"b', "\\", '","outcome":"ok', "a\r\nb", "\x00", "\ud800"]
+DECEIVERS = ["\x1b[31mred\x1b[0m", "\u202egnp.exe", "\u2028", "\x85", "\x9b31m"]
+ATTACKS = [*BREAKERS, *DECEIVERS, "é" * 3000, "\x01" * 3000]
+
+
+class Later:
+    """Stands in for `loop.call_later`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, Callable[[], None]]] = []
+
+    def __call__(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.asked.append((delay_s, call))
+
+
+def test_a_line_is_flat_and_in_whole_microseconds() -> None:
+    assert json.loads(line_of(RECORD)) == {
+        "at": 1.7e9,
+        "request_id": "req_1",
+        "outcome": "ok",
+        "status": 200,
+        "duration_us": 12345,
+        "overhead_us": 40,
+        "tenant": "acme",
+        "model": "llama",
+        "pool": "p",
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "cached_tokens": 64,
+        "reasoning_tokens": 5,
+        "ttft_us": 10000,
+        "queue_us": 1000,
+    }
+
+
+@pytest.mark.req("R39")
+@given(st.dictionaries(st.sampled_from(TEXT_FIELDS), st.one_of(st.sampled_from(ATTACKS), st.text(max_size=700)), min_size=1))
+def test_whatever_a_record_holds_is_exactly_one_parseable_line(texts: dict[str, str]) -> None:
+    line = line_of(msgspec.structs.replace(RECORD, **texts))
+    assert len(line) <= MAX_LINE_BYTES
+    assert line.endswith(b"\n")
+    assert len(line.decode().splitlines()) == 1
+    assert not FORBIDDEN & set(line[:-1].decode())
+    assert json.loads(line)["status"] == 200
+
+
+@pytest.mark.req("R39")
+def test_every_field_at_its_worst_still_fits_one_line() -> None:
+    for attack in ATTACKS:
+        line = line_of(msgspec.structs.replace(RECORD, **dict.fromkeys(TEXT_FIELDS, attack * 200)))
+        assert len(line) <= MAX_LINE_BYTES
+        json.loads(line)
+
+
+def test_a_field_is_at_most_2_kib() -> None:
+    line = line_of(msgspec.structs.replace(RECORD, detail="\U0001f600" * 5000))
+    assert 0 < len(json.loads(line)["detail"].encode()) <= 2048
+
+
+def test_lines_wait_for_company_and_then_reach_the_file_in_order(tmp_path: Path) -> None:
+    path, later = tmp_path / "access.log", Later()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = AccessLog(fd, later)
+    for at in range(10):
+        log.write(msgspec.structs.replace(RECORD, request_id=str(at)))
+    assert [delay for delay, _ in later.asked] == [FLUSH_AFTER_S], "one timer per batch"
+    later.asked[0][1]()
+    log.write(msgspec.structs.replace(RECORD, request_id="10"))
+    assert len(later.asked) == 2
+    log.close()
+    os.close(fd)
+    assert [json.loads(line)["request_id"] for line in path.read_text().splitlines()] == [str(at) for at in range(11)]
+    assert log.dropped == 0
+    log.write(RECORD)
+    assert log.dropped == 1, "a closed log loses, and says so"
+
+
+def test_a_full_batch_does_not_wait_for_the_timer() -> None:
+    read, write = os.pipe()
+    log = AccessLog(write, Later())
+    for _ in range(FLUSH_BYTES // len(line_of(RECORD)) + 1):
+        log.write(RECORD)
+    assert json.loads(os.read(read, 4096).split(b"\n")[0])["request_id"] == "req_1"
+    os.close(read)
+    log.close()
+    os.close(write)
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_a_pipe_that_nobody_reads_costs_lines_not_time(non_blocking: bool) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, not non_blocking)
+    log = AccessLog(write, Later())
+    size = len(line_of(RECORD))
+    fit = MAX_PENDING_BYTES // size
+    for _ in range(2 * fit + 2000):  # returns: that is the test
+        log.write(RECORD)
+    # the pipe itself holds 64 KiB more, which the thread may or may not have handed over in time
+    assert 2 * fit + 2000 - fit - 65536 // size - 10 <= log.dropped <= fit + 2000
+    accepted = 2 * fit + 2000 - log.dropped
+    log.flush()
+    lines = 0
+    while lines < accepted:  # a reader that comes late finds everything that was not counted as dropped, whole
+        lines += os.read(read, 1 << 20).count(b"\n")
+    log.close()
+    os.close(read)
+    os.close(write)
+    assert lines == accepted
+
+
+def test_a_reader_that_left_is_counted_and_does_not_end_the_log() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    log = AccessLog(write, Later())
+    for _ in range(20):
+        log.write(RECORD)
+    log.close()
+    os.close(write)
+    assert log.dropped == 20
+
+
+def test_slices_are_whole_lines_in_order_and_small_enough_not_to_be_mixed_with_other_workers() -> None:
+    batch = [line_of(RECORD)] * 40 + [b"x" * MAX_LINE_BYTES]
+    found = slices(batch, MAX_LINE_BYTES)
+    assert all(len(b"".join(batch[start:end])) <= MAX_LINE_BYTES for start, end in found)
+    assert [line for start, end in found for line in batch[start:end]] == batch

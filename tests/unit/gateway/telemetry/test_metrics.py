@@ -1,0 +1,212 @@
+"""Counting: every Record once, in the right place, under a ceiling that no caller can break."""
+
+import random
+from bisect import bisect_left
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.faults import Kind
+from domain.usage import Usage
+from gateway.story import GAP_BOUNDS_S, Record
+from gateway.telemetry.families import (
+    ATTEMPTS,
+    DURATION,
+    DURATION_BOUNDS_S,
+    FAMILIES,
+    HOLDS,
+    INTER_TOKEN,
+    MAX_SERIES,
+    OVERHEAD_BOUNDS_S,
+    REQUESTS,
+    TOKENS,
+    TPOT,
+    TPOT_BOUNDS_S,
+    TTFT,
+    TTFT_BOUNDS_S,
+    Family,
+)
+from gateway.telemetry.metrics import Cells, Metrics, MetricsSnapshot, merge
+
+PLAIN = Record(
+    request_id="req_1",
+    at_unix=1.7e9,
+    outcome="ok",
+    status=200,
+    duration_s=0.3,
+    overhead_s=0.00004,
+    tenant="acme",
+    project="web",
+    key_id="abcdefghij",
+    endpoint="/v1/chat/completions",
+    model="llama",
+    pool="llama-h100",
+    backend="b1",
+    attempts=1,
+    usage=Usage(100, 20, 64, 5),
+    closing="settle",
+    ttft_s=0.25,
+)
+STREAM = msgspec.structs.replace(
+    PLAIN, stream=True, events=21, decode_s=0.4, gaps=tuple(20 if at == 5 else 0 for at in range(len(GAP_BOUNDS_S) + 1))
+)
+REFUSED = Record(request_id="req_2", at_unix=1.7e9, outcome="key_invalid", status=401, duration_s=0.0001, overhead_s=0.0001)
+
+
+def cell(snapshot: MetricsSnapshot, family: Family, *labels: str) -> list[float]:
+    return dict(snapshot.families[family.name])[labels]
+
+
+def test_a_plain_request_is_counted_in_every_family_that_it_concerns() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(PLAIN)
+    seen = metrics.snapshot()
+    assert cell(seen, REQUESTS, "llama", "/v1/chat/completions", "ok", "2xx") == [1]
+    assert cell(seen, TOKENS, "llama", "acme") == [100, 64, 20, 5]
+    assert cell(seen, ATTEMPTS, "llama-h100", "b1") == [1]
+    assert cell(seen, HOLDS) == [1, 0, 0]
+    duration = cell(seen, DURATION, "llama", "/v1/chat/completions")
+    assert duration[bisect_left(DURATION_BOUNDS_S, 0.3)] == 1
+    assert duration[-1] == 0.3
+    assert cell(seen, TTFT, "llama", "llama-h100")[-1] == 0.25
+    assert seen.families[INTER_TOKEN.name] == seen.families[TPOT.name] == []
+
+
+def test_a_stream_gives_gaps_and_time_per_output_token() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(STREAM)
+    seen = metrics.snapshot()
+    gaps = cell(seen, INTER_TOKEN, "llama", "llama-h100")
+    assert gaps[5] == 20
+    assert gaps[-1] == 0.4, "the gaps add up to first-to-last"
+    per_token = cell(seen, TPOT, "llama", "llama-h100")
+    assert per_token[bisect_left(TPOT_BOUNDS_S, 0.4 / 19)] == 1
+    assert per_token[-1] == pytest.approx(0.4 / 19)
+
+
+def test_a_value_on_a_bound_belongs_to_that_bound() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(msgspec.structs.replace(PLAIN, duration_s=DURATION_BOUNDS_S[3]))
+    assert cell(metrics.snapshot(), DURATION, "llama", "/v1/chat/completions")[3] == 1
+
+
+def test_what_a_refused_request_never_had_is_named_none() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(REFUSED)
+    seen = metrics.snapshot()
+    assert cell(seen, REQUESTS, "_none", "_none", "key_invalid", "4xx") == [1]
+    assert seen.families[TOKENS.name] == seen.families[ATTEMPTS.name] == seen.families[TTFT.name] == []
+
+
+def test_a_model_is_named_only_while_it_is_configured() -> None:
+    metrics = Metrics(["llama"])
+    metrics.observe(msgspec.structs.replace(PLAIN, model="qwen"))
+    metrics.know(["llama", "qwen"])
+    metrics.observe(msgspec.structs.replace(PLAIN, model="qwen"))
+    seen = metrics.snapshot()
+    for model in ("_other", "qwen"):
+        assert cell(seen, REQUESTS, model, "/v1/chat/completions", "ok", "2xx") == [1]
+
+
+def test_attempts_that_failed_over_are_counted_at_their_backend() -> None:
+    metrics = Metrics(["llama"])
+    metrics.attempt_failed("llama-h100", "b0")
+    metrics.observe(msgspec.structs.replace(PLAIN, attempts=2))
+    rows = dict(metrics.snapshot().families[ATTEMPTS.name])
+    assert rows == {("llama-h100", "b0"): [1], ("llama-h100", "b1"): [1]}
+
+
+def test_every_kind_of_fault_is_an_outcome() -> None:
+    metrics = Metrics()
+    for kind in Kind:
+        metrics.observe(msgspec.structs.replace(REFUSED, outcome=kind.value))
+    assert {labels[2] for labels, _ in metrics.snapshot().families[REQUESTS.name]} == {kind.value for kind in Kind}
+
+
+@pytest.mark.parametrize("bounds", [DURATION_BOUNDS_S, TTFT_BOUNDS_S, TPOT_BOUNDS_S, OVERHEAD_BOUNDS_S, GAP_BOUNDS_S])
+def test_bounds_rise(bounds: tuple[float, ...]) -> None:
+    assert list(bounds) == sorted(set(bounds))
+
+
+def series(seen: MetricsSnapshot, family: Family) -> int:
+    return len(seen.families[family.name]) * family.series
+
+
+@pytest.mark.req("R38")
+def test_a_hundred_thousand_random_label_values_stay_below_the_ceiling() -> None:
+    rng = random.Random(38)
+    known = [f"m{at}" for at in range(600)]
+    metrics = Metrics(known)
+
+    def word() -> str:
+        return f"{rng.getrandbits(40):x}"
+
+    many = 100_000
+    for at in range(many):
+        metrics.observe(
+            msgspec.structs.replace(
+                STREAM,
+                model=known[at % 600] if at % 2 else word(),
+                tenant=word(),
+                pool=word(),
+                backend=word(),
+                endpoint=word() if at % 3 else "/v1/chat/completions",
+                outcome=word() if at % 5 == 0 else "ok",
+                status=rng.randrange(1000),
+            )
+        )
+    seen = metrics.snapshot()
+    for family in FAMILIES:
+        assert series(seen, family) <= MAX_SERIES, family.name
+    assert sum(counts[0] for _, counts in seen.families[REQUESTS.name]) == many, "nothing is lost"
+    twice = merge([seen, seen])
+    for family in FAMILIES:
+        assert series(twice, family) <= MAX_SERIES, family.name
+    assert sum(counts[0] for _, counts in twice.families[REQUESTS.name]) == 2 * many
+
+
+def test_a_flood_of_the_last_label_leaves_room_for_the_first() -> None:
+    cells = Cells(TOKENS)
+    for at in range(10_000):
+        cells.cell(("m0", f"tenant-{at}"))[0] += 1
+    for at in range(50):
+        cells.cell((f"model-{at}", "late"))[0] += 1
+    models = {labels[0] for labels, _ in cells.rows()}
+    assert models == {"m0", *(f"model-{at}" for at in range(50))}
+
+
+names = st.sampled_from(["", "a", "b", "c"])
+records = st.builds(
+    lambda model, tenant, outcome, duration: msgspec.structs.replace(
+        PLAIN, model=model, tenant=tenant, outcome=outcome, duration_s=duration
+    ),
+    names,
+    names,
+    st.sampled_from(["ok", "internal", "nonsense"]),
+    st.integers(0, 2**12).map(lambda n: n / 8),  # exact in binary, so that sums do not depend on order
+)
+
+
+@given(st.lists(st.tuples(records, st.booleans())))
+def test_merging_workers_gives_what_one_worker_would_have_counted(work: list[tuple[Record, bool]]) -> None:
+    one, left, right = (Metrics(["a", "b"]) for _ in range(3))
+    for record, side in work:
+        one.observe(record)
+        (left if side else right).observe(record)
+    merged = merge([left.snapshot(3), right.snapshot(4)])
+    assert merged.access_log_dropped == 7
+    for family in FAMILIES:
+        expected = dict(one.snapshot().families[family.name])
+        found = dict(merged.families[family.name])
+        assert found.keys() == expected.keys()
+        for labels, numbers in expected.items():
+            assert found[labels] == pytest.approx(numbers)
+
+
+def test_rows_of_another_version_are_left_out() -> None:
+    foreign = MetricsSnapshot(
+        {"tidegate_gone_total": [(("x",), [1])], REQUESTS.name: [(("one label",), [1]), (("a", "b", "c", "d"), [1, 2])]}
+    )
+    assert all(rows == [] for rows in merge([foreign]).families.values())
