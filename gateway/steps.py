@@ -23,7 +23,7 @@ from policies.compile import ModelRule
 from routing.fleet import Backend, Pool
 from routing.schedule import Route, schedule
 from tenancy.estimate import worst_case
-from tenancy.hold import Closing, Hold, estimated, released, settled
+from tenancy.hold import RELEASED, Closing, Hold, estimated, settled
 from tenancy.isolation import cache_salt
 
 JSON_TYPE: Final = b"application/json"
@@ -93,7 +93,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
 
 async def admit(caller: Caller, ask: Ask, story: Story, deps: Deps) -> Hold:
     """Reserve the worst case. Nothing is limited yet, so nothing is refused; the books are real."""
-    hold = Hold.opened(story.request_id, caller.tenant, worst_case(ask, story.output_cap))
+    # an id of our own: callers may send the same request id twice at once
+    hold = Hold(deps.new_id(), caller.tenant, worst_case(ask, story.output_cap))
     await deps.ledger.reserve(hold)
     return hold
 
@@ -253,7 +254,7 @@ def _closing(hold: Hold, story: Story) -> Closing:
         counted = hold.counted(story.events)
         story.usage = counted
         return estimated(counted)
-    return released()
+    return RELEASED
 
 
 def record(exchange: Exchange, story: Story, deps: Deps) -> None:

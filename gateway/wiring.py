@@ -21,14 +21,16 @@ from backends.ports import Upstream
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.fleet_watch import FleetWatch, Poll
 from gateway.http.edge.relay import Patience
-from gateway.secrets import Pepper, read_reference
+from gateway.key_watch import KeyWatch
+from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
 from gateway.story import Record
 from policies.compile import PolicySet
 from routing.fleet import Backend, Fleet, Pool
 from routing.load import Load
-from tenancy.keys import KeyRing
+from tenancy.keys import KeyRing, Pepper
 from tenancy.stores.memory import MemoryLedger
+from tenancy.stores.sql import SqlKeyStore, migrate, open_engine
 
 
 def fleet_of(settings: Settings) -> Fleet:
@@ -90,6 +92,13 @@ def fleet_watch_for(settings: Settings, deps: Deps, client: httpx.AsyncClient) -
             url = backend.url.rstrip("/")
             polls[pool.name, backend.id] = partial(reason_down, client, url, DIALECTS[pool.dialect], pool.model, authorization)
     return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng)
+
+
+async def key_watch_for(settings: Settings, pepper: Pepper) -> KeyWatch:
+    """The key store's watcher; brings the store's schema to this version first."""
+    engine = open_engine(settings.stores.sql_url)
+    await migrate(engine)
+    return KeyWatch(SqlKeyStore(engine), pepper, engine.dispose)
 
 
 def _upstream(settings: Settings, pool: PoolSettings, url: str, loop: asyncio.AbstractEventLoop) -> Upstream:

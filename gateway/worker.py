@@ -30,7 +30,7 @@ from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import KeyWatch, deps_for, fleet_watch_for, key_watch_for
+from gateway.wiring import deps_for, fleet_watch_for, key_watch_for
 from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
@@ -98,7 +98,7 @@ class _Worker:
         """Learn everything a request needs; no request is accepted before this returns."""
         settings = self._settings
         pepper = read_pepper(settings)
-        key_watch: KeyWatch = await key_watch_for(settings, pepper)
+        key_watch = await key_watch_for(settings, pepper)
         stack.push_async_callback(key_watch.close)
         keys = await key_watch.load()
         self._waiting_for.remove("keys")

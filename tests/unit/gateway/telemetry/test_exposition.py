@@ -12,7 +12,7 @@ from gateway.story import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
-from gateway.worker_link import BackendState, SlotState, Supervision, WorkerSnapshot
+from gateway.worker_link import BackendState, SlotState, State, Supervision, WorkerSnapshot
 
 ROOT = Path(__file__).parents[4]
 RECORD = Record(
@@ -38,7 +38,7 @@ RECORD = Record(
 )
 
 
-def worker(index: int, up: bool = True, state: str = "ready") -> WorkerSnapshot:
+def worker(index: int, up: bool = True, state: State = "ready") -> WorkerSnapshot:
     metrics = Metrics(["llama"])
     metrics.in_flight, metrics.connections = 3, 5
     metrics.observe(RECORD)
@@ -49,7 +49,7 @@ def worker(index: int, up: bool = True, state: str = "ready") -> WorkerSnapshot:
         state=state,
         started_at=1.0,
         fleet=fleet,
-        metrics=metrics.snapshot(2),  # type: ignore[arg-type]
+        metrics=metrics.snapshot(2),
     )
 
 

@@ -5,7 +5,7 @@ import json
 import logging
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
@@ -57,7 +57,7 @@ def test_two_hundred_canaries_never_come_out(lines: io.StringIO) -> None:
         secret = "".join(rng.choices(string.ascii_letters + string.digits, k=43))
         canaries.append(secret)
         key = f"gw_live_abcdefghij_{secret}123456"
-        ways = [
+        ways: list[Callable[[str, str], None]] = [
             lambda k, s: log.info(f"refused {k} from 10.0.0.1"),
             lambda k, s: log.info("head", headers={"Authorization": f"Bearer {s}", "X-Api-Key": s, "Cookie": f"a={s}"}),
             lambda k, s: log.info("head", headers=[f"authorization: Basic {s}", f"x-api-key: {s}"]),

@@ -1,0 +1,195 @@
+"""Request bytes to one JSON object that can be read in only one way, or a Fault.
+
+Two readers of the same bytes must never see two documents: not us and an engine, not a guard and an engine. So whatever
+parsers disagree about is refused here: duplicate keys, integers beyond 64 bits, NaN, lone surrogates, bad UTF-8, depth. What
+is left is re-serialised by the caller of this module, so that an engine reads what was checked. Knows nothing of OpenAI.
+
+How duplicate keys are found without a parser of our own (msgspec keeps the last one silently): the decoded object is
+encoded again, and
+
+1. when the encoding equals the body byte for byte, the body has no duplicates, because an encoding has none. This is the
+   usual case (official SDKs write compact JSON in UTF-8) and costs one encode and one compare;
+2. else both are searched for colons. Every string kept has the same colons in both, unless `\\u003a` was used to write one;
+   every key kept adds one in both; a key that was lost, and what it named, add at least one in the body only. So without
+   `\\u003a` the counts are equal exactly when no key was lost;
+3. else the standard library's parser, which hands out every pair, decides and names the key.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+import msgspec
+
+from domain.faults import Fault, Kind
+
+MAX_DEPTH: Final = 64
+"""Nested containers. Tool schemas seen in the wild stay under 20; parsers give up between 128 (serde) and 1,024 (orjson)."""
+
+MAX_CONTAINERS: Final = 50_000
+"""Objects and arrays in one body. 4,096 messages of four parts each need 20,500; each costs about 0.5 µs to decode and walk,
+and an 8 MiB body of `[],` would hold 2.8 million of them (1.2 s of decoding and garbage collection, measured)."""
+
+MAX_KEYS: Final = 250_000
+"""Keys in one body, five per container on average."""
+
+MAX_VALUES: Final = 1_048_576
+"""Commas outside strings: one prompt of a million token ids, which is the largest context served today."""
+
+MAX_DIGITS: Final = 400
+"""Digits in one number. A double needs at most 309 before the point; more is an attack on a parser."""
+
+UNCHECKED_BYTES: Final = 2 * MAX_CONTAINERS
+"""A body up to this size cannot exceed the three counts: a container takes two bytes, a key four."""
+
+NAMING_BYTES: Final = 256 * 1024
+"""Above this a duplicate key is refused without its name: the second parse that finds it costs 2 ms per 256 KiB."""
+
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**64 - 1
+"""Integers engines read alike: Python keeps any size, C++ and Rust parsers turn larger ones into doubles or fail."""
+
+_LONG_LIST: Final = 64
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_CAPS: Final = ((b"[{", MAX_CONTAINERS, "objects and arrays"), (b":", MAX_KEYS, "keys"), (b",", MAX_VALUES, "values"))
+_DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_DIGITS: Final = b"0" * MAX_DIGITS
+_ESCAPED_COLONS: Final = (b"\\u003a", b"\\u003A")
+
+
+def parse_object(body: bytes) -> dict[str, object]:
+    """The one object that `body` holds.
+
+    Raises:
+        Fault: INVALID_JSON, saying what is wrong. Cost is bounded by the caps above whatever the body holds.
+    """
+    if len(body) > UNCHECKED_BYTES:
+        _count(body)
+    try:
+        document = _decode(body)
+    except RecursionError:
+        _too_deep()
+    except UnicodeDecodeError:
+        _refuse("it is not valid UTF-8")
+    except msgspec.DecodeError as error:
+        _refuse(_reason(body, error))
+    if type(document) is not dict:
+        _refuse("it must be an object, like {\"model\": ...}")
+    _walk(document)
+    if (canonical := _encode(document)) != body:
+        _compare(body, canonical)
+    return document
+
+
+def _walk(document: dict[str, object]) -> None:
+    """Level by level, so that depth is a loop count and not a recursion; integers are looked at on the way."""
+    level: list[dict[str, object] | list[object]] = [document]
+    for _ in range(MAX_DEPTH):
+        below: list[dict[str, object] | list[object]] = []
+        for container in level:
+            values: Iterable[object]
+            if type(container) is dict:
+                values = container.values()
+            else:
+                values = container
+                if len(container) > _LONG_LIST and type(container[0]) is int and _are_integers(container):
+                    continue
+            for value in values:
+                kind = type(value)
+                if kind is dict or kind is list:
+                    below.append(value)  # type: ignore[arg-type]
+                elif kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
+                    _refuse("it holds an integer of more than 64 bits")
+        if not below:
+            return
+        level = below
+    _too_deep()
+
+
+def _are_integers(values: list[object]) -> bool:
+    """Whether a long list (token ids) holds only integers in range: three times faster than looking at each."""
+    if set(map(type, values)) != {int}:
+        return False
+    try:
+        _pack(values)
+    except OverflowError:
+        _refuse("it holds an integer of more than 64 bits")
+    return True
+
+
+def _compare(body: bytes, canonical: bytes) -> None:
+    """Cases 2 and 3 of the module, and numbers that are absurdly long (which no encoding is)."""
+    if b"\\" in body and any(escape in body for escape in _ESCAPED_COLONS):
+        _read_slowly(body)
+    elif body.count(b":") != canonical.count(b":"):
+        if len(body) <= NAMING_BYTES:
+            _read_slowly(body)
+        _refuse("a key stands twice in one object")
+    elif len(body) - len(canonical) > MAX_DIGITS // 2 and _LONG_DIGITS in body.translate(_DIGITS_TO_ZERO):
+        _read_slowly(body)
+
+
+def _read_slowly(body: bytes) -> None:
+    json.loads(body, object_pairs_hook=_distinct, parse_int=_short, parse_float=_short)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> None:
+    if len(pairs) > 1:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                _refuse(f"the key {_shown(key)} stands twice in one object")
+            seen.add(key)
+
+
+def _short(number: str) -> int:
+    if len(number) > MAX_DIGITS:
+        _refuse(f"it holds a number of {len(number)} characters")
+    return 0
+
+
+def _count(body: bytes) -> None:
+    """Refuse too many containers, keys or values before anything is built from them.
+
+    Counting raw bytes is enough for most bodies. Where it is not, strings are cut out first; of a body that is all brackets
+    only the beginning, so that refusing it costs no more than reading what the cap allows.
+    """
+    for signs, cap, what in _CAPS:
+        if sum(body.count(sign) for sign in _each(signs)) <= cap:
+            continue
+        for extent in (4 * cap, len(body)):
+            skeleton = _STRING.sub(b"", body[:extent])
+            if sum(skeleton.count(sign) for sign in _each(signs)) > cap:
+                _refuse(f"it holds more than {cap} {what}")
+
+
+def _each(signs: bytes) -> Iterable[bytes]:
+    return (signs[i : i + 1] for i in range(len(signs)))
+
+
+def _reason(body: bytes, error: msgspec.DecodeError) -> str:
+    """msgspec's words; they hold positions and no input, except that half a surrogate pair reads like a short body."""
+    text = str(error)
+    if not body:
+        return "the body is empty"
+    if "truncated" in text:
+        return "it ends too early, or a string holds half of a \\u surrogate pair"
+    return text.removeprefix("JSON is malformed: ").partition(" - at ")[0]
+
+
+def _shown(key: str) -> str:
+    return "'" + "".join(c if " " <= c <= "~" else "?" for c in key[:64]) + "'"
+
+
+def _too_deep() -> NoReturn:
+    _refuse(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise Fault(Kind.INVALID_JSON, f"The request body could not be read as JSON: {reason}.") from None

@@ -1,0 +1,76 @@
+"""Secrets, by reference only: from a file or from the environment, never from the settings themselves."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from gateway.settings import SecretReference, Settings
+from tenancy.keys import Pepper
+
+PEPPER_BYTES: Final = 32
+MAX_SECRET_BYTES: Final = 4096
+
+
+class SecretError(Exception):
+    """A secret cannot be had; the message says which and what to do, and never holds it."""
+
+
+def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[str, str]) -> str:
+    """The secret behind `{file: …}` or `{env: …}`, stripped of surrounding white space.
+
+    Raises:
+        SecretError: it is missing, empty or too long.
+    """
+    if reference.env is not None:
+        value, source = environ.get(reference.env, "").strip(), f"environment variable {reference.env}"
+    else:
+        path = base_dir / str(reference.file)
+        source = f"file {path}"
+        try:
+            value = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SecretError(f"{source} cannot be read ({type(error).__name__}); create it, readable by this user only") from None
+    if not value or len(value) > MAX_SECRET_BYTES:
+        raise SecretError(f"{source} is {'empty' if not value else 'too long'}; it should hold one secret")
+    return value
+
+
+def read_pepper(settings: Settings) -> Pepper:
+    """The secret that key digests are keyed with.
+
+    Where none is configured and the store is SQLite, it lies beside the database in `tidegate.pepper`, made on first use and
+    readable by its owner only; so a laptop needs no set-up, and losing the file means that every key must be made again.
+
+    Raises:
+        SecretError: it is configured and missing, or the store is shared and none is configured.
+    """
+    reference = settings.secrets.pepper
+    if reference is not None:
+        secret = read_reference(reference, settings.base_dir, os.environ).encode()
+    else:
+        url = make_url(settings.stores.sql)
+        if url.drivername != "sqlite" or not url.database:
+            raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
+        secret = _beside(settings.base_dir / url.database)
+    return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
+
+
+def _beside(database: Path) -> bytes:
+    path = database.parent / "tidegate.pepper"
+    try:
+        # O_EXCL: of several processes starting at once, one makes it and the others read it
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_hex(PEPPER_BYTES).encode())
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise SecretError(f"{path} cannot be made ({error.strerror}); make the folder writable or set secrets.pepper") from None
+    secret = path.read_bytes().strip()
+    if len(secret) < PEPPER_BYTES:
+        raise SecretError(f"{path} is damaged; restore it, or remove it and make every key again")
+    return secret

@@ -1,0 +1,34 @@
+"""The policy document as a strict model. Every field here works; what does not exist yet has no key."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from domain.strict import Strict
+
+EVERYONE: Final = "*"
+"""The tenant of the default policy."""
+
+TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$")]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
+
+
+class ModelEntry(Strict):
+    """One model a tenant may use."""
+
+    name: ModelName = Field(description="The name callers use.")
+    pool: str = Field(description="The pool of `tidegate.yaml` that serves it.")
+
+
+class PolicyDocument(Strict):
+    """One policy file."""
+
+    tenant: TenantName = Field(description='The tenant it governs, or "*" for everyone without a policy of their own.')
+    models: list[ModelEntry] = Field(default=[], max_length=1000, description="The models that exist for this tenant.")
+    routing: Literal["least_load"] = Field(default="least_load", description="How a backend is chosen within a pool.")
+    expose_headers: bool = Field(
+        default=False, description="Whether replies carry `x-tidegate-*` headers. They name backends, so leave it off for untrusted callers."
+    )
+    max_output_tokens: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Output tokens held for a request that sets no cap of its own. It is not sent to the engine."
+    )
