@@ -26,6 +26,25 @@ METADATA_NETWORKS: Final = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "f
 """Where clouds serve machine credentials; no engine lives there, so an address in it is a mistake or an attack."""
 
 
+def split_address(bind: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", bind)
+    if found is None or int(found[3]) > 65_535:
+        raise ValueError("must be host:port, for instance 127.0.0.1:8080 or [::1]:8080")
+    return found[1] or found[2], int(found[3])
+
+
+def _port_ok(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 class SecretReference(Strict):
     """Where a secret lies: exactly one of the two."""
 
@@ -222,18 +241,6 @@ class Settings(Strict):
         return url.set(database=str((self._base_dir / url.database).resolve())).render_as_string(hide_password=False)
 
 
-def split_address(bind: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([A-Za-z0-9.-]+)):(\d{1,5})", bind)
-    if found is None or int(found[3]) > 65_535:
-        raise ValueError("must be host:port, for instance 127.0.0.1:8080 or [::1]:8080")
-    return found[1] or found[2], int(found[3])
-
-
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
     """Read and check a settings file.
 
@@ -275,13 +282,6 @@ def _contradictions(settings: Settings) -> list[tuple[tuple[str | int, ...], str
                 found.append((("pools", i, "backends", j, "id"), f"{backend.id!r} is another backend's id; ids are unique in the fleet"))
             ids.add(backend.id)
     return found
-
-
-def _port_ok(url: str) -> bool:
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
 
 
 __all__ = ["ConfigError", "PoolSettings", "Problem", "SecretReference", "Settings", "load_settings", "split_address"]
