@@ -1,6 +1,5 @@
 """Joins the parts of `tidegate serve`: settings to a plan for the supervisor, and what its children run."""
 
-import logging
 import os
 import random
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from gateway.settings import Settings, load_settings
 from gateway.supervisor import CannotStart, Plan, Seat, run
+from gateway.telemetry.logs import configure_logs
 
 
 def installed_version() -> str:
@@ -26,7 +26,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
     Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed one; a broken one
     keeps the replacement from getting ready, and the old process stays.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure_logs(settings.log.level, role="supervisor")
 
     def worker(seat: Seat) -> None:
         from gateway.worker import worker_main  # imported in the child: the parent stays small
@@ -36,6 +36,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
     def admin(seat: Seat) -> None:
         from gateway.http.admin import admin_main
 
+        configure_logs(settings.log.level, role="admin")
         admin_main(seat, version=installed_version(), workers=settings.workers)
 
     data, administration = settings.data.bind_address, settings.admin.bind_address

@@ -147,6 +147,7 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
         if not may_retry(fault.kind, retries=retries, answer_begun=story.events > 0, spent_share=spent, budget=budget):
             break
         retries += 1
+        story.failed += (backend.id,)
     if retries and fault.kind is not Kind.ENGINE_BUSY:
         fault.retry = NEVER  # our own retry failed as well, so the caller's would only add to the trouble
     raise fault

@@ -46,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: str = ""
     backend: str = ""
     attempts: int = 0
+    failed: tuple[str, ...] = ()
+    """Backends whose attempt failed and was made good by another one."""
     stream: bool = False
     usage: Usage = NO_USAGE
     closing: str = ""
@@ -90,6 +92,7 @@ class Story(msgspec.Struct):
     route: Route | None = None
     backend: str = ""
     attempts: int = 0
+    failed: tuple[str, ...] = ()
     queue_s: float = 0.0
     dispatched_at: float | None = None
     reply_head_at: float | None = None
@@ -147,6 +150,7 @@ class Story(msgspec.Struct):
             self.revision,
             self.backend,
             self.attempts,
+            self.failed,
             self.stream,
             self.usage,
             self.closing,

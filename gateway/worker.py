@@ -10,8 +10,9 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import structlog
@@ -46,6 +47,8 @@ KEY_POLL_S: Final = 2.0
 BACKLOG: Final = 4096
 """Connections the kernel holds for us; bounded by net.core.somaxconn (4096 on current kernels) anyway."""
 
+T = TypeVar("T")
+
 log = structlog.get_logger("tidegate.worker")
 
 
@@ -79,7 +82,10 @@ class _Worker:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(link.close)
-            deps, watches = await self._prepare(stack)
+            prepared = await _unless(stop, self._prepare(stack))
+            if prepared is None:
+                return  # told to go before there was anything to serve
+            deps, watches = prepared
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             server = await self._listen(deps)
             self._state = "ready"
@@ -94,7 +100,7 @@ class _Worker:
         if self._access_log is not None:
             self._access_log.close()
 
-    async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[asyncio.Future[None] | object]]:
+    async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[Coroutine[Any, Any, None]]]:
         """Learn everything a request needs; no request is accepted before this returns."""
         settings = self._settings
         pepper = read_pepper(settings)
@@ -185,6 +191,18 @@ class _Worker:
             policy_digest=deps.live.policies.digest if deps else "",
             metrics=metrics,
         )
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` returns, or None when `stop` is set first; the work is cancelled then."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return None
 
 
 def _model_names(policies: PolicySet) -> list[str]:

@@ -144,6 +144,8 @@ class Metrics:
         overhead[-1] += value
         if attempts is not None and record.attempts:
             attempts[0] += 1
+        for backend in record.failed:
+            self._attempt_failed(record.pool, backend)
         if record.closing:
             at = _CLOSING_AT.get(record.closing)
             if at is not None:
@@ -175,8 +177,8 @@ class Metrics:
             tpot[bisect_left(TPOT_BOUNDS_S, per_token)] += 1
             tpot[-1] += per_token
 
-    def attempt_failed(self, pool: str, backend: str) -> None:
-        """Counts an attempt that failed over to another backend; the last attempt of a request is in its Record."""
+    def _attempt_failed(self, pool: str, backend: str) -> None:
+        """Counts an attempt that was made good by another backend; the last attempt is counted with its request."""
         self._cells[ATTEMPTS.name].cell((_named(pool, self._pools), _named(backend, self._backends)))[0] += 1
 
     def snapshot(self, access_log_dropped: int = 0) -> MetricsSnapshot:

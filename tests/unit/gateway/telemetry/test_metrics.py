@@ -112,8 +112,7 @@ def test_a_model_is_named_only_while_it_is_configured() -> None:
 
 def test_attempts_that_failed_over_are_counted_at_their_backend() -> None:
     metrics = Metrics(["llama"])
-    metrics.attempt_failed("llama-h100", "b0")
-    metrics.observe(msgspec.structs.replace(PLAIN, attempts=2))
+    metrics.observe(msgspec.structs.replace(PLAIN, attempts=2, failed=("b0",)))
     rows = dict(metrics.snapshot().families[ATTEMPTS.name])
     assert rows == {("llama-h100", "b0"): [1], ("llama-h100", "b1"): [1]}
 

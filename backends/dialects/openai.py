@@ -1,0 +1,13 @@
+"""Any server that speaks OpenAI's API and nothing else; its model list stands in for health."""
+
+from typing import Final
+
+from backends.dialects.dialect import Dialect
+
+DIALECT: Final = Dialect(
+    name="openai",
+    health_path="/v1/models",
+    models_path="/v1/models",
+    takes_cache_salt=False,
+    proven=False,
+)

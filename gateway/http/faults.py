@@ -1,0 +1,108 @@
+"""Faults on the wire: the only place that knows what a Fault looks like to a caller.
+
+OpenAI's shape and codes where OpenAI defines them, so official clients raise the right exception and retry the right things;
+our own codes for what OpenAI has no word for. 429 will mean the caller's own limits and nothing else; what is short on our
+side is a 503. `docs/faults.md` is generated from the table here and compared in a test.
+"""
+
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from domain.faults import Fault, Kind
+
+Header = tuple[bytes, bytes]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """How one kind is shown: HTTP status, OpenAI's `type` and `code`."""
+
+    status: int
+    type: str
+    code: str | None
+
+
+_CALLER: Final = "invalid_request_error"
+_SERVER: Final = "server_error"
+
+ROWS: Final[dict[Kind, Row]] = {
+    Kind.MALFORMED_HTTP: Row(400, _CALLER, None),
+    Kind.HEADERS_TOO_LARGE: Row(431, _CALLER, None),
+    Kind.BODY_TOO_LARGE: Row(413, _CALLER, None),
+    Kind.UNSUPPORTED_MEDIA: Row(415, _CALLER, None),
+    Kind.EXPECTATION_FAILED: Row(417, _CALLER, None),
+    Kind.REQUEST_TIMEOUT: Row(408, _CALLER, "request_timeout"),
+    Kind.CLIENT_GONE: Row(499, _CALLER, "client_closed"),
+    Kind.SLOW_READER: Row(499, _CALLER, "client_too_slow"),
+    Kind.KEY_MISSING: Row(401, _CALLER, None),
+    Kind.KEY_INVALID: Row(401, _CALLER, "invalid_api_key"),
+    Kind.UNKNOWN_PATH: Row(404, _CALLER, "unknown_url"),
+    Kind.METHOD_NOT_ALLOWED: Row(405, _CALLER, None),
+    Kind.MODEL_NOT_FOUND: Row(404, _CALLER, "model_not_found"),
+    Kind.INVALID_JSON: Row(400, _CALLER, None),
+    Kind.INVALID_VALUE: Row(400, _CALLER, "invalid_value"),
+    Kind.MISSING_PARAMETER: Row(400, _CALLER, "missing_required_parameter"),
+    Kind.UNSUPPORTED_PARAMETER: Row(400, _CALLER, "unsupported_parameter"),
+    Kind.CONTEXT_TOO_LONG: Row(400, _CALLER, "context_length_exceeded"),
+    Kind.REFUSED_BY_ENGINE: Row(400, _CALLER, None),
+    Kind.OVERLOADED: Row(503, _SERVER, "overloaded"),
+    Kind.DRAINING: Row(503, _SERVER, "draining"),
+    Kind.SHUTTING_DOWN: Row(503, _SERVER, "server_shutting_down"),
+    Kind.INTERNAL: Row(500, _SERVER, "internal_error"),
+    Kind.NO_BACKEND: Row(503, _SERVER, "no_backend"),
+    Kind.ENGINE_BUSY: Row(503, _SERVER, "overloaded"),
+    Kind.CONNECT_FAILED: Row(502, _SERVER, "upstream_error"),
+    Kind.RESET_BEFORE_REPLY: Row(502, _SERVER, "upstream_error"),
+    Kind.ENGINE_ERROR: Row(502, _SERVER, "upstream_error"),
+    Kind.INVALID_REPLY: Row(502, _SERVER, "upstream_error"),
+    Kind.FIRST_TOKEN_TIMEOUT: Row(504, _SERVER, "upstream_timeout"),
+    Kind.TOKEN_GAP_TIMEOUT: Row(504, _SERVER, "upstream_timeout"),
+    Kind.BROKEN_STREAM: Row(502, _SERVER, "upstream_error"),
+    Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
+}
+
+class Rendered(msgspec.Struct, frozen=True, gc=False):
+    """A whole error reply."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+
+class _Error(msgspec.Struct, omit_defaults=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    request_id: str = ""
+
+
+class _Body(msgspec.Struct):
+    error: _Error
+
+
+def render(fault: Fault, request_id: str) -> Rendered:
+    """An error reply, for when no byte of the answer is out."""
+    row = ROWS[fault.kind]
+    headers: list[Header] = [
+        (b"content-type", b"application/json"),
+        (b"x-request-id", request_id.encode("ascii")),
+        (b"x-should-retry", b"true" if fault.retry.should else b"false"),
+    ]
+    if fault.retry.should and fault.retry.after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, ceil(fault.retry.after_s))))
+        headers.append((b"retry-after-ms", b"%d" % ceil(fault.retry.after_s * 1000)))
+    if row.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if fault.kind is Kind.METHOD_NOT_ALLOWED and fault.detail:
+        headers.append((b"allow", fault.detail.encode("ascii")))
+    body = msgspec.json.encode(_Body(_Error(fault.message, row.type, fault.param, row.code)))
+    return Rendered(row.status, tuple(headers), body)
+
+
+def render_event(fault: Fault, request_id: str) -> bytes:
+    """The one SSE event that ends a broken stream: no `[DONE]` follows, and the caller's client raises on it."""
+    row = ROWS[fault.kind]
+    error = _Error(fault.message, row.type, fault.param, row.code, request_id)
+    return b"data: %b\n\n" % msgspec.json.encode(_Body(error))

@@ -1,0 +1,64 @@
+"""`POST /v1/chat/completions`: the fields it has beyond those of `generation`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.http.openai.checks import Check, each, either, flag, integer, one_of, refuse_type, schema, text
+from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS, MAX_OUTPUT_TOKENS
+from gateway.http.openai.messages import check_messages
+
+MAX_TOOLS: Final = 256
+"""OpenAI allows 128. Each one is rendered into the prompt and, when it is forced, compiled into a grammar."""
+
+MAX_NAME_CHARS: Final = 256
+
+
+_name = text(MAX_NAME_CHARS)
+
+
+def _tool(value: object, param: str) -> None:
+    if type(value) is not dict:
+        refuse_type("an object", value, param)
+    kind = value.get("type")
+    if type(kind) is not str:
+        refuse_type("a string", kind, f"{param}.type")
+    if kind != "function":
+        return
+    function = value.get("function")
+    if type(function) is not dict:
+        refuse_type("an object", function, f"{param}.function")
+    name = function.get("name")
+    if type(name) is not str:
+        refuse_type("a string", name, f"{param}.function.name")
+    _name(name, f"{param}.function.name")
+    parameters = function.get("parameters")
+    if parameters is not None:
+        schema(parameters, f"{param}.function.parameters")
+
+
+def _tool_choice(value: object, param: str) -> None:
+    if type(value) is not dict:
+        refuse_type("a string or an object", value, param)
+    if type(value.get("type")) is not str:
+        refuse_type("a string", value.get("type"), f"{param}.type")
+
+
+CHAT: Final[Mapping[str, Check]] = {
+    **GENERATION,
+    "messages": check_messages,
+    "max_completion_tokens": integer(1, MAX_OUTPUT_TOKENS),
+    "logprobs": flag,
+    "top_logprobs": integer(0, MAX_LOGPROBS),
+    "tools": each(MAX_TOOLS, _tool),
+    "tool_choice": either(one_of("none", "auto", "required"), _tool_choice, str),
+    "parallel_tool_calls": flag,
+    "functions": each(MAX_TOOLS),
+    "continue_final_message": flag,
+    "add_generation_prompt": flag,
+}
+
+
+def chat_choices(document: Mapping[str, object]) -> int:
+    """How many finish reasons a whole answer has."""
+    n = document.get("n")
+    return n if type(n) is int else 1

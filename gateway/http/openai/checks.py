@@ -1,0 +1,172 @@
+"""Checks of one field's value: each takes the value and its path and raises a Fault that names both.
+
+A check gets values that JSON can hold, and never `null`: a field that is null is as good as absent everywhere, so callers
+of this module skip it. Numbers are finite and integers fit 64 bits already (`json_guard`). Knows no endpoint.
+"""
+
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import msgspec
+
+from domain.faults import Fault, Kind
+
+Check = Callable[[object, str], None]
+
+MAX_SCHEMA_BYTES: Final = 64 * 1024
+"""A JSON schema or grammar, serialised: compiling one is the dearest thing a small request can ask of an engine, and grows
+faster than its size. Schemas written by hand are under 10 KiB."""
+
+MAX_SCHEMA_DEPTH: Final = 32
+"""Nested containers of a schema; one level of properties is two containers."""
+
+_encode = msgspec.json.Encoder().encode
+_KIND_NAMES: Final[dict[type, str]] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def refuse(message: str, param: str) -> NoReturn:
+    """INVALID_VALUE at `param`."""
+    raise Fault(Kind.INVALID_VALUE, message, param=param)
+
+
+def refuse_type(expected: str, value: object, param: str) -> NoReturn:
+    """INVALID_VALUE because `value` is of the wrong type."""
+    refuse(f"Invalid type for '{param}': expected {expected}, got {_KIND_NAMES[type(value)]}.", param)
+
+
+def shown(text: str, limit: int = 64) -> str:
+    """A caller's own string for a message: printable ASCII, cut at `limit`, in quotes."""
+    cut = text if len(text) <= limit else text[:limit] + "..."
+    return "'" + "".join(c if " " <= c <= "~" else "?" for c in cut) + "'"
+
+
+def integer(low: int, high: int) -> Check:
+    """A whole number in [low, high]."""
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not int:
+            refuse_type("an integer", value, param)
+        if not low <= value <= high:
+            refuse(f"Invalid value for '{param}': {value} is not between {low} and {high}.", param)
+
+    return check
+
+
+def number(low: float, high: float, *, low_open: bool = False) -> Check:
+    """A number in [low, high], or in (low, high]."""
+    above = "above" if low_open else "at least"
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not float and type(value) is not int:
+            refuse_type("a number", value, param)
+        if not low <= value <= high or (low_open and value == low):
+            refuse(f"Invalid value for '{param}': {value} is not {above} {low:g} and at most {high:g}.", param)
+
+    return check
+
+
+def flag(value: object, param: str) -> None:
+    """True or false."""
+    if value is not True and value is not False:
+        refuse_type("a boolean", value, param)
+
+
+def text(longest: int) -> Check:
+    """A string of at most `longest` characters."""
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not str:
+            refuse_type("a string", value, param)
+        if len(value) > longest:
+            refuse(f"Invalid value for '{param}': {len(value)} characters are too many, at most {longest} are allowed.", param)
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    """One of a few strings."""
+    allowed = frozenset(words)
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not str:
+            refuse_type("a string", value, param)
+        if value not in allowed:
+            refuse(f"Invalid value for '{param}': {shown(value)} is not one of {', '.join(words)}.", param)
+
+    return check
+
+
+def each(most: int, check_one: Check | None = None, *, least: int = 0) -> Check:
+    """An array of `least` to `most` items, each of which passes `check_one`."""
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not list:
+            refuse_type("an array", value, param)
+        if not least <= len(value) <= most:
+            refuse(f"Invalid value for '{param}': {len(value)} items, where {least} to {most} are allowed.", param)
+        if check_one is not None:
+            for index, item in enumerate(value):
+                check_one(item, f"{param}[{index}]")
+
+    return check
+
+
+def either(first: Check, other: Check, kind: type) -> Check:
+    """`first` for values of `kind`, `other` for all others."""
+
+    def check(value: object, param: str) -> None:
+        (first if type(value) is kind else other)(value, param)
+
+    return check
+
+
+def weights(most: int, low: float, high: float) -> Check:
+    """An object of at most `most` numbers in [low, high]."""
+    check_one = number(low, high)
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not dict:
+            refuse_type("an object", value, param)
+        if len(value) > most:
+            refuse(f"Invalid value for '{param}': {len(value)} entries are too many, at most {most} are allowed.", param)
+        for key, weight in value.items():
+            check_one(weight, f"{param}[{shown(key, 16)}]")
+
+    return check
+
+
+def schema(value: object, param: str) -> None:
+    """A JSON schema, or an object that holds one: bounded in size and depth. Its meaning is the engine's matter."""
+    if type(value) is not dict:
+        refuse_type("an object", value, param)
+    size = len(_encode(value))
+    if size > MAX_SCHEMA_BYTES:
+        refuse(f"Invalid value for '{param}': {size} bytes are too many, at most {MAX_SCHEMA_BYTES} are allowed.", param)
+    level: list[object] = [value]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        below: list[object] = []
+        for container in level:
+            inner = list(container.values()) if type(container) is dict else container
+            if type(inner) is list:
+                below += [v for v in inner if type(v) is dict or type(v) is list]
+        if not below:
+            return
+        level = below
+    refuse(f"Invalid value for '{param}': nested more than {MAX_SCHEMA_DEPTH} levels deep.", param)
+
+
+def unsupported(why: str) -> Check:
+    """A field that is refused whatever it holds."""
+
+    def check(_value: object, param: str) -> None:
+        raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{param}' is not supported: {why}.", param=param)
+
+    return check

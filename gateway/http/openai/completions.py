@@ -1,0 +1,27 @@
+"""`POST /v1/completions`: its prompt, in four shapes, and the fields it has beyond those of `generation`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.http.openai.checks import Check, integer, text
+from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS
+from gateway.http.openai.inputs import count_inputs, inputs
+
+MAX_PROMPTS: Final = 256
+"""Prompts in one request. OpenAI allows 2,048; each one is a sequence of its own in the engine's batch."""
+
+MAX_SUFFIX_CHARS: Final = 1024 * 1024
+"""Half a prompt for fill-in-the-middle; the body limit is nearer for most."""
+
+COMPLETIONS: Final[Mapping[str, Check]] = {
+    **GENERATION,
+    "prompt": inputs(MAX_PROMPTS),
+    "suffix": text(MAX_SUFFIX_CHARS),
+    "logprobs": integer(0, MAX_LOGPROBS),
+}
+
+
+def completions_choices(document: Mapping[str, object]) -> int:
+    """How many finish reasons a whole answer has: `n` for every prompt."""
+    n = document.get("n")
+    return count_inputs(document["prompt"]) * (n if type(n) is int else 1)

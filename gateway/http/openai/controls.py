@@ -1,0 +1,68 @@
+"""Request fields that steer an engine or the fleet rather than the answer. Callers may not set them.
+
+Stripped, silently: clients written for one engine send some of them by habit, and without the field the request is still
+what its author meant. Only the top level is looked at, because engines read them only there; `stream_options` is rewritten
+as a whole. What changes the answer or makes an engine run a caller's code is refused instead (`generation.REFUSED`).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+CONTROLS: Final = frozenset(
+    {
+        # isolation between tenants: the gateway sets its own salt, so that no cache timing tells one tenant what another sent
+        "cache_salt",
+        "extra_key",  # SGLang's second salt
+        # scheduling: a caller that sets its own priority passes every other tenant's queue
+        "priority",
+        "scheduling_params",  # TensorRT-LLM
+        "agent_hierarchy",  # TensorRT-LLM
+        # disaggregated prefill: names hosts and memory of the fleet; a caller's values make an engine connect to them
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "disaggregated_params",  # TensorRT-LLM
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+        "bootstrap_pair_key",
+        "decode_tp_size",
+        "disagg_prefill_dp_rank",
+        # placement: the router chooses the rank and the slot
+        "routed_dp_rank",
+        "data_parallel_rank",
+        "data_parallel_rank_decode",
+        "id_slot",  # llama.cpp: answers from a slot that may hold another tenant's prefix
+        "slot_id",
+        "nvext",  # Dynamo: instance ids and annotations
+        # identity: with an id of its own choice a caller can abort or collide with another's request
+        "rid",
+        "request_id",
+        "conversation_id",
+        "session_id",
+        "session_params",
+        # adapters by path or by server-side number; a policy maps model names to adapters
+        "lora_path",
+        "lora_request",
+        "lora",
+        "adapter_id",
+        # server internals
+        "vllm_xargs",  # free-form arguments for plug-ins inside the engine
+        "custom_labels",  # SGLang: the caller's words as metric labels, one series each
+        "n_cache_reuse",  # llama.cpp
+        "return_hidden_states",  # activations, megabytes per answer
+        "return_routed_experts",
+    }
+)
+
+
+def without_controls(document: dict[str, object]) -> dict[str, object]:
+    """`document` without the fields above; the same object when it has none, which is the usual case."""
+    if CONTROLS.isdisjoint(document):
+        return document
+    return {key: value for key, value in document.items() if key not in CONTROLS}
+
+
+def asks_for_usage(options: Mapping[str, object] | None) -> bool:
+    """Whether the caller's `stream_options` ask for the usage event. Everything else in them is dropped:
+    `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is the vendor's own."""
+    return options is not None and options.get("include_usage") is True

@@ -1,0 +1,31 @@
+"""`POST /v1/embeddings`: its input, in four shapes, and the few fields beside it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
+from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED
+from gateway.http.openai.inputs import inputs
+
+MAX_INPUTS: Final = 2048
+"""OpenAI's cap."""
+
+MAX_DIMENSIONS: Final = 65_536
+"""Ten times the widest embedding served today."""
+
+EMBEDDINGS: Final[Mapping[str, Check]] = {
+    **REFUSED,
+    "input": inputs(MAX_INPUTS),
+    "encoding_format": one_of("float", "base64"),
+    "dimensions": integer(1, MAX_DIMENSIONS),
+    "user": text(MAX_USER_CHARS),
+    "stream": unsupported("embeddings are not streamed"),
+    "stream_options": unsupported("embeddings are not streamed"),
+    # vLLM takes a chat in place of `input`; with both, which one is read depends on the order of its types
+    "messages": unsupported("send the text as 'input'"),
+}
+
+
+def embeddings_choices(_document: Mapping[str, object]) -> int:
+    """Embeddings have no finish reasons."""
+    return 0

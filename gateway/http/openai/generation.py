@@ -1,0 +1,124 @@
+"""Fields that chat and plain completions share: sampling, limits, structured output, and what is refused in both.
+
+A field named nowhere goes to the engine as it is. The caps are there because each of these makes one small request cost as
+much as many: `n` multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars compile.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.http.openai.checks import Check, each, either, flag, integer, number, refuse, refuse_type, schema, text, unsupported, weights
+
+MAX_CHOICES: Final = 16
+"""`n` and `best_of`. vLLM allows 16,384 by default; OpenAI 128; every answer holds its own KV memory."""
+
+MAX_OUTPUT_TOKENS: Final = 1_000_000
+"""Above any model's context; the engine knows its own limit."""
+
+MAX_LOGPROBS: Final = 20
+"""OpenAI's cap and vLLM's default one. vLLM reads -1 as the whole vocabulary, so negatives are refused."""
+
+MAX_STOPS: Final = 16
+MAX_STOP_CHARS: Final = 1024
+"""Stop strings are searched after every token. OpenAI allows 4."""
+
+MAX_GRAMMAR_CHARS: Final = 8 * 1024
+"""A regular expression or grammar given as text: compiled by the engine on its event loop or a small pool."""
+
+MAX_BIASES: Final = 1024
+"""Entries of `logit_bias`, OpenAI's own cap; applied on the GPU for each token."""
+
+MAX_USER_CHARS: Final = 512
+
+_tokens = integer(1, MAX_OUTPUT_TOKENS)
+_penalty = number(-2.0, 2.0)
+_grammar = text(MAX_GRAMMAR_CHARS)
+_stop = text(MAX_STOP_CHARS)
+_JSON_SCHEMA: Final = either(text(MAX_GRAMMAR_CHARS), schema, str)
+
+_STRUCTURES: Final[Mapping[str, Check]] = {
+    "regex": _grammar,
+    "grammar": _grammar,
+    "json": _JSON_SCHEMA,
+    "choice": each(1024, text(MAX_STOP_CHARS), least=1),
+    "whitespace_pattern": _grammar,
+    "structural_tag": _JSON_SCHEMA,
+}
+
+
+def _one_stop(value: object, param: str) -> None:
+    _stop(value, param)
+    if value == "":
+        refuse(f"Invalid value for '{param}': a stop string must have at least one character.", param)
+
+
+def _structured(value: object, param: str) -> None:
+    schema(value, param)
+    for key, inner in value.items():  # type: ignore[attr-defined]
+        check = _STRUCTURES.get(key)
+        if check is not None and inner is not None:
+            check(inner, f"{param}.{key}")
+
+
+def _response_format(value: object, param: str) -> None:
+    schema(value, param)
+    kind = value.get("type")  # type: ignore[attr-defined]
+    if type(kind) is not str:
+        refuse_type("a string", kind, f"{param}.type")
+    if kind == "json_schema" and type(inner := value.get("json_schema")) is not dict:  # type: ignore[attr-defined]
+        refuse_type("an object", inner, f"{param}.json_schema")
+
+
+_TEMPLATE: Final = unsupported("templates are set by the operator of the engine")
+_PROCESSOR: Final = unsupported("media processing is set by the operator of the engine")
+_CODE: Final = unsupported("callers cannot bring code")
+
+REFUSED: Final[Mapping[str, Check]] = {
+    # a template is a program the engine runs (CVE-2025-62426: chat_template_kwargs stall the engine's event loop)
+    "chat_template": _TEMPLATE,
+    "chat_template_kwargs": _TEMPLATE,
+    # sizes and frame counts of media: memory and time without bound
+    "mm_processor_kwargs": _PROCESSOR,
+    "media_io_kwargs": _PROCESSOR,
+    # serialised or imported Python
+    "custom_logit_processor": _CODE,
+    "custom_params": _CODE,
+    "logits_processors": _CODE,
+    # tensors, deserialised by the engine (CVE-2025-62164: memory corruption by sparse tensors)
+    "prompt_embeds": unsupported("prompts are text or token ids"),
+}
+
+GENERATION: Final[Mapping[str, Check]] = {
+    **REFUSED,
+    "stream": flag,
+    "n": integer(1, MAX_CHOICES),
+    "best_of": integer(1, MAX_CHOICES),
+    "max_tokens": _tokens,
+    "min_tokens": integer(0, MAX_OUTPUT_TOKENS),
+    "temperature": number(0.0, 2.0),
+    "top_p": number(0.0, 1.0, low_open=True),
+    "presence_penalty": _penalty,
+    "frequency_penalty": _penalty,
+    "prompt_logprobs": integer(0, MAX_LOGPROBS),
+    "stop": either(_one_stop, each(MAX_STOPS, _one_stop), str),
+    "stop_token_ids": each(1024, integer(0, 2**31 - 1)),
+    "bad_words": each(256, text(MAX_STOP_CHARS)),
+    "seed": integer(-(2**63), 2**63 - 1),
+    "user": text(MAX_USER_CHARS),
+    "logit_bias": weights(MAX_BIASES, -100.0, 100.0),
+    "echo": flag,
+    "response_format": _response_format,
+    "structured_outputs": _structured,
+    "structural_tag": _JSON_SCHEMA,
+    "json_schema": _JSON_SCHEMA,
+    "guided_json": _JSON_SCHEMA,
+    "guided_regex": _grammar,
+    "guided_grammar": _grammar,
+    "guided_choice": _STRUCTURES["choice"],
+    "guided_whitespace_pattern": _grammar,
+    "regex": _grammar,
+    "ebnf": _grammar,
+    "grammar": _grammar,
+}
+"""Checks by field name. `guided_*` are vLLM's older names, `regex` and `ebnf` SGLang's, `grammar` and `json_schema`
+llama.cpp's."""

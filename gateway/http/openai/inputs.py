@@ -1,0 +1,58 @@
+"""Text in one of OpenAI's four shapes: a string, strings, token ids, or arrays of token ids."""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from gateway.http.openai.checks import Check, refuse, refuse_type
+
+MAX_TOKEN_ID: Final = 2**31 - 1
+"""Engines keep ids in 32 bits; an id beyond the vocabulary is theirs to refuse."""
+
+_Tokens: Final = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
+
+
+def inputs(most: int) -> Check:
+    """One text, or 1 to `most` of them."""
+
+    def check(value: object, param: str) -> None:
+        if type(value) is str:
+            return
+        if type(value) is not list:
+            refuse_type("a string or an array", value, param)
+        if not value:
+            refuse(f"Invalid value for '{param}': it is empty.", param)
+        if type(value[0]) is int:
+            _check_tokens(value, param)
+            return
+        if len(value) > most:
+            refuse(f"Invalid value for '{param}': {len(value)} items are too many, at most {most} are allowed.", param)
+        wanted = type(value[0])
+        if wanted is not str and wanted is not list:
+            refuse_type("a string or an array of token ids", value[0], f"{param}[0]")
+        for index, item in enumerate(value):
+            where = f"{param}[{index}]"
+            if type(item) is not wanted:
+                refuse_type("a string" if wanted is str else "an array of token ids", item, where)
+            if wanted is list:
+                if not item:
+                    refuse(f"Invalid value for '{where}': it is empty.", where)
+                _check_tokens(item, where)
+
+    return check
+
+
+def _check_tokens(values: list[object], param: str) -> None:
+    try:
+        msgspec.convert(values, _Tokens)
+    except msgspec.ValidationError:
+        for index, token in enumerate(values):  # only to say which one
+            if type(token) is not int:
+                refuse_type("a token id", token, f"{param}[{index}]")
+            if not 0 <= token <= MAX_TOKEN_ID:
+                refuse(f"Invalid value for '{param}[{index}]': {token} is not between 0 and {MAX_TOKEN_ID}.", f"{param}[{index}]")
+
+
+def count_inputs(value: object) -> int:
+    """How many texts a checked value holds."""
+    return len(value) if type(value) is list and type(value[0]) is not int else 1

@@ -1,0 +1,152 @@
+"""The messages of a chat: who speaks, in what form, and that nothing in them makes an engine open a connection.
+
+Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
+"""
+
+from typing import Final
+
+from domain.faults import Fault, Kind
+from gateway.http.openai.checks import refuse, refuse_type, shown
+
+MAX_MESSAGES: Final = 4096
+MAX_PARTS: Final = 1024
+"""Parts of one message: a long document as paragraphs, or the frames of a short video."""
+
+MAX_TOOL_CALLS: Final = 128
+"""OpenAI's cap on parallel tool calls is the number of tools, 128."""
+
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+"""Part type to the key of its text."""
+
+MEDIA_PARTS: Final = {
+    "image_url": "image_url",
+    "input_image": "image_url",
+    "audio_url": "audio_url",
+    "video_url": "video_url",
+    "input_audio": "input_audio",
+    "file": "file",
+}
+"""Part type to the key of its payload."""
+
+_URL_KEYS: Final = ("image_url", "audio_url", "video_url", "file_url", "url")
+_FOREIGN: Final = ("uuid", "file_id")
+"""Names of media kept by the engine from earlier requests, which may be another tenant's."""
+
+
+def check_messages(value: object, param: str) -> None:
+    """The value of `messages`."""
+    if type(value) is not list:
+        refuse_type("an array", value, param)
+    if not 1 <= len(value) <= MAX_MESSAGES:
+        refuse(f"Invalid value for '{param}': {len(value)} messages, where 1 to {MAX_MESSAGES} are allowed.", param)
+    for index, message in enumerate(value):
+        if type(message) is not dict:
+            refuse_type("an object", message, f"{param}[{index}]")
+        # most messages are a role and a string; only others are worth a call
+        role = message.get("role")
+        if type(role) is not str or role not in ROLES:
+            _refuse_role(message, f"{param}[{index}].role")
+        if type(message.get("content")) is not str:
+            _check_content(message, role, f"{param}[{index}]")
+        if len(message) > 2:
+            _check_extras(message, f"{param}[{index}]")
+
+
+def _refuse_role(message: dict[str, object], param: str) -> None:
+    if "role" not in message:
+        raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
+    role = message["role"]
+    if type(role) is not str:
+        refuse_type("a string", role, param)
+    refuse(f"Invalid value for '{param}': {shown(role)} is not one of {', '.join(sorted(ROLES))}.", param)
+
+
+def _check_content(message: dict[str, object], role: str, where: str) -> None:
+    """Content that is no string: parts, or nothing where a message may be silent."""
+    content = message.get("content")
+    param = f"{where}.content"
+    if content is None:
+        silent = role == "assistant" and (message.get("tool_calls") or message.get("function_call") or message.get("refusal"))
+        if silent or role == "function":
+            return
+        if "content" not in message:
+            raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
+        refuse(f"Invalid value for '{param}': null is allowed only for an assistant message with tool calls.", param)
+    if type(content) is not list:
+        refuse_type("a string or an array of parts", content, param)
+    if not 1 <= len(content) <= MAX_PARTS:
+        refuse(f"Invalid value for '{param}': {len(content)} parts, where 1 to {MAX_PARTS} are allowed.", param)
+    for index, part in enumerate(content):
+        _check_part(part, f"{param}[{index}]")
+
+
+def _check_part(part: object, where: str) -> None:
+    if type(part) is not dict:
+        refuse_type("an object", part, where)
+    kind = part.get("type")
+    if type(kind) is not str:
+        refuse_type("a string", kind, f"{where}.type")
+    if kind in TEXT_PARTS:
+        key = TEXT_PARTS[kind]
+        if type(part.get(key)) is not str:
+            refuse_type("a string", part.get(key), f"{where}.{key}")
+        if len(part) == 2:
+            return
+    elif kind in MEDIA_PARTS:
+        key = MEDIA_PARTS[kind]
+        payload = part.get(key)
+        if type(payload) is dict:
+            _check_links(payload, f"{where}.{key}")
+        elif type(payload) is not str:
+            refuse_type("an object", payload, f"{where}.{key}")
+    else:
+        refuse(
+            f"Invalid value for '{where}.type': {shown(kind)} is not one of {', '.join([*TEXT_PARTS, *MEDIA_PARTS])}.", f"{where}.type"
+        )
+    # some engines look at the keys and not at the type, so every part is searched for links
+    _check_links(part, where)
+
+
+def _check_links(holder: dict[str, object], where: str) -> None:
+    for key in _FOREIGN:
+        if holder.get(key) is not None:
+            param = f"{where}.{key}"
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{param}' is not supported: send the content itself.", param=param)
+    for key in _URL_KEYS:
+        link = holder.get(key)
+        if type(link) is dict:
+            _check_links(link, f"{where}.{key}")
+        elif link is not None and not (type(link) is str and link.startswith("data:")):
+            param = f"{where}.{key}"
+            refuse(f"Invalid value for '{param}': only data: URLs are accepted. Download the content and send it base64-encoded.", param)
+
+
+def _check_extras(message: dict[str, object], where: str) -> None:
+    """Fields beside role and content. Those not named here pass: engines know more of them than we do."""
+    for key in ("name", "tool_call_id", "reasoning_content", "reasoning", "refusal"):
+        value = message.get(key)
+        if value is not None and type(value) is not str:
+            refuse_type("a string", value, f"{where}.{key}")
+    calls = message.get("tool_calls")
+    if calls is not None:
+        _check_tool_calls(calls, f"{where}.tool_calls")
+
+
+def _check_tool_calls(calls: object, param: str) -> None:
+    if type(calls) is not list:
+        refuse_type("an array", calls, param)
+    if len(calls) > MAX_TOOL_CALLS:
+        refuse(f"Invalid value for '{param}': {len(calls)} calls are too many, at most {MAX_TOOL_CALLS} are allowed.", param)
+    for index, call in enumerate(calls):
+        where = f"{param}[{index}]"
+        if type(call) is not dict:
+            refuse_type("an object", call, where)
+        function = call.get("function")
+        if function is None and call.get("type", "function") != "function":
+            continue  # custom tools have their own shape
+        if type(function) is not dict:
+            refuse_type("an object", function, f"{where}.function")
+        if type(function.get("name")) is not str:
+            refuse_type("a string", function.get("name"), f"{where}.function.name")
