@@ -96,7 +96,7 @@ def fleet_watch_for(settings: Settings, deps: Deps, client: httpx.AsyncClient) -
 
 async def key_watch_for(settings: Settings, pepper: Pepper) -> KeyWatch:
     """The key store's watcher; brings the store's schema to this version first."""
-    engine = open_engine(settings.stores.sql_url)
+    engine = open_engine(settings.sql_url)
     await migrate(engine)
     return KeyWatch(SqlKeyStore(engine), pepper, engine.dispose)
 
