@@ -1,111 +1,265 @@
 """Engines' error bodies, read once and said again in our words: no path, address, model name or template of theirs gets out.
 
-Shapes seen: `{"error": {…}}` (vLLM, llama.cpp, OpenAI), `{"object": "error", …}` (SGLang, old vLLM), `{"error": "text"}`
-(vLLM's key check), `{"detail": …}` (FastAPI), plain text, nothing.
+Shapes seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"object": "error", ...}` (SGLang, old vLLM), `{"error": "text"}`
+(vLLM's key check), `{"detail": ...}` (FastAPI), plain text, nothing. What an engine says is recognised by `_RULES` and
+built anew from numbers and field names; a sentence no rule knows passes only if it cannot hold internals (`_is_harmless`).
+The recordings under `tests/wire/engine_errors/` are the evidence. Knows nothing of how a Fault is rendered.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from domain.ask import Endpoint
 from domain.faults import NEVER, Fault, Kind, Retry
 
-MAX_QUOTED: Final = 240
-"""Characters of an engine's sentence that may be passed on."""
+READ_CHARS: Final = 2000
+"""Of an engine's message; the longest recorded one is 600, and every pattern below runs over it."""
 
-_SOON: Final = Retry(should=True, after_s=1.0)
+MAX_PASSED_CHARS: Final = 300
+"""Of an engine's own sentence that may reach a caller."""
 
-_CONTEXT: Final = re.compile(r"context length|context size|longer than the model|exceeds the available context|exceed_context_size", re.IGNORECASE)
-_OUTPUT: Final = re.compile(r"max_(?:completion_)?tokens.*(?:cannot be greater|too large)", re.IGNORECASE)
-_LIMITS: Final = (
-    re.compile(r"maximum context length is (\d+)"),
-    re.compile(r"context length \((\d+) tokens\)"),
-    re.compile(r"available context size \((\d+) tokens\)"),
-    re.compile(r"max_model_len=(\d+)"),
-    re.compile(r"supports at most (\d+) completion tokens"),
-)
-_COUNTS: Final = (
-    re.compile(r"contains (at least \d+) input tokens"),
-    re.compile(r"input \((\d+) tokens\)"),
-    re.compile(r"request \((\d+) tokens\)"),
-)
+MAX_WAIT_S: Final = 120.0
+"""The longest `retry-after` taken from an engine; official clients give up on longer ones."""
 
-_HARMLESS: Final = re.compile(r"[A-Za-z0-9 .,;:!?'\"_=<>()\[\]+-]{1,240}")
-_TELLTALE: Final = re.compile(
-    r"[\\/{}`]|File \"|Traceback|https?:|\d+\.\d+\.\d+\.\d+|0x[0-9a-f]|\.py\b|validation error|localhost|--[a-z]|\bmodel\b|\badapter\b", re.IGNORECASE
-)
-"""What an engine's sentence may not hold to be passed on: paths, code, addresses, flags, lists of validation errors, and the names
-under which engines know models and adapters."""
+SOON_S: Final = 1.0
 
-_PARAM: Final = re.compile(r"(?:body\.)?([a-z_]{1,40}(?:[.\[\]0-9a-z_]{0,60}))")
+_SUBJECT: Final = {Endpoint.CHAT: "messages", Endpoint.COMPLETIONS: "prompt", Endpoint.EMBEDDINGS: "input"}
 
 
 class _Inner(msgspec.Struct):
     message: str | None = None
     param: str | None = None
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+
+
+class _Location(msgspec.Struct):
+    loc: list[str | int] = []
 
 
 class _Outer(msgspec.Struct):
     error: _Inner | str | None = None
     message: str | None = None
     param: str | None = None
-    detail: msgspec.Raw | None = None
+    detail: list[_Location] | str | None = None
 
 
-def fault_from_reply(status: int, body: bytes) -> Fault:
+class _Said(msgspec.Struct, frozen=True):
+    """What an engine's body says, cut out of whichever shape it came in."""
+
+    text: str
+    param: str | None
+    subject: str
+    """The field that holds the prompt on this endpoint."""
+    tokens: int | None = None
+    limit: int | None = None
+
+
+def fault_from_reply(
+    status: int,
+    body: bytes,
+    *,
+    endpoint: Endpoint = Endpoint.CHAT,
+    retry_after: bytes | None = None,
+    served: tuple[str, ...] = (),
+) -> Fault:
     """What an engine's refusal means for the caller, as our Fault.
 
     Args:
         status: the engine's HTTP status, anything but 200.
         body: its body, possibly cut.
+        endpoint: what was called; names the field to blame for a prompt that is too long.
+        retry_after: the engine's header, seconds.
+        served: names under which engines know models; no sentence that holds one is passed on.
     """
-    message, param = _read(body)
+    said = _read(body, _SUBJECT[endpoint])
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
-    detail = f"engine answered {status}" + (f" about {shown}" if (shown := _param(param)) else "")
-    if status in (429, 503):
-        return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=_SOON, detail=detail)
-    if status in (400, 404, 405, 501) and _is_route_error(message):
-        return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not serve this endpoint.", param="model", detail=detail)
+    detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
+    if status in (429, 503) or (status >= 500 and _BUSY.search(said.text)):
+        retry = Retry(should=True, after_s=_seconds(retry_after))
+        return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
+    if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
+        return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
     if status in (400, 413, 422):
-        return _refused(message, param, detail)
-    # 401, 403, unknown model: how we are set up towards our own engines; nothing the caller can mend
-    return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed. Try again.", retry=_SOON, detail=detail)
+        return _refused(said, detail, served)
+    # 401, 403, an unknown model: how we are set up towards our own engines, and nothing the caller can mend
+    retry = Retry(should=True, after_s=SOON_S) if status >= 500 else NEVER
+    return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
-def _read(body: bytes) -> tuple[str, str | None]:
+def _read(body: bytes, subject: str) -> _Said:
     try:
         outer = msgspec.json.decode(body, type=_Outer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body[:1000].decode("utf-8", "replace"), None
-    inner = outer.error
-    if isinstance(inner, _Inner):
-        return inner.message or "", inner.param
-    return inner or outer.message or (bytes(outer.detail).decode("utf-8", "replace") if outer.detail else ""), outer.param
+        return _Said(body[:READ_CHARS].decode("utf-8", "replace"), None, subject)
+    if isinstance(outer.error, _Inner):
+        inner = outer.error
+        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), subject, inner.n_prompt_tokens, inner.n_ctx)
+    if isinstance(outer.detail, list):
+        place = outer.detail[0].loc if outer.detail else []
+        return _Said("", _path(".".join(map(str, place))), subject)
+    text = (outer.error or outer.message or outer.detail or "")[:READ_CHARS]
+    return _Said(text, _path(outer.param or _location_in(text)), subject)
 
 
-def _refused(message: str, param: str | None, detail: str) -> Fault:
-    limit = next((m[1] for p in _LIMITS if (m := p.search(message))), None)
-    if _OUTPUT.search(message):
-        at_most = f" This model's context holds {limit} tokens." if limit else ""
-        return Fault(Kind.INVALID_VALUE, f"max_tokens is too large for this model.{at_most}", param="max_tokens", detail=detail)
-    if _CONTEXT.search(message):
-        count = next((m[1] for p in _COUNTS if (m := p.search(message))), None)
-        holds = f"This model's maximum context length is {limit} tokens." if limit else "The request is longer than this model's context."
-        has = f" The request has {count} tokens." if count else ""
-        return Fault(Kind.CONTEXT_TOO_LONG, f"{holds}{has} Shorten the messages or the completion.", param="messages", detail=detail)
-    shown = _param(param)
-    sentence = message.partition("\n")[0].partition(" (parameter=")[0].strip()
-    if _HARMLESS.fullmatch(sentence) and not _TELLTALE.search(sentence):
-        return Fault(Kind.REFUSED_BY_ENGINE, sentence, param=shown, retry=NEVER, detail=detail)
-    about = f" Check '{shown}'." if shown else ""
-    return Fault(Kind.REFUSED_BY_ENGINE, f"The engine serving this model refused the request.{about}", param=shown, detail=detail)
+def _location_in(text: str) -> str | None:
+    """SGLang's validation errors name the field only inside the text, as a Python tuple."""
+    found = _LOCATION.search(text)
+    return found[1].replace("'", "").replace(", ", ".") if found else None
 
 
-def _param(param: str | None) -> str | None:
-    found = _PARAM.fullmatch(param) if param else None
-    return found[1] if found else None
+def _path(param: str | None) -> str | None:
+    """`body.messages.0.role` as `messages[0].role`; stops at the first part that is no field name (pydantic adds its classes)."""
+    out = ""
+    for part in (param or "").removeprefix("body.").replace("[", ".").replace("]", "").split("."):
+        if part.isascii() and part.isdigit() and out:
+            out += f"[{part}]"
+        elif _FIELD.fullmatch(part):
+            out += f".{part}" if out else part
+        else:
+            break
+    return out[:100] if out and out != "body" else None
 
 
-def _is_route_error(message: str) -> bool:
-    return "Not Found" in message or "Method Not Allowed" in message or "not support" in message or "an embedding model" in message
+def _seconds(header: bytes | None) -> float:
+    try:
+        given = float(header or b"")
+    except ValueError:
+        return SOON_S
+    return min(given, MAX_WAIT_S) if given > 0 else SOON_S  # NaN compares false
+
+
+# --- refusals: what the request itself is to blame for --------------------------------------------------------------------
+
+
+def _refused(said: _Said, detail: str, served: tuple[str, ...]) -> Fault:
+    for pattern, build in _RULES:
+        found = pattern.search(said.text)
+        if found is not None:
+            fault = build(found, said)
+            fault.detail = detail
+            return fault
+    sentence = said.text.partition("\n")[0].partition(" (parameter=")[0].strip()
+    if not _is_harmless(sentence, served):
+        about = f" Check '{said.param}'." if said.param else ""
+        sentence = f"The engine serving this model refused the request.{about}"
+    return Fault(Kind.REFUSED_BY_ENGINE, sentence, param=said.param, detail=detail)
+
+
+def _is_harmless(sentence: str, served: tuple[str, ...]) -> bool:
+    return (
+        len(sentence) <= MAX_PASSED_CHARS
+        and _HARMLESS.fullmatch(sentence) is not None
+        and _TELLTALE.search(sentence) is None
+        and not any(name in sentence for name in served if name)
+    )
+
+
+def _context_too_long(_: re.Match[str], said: _Said) -> Fault:
+    limit = said.limit or _first(_LIMITS, said.text)
+    tokens = said.tokens or _first(_COUNTS, said.text)
+    message = (
+        f"This model's maximum context length is {limit} tokens"
+        if limit
+        else f"This model's maximum context length is too short for your {said.subject}"
+    )
+    if tokens:
+        message += f", however your {said.subject} resulted in {tokens} tokens"
+    return Fault(Kind.CONTEXT_TOO_LONG, f"{message}. Send less text or ask for fewer output tokens.", param=said.subject)
+
+
+def _too_many_output_tokens(_: re.Match[str], said: _Said) -> Fault:
+    param = "max_completion_tokens" if said.param == "max_completion_tokens" else "max_tokens"
+    asked, limit = _first(_ASKED, said.text), said.limit or _first(_LIMITS, said.text)
+    message = f"{param} is too large" + (f": {asked}." if asked else ".")
+    if limit:
+        message += f" This model supports at most {limit} tokens, prompt included."
+    return Fault(Kind.INVALID_VALUE, message, param=param)
+
+
+def _out_of_range(found: re.Match[str], _: _Said) -> Fault:
+    param, rule, value = found.groups()
+    return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': it must be {rule}, got {value}.", param=param)
+
+
+def _too_many_logprobs(found: re.Match[str], said: _Said) -> Fault:
+    param = "prompt_logprobs" if found[1] == "prompt" else "top_logprobs" if said.subject == "messages" else "logprobs"
+    return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': {found[2]} is above the maximum of {found[3]}.", param=param)
+
+
+def _no_tools(_: re.Match[str], __: _Said) -> Fault:
+    return Fault(
+        Kind.UNSUPPORTED_PARAMETER, "This model is not set up for tool calls that it chooses itself.", param="tool_choice"
+    )
+
+
+def _text_only(_: re.Match[str], said: _Said) -> Fault:
+    return Fault(Kind.INVALID_VALUE, "This model does not take this kind of content, or not so much of it.", param=said.subject)
+
+
+def _bad_grammar(found: re.Match[str], _: _Said) -> Fault:
+    reason = found[1].strip()
+    why = f": {reason}" if _is_harmless(reason, ()) else ""
+    return Fault(Kind.INVALID_VALUE, f"The schema or grammar could not be compiled{why}.", param="response_format")
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
+    return next((found[1] for pattern in patterns if (found := pattern.search(text))), None)
+
+
+_FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
+_BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
+_NO_ROUTE: Final = re.compile(
+    r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model"
+)
+
+_LIMITS: Final = (
+    re.compile(r"maximum context length (?:is|of) (\d{1,9})"),
+    re.compile(r"context length \((\d{1,9}) tokens\)"),
+    re.compile(r"available context size \((\d{1,9}) tokens\)"),
+    re.compile(r"max_model_len(?:=| of | )(\d{1,9})"),
+    re.compile(r"maximum model length of (\d{1,9})"),
+    re.compile(r"supports at most (\d{1,9}) completion tokens"),
+    re.compile(r"must be <= (\d{1,9})"),
+)
+_COUNTS: Final = (
+    re.compile(r"contains ((?:at least )?\d{1,9}) input tokens"),
+    re.compile(r"(?:input|request) \((\d{1,9}) tokens\)"),
+    re.compile(r"requested (?:a total of )?(\d{1,9}) tokens"),
+    re.compile(r"prompt (?:\(length |length )(\d{1,9})"),
+    re.compile(r"Given: (\d{1,9})"),
+)
+_ASKED: Final = (re.compile(r"max_(?:completion_)?tokens=(\d{1,9})"), re.compile(r"too large: (\d{1,9})"))
+
+_RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Fault]], ...]] = (
+    (re.compile(r"max_(?:completion_)?tokens.{0,60}(?:cannot be greater|too large)"), _too_many_output_tokens),
+    (
+        re.compile(
+            r"context length|context size|longer than the maximum model length|exceeds the max_model_len|`inputs` tokens",
+            re.IGNORECASE,
+        ),
+        _context_too_long,
+    ),
+    (re.compile(r"\b([a-z_]{1,40}) must be ([a-z0-9 (\[\]),.-]{1,60}), got (-?[0-9.]{1,20}?)\.?(?: |$)"), _out_of_range),
+    (
+        re.compile(r"Requested (sample|prompt) logprobs of (\d{1,9}), which is greater than max allowed: (\d{1,9})"),
+        _too_many_logprobs,
+    ),
+    (re.compile(r"tool choice requires|tool-call-parser"), _no_tools),
+    (re.compile(r"not a multimodal model|At most \d{1,9} \w{1,20}(?:\(s\))? may be provided"), _text_only),
+    (re.compile(r"[Gg]rammar error:([^\n]*)"), _bad_grammar),
+)
+"""What engines say, and what we say instead; the first that matches counts."""
+
+_HARMLESS: Final = re.compile(r"[A-Za-z0-9 .,;:!?'\"_=<>()\[\]+-]+")
+_TELLTALE: Final = re.compile(
+    r"File \"|Traceback|https?:|\d+\.\d+\.\d+\.\d+|\w:\d{2,5}\b|0x[0-9a-f]|\.py\b|validation error|localhost|--[a-z]"
+    r"|\bmodels?\b|\badapter|\blora\b|\balias",
+    re.IGNORECASE,
+)
+"""What an engine's sentence may not hold to be passed on: code, addresses, flags, lists of validation errors, and the words
+beside which engines name models. Slashes, braces and backticks are not among the harmless characters at all."""

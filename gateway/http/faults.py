@@ -34,7 +34,7 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.EXPECTATION_FAILED: Row(417, _CALLER, None),
     Kind.REQUEST_TIMEOUT: Row(408, _CALLER, "request_timeout"),
     Kind.CLIENT_GONE: Row(499, _CALLER, "client_closed"),
-    Kind.SLOW_READER: Row(499, _CALLER, "client_too_slow"),
+    Kind.SLOW_READER: Row(408, _CALLER, "client_too_slow"),
     Kind.KEY_MISSING: Row(401, _CALLER, None),
     Kind.KEY_INVALID: Row(401, _CALLER, "invalid_api_key"),
     Kind.UNKNOWN_PATH: Row(404, _CALLER, "unknown_url"),
@@ -61,6 +61,8 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.BROKEN_STREAM: Row(502, _SERVER, "upstream_error"),
     Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
 }
+"""Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
+
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
     """A whole error reply."""
@@ -83,8 +85,15 @@ class _Body(msgspec.Struct):
 
 
 def render(fault: Fault, request_id: str) -> Rendered:
-    """An error reply, for when no byte of the answer is out."""
-    row = ROWS[fault.kind]
+    """An error reply, for when no byte of the answer is out.
+
+    Says nothing of `connection` and `content-length`: the edge, which frames the reply, knows whether the request was read
+    to its end.
+
+    Raises:
+        ValueError: for CLIENT_GONE, which has nobody to read it.
+    """
+    row = _row(fault)
     headers: list[Header] = [
         (b"content-type", b"application/json"),
         (b"x-request-id", request_id.encode("ascii")),
@@ -102,7 +111,17 @@ def render(fault: Fault, request_id: str) -> Rendered:
 
 
 def render_event(fault: Fault, request_id: str) -> bytes:
-    """The one SSE event that ends a broken stream: no `[DONE]` follows, and the caller's client raises on it."""
-    row = ROWS[fault.kind]
+    """The one SSE event that ends a broken stream: no `[DONE]` follows, and the caller's client raises on it.
+
+    Raises:
+        ValueError: for CLIENT_GONE, as in `render`.
+    """
+    row = _row(fault)
     error = _Error(fault.message, row.type, fault.param, row.code, request_id)
     return b"data: %b\n\n" % msgspec.json.encode(_Body(error))
+
+
+def _row(fault: Fault) -> Row:
+    if fault.kind is Kind.CLIENT_GONE:
+        raise ValueError("a caller that is gone gets no reply")
+    return ROWS[fault.kind]

@@ -12,7 +12,6 @@ MAX_TOOLS: Final = 256
 
 MAX_NAME_CHARS: Final = 256
 
-
 _name = text(MAX_NAME_CHARS)
 
 

@@ -147,9 +147,11 @@ def schema(value: object, param: str) -> None:
     """A JSON schema, or an object that holds one: bounded in size and depth. Its meaning is the engine's matter."""
     if type(value) is not dict:
         refuse_type("an object", value, param)
-    size = len(_encode(value))
-    if size > MAX_SCHEMA_BYTES:
-        refuse(f"Invalid value for '{param}': {size} bytes are too many, at most {MAX_SCHEMA_BYTES} are allowed.", param)
+    encoded = _encode(value)
+    if len(encoded) > MAX_SCHEMA_BYTES:
+        refuse(f"Invalid value for '{param}': {len(encoded)} bytes are too many, at most {MAX_SCHEMA_BYTES} are allowed.", param)
+    if encoded.count(b"{") + encoded.count(b"[") <= MAX_SCHEMA_DEPTH:
+        return  # too few to be nested too deep; true of most tools
     level: list[object] = [value]
     for _ in range(MAX_SCHEMA_DEPTH):
         below: list[object] = []

@@ -64,5 +64,6 @@ def without_controls(document: dict[str, object]) -> dict[str, object]:
 
 def asks_for_usage(options: Mapping[str, object] | None) -> bool:
     """Whether the caller's `stream_options` ask for the usage event. Everything else in them is dropped:
-    `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is the vendor's own."""
+    `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is the vendor's own.
+    """
     return options is not None and options.get("include_usage") is True

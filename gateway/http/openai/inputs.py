@@ -34,7 +34,7 @@ def inputs(most: int) -> Check:
             where = f"{param}[{index}]"
             if type(item) is not wanted:
                 refuse_type("a string" if wanted is str else "an array of token ids", item, where)
-            if wanted is list:
+            if type(item) is list:
                 if not item:
                     refuse(f"Invalid value for '{where}': it is empty.", where)
                 _check_tokens(item, where)

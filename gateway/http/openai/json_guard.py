@@ -1,4 +1,4 @@
-"""Request bytes to one JSON object that can be read in only one way, or a Fault.
+r"""Request bytes to one JSON object that can be read in only one way, or a Fault.
 
 Two readers of the same bytes must never see two documents: not us and an engine, not a guard and an engine. So whatever
 parsers disagree about is refused here: duplicate keys, integers beyond 64 bits, NaN, lone surrogates, bad UTF-8, depth. What
@@ -9,9 +9,9 @@ encoded again, and
 
 1. when the encoding equals the body byte for byte, the body has no duplicates, because an encoding has none. This is the
    usual case (official SDKs write compact JSON in UTF-8) and costs one encode and one compare;
-2. else both are searched for colons. Every string kept has the same colons in both, unless `\\u003a` was used to write one;
+2. else both are searched for colons. Every string kept has the same colons in both, unless `\u003a` was used to write one;
    every key kept adds one in both; a key that was lost, and what it named, add at least one in the body only. So without
-   `\\u003a` the counts are equal exactly when no key was lost;
+   `\u003a` the counts are equal exactly when no key was lost;
 3. else the standard library's parser, which hands out every pair, decides and names the key.
 """
 
@@ -81,7 +81,7 @@ def parse_object(body: bytes) -> dict[str, object]:
     except msgspec.DecodeError as error:
         _refuse(_reason(body, error))
     if type(document) is not dict:
-        _refuse("it must be an object, like {\"model\": ...}")
+        _refuse('it must be an object, like {"model": ...}')
     _walk(document)
     if (canonical := _encode(document)) != body:
         _compare(body, canonical)
@@ -99,7 +99,7 @@ def _walk(document: dict[str, object]) -> None:
         below: list[dict[str, object] | list[object]] = []
         for container in level:
             values: Iterable[object]
-            if type(container) is dict:
+            if isinstance(container, dict):
                 values = container.values()
             else:
                 values = container
@@ -199,7 +199,8 @@ def _total(body: bytes, signs: bytes, start: int, end: int) -> int:
 
 def _decode_uncollected(body: bytes) -> object:
     """Decode with the garbage collector off: it would visit a growing heap for every 700 containers made, which turns 0.1 s
-    for 8 MiB of them into 1.2 s. What is made here holds no cycles."""
+    for 8 MiB of them into 1.2 s. What is made here holds no cycles.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -210,7 +211,7 @@ def _decode_uncollected(body: bytes) -> object:
 
 
 def _reason(body: bytes, error: msgspec.DecodeError) -> str:
-    """msgspec's words; they hold positions and no input, except that half a surrogate pair reads like a short body."""
+    """What msgspec says: positions and no input, except that half a surrogate pair reads like a short body."""
     text = str(error)
     if not body:
         return "the body is empty"

@@ -3,7 +3,7 @@
 Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
 """
 
-from typing import Final
+from typing import Final, NoReturn
 
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type, shown
@@ -54,7 +54,7 @@ def check_messages(value: object, param: str) -> None:
             _check_extras(message, f"{param}[{index}]")
 
 
-def _refuse_role(message: dict[str, object], param: str) -> None:
+def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
     if "role" not in message:
         raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
     role = message["role"]
@@ -102,9 +102,8 @@ def _check_part(part: object, where: str) -> None:
         elif type(payload) is not str:
             refuse_type("an object", payload, f"{where}.{key}")
     else:
-        refuse(
-            f"Invalid value for '{where}.type': {shown(kind)} is not one of {', '.join([*TEXT_PARTS, *MEDIA_PARTS])}.", f"{where}.type"
-        )
+        known = ", ".join([*TEXT_PARTS, *MEDIA_PARTS])
+        refuse(f"Invalid value for '{where}.type': {shown(kind)} is not one of {known}.", f"{where}.type")
     # some engines look at the keys and not at the type, so every part is searched for links
     _check_links(part, where)
 
@@ -113,14 +112,15 @@ def _check_links(holder: dict[str, object], where: str) -> None:
     for key in _FOREIGN:
         if holder.get(key) is not None:
             param = f"{where}.{key}"
-            raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{param}' is not supported: send the content itself.", param=param)
+            message = f"The parameter '{param}' is not supported: send the content itself."
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
     for key in _URL_KEYS:
         link = holder.get(key)
         if type(link) is dict:
             _check_links(link, f"{where}.{key}")
         elif link is not None and not (type(link) is str and link.startswith("data:")):
             param = f"{where}.{key}"
-            refuse(f"Invalid value for '{param}': only data: URLs are accepted. Download the content and send it base64-encoded.", param)
+            refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
 
 
 def _check_extras(message: dict[str, object], where: str) -> None:

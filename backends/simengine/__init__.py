@@ -1,0 +1,11 @@
+"""A simulated engine: an HTTP server that batches, prefills, pages its KV cache and fails like vLLM or SGLang, without a GPU.
+
+Users try policies and failure handling on it; our tests and benchmarks do too. `batching.py` and `kv.py` are the engine,
+pure and on virtual time; `server.py` gives it a socket; `faults.py` lists everything it can be told to do wrong.
+"""
+
+from backends.simengine.faults import FaultRule
+from backends.simengine.server import SimEngine, run
+from backends.simengine.settings import SimSettings
+
+__all__ = ["FaultRule", "SimEngine", "SimSettings", "run"]

@@ -1,0 +1,66 @@
+"""`python -m backends.simengine`: a simulated engine from the command line."""
+
+import argparse
+import sys
+
+from backends.simengine.faults import FAULTS, parse_rule
+from backends.simengine.presets import PRESETS
+from backends.simengine.server import run
+from backends.simengine.settings import DIALECTS, SimSettings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, run, return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="simengine", description="An engine without a GPU.", epilog=f"faults: {', '.join(FAULTS)}", allow_abbrev=False
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--model", action="append", metavar="NAME", help="name it serves; repeat for more")
+    parser.add_argument("--dialect", choices=DIALECTS, default="vllm")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="h100-8b", help="timing of a real machine")
+    parser.add_argument("--speed", type=float, default=1.0, help="10 is ten times faster")
+    parser.add_argument("--block-size", type=int, default=16, help="tokens per KV block")
+    parser.add_argument("--kv-tokens", type=int, help="KV capacity in tokens; default: the preset's")
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--max-model-len", type=int, default=131_072)
+    parser.add_argument("--max-queued", type=int, help="requests beyond which it answers 503")
+    parser.add_argument("--api-key", help="key it wants on inference routes")
+    parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
+    parser.add_argument("--instant", action="store_true", help="answer at once, for measuring what stands in front")
+    parser.add_argument("--event-rate", type=float, default=0.0, help="with --instant: events per second of each stream")
+    parser.add_argument("--stamp", action="store_true", help="with --instant: events carry the sender's clock")
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME[:key=value,...]", help="standing fault; see docs/simengine.md")
+    given = parser.parse_args(arguments)
+    try:
+        settings = SimSettings(
+            models=tuple(given.model or ("tide-sim-8b",)),
+            dialect=given.dialect,
+            preset=given.preset,
+            speed=given.speed,
+            host=given.host,
+            port=given.port,
+            block_size=given.block_size,
+            kv_tokens=given.kv_tokens,
+            max_num_seqs=given.max_num_seqs,
+            max_model_len=given.max_model_len,
+            max_queued=given.max_queued,
+            api_key=given.api_key,
+            instant=given.instant,
+            event_rate=given.event_rate,
+            stamp=given.stamp,
+            seed=given.seed,
+            faults=tuple(parse_rule(text) for text in given.fault),
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        run(settings)
+    except OSError as error:
+        print(f"simengine: cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""One inference request of the simulated engine: checked, scheduled on the batcher, answered as its tokens come."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from backends.simengine import shapes
+from backends.simengine.batching import Batcher, Sequence
+from backends.simengine.connection import SimConnection
+from backends.simengine.settings import SimSettings
+from backends.simengine.streams import Later, StreamOut
+from backends.simengine.text import natural_length, tokens_of, words
+
+
+class Refusal(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+
+
+def read_request(settings: SimSettings, kind: str, body: bytes) -> dict[str, Any]:
+    """The request as a dictionary, with the checks engines make. Raises Refusal in the dialect's words."""
+    try:
+        request = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Refusal(400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request") from None
+    needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
+    if not isinstance(request, dict) or needed not in request:
+        raise Refusal(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
+    model = request.get("model", settings.models[0])
+    if model not in settings.models and settings.dialect == "vllm":
+        aliases = ", ".join(settings.models)
+        raise Refusal(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
+    temperature = request.get("temperature")
+    if isinstance(temperature, int | float) and temperature < 0:
+        raise Refusal(400, f"temperature must be non-negative, got {temperature}. (parameter=temperature)", param="temperature")
+    if request.get("cache_salt") == "":
+        raise Refusal(400, "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", param="cache_salt")
+    return request
+
+
+def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
+    """Token ids of every prompt."""
+    if kind == "chat":
+        return [tokens_of(chat_text(request["messages"]))]
+    given = request["prompt" if kind == "text" else "input"]
+    if isinstance(given, str):
+        return [tokens_of(given)]
+    if given and all(isinstance(item, int) for item in given):
+        return [given]
+    return [tokens_of(item) if isinstance(item, str) else item for item in given]
+
+
+def chat_text(messages: Any) -> str:
+    """The rendered chat: one marked block per message, so that a conversation's beginning is a prefix of its continuation."""
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
+    blocks = []
+    for message in messages:
+        content = message.get("content") or ""
+        text = content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
+        blocks.append(f"<|{message.get('role')}|> {text} <|end|>\n")
+    return "".join(blocks) + "<|assistant|> "
+
+
+class Answer:
+    """One request on its way through the engine; `token` is called for each token of each of its choices."""
+
+    def __init__(
+        self,
+        settings: SimSettings,
+        kind: str,
+        request: dict[str, Any],
+        connection: SimConnection,
+        head: shapes.Ids,
+        later: Later,
+        done: Callable[["Answer"], None],
+    ) -> None:
+        self._settings = settings
+        self._kind = kind
+        self._connection = connection
+        self._done = done
+        fault = connection.fault.name if connection.fault else ""
+        self._fault = fault
+        self._head = msgspec.structs.replace(head, model="another-model") if fault == "wrong_model" else head
+        self._stream = bool(request.get("stream"))
+        self._wants_usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        self._out = StreamOut(connection, later)
+        self._texts: list[list[str]] = []
+        self._words: list[Any] = []
+        self._reasons: list[str] = []
+        self._left = 0
+        self._begun = False
+        self.sequences: list[Sequence] = []
+
+    def schedule(self, batcher: Batcher, request: dict[str, Any]) -> None:
+        """Make the sequences and queue them. Raises Refusal when the prompt is too long."""
+        model, settings = self._head.model, self._settings
+        longest = settings.max_model_len
+        asked = request.get("max_completion_tokens") or request.get("max_tokens")
+        if asked is not None and asked > longest:
+            raise Refusal(400, f"max_tokens={asked} cannot be greater than max_model_len={longest}. (parameter=max_tokens)", param="max_tokens")
+        salt = str(request.get("cache_salt") or "")
+        for prompt in prompts_of(self._kind, request):
+            if len(prompt) >= longest:
+                raise Refusal(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
+            for choice in range(int(request.get("n") or 1)):
+                natural = natural_length(prompt, model, settings.seed + choice)
+                limit = min(asked or natural, longest - len(prompt))
+                wanted = limit if request.get("ignore_eos") else min(natural, limit)
+                sequence = batcher.sequence(prompt, wanted, model, salt)
+                if not batcher.fits(sequence):
+                    raise Refusal(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
+                self.sequences.append(sequence)
+                self._words.append(words(prompt, model, settings.seed + choice))
+                self._texts.append([])
+                self._reasons.append("stop" if wanted == natural and not request.get("ignore_eos") else "length")
+        self._left = len(self.sequences)
+        for sequence in self.sequences:
+            batcher.add(sequence)
+
+    def token(self, sequence: Sequence) -> None:
+        """One of its sequences produced a token."""
+        index = self.sequences.index(sequence)
+        word = next(self._words[index])
+        self._texts[index].append(word)
+        if self._stream:
+            self._send(index, word, first=sequence.produced == 1, last=sequence.finished)
+        if sequence.finished:
+            self._left -= 1
+            if self._left == 0:
+                self._end()
+
+    def _send(self, index: int, word: str, *, first: bool, last: bool) -> None:
+        if not self._begun:
+            self._begun = True
+            self._connection.start_stream("text/html" if self._fault == "wrong_content_type" else "text/event-stream; charset=utf-8")
+        chunk = shapes.chat_chunk if self._kind == "chat" else shapes.text_chunk
+        reason = self._out.finish(self._reasons[index]) if last else None
+        vllm = self._settings.dialect == "vllm"
+        events = []
+        if first and self._kind == "chat":
+            events.append(chunk(self._head, index, None, None, first=True))
+        if vllm or not last:
+            events.append(chunk(self._head, index, word, reason, first=False))
+        else:  # SGLang sends the reason in a chunk of its own
+            events.append(chunk(self._head, index, word, None, first=False))
+            events.append(chunk(self._head, index, None, reason, first=False))
+        for event in events:
+            if self._fault == "usage_every_event":
+                event["usage"] = self._totals()
+            elif self._wants_usage and vllm and self._settings.null_usage:
+                event["usage"] = None
+            self._out.event(event)
+
+    def _totals(self) -> dict[str, Any]:
+        prompts = {id(s.prompt): s for s in self.sequences}.values()
+        return shapes.usage(
+            sum(len(s.prompt) for s in prompts),
+            sum(s.produced for s in self.sequences),
+            sum(s.cached_tokens for s in prompts),
+        )
+
+    def _end(self) -> None:
+        self._done(self)
+        totals = None if self._fault == "no_usage" else self._totals()
+        if self._stream:
+            if totals is not None and self._wants_usage:
+                self._out.event(shapes.usage_chunk(self._head, self._kind, totals))
+                if self._fault == "duplicate_usage":
+                    self._out.event(shapes.usage_chunk(self._head, self._kind, {**totals, "completion_tokens": totals["completion_tokens"] + 1}))
+            self._out.end()
+            return
+        if self._fault == "plain_not_json":
+            self._connection.reply(200, b"<html>it works</html>")
+        elif self._fault in ("plain_error_200", "error_event", "done_after_error"):
+            self._connection.reply(200, shapes.error(self._settings.dialect, 500, "EngineCore encountered an issue.", "InternalServerError"))
+        elif self._fault in ("crash_mid_stream", "reset_mid_stream"):
+            (self._connection.close if self._fault == "crash_mid_stream" else self._connection.reset)()
+        elif self._fault != "frozen_mid_stream":
+            answers = [("".join(text), self._out.finish(reason)) for text, reason in zip(self._texts, self._reasons, strict=True)]
+            body = shapes.encode(shapes.plain(self._head, self._kind, answers, totals))
+            self._connection.reply(200, body, "text/html" if self._fault == "wrong_content_type" else "application/json")
+
+
+def too_long(dialect: str, longest: int, tokens: int) -> str:
+    """The dialect's words for a prompt over the context."""
+    if dialect == "sglang":
+        return f"The input ({tokens} tokens) is longer than the model's context length ({longest} tokens)."
+    return (
+        f"This model's maximum context length is {longest} tokens. However, your prompt contains at least {longest + 1} input tokens, "
+        f"which exceeds this limit even without any output tokens. (parameter=input_tokens, value={longest + 1})"
+    )

@@ -1,0 +1,383 @@
+"""The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop."""
+
+import asyncio
+import random
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+from backends.simengine import shapes
+from backends.simengine.answering import Answer, Refusal, chat_text, read_request
+from backends.simengine.batching import Batcher, Counters, Sequence
+from backends.simengine.connection import SimConnection
+from backends.simengine.faults import FaultPlan, FaultRule, rule_of
+from backends.simengine.instant import Instant
+from backends.simengine.settings import SimSettings
+from backends.simengine.text import embedding, tokens_of
+
+KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
+DIMENSIONS: Final = 256
+KEPT: Final = 1000
+"""Requests kept for a test to look at."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """One inference request as it came."""
+
+    path: str
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class SimEngine:
+    """An engine in this process: `async with SimEngine(SimSettings(...)) as engine`, then call `engine.url`."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        self.settings = settings
+        self.port = 0
+        self.received: deque[Received] = deque(maxlen=KEPT)
+        self.draining = False
+        self._server: asyncio.Server | None = None
+        self._connections: set[SimConnection] = set()
+        self._answers: dict[int, Answer] = {}
+        self._owner: dict[int, Answer] = {}
+        self._stepping = False
+        self._count = 0
+        self._restart()
+        self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
+
+    def _restart(self) -> None:
+        settings = self.settings
+        self.started_unix = time.time()
+        self.batcher = Batcher(
+            settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.settings.host}:{self.port}"
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered."""
+        return len(self._answers)
+
+    @property
+    def counters(self) -> Counters:
+        """Sums since the start."""
+        return self.batcher.counters
+
+    def inject(self, rules: Iterable[FaultRule]) -> None:
+        """One fault for each of the next requests."""
+        self._plan.enqueue(rules)
+
+    def misbehave(self, rules: Iterable[FaultRule]) -> None:
+        """Standing faults from now on; none to behave."""
+        self._plan.stand(rules)
+
+    async def __aenter__(self) -> "SimEngine":
+        """Listen."""
+        self._loop = asyncio.get_running_loop()
+        self._instant = Instant(self.settings, self._loop) if self.settings.instant else None
+        self._server = await self._loop.create_server(self._accept, self.settings.host, self.settings.port, backlog=4096)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop listening and drop every connection."""
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self._connections):
+            connection.on_gone = None
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    async def drained(self) -> None:
+        """Refuse new requests and wait until the running ones are over."""
+        self.draining = True
+        while self._answers:
+            await asyncio.sleep(0.01)
+
+    def _accept(self) -> SimConnection:
+        connection = SimConnection(self._handle, self._connections.discard)
+        self._connections.add(connection)
+        return connection
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: SimConnection) -> None:
+        if self._instant is not None and connection.method == "POST" and connection.target in (b"/v1/chat/completions", b"/v1/completions"):
+            self._instant.answer(connection)
+            return
+        kind = KINDS.get(connection.path)
+        if kind is not None and connection.method == "POST":
+            self._infer(connection, kind)
+        else:
+            self._control(connection)
+
+    def _infer(self, connection: SimConnection, kind: str) -> None:
+        self._count += 1
+        self.received.append(Received(connection.path, dict(connection.headers), connection.body))
+        try:
+            key = self.settings.api_key
+            if key is not None and connection.headers.get(b"authorization") != b"Bearer " + key.encode():
+                connection.reply(401, b'{"error":"Unauthorized"}')
+                return
+            connection.fault = self._plan.next(_own_fault(connection.body))
+            if connection.fault is not None and self._before_reply(connection, kind):
+                return
+            self._start(connection, kind)
+        except Refusal as refusal:
+            connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
+
+    def _before_reply(self, connection: SimConnection, kind: str) -> bool:
+        """Faults that are the whole answer; True when this was one."""
+        fault = connection.fault
+        assert fault is not None
+        name = fault.name
+        retry = f"retry-after: {fault.retry_after}\r\n" if fault.retry_after is not None else ""
+        refusals = {
+            "status_500": (500, "EngineCore encountered an issue. See stack trace.", "InternalServerError"),
+            "status_503": (503, "The engine is currently busy and cannot accept new requests.", "Service Unavailable"),
+            "status_429": (429, "Too many requests.", "TooManyRequests"),
+        }
+        if name in refusals:
+            status, message, word = refusals[name]
+            connection.reply(status, shapes.error(self.settings.dialect, status, message, word), extra=retry)
+        elif name == "status_502":
+            connection.reply(502, b"<html><h1>502 Bad Gateway</h1></html>", "text/html")
+        elif name == "status_401":
+            connection.reply(401, b'{"error":"Unauthorized"}')
+        elif name == "half_open":
+            connection.transport.pause_reading()
+        elif name == "garbage_http":
+            connection.transport.write(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+        elif name == "close_before_headers":
+            connection.close()
+        elif name == "reset_before_headers":
+            connection.reset()
+        elif name == "slow_start":
+            self._loop.call_later(fault.delay_s, self._start_late, connection, kind)
+        elif name == "restart_empty_kv":
+            self._restart()
+            return False
+        else:
+            return name == "frozen"
+        return True
+
+    def _start_late(self, connection: SimConnection, kind: str) -> None:
+        try:
+            self._start(connection, kind)
+        except Refusal as refusal:
+            connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
+
+    def _start(self, connection: SimConnection, kind: str) -> None:
+        settings = self.settings
+        request = read_request(settings, kind, connection.body)
+        waiting = len(self.batcher.waiting) + len(self.batcher.running)
+        if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):
+            message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+            raise Refusal(503, message, "Service Unavailable")
+        given = connection.headers.get(b"x-request-id", b"").decode("latin-1")
+        model = str(request.get("model", settings.models[0]))
+        head = shapes.ids(settings.dialect, given or f"{self._count:x}", kind, int(time.time()), model)
+        if kind == "embd":
+            self._embed(connection, request, head)
+            return
+        answer = Answer(settings, kind, request, connection, head, self._loop.call_later, self._over)
+        answer.schedule(self.batcher, request)
+        self._answers[id(answer)] = answer
+        for sequence in answer.sequences:
+            self._owner[id(sequence)] = answer
+        connection.on_gone = lambda: self._abandon(answer)
+        self._step()
+
+    def _embed(self, connection: SimConnection, request: dict[str, Any], head: shapes.Ids) -> None:
+        given = request["input"]
+        texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
+        counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
+        size = int(request.get("dimensions") or DIMENSIONS)
+        data = []
+        for i, text in enumerate(texts):
+            vector: Any = embedding(text if isinstance(text, str) else repr(text), size)
+            if request.get("encoding_format") == "base64":
+                vector = _base64(vector)
+            data.append({"object": "embedding", "index": i, "embedding": vector})
+        total = {"prompt_tokens": sum(counts), "total_tokens": sum(counts), "completion_tokens": 0}
+        body = shapes.encode({"id": head.id, "object": "list", "created": head.created, "model": head.model, "data": data, "usage": total})
+        delay = self.batcher.timing.step_ms([(sum(counts), 0)], 0, 0) / 1000 / self.settings.speed
+        self._loop.call_later(delay, connection.reply, 200, body)
+
+    def _abandon(self, answer: Answer) -> None:
+        for sequence in answer.sequences:
+            self.batcher.abort(sequence)
+        self._over(answer)
+
+    def _over(self, answer: Answer) -> None:
+        self._answers.pop(id(answer), None)
+        for sequence in answer.sequences:
+            self._owner.pop(id(sequence), None)
+
+    # --- the step loop --------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        if self._stepping:
+            return
+        step = self.batcher.begin()
+        if step is None:
+            return
+        self._stepping = True
+        self._loop.call_later(step.duration_ms / 1000 / self.settings.speed, self._end_step, self.batcher, step)
+
+    def _end_step(self, batcher: Batcher, step: Any) -> None:
+        self._stepping = False
+        produced: list[Sequence] = batcher.end(step)
+        for sequence in produced:
+            answer = self._owner.get(id(sequence))
+            if answer is not None:
+                answer.token(sequence)
+        self._step()
+
+    # --- control routes -------------------------------------------------------------------------------------------
+
+    def _control(self, connection: SimConnection) -> None:
+        method, path, settings = connection.method, connection.path, self.settings
+        if path in ("/health", "/ping", "/health_generate"):
+            connection.reply(200, b"")
+        elif path == "/version":
+            connection.reply(200, b'{"version":"simulated"}')
+        elif path == "/v1/models" or path.startswith("/v1/models/"):
+            self._models(connection, path)
+        elif path == "/metrics":
+            values = self._values()
+            body = shapes.metrics(
+                settings.dialect, settings.models[0], values, settings.block_size, self.batcher.kv.blocks, self.started_unix
+            )
+            connection.reply(200, body, "text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/load" and settings.dialect == "vllm":
+            connection.reply(200, shapes.encode({"server_load": self.in_flight}))
+        elif path == "/v1/loads" and settings.dialect == "sglang":
+            connection.reply(200, shapes.encode(self._loads()))
+        elif path in ("/tokenize", "/v1/tokenize") and method == "POST":
+            self._tokenize(connection)
+        elif path == "/sim/state":
+            connection.reply(200, shapes.encode({"in_flight": self.in_flight, "received": self._count, **self._values()}))
+        elif path == "/sim/drain" and method == "POST":
+            self.draining = True
+            connection.reply(200, b"{}")
+        elif path == "/sim/faults" and method == "POST":
+            self._faults(connection)
+        else:
+            connection.reply(404, b'{"detail":"Not Found"}')
+
+    def _models(self, connection: SimConnection, path: str) -> None:
+        settings = self.settings
+        cards = [
+            {"id": m, "object": "model", "created": int(self.started_unix), "owned_by": settings.dialect, "max_model_len": settings.max_model_len}
+            for m in settings.models
+        ]
+        if path == "/v1/models":
+            connection.reply(200, shapes.encode({"object": "list", "data": cards}))
+            return
+        found = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
+        body = shapes.encode(found) if found else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
+        connection.reply(200 if found else 404, body)
+
+    def _tokenize(self, connection: SimConnection) -> None:
+        try:
+            request = msgspec.json.decode(connection.body)
+            text = chat_text(request["messages"]) if "messages" in request else request["prompt"]
+        except (msgspec.DecodeError, KeyError, TypeError, Refusal):
+            connection.reply(400, shapes.error(self.settings.dialect, 400, "prompt or messages needed", "Bad Request"))
+            return
+        tokens = tokens_of(text)
+        connection.reply(200, shapes.encode({"count": len(tokens), "max_model_len": self.settings.max_model_len, "tokens": tokens}))
+
+    def _faults(self, connection: SimConnection) -> None:
+        """`{"standing": [rules]}` replaces the standing rules, `{"next": [rules]}` gives one to each of the next requests."""
+        try:
+            given = msgspec.json.decode(connection.body)
+            standing, following = given.get("standing"), given.get("next", [])
+            if standing is not None:
+                self.misbehave([rule_of(rule) for rule in standing])
+            self.inject([rule_of(rule) for rule in following])
+        except (ValueError, AttributeError, TypeError) as error:
+            connection.reply(400, shapes.encode({"detail": str(error)}))
+            return
+        connection.reply(200, b"{}")
+
+    def _values(self) -> dict[str, float]:
+        batcher, counters = self.batcher, self.batcher.counters
+        used = batcher.kv.used * batcher.block_size
+        return {
+            "running": len(batcher.running),
+            "waiting": len(batcher.waiting),
+            "queued_tokens": batcher.queued_tokens,
+            "kv_usage": batcher.kv_usage,
+            "kv_used_tokens": used,
+            "kv_tokens": batcher.kv.blocks * batcher.block_size,
+            "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
+            **{field: getattr(counters, field) for field in counters.__slots__},
+        }
+
+    def _loads(self) -> dict[str, Any]:
+        values = self._values()
+        load = {
+            "dp_rank": 0,
+            "num_running_reqs": values["running"],
+            "num_waiting_reqs": values["waiting"],
+            "num_waiting_uncached_tokens": values["queued_tokens"],
+            "num_used_tokens": values["kv_used_tokens"],
+            "max_total_num_tokens": values["kv_tokens"],
+            "max_running_requests": self.settings.max_num_seqs,
+            "token_usage": values["kv_usage"],
+            "cache_hit_rate": values["hit_rate"],
+            "total_prefill_uncached_tokens": values["prompt_tokens"] - values["prefix_hits"],
+            "total_prefill_busy_us": int(values["prefill_ms"] * 1000),
+        }
+        return {"version": "simulated", "loads": [load]}
+
+
+def _own_fault(body: bytes) -> FaultRule | None:
+    """The request's own fault, if it names one. Raises Refusal for a wrong one."""
+    if b'"sim_fault"' not in body:
+        return None
+    try:
+        given = msgspec.json.decode(body).get("sim_fault")
+        return None if given is None else rule_of(given if isinstance(given, dict) else {"name": given})
+    except (ValueError, AttributeError) as error:
+        raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None
+
+
+def _base64(vector: list[float]) -> str:
+    import base64
+    import struct
+
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def run(settings: SimSettings) -> None:
+    """Serve until SIGTERM or SIGINT; running answers are finished first (at most 30 s)."""
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with SimEngine(settings) as engine:
+            print(f"simengine listening on {engine.url}", flush=True)
+            await stop.wait()
+            try:
+                await asyncio.wait_for(engine.drained(), 30)
+            except TimeoutError:
+                pass
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())

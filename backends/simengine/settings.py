@@ -1,0 +1,59 @@
+"""What a simulated engine is told at its start."""
+
+from typing import Final
+
+import msgspec
+
+from backends.simengine.faults import FaultRule
+from backends.simengine.presets import PRESETS, Timing
+
+DIALECTS: Final = ("vllm", "sglang")
+
+
+class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine. Raises ValueError when something cannot be."""
+
+    models: tuple[str, ...] = ("tide-sim-8b",)
+    """Names it serves; the first one is the metrics' label."""
+    dialect: str = "vllm"
+    preset: str = "h100-8b"
+    speed: float = 1.0
+    """Divides every time: 10 is ten times faster than the machine of the preset."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 picks a free one."""
+    block_size: int = 16
+    """Tokens per KV block."""
+    kv_tokens: int | None = None
+    """KV capacity; None takes the preset's."""
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 2048
+    max_model_len: int = 131_072
+    max_queued: int | None = None
+    """Requests waiting or running beyond which it answers 503; None for no limit."""
+    api_key: str | None = None
+    instant: bool = False
+    """Answer at once with a fixed text: for measuring what stands in front."""
+    event_rate: float = 0.0
+    """With `instant`: events per second of each stream; 0 sends all at once."""
+    stamp: bool = False
+    """With `instant`: each event's text is the sender's monotonic clock in ns."""
+    null_usage: bool = True
+    """Whether chunks carry `"usage": null` until the totals come, when usage was asked for."""
+    seed: int = 0
+    faults: tuple[FaultRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.dialect not in DIALECTS:
+            raise ValueError(f"dialect {self.dialect!r}: one of {', '.join(DIALECTS)}")
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset {self.preset!r}: one of {', '.join(PRESETS)}")
+        if not self.models or self.speed <= 0 or self.block_size < 1 or self.max_num_seqs < 1:
+            raise ValueError("models, speed, block_size and max_num_seqs must be positive")
+
+    @property
+    def timing(self) -> Timing:
+        """The preset's constants, with this engine's capacity."""
+        timing = PRESETS[self.preset]
+        return timing if self.kv_tokens is None else msgspec.structs.replace(timing, kv_tokens=self.kv_tokens)

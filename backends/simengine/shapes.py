@@ -1,0 +1,107 @@
+"""What vLLM's and SGLang's OpenAI servers send, as recorded from vLLM 0.32 and SGLang 0.5.23: bodies, chunks, errors, metrics."""
+
+from typing import Any
+
+import msgspec
+
+encode = msgspec.json.Encoder().encode
+
+
+class Ids(msgspec.Struct, frozen=True):
+    """What every part of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+
+
+def ids(dialect: str, request_id: str, kind: str, created: int, model: str) -> Ids:
+    """vLLM builds the id from the request's; SGLang makes its own."""
+    prefix = {"chat": "chatcmpl-", "text": "cmpl-", "embd": "embd-"}[kind] if dialect == "vllm" else ""
+    return Ids(prefix + request_id, created, model)
+
+
+def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """The usage object."""
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def chat_chunk(head: Ids, index: int, text: str | None, finish: str | None, *, first: bool) -> dict[str, Any]:
+    """One chunk of a chat stream."""
+    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
+    if text is not None:
+        delta["content"] = text
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model, "choices": [choice]}
+
+
+def text_chunk(head: Ids, index: int, text: str | None, finish: str | None, *, first: bool) -> dict[str, Any]:
+    """One chunk of a completions stream."""
+    choice = {"index": index, "text": text or "", "logprobs": None, "finish_reason": finish}
+    return {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model, "choices": [choice]}
+
+
+def usage_chunk(head: Ids, kind: str, totals: dict[str, Any]) -> dict[str, Any]:
+    """The last chunk before [DONE], when usage was asked for."""
+    shape = "chat.completion.chunk" if kind == "chat" else "text_completion"
+    return {"id": head.id, "object": shape, "created": head.created, "model": head.model, "choices": [], "usage": totals}
+
+
+def plain(head: Ids, kind: str, answers: list[tuple[str, str | None]], totals: dict[str, Any] | None) -> dict[str, Any]:
+    """A whole reply; `answers` are (text, finish reason) per choice."""
+    if kind == "chat":
+        choices = [
+            {"index": i, "message": {"role": "assistant", "content": text}, "logprobs": None, "finish_reason": finish}
+            for i, (text, finish) in enumerate(answers)
+        ]
+    else:
+        choices = [{"index": i, "text": text, "logprobs": None, "finish_reason": finish} for i, (text, finish) in enumerate(answers)]
+    shape = "chat.completion" if kind == "chat" else "text_completion"
+    body = {"id": head.id, "object": shape, "created": head.created, "model": head.model, "choices": choices}
+    return body if totals is None else {**body, "usage": totals}
+
+
+def error(dialect: str, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+    """An error body: nested in vLLM, flat in SGLang; the code is a number in both."""
+    inner = {"message": message, "type": kind, "param": param, "code": status}
+    return encode({"error": inner} if dialect == "vllm" else {"object": "error", **inner})
+
+
+def metrics(dialect: str, model: str, values: dict[str, float], block_size: int, blocks: int, started: float) -> bytes:
+    """Prometheus text with the series that routers read."""
+    if dialect == "vllm":
+        label = f'engine="0",model_name="{model}"'
+        names = {
+            "running": "vllm:num_requests_running",
+            "waiting": "vllm:num_requests_waiting",
+            "kv_usage": "vllm:kv_cache_usage_perc",
+            "prefix_queries": "vllm:prefix_cache_queries_total",
+            "prefix_hits": "vllm:prefix_cache_hits_total",
+            "preemptions": "vllm:num_preemptions_total",
+            "prompt_tokens": "vllm:prompt_tokens_total",
+            "generated_tokens": "vllm:generation_tokens_total",
+            "finished": "vllm:request_success_total",
+        }
+        info = f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'
+    else:
+        label = f'engine_type="unified",model_name="{model}",priority=""'
+        names = {
+            "running": "sglang:num_running_reqs",
+            "waiting": "sglang:num_queue_reqs",
+            "kv_usage": "sglang:token_usage",
+            "kv_used_tokens": "sglang:num_used_tokens",
+            "kv_tokens": "sglang:max_total_num_tokens",
+            "hit_rate": "sglang:cache_hit_rate",
+            "prompt_tokens": "sglang:prompt_tokens_total",
+            "generated_tokens": "sglang:generation_tokens_total",
+            "prefix_hits": "sglang:cached_tokens_total",
+            "aborted": "sglang:num_aborted_requests_total",
+        }
+        info = f'sglang:page_size{{{label}}} {float(block_size)}\n'
+    lines = [f"{name}{{{label}}} {float(values[key])}\n" for key, name in names.items()]
+    return ("".join(lines) + info + f"process_start_time_seconds {started}\n").encode()

@@ -1,0 +1,45 @@
+"""Messages of checks: they name the field and the bound, and clean what they repeat."""
+
+import pytest
+
+from domain.faults import Fault
+from gateway.http.openai.checks import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, integer, number, one_of, refuse_type, schema, shown
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(None, "null"), (True, "a boolean"), (1, "an integer"), (1.5, "a number"), ("x", "a string"), ([], "an array"), ({}, "an object")],
+)
+def test_types_are_named_as_in_json(value: object, name: str) -> None:
+    with pytest.raises(Fault, match=f"expected X, got {name}"):
+        refuse_type("X", value, "f")
+
+
+def test_bounds_are_named() -> None:
+    with pytest.raises(Fault, match="'f': 9 is not between 1 and 5"):
+        integer(1, 5)(9, "f")
+    with pytest.raises(Fault, match="'f': 0 is not above 0 and at most 1"):
+        number(0, 1, low_open=True)(0, "f")
+    with pytest.raises(Fault, match="'f': 'c' is not one of a, b"):
+        one_of("a", "b")("c", "f")
+
+
+def test_callers_strings_are_cut_and_cleaned() -> None:
+    assert shown("a\r\n\x1b\u202eb") == "'a????b'"
+    assert len(shown("x" * 10_000)) < 80
+
+
+def test_schema_bounds_are_exact() -> None:
+    def nested(depth: int) -> object:
+        value: object = {}
+        for _ in range(depth - 1):
+            value = {"a": value}
+        return value
+
+    schema(nested(MAX_SCHEMA_DEPTH), "s")
+    schema({"enum": [[1]] * 100}, "s")
+    with pytest.raises(Fault, match="32 levels"):
+        schema(nested(MAX_SCHEMA_DEPTH + 1), "s")
+    schema({"a": "x" * (MAX_SCHEMA_BYTES - 8)}, "s")
+    with pytest.raises(Fault, match="bytes are too many"):
+        schema({"a": "x" * (MAX_SCHEMA_BYTES - 7)}, "s")

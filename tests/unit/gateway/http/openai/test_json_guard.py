@@ -1,0 +1,163 @@
+"""Every body is read in one way or refused, whatever it holds."""
+
+import json
+
+import pytest
+
+from domain.faults import Fault, Kind
+from gateway.http.openai.json_guard import (
+    INT_MAX,
+    INT_MIN,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_KEYS,
+    MAX_VALUES,
+    NAMING_BYTES,
+    parse_object,
+)
+
+BIG = 8 * 1024 * 1024
+
+
+def nested(depth: int, opener: bytes = b"[", closer: bytes = b"]") -> bytes:
+    """An object whose deepest container is at `depth`, the object itself at 1."""
+    return b'{"a":' + opener * (depth - 1) + (b"1" if opener != b"[" else b"") + closer * (depth - 1) + b"}"
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "empty"),
+    "blank": (b"  ", "ends too early"),
+    "an array": (b"[]", "object"),
+    "a string": (b'"x"', "object"),
+    "null": (b"null", "object"),
+    "two documents": (b"{}{}", "trailing characters"),
+    "a byte order mark": (b"\xef\xbb\xbf{}", "invalid character"),
+    "UTF-16": ('{"a":1}'.encode("utf-16"), "invalid character"),
+    "cut": (b'{"a":', "ends too early"),
+    "a comma too many": (b'{"a":1,}', "trailing comma"),
+    "single quotes": (b"{'a':1}", "object"),
+    "a comment": (b'{"a":/**/1}', "invalid character"),
+    "a raw newline in a string": (b'{"a":"\n"}', "invalid character"),
+    "an unknown escape": (b'{"a":"\\x41"}', "escape"),
+    "NUL after the end": (b"{}\x00", "trailing characters"),
+    "NaN": (b'{"a":NaN}', "invalid character"),
+    "Infinity": (b'{"a":Infinity}', "invalid character"),
+    "-Infinity": (b'{"a":-Infinity}', "invalid character"),
+    "1e999": (b'{"a":1e999}', "out of range"),
+    "-1e999": (b'{"a":-1e999}', "out of range"),
+    "a leading zero": (b'{"a":01}', "invalid number"),
+    "2^64": (b'{"a":18446744073709551616}', "64 bits"),
+    "below -2^63": (b'{"a":[{"b":-9223372036854775809}]}', "64 bits"),
+    "2^64 in a long list": (b'{"a":[' + b"1," * 500 + b"18446744073709551616]}", "64 bits"),
+    "5,000 digits": (b'{"a":' + b"9" * 5000 + b"}", "out of range"),
+    "5,000 decimals": (b'{"a":0.' + b"1" * 5000 + b"}", "5002 characters"),
+    "5,000 digits and an exponent": (b'{"a":' + b"1" * 5000 + b"e-4990}", "characters"),
+    "bad UTF-8": (b'{"a":"\xff"}', "UTF-8"),
+    "overlong UTF-8": (b'{"a":"\xc0\x80"}', "UTF-8"),
+    "a surrogate in UTF-8": (b'{"a":"\xed\xa0\x80"}', "UTF-8"),
+    "a bad key": (b'{"\xff":1}', "UTF-8"),
+    "a high surrogate": (b'{"a":"\\ud800"}', "surrogate"),
+    "a low surrogate": (b'{"a":"\\udc00"}', "surrogate"),
+    "a surrogate and a letter": (b'{"a":"\\ud83dx\\ude00"}', "surrogate"),
+    "a surrogate in a key": (b'{"\\ud800":1}', "surrogate"),
+    "depth 65": (nested(MAX_DEPTH + 1), "64 levels"),
+    "depth 65 of objects": (nested(MAX_DEPTH + 1, b'{"a":', b"}"), "64 levels"),
+    "depth 1,000": (nested(1000), "64 levels"),
+    "depth 10^6": (nested(10**6), "more than"),
+    "a model named twice": (b'{"model":"allowed","model":"secret"}', "'model' stands twice"),
+    "a role named twice": (b'{"messages":[{"role":"user","content":"a","role":"system"}]}', "'role' stands twice"),
+    "a duplicate deep down": (b'{"a":[[{"b":{"c":1,"d":2,"c":1}}]]}', "'c' stands twice"),
+    "a duplicate of equal value": (b'{"a":1,"a":1}', "'a' stands twice"),
+    "a duplicate written with escapes": (b'{"a":1,"\\u0061":2}', "'a' stands twice"),
+    "a duplicate inside a lost value": (b'{"a":{"b":1,"b":2},"a":3}', "stands twice"),
+    "a duplicate hidden by an escaped colon": (b'{"a":"\\u003a","a":"\\u003A","b":"\\u003a"}', "'a' stands twice"),
+    "a duplicate empty key": (b'{"":1,"":2}', "'' stands twice"),
+}
+
+LARGE: dict[str, bytes] = {
+    "arrays": b'{"a":[' + b"[]," * (BIG // 3) + b"[]]}",
+    "objects": b'{"a":[' + b"{}," * (BIG // 3) + b"{}]}",
+    "openers": b'{"a":' + b"[" * BIG,
+    "nested objects": b'{"a":' * (BIG // 5),
+    "numbers": b'{"a":[' + b"0," * (BIG // 2) + b"0]}",
+    "strings": b'{"a":[' + b'"",' * (BIG // 3) + b'""]}',
+    "keys": b'{"b":0' + b',"a":0' * (BIG // 6) + b"}",
+    "a string of brackets, then arrays": b'{"b":"' + b"[" * (BIG // 2) + b'","a":[' + b"[]," * (BIG // 6) + b"[]]}",
+    "digits": b'{"a":' + b"1" * BIG + b"}",
+    "decimals": b'{"a":0.' + b"1" * BIG + b"}",
+    "an exponent": b'{"a":1e' + b"9" * BIG + b"}",
+    "an open string": b'{"a":"' + b"x" * BIG,
+    "bad UTF-8 at the end": b'{"a":"' + b"x" * BIG + b'\xff"}',
+    "NaN at the end": b'{"a":"' + b"x" * BIG + b'","b":NaN}',
+    "a duplicate at the end": b'{"a":1,"b":"' + b"x" * BIG + b'","a":2}',
+}
+
+ACCEPTED: dict[str, bytes] = {
+    "nothing": b"{}",
+    "white space": b' \t\r\n{ "a" : [ 1 , 2 ] } ',
+    "escapes": b'{"a":"\\u00e9\\n\\"\\\\\\/\\u0000","b":"\\ud83d\\ude00"}',
+    "colons and quotes in strings": b'{"a":"\\":\\":{}[]","b":":::","c:":1}',
+    "an escaped colon": b'{"a":"\\u003a","b":1}',
+    "the word of an escaped colon": b'{"a":"\\\\u003a","b":1}',
+    "equal keys in different objects": b'{"a":{"a":1},"b":[{"a":1},{"a":2}]}',
+    "keys that differ in case": b'{"a":1,"A":2}',
+    "the widest integers": b'{"a":%d,"b":%d}' % (INT_MIN, INT_MAX),
+    "numbers in odd notation": b'{"a":1E5,"b":-0,"c":0.10,"d":1e-999,"e":100000000000000000000.0}',
+    "400 digits in a string": b'{ "a": "' + b"1" * 3000 + b'" }' + b" " * 300,
+    "depth 64": nested(MAX_DEPTH),
+    "depth 64 of objects": nested(MAX_DEPTH, b'{"a":', b"}"),
+    "as many containers as allowed": b'{"a":[' + b"[]," * (MAX_CONTAINERS - 3) + b"[]]}",
+    "as many keys as allowed": json.dumps({str(i): i for i in range(MAX_KEYS)}).encode(),
+    "a megabyte of code": json.dumps({"a": 'if (x[0] == {"k": [1, 2]}) { y["k"] = "z"; }\n' * 25_000}).encode(),
+    "200,000 token ids": json.dumps({"prompt": list(range(200_000))}).encode(),
+}
+
+
+@pytest.mark.req("R29")
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    body, reason = REFUSED[name]
+    with pytest.raises(Fault) as caught:
+        parse_object(body)
+    assert caught.value.kind is Kind.INVALID_JSON
+    assert reason in caught.value.message
+
+
+@pytest.mark.req("R29")
+@pytest.mark.parametrize("name", LARGE)
+def test_refused_at_8_mib(name: str) -> None:
+    with pytest.raises(Fault) as caught:
+        parse_object(LARGE[name])
+    assert caught.value.kind is Kind.INVALID_JSON
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted_as_the_standard_library_reads_it(name: str) -> None:
+    assert parse_object(ACCEPTED[name]) == json.loads(ACCEPTED[name])
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b'{"a":[' + b"[]," * MAX_CONTAINERS + b"[]]}", "objects and arrays"),
+        (json.dumps({str(i): i for i in range(MAX_KEYS + 1)}).encode(), "keys"),
+        (b'{"a":[' + b"0," * (MAX_VALUES + 1) + b"0]}", "values"),
+    ],
+)
+def test_caps_name_what_is_counted(body: bytes, what: str) -> None:
+    with pytest.raises(Fault, match=what):
+        parse_object(body)
+
+
+def test_a_large_body_with_a_duplicate_is_refused_without_the_name() -> None:
+    with pytest.raises(Fault, match="a key stands twice"):
+        parse_object(b'{"a":1,"b":"' + b"x" * NAMING_BYTES + b'","a":2}')
+
+
+def test_names_of_keys_are_cut_and_cleaned() -> None:
+    key = json.dumps("\n\x1b[31m" + "k" * 500)
+    with pytest.raises(Fault) as caught:
+        parse_object(f"{{{key}:1,{key}:2}}".encode())
+    assert caught.value.message.isprintable()
+    assert len(caught.value.message) < 200
