@@ -191,9 +191,7 @@ def _too_many_logprobs(found: re.Match[str], said: _Said) -> Fault:
 
 
 def _no_tools(_: re.Match[str], __: _Said) -> Fault:
-    return Fault(
-        Kind.UNSUPPORTED_PARAMETER, "This model is not set up for tool calls that it chooses itself.", param="tool_choice"
-    )
+    return Fault(Kind.UNSUPPORTED_PARAMETER, "This model is not set up for tool calls that it chooses itself.", param="tool_choice")
 
 
 def _text_only(_: re.Match[str], said: _Said) -> Fault:
@@ -213,9 +211,7 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
-_NO_ROUTE: Final = re.compile(
-    r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model"
-)
+_NO_ROUTE: Final = re.compile(r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model")
 
 _LIMITS: Final = (
     re.compile(r"maximum context length (?:is|of) (\d{1,9})"),

@@ -28,7 +28,9 @@ def read_request(settings: SimSettings, kind: str, body: bytes) -> dict[str, Any
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refusal(400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request") from None
+        raise Refusal(
+            400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request"
+        ) from None
     needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
     if not isinstance(request, dict) or needed not in request:
         raise Refusal(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
@@ -104,7 +106,9 @@ class Answer:
         longest = settings.max_model_len
         asked = request.get("max_completion_tokens") or request.get("max_tokens")
         if asked is not None and asked > longest:
-            raise Refusal(400, f"max_tokens={asked} cannot be greater than max_model_len={longest}. (parameter=max_tokens)", param="max_tokens")
+            raise Refusal(
+                400, f"max_tokens={asked} cannot be greater than max_model_len={longest}. (parameter=max_tokens)", param="max_tokens"
+            )
         salt = str(request.get("cache_salt") or "")
         for prompt in prompts_of(self._kind, request):
             if len(prompt) >= longest:
@@ -173,13 +177,17 @@ class Answer:
             if totals is not None and self._wants_usage:
                 self._out.event(shapes.usage_chunk(self._head, self._kind, totals))
                 if self._fault == "duplicate_usage":
-                    self._out.event(shapes.usage_chunk(self._head, self._kind, {**totals, "completion_tokens": totals["completion_tokens"] + 1}))
+                    self._out.event(
+                        shapes.usage_chunk(self._head, self._kind, {**totals, "completion_tokens": totals["completion_tokens"] + 1})
+                    )
             self._out.end()
             return
         if self._fault == "plain_not_json":
             self._connection.reply(200, b"<html>it works</html>")
         elif self._fault in ("plain_error_200", "error_event", "done_after_error"):
-            self._connection.reply(200, shapes.error(self._settings.dialect, 500, "EngineCore encountered an issue.", "InternalServerError"))
+            self._connection.reply(
+                200, shapes.error(self._settings.dialect, 500, "EngineCore encountered an issue.", "InternalServerError")
+            )
         elif self._fault in ("crash_mid_stream", "reset_mid_stream"):
             (self._connection.close if self._fault == "crash_mid_stream" else self._connection.reset)()
         elif self._fault != "frozen_mid_stream":

@@ -43,7 +43,9 @@ class Instant:
         self._text = text
         self._before, _, self._after = text.partition(mark)
         self._last = (
-            _event(chat_chunk(head, 0, None, "stop", first=False)) + _event(usage_chunk(head, "chat", usage(64, 128, 0))) + b"data: [DONE]\n\n"
+            _event(chat_chunk(head, 0, None, "stop", first=False))
+            + _event(usage_chunk(head, "chat", usage(64, 128, 0)))
+            + b"data: [DONE]\n\n"
         )
         self._streams: list[_Paced] = []
         self._ticking = False

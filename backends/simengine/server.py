@@ -13,9 +13,10 @@ import msgspec
 import uvloop
 
 from backends.simengine import shapes
-from backends.simengine.answering import Answer, Refusal, chat_text, read_request
+from backends.simengine.answering import Answer, Refusal, read_request
 from backends.simengine.batching import Batcher, Counters, Sequence
 from backends.simengine.connection import SimConnection
+from backends.simengine.control import control
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.settings import SimSettings
@@ -48,7 +49,7 @@ class SimEngine:
         self._answers: dict[int, Answer] = {}
         self._owner: dict[int, Answer] = {}
         self._stepping = False
-        self._count = 0
+        self.count = 0
         self._restart()
         self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
 
@@ -120,10 +121,10 @@ class SimEngine:
         if kind is not None and connection.method == "POST":
             self._infer(connection, kind)
         else:
-            self._control(connection)
+            control(self, connection)
 
     def _infer(self, connection: SimConnection, kind: str) -> None:
-        self._count += 1
+        self.count += 1
         self.received.append(Received(connection.path, dict(connection.headers), connection.body))
         try:
             key = self.settings.api_key
@@ -187,7 +188,7 @@ class SimEngine:
             raise Refusal(503, message, "Service Unavailable")
         given = connection.headers.get(b"x-request-id", b"").decode("latin-1")
         model = str(request.get("model", settings.models[0]))
-        head = shapes.ids(settings.dialect, given or f"{self._count:x}", kind, int(time.time()), model)
+        head = shapes.ids(settings.dialect, given or f"{self.count:x}", kind, int(time.time()), model)
         if kind == "embd":
             self._embed(connection, request, head)
             return
@@ -244,105 +245,6 @@ class SimEngine:
             if answer is not None:
                 answer.token(sequence)
         self._step()
-
-    # --- control routes -------------------------------------------------------------------------------------------
-
-    def _control(self, connection: SimConnection) -> None:
-        method, path, settings = connection.method, connection.path, self.settings
-        if path in ("/health", "/ping", "/health_generate"):
-            connection.reply(200, b"")
-        elif path == "/version":
-            connection.reply(200, b'{"version":"simulated"}')
-        elif path == "/v1/models" or path.startswith("/v1/models/"):
-            self._models(connection, path)
-        elif path == "/metrics":
-            values = self._values()
-            body = shapes.metrics(
-                settings.dialect, settings.models[0], values, settings.block_size, self.batcher.kv.blocks, self.started_unix
-            )
-            connection.reply(200, body, "text/plain; version=0.0.4; charset=utf-8")
-        elif path == "/load" and settings.dialect == "vllm":
-            connection.reply(200, shapes.encode({"server_load": self.in_flight}))
-        elif path == "/v1/loads" and settings.dialect == "sglang":
-            connection.reply(200, shapes.encode(self._loads()))
-        elif path in ("/tokenize", "/v1/tokenize") and method == "POST":
-            self._tokenize(connection)
-        elif path == "/sim/state":
-            connection.reply(200, shapes.encode({"in_flight": self.in_flight, "received": self._count, **self._values()}))
-        elif path == "/sim/drain" and method == "POST":
-            self.draining = True
-            connection.reply(200, b"{}")
-        elif path == "/sim/faults" and method == "POST":
-            self._faults(connection)
-        else:
-            connection.reply(404, b'{"detail":"Not Found"}')
-
-    def _models(self, connection: SimConnection, path: str) -> None:
-        settings = self.settings
-        cards = [
-            {"id": m, "object": "model", "created": int(self.started_unix), "owned_by": settings.dialect, "max_model_len": settings.max_model_len}
-            for m in settings.models
-        ]
-        if path == "/v1/models":
-            connection.reply(200, shapes.encode({"object": "list", "data": cards}))
-            return
-        found = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
-        body = shapes.encode(found) if found else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
-        connection.reply(200 if found else 404, body)
-
-    def _tokenize(self, connection: SimConnection) -> None:
-        try:
-            request = msgspec.json.decode(connection.body)
-            text = chat_text(request["messages"]) if "messages" in request else request["prompt"]
-        except (msgspec.DecodeError, KeyError, TypeError, Refusal):
-            connection.reply(400, shapes.error(self.settings.dialect, 400, "prompt or messages needed", "Bad Request"))
-            return
-        tokens = tokens_of(text)
-        connection.reply(200, shapes.encode({"count": len(tokens), "max_model_len": self.settings.max_model_len, "tokens": tokens}))
-
-    def _faults(self, connection: SimConnection) -> None:
-        """`{"standing": [rules]}` replaces the standing rules, `{"next": [rules]}` gives one to each of the next requests."""
-        try:
-            given = msgspec.json.decode(connection.body)
-            standing, following = given.get("standing"), given.get("next", [])
-            if standing is not None:
-                self.misbehave([rule_of(rule) for rule in standing])
-            self.inject([rule_of(rule) for rule in following])
-        except (ValueError, AttributeError, TypeError) as error:
-            connection.reply(400, shapes.encode({"detail": str(error)}))
-            return
-        connection.reply(200, b"{}")
-
-    def _values(self) -> dict[str, float]:
-        batcher, counters = self.batcher, self.batcher.counters
-        used = batcher.kv.used * batcher.block_size
-        return {
-            "running": len(batcher.running),
-            "waiting": len(batcher.waiting),
-            "queued_tokens": batcher.queued_tokens,
-            "kv_usage": batcher.kv_usage,
-            "kv_used_tokens": used,
-            "kv_tokens": batcher.kv.blocks * batcher.block_size,
-            "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
-            **{field: getattr(counters, field) for field in counters.__slots__},
-        }
-
-    def _loads(self) -> dict[str, Any]:
-        values = self._values()
-        load = {
-            "dp_rank": 0,
-            "num_running_reqs": values["running"],
-            "num_waiting_reqs": values["waiting"],
-            "num_waiting_uncached_tokens": values["queued_tokens"],
-            "num_used_tokens": values["kv_used_tokens"],
-            "max_total_num_tokens": values["kv_tokens"],
-            "max_running_requests": self.settings.max_num_seqs,
-            "token_usage": values["kv_usage"],
-            "cache_hit_rate": values["hit_rate"],
-            "total_prefill_uncached_tokens": values["prompt_tokens"] - values["prefix_hits"],
-            "total_prefill_busy_us": int(values["prefill_ms"] * 1000),
-        }
-        return {"version": "simulated", "loads": [load]}
 
 
 def _own_fault(body: bytes) -> FaultRule | None:

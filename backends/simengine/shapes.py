@@ -87,7 +87,9 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "generated_tokens": "vllm:generation_tokens_total",
             "finished": "vllm:request_success_total",
         }
-        info = f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'
+        info = (
+            f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'
+        )
     else:
         label = f'engine_type="unified",model_name="{model}",priority=""'
         names = {
@@ -102,6 +104,6 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "prefix_hits": "sglang:cached_tokens_total",
             "aborted": "sglang:num_aborted_requests_total",
         }
-        info = f'sglang:page_size{{{label}}} {float(block_size)}\n'
+        info = f"sglang:page_size{{{label}}} {float(block_size)}\n"
     lines = [f"{name}{{{label}}} {float(values[key])}\n" for key, name in names.items()]
     return ("".join(lines) + info + f"process_start_time_seconds {started}\n").encode()

@@ -29,7 +29,9 @@ _AT_EVENT: Final = frozenset(
 )
 """Faults that happen after `after` events."""
 
-_ERROR: Final = encode({"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}})
+_ERROR: Final = encode(
+    {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}}
+)
 
 
 class StreamOut:

@@ -102,7 +102,6 @@ def test_refused_with_the_path(messages: object, param: str, kind: Kind) -> None
     assert param in caught.value.message
 
 
-@pytest.mark.req("R40")
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize(
     "part",

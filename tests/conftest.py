@@ -1,0 +1,67 @@
+"""What every test shares: uvloop, as in production, and the book of requirements behind `make requirements`."""
+
+import asyncio
+import re
+from collections import defaultdict
+
+import pytest
+import uvloop
+
+KNOWN = {"R": 62, "ROUTERS-": 33, "GATEWAYS-": 26}
+"""Families of numbered requirements and how many each has."""
+
+@pytest.fixture(scope="session")
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """The loop that serves is the loop that is tested."""
+    return uvloop.EventLoopPolicy()
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--requirements", action="store_true", help="print which numbered requirements have a passing test")
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
+    config.pluginmanager.register(_Book(config), "requirements-book")
+
+def requirement_ids(item: pytest.Item) -> list[str]:
+    """The requirement ids of a test; raises UsageError for one that does not exist."""
+    ids = []
+    for mark in item.iter_markers("req"):
+        for given in mark.args:
+            found = re.fullmatch(r"(R|ROUTERS-|GATEWAYS-)(\d+)", given)
+            if found is None or not 1 <= int(found[2]) <= KNOWN[found[1]]:
+                raise pytest.UsageError(f"{item.nodeid}: there is no requirement {given!r}")
+            ids.append(given)
+    return ids
+
+class _Book:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._ids: dict[str, list[str]] = {}
+        self._passed: dict[str, int] = defaultdict(int)
+        self._failed: dict[str, int] = defaultdict(int)
+        self._figures: dict[str, list[str]] = defaultdict(list)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if ids := requirement_ids(item):
+                self._ids[item.nodeid] = ids
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        for requirement in self._ids.get(report.nodeid, ()):
+            (self._passed if report.outcome == "passed" else self._failed)[requirement] += 1
+            self._figures[requirement] += [str(value) for name, value in report.user_properties if name == "figure"]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._config.getoption("--requirements"):
+            return
+        terminalreporter.section("requirements with a test")
+        for requirement in sorted({*self._passed, *self._failed}, key=_order):
+            state = f"{self._passed[requirement]} passed" + (f", {self._failed[requirement]} FAILED" if self._failed[requirement] else "")
+            terminalreporter.write_line(f"{requirement:<12} {state:<20} {'; '.join(self._figures[requirement])}")
+
+def _order(requirement: str) -> tuple[str, int]:
+    family, number = re.fullmatch(r"(\D+)(\d+)", requirement).groups()  # type: ignore[union-attr]  # checked at collection
+    return family, int(number)
+

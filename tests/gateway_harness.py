@@ -1,0 +1,184 @@
+"""A whole gateway inside the test's own loop: real edge, lifecycle and relay, real keys and policies, engines of the test's choice."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from domain.identity import TenantId
+from gateway.deps import Deps
+from gateway.http.data_port import DataPort
+from gateway.http.edge.connection import EdgeConnection
+from gateway.http.edge.door import Door
+from gateway.http.edge.limits import EdgeLimits
+from gateway.settings import Settings
+from gateway.story import Record
+from gateway.wiring import deps_for, fleet_watch_for
+from policies.compile import compiled
+from policies.schema import PolicyDocument
+from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Minted, Pepper, digest_of, mint
+from tenancy.ports import DEFAULT_PROJECT
+
+PEPPER = Pepper("test", b"p" * 32)
+SWEEP_S = 0.02
+
+
+@dataclass
+class Gateway:
+    """A running gateway and what it observed."""
+
+    port: int
+    deps: Deps
+    door: Door
+    keys: dict[str, str]
+    records: list[Record] = field(default_factory=list)
+    defects: list[BaseException] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, tenant: str = "acme", **options: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=20, trust_env=False, **options)
+
+    async def recorded(self, count: int) -> list[Record]:
+        """Wait until this many requests are closed."""
+        async with asyncio.timeout(10):
+            while len(self.records) < count:
+                await asyncio.sleep(0.005)
+        return self.records
+
+    @property
+    def open_holds(self) -> int:
+        return self.deps.ledger.open_holds  # type: ignore[attr-defined, no-any-return]  # the in-process ledger
+
+
+def _key(tenant: str, seed: int) -> tuple[Minted, KeyRecord]:
+    minted = mint("test", bytes([seed]) * ENTROPY_BYTES)
+    digests = (digest_of(PEPPER.secret, minted.secret),)
+    return minted, KeyRecord(minted.id, TenantId(tenant), DEFAULT_PROJECT, PEPPER.kid, digests)
+
+
+def settings_for(engines: Sequence[str], **sections: Any) -> Settings:
+    """Settings with one pool `chat` that serves `sim`."""
+    backends = [{"id": f"e{i}", "url": url} for i, url in enumerate(engines)]
+    pool = {"name": "chat", "model": "sim", "backends": backends, **sections.pop("pool", {})}
+    settings = Settings.model_validate({"pools": [pool], **sections})
+    settings.__pydantic_private__ = {"_base_dir": Path()}
+    return settings
+
+
+@asynccontextmanager
+async def gateway(
+    *engines: str,
+    policies: Sequence[dict[str, Any]] = ({"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True},),
+    limits: dict[str, Any] | None = None,
+    poll: bool = True,
+    **sections: Any,
+) -> AsyncIterator[Gateway]:
+    """Serve in front of `engines` (their URLs) on a free loopback port."""
+    settings = settings_for(engines, **sections)
+    tenants = {"acme": 1, "bolt": 2}
+    keys = {tenant: _key(tenant, seed) for tenant, seed in tenants.items()}
+    ring = KeyRing((record for _, record in keys.values()), PEPPER)
+    policy_set = compiled(PolicyDocument.model_validate(p) for p in policies)
+    records: list[Record] = []
+    defects: list[BaseException] = []
+    deps = deps_for(settings, policy_set, ring, PEPPER, observe=records.append, log_defect=lambda error, _: defects.append(error))
+    async with httpx.AsyncClient(trust_env=False) as control:
+        watch = fleet_watch_for(settings, deps, control)
+        await watch.first_round()
+        data_port = DataPort(deps)
+        edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
+        hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
+        door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, hosts=hosts)
+        server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
+        made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
+        tasks = [asyncio.create_task(_sweep(deps, door))]
+        if poll:
+            tasks.append(asyncio.create_task(watch.run()))
+        try:
+            yield made
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for connection in list(door.connections):
+                connection.abort()
+            for way in deps.upstreams.values():
+                await way.close()
+            await asyncio.sleep(0.01)
+    assert defects == [], defects
+
+
+async def _sweep(deps: Deps, door: Door) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        now = deps.clock()
+        deps.watch.sweep(now)
+        door.sweep(now)
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """A chat request."""
+    return {"model": "sim", "messages": [{"role": "user", "content": "say something about the sea"}], **fields}
+
+
+@dataclass
+class Stream:
+    """What a caller saw of a streamed answer, byte by byte."""
+
+    status: int
+    raw: bytes
+    clean: bool
+    """Whether the message ended as its framing says."""
+    first_s: float | None
+    last_s: float
+
+    @property
+    def events(self) -> list[Any]:
+        return [msgspec.json.decode(p[6:]) for p in self.raw.split(b"\n\n") if p.startswith(b"data: {")]
+
+    @property
+    def done(self) -> bool:
+        return b"data: [DONE]" in self.raw
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [event["error"] for event in self.events if "error" in event]
+
+    @property
+    def text(self) -> str:
+        return "".join(c["delta"].get("content") or "" for e in self.events if "choices" in e for c in e["choices"] if "delta" in c)
+
+
+async def stream(client: httpx.AsyncClient, **fields: Any) -> Stream:
+    """Send a streamed chat and read it to its end, good or bad."""
+    raw, clean, first = b"", True, None
+    begun = time.monotonic()
+    async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **fields)) as reply:
+        try:
+            async for data in reply.aiter_raw():
+                first = first if first is not None else time.monotonic() - begun
+                raw += data
+        except httpx.TransportError:
+            clean = False
+    return Stream(reply.status_code, raw, clean, first, time.monotonic() - begun)
+
+
+@contextlib.asynccontextmanager
+async def no_engine() -> AsyncIterator[str]:
+    """An address where nobody listens."""
+    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    yield f"http://127.0.0.1:{port}"
