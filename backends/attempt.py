@@ -1,8 +1,10 @@
 """May a failed attempt be tried on another backend? Pure: the state of the request and of the budget in, yes or no out.
 
 Only before the first byte of the answer, and only where another engine could do better. The budget bounds what retries can
-add to an overload: at any time at most 20 % of the requests in flight, but never fewer than 3, may be retries (Envoy's
-retry budget, `max(3, 0.2 * active)`), so attempts stay within 1.25 times the requests however many of them fail.
+add to an overload in two ways: at any time at most 20 % of the requests in flight, but never fewer than 3, may be retries
+(Envoy's retry budget), and over time each request earns a fifth of a retry (Finagle's). The first alone does not hold at low
+concurrency, where 3 of 3 requests could be retries; the second alone would let a burst of retries through at once.
+Together: attempts <= 1.2 * requests + 10, however many of them fail.
 """
 
 from typing import Final
@@ -15,6 +17,12 @@ BUDGET_RATIO: Final = 0.2
 BUDGET_FLOOR: Final = 3
 """Retries always allowed at once, so that a quiet gateway can retry at all; Envoy's default."""
 
+EARNED: Final = 0.2
+"""Retries that one request earns; Finagle's default."""
+
+SAVED: Final = 10.0
+"""Retries that can be saved up, and that a fresh process has: enough for a backend's restart on a quiet gateway."""
+
 MAX_RETRIES: Final = 1
 """Retries per request. A second failure on another backend says more about the request or the fleet than about luck."""
 
@@ -26,17 +34,31 @@ ELSEWHERE: Final = frozenset({Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY, Kind
 
 
 class RetryBudget:
-    """Counts requests and retries in flight in this process."""
+    """Counts requests and retries of this process."""
 
-    __slots__ = ("active", "retrying")
+    __slots__ = ("active", "retrying", "saved")
 
     def __init__(self) -> None:
         self.active = 0
+        """Requests in flight."""
         self.retrying = 0
+        """Retries in flight."""
+        self.saved = SAVED
+
+    def request(self) -> None:
+        """A request came in."""
+        self.active += 1
+        if self.saved < SAVED:
+            self.saved += EARNED
+
+    def retry(self) -> None:
+        """A retry starts; `allows` said yes."""
+        self.retrying += 1
+        self.saved -= 1.0
 
     def allows(self) -> bool:
         """Whether one more retry may start now."""
-        return self.retrying < max(BUDGET_FLOOR, BUDGET_RATIO * self.active)
+        return self.saved >= 1.0 and self.retrying < max(BUDGET_FLOOR, BUDGET_RATIO * self.active)
 
 
 def may_retry(kind: Kind, *, retries: int, answer_begun: bool, spent_share: float, budget: RetryBudget) -> bool:

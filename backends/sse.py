@@ -35,10 +35,10 @@ class EventSplitter:
         """Payloads of the events that `data` completes, in order; events without a `data` field give nothing.
 
         Raises:
-            EventTooLarge: the unfinished event is over `MAX_EVENT_BYTES`.
+            EventTooLarge: an event, finished or not, is over `MAX_EVENT_BYTES`.
         """
         # what engines send nearly always: whole events, one `data: ` line each
-        if not self._tail and not self._at_start and data.endswith(b"\n\n") and b"\r" not in data and not self._skip_lf:
+        if not self._tail and not self._at_start and data.endswith(b"\n\n") and b"\r" not in data and not self._skip_lf and len(data) <= MAX_EVENT_BYTES:
             if data.find(b"\n") == len(data) - 2 and data.startswith(b"data: "):
                 return [data[6:-2]]
             return [p for block in data[:-2].split(b"\n\n") if (p := payload_of(block)) is not None]
@@ -66,6 +66,8 @@ class EventSplitter:
                 self._skip_lf = True
             payload = payload_of(data[begin : end.start()])
             if payload is not None:
+                if len(payload) > MAX_EVENT_BYTES:
+                    raise EventTooLarge(f"event over {MAX_EVENT_BYTES} bytes")
                 payloads.append(payload)
             begin = end.end()
         self._tail = data[begin:]

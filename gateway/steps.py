@@ -34,7 +34,7 @@ CLIENT_GONE_STATUS: Final = 499
 
 def open_story(exchange: Exchange, deps: Deps) -> Story:
     """Begin the notebook; the caller's own request id is kept when it is sane."""
-    deps.budget.active += 1
+    deps.budget.request()
     now = deps.clock()
     return Story(exchange.head.request_id() or deps.new_id(), now, deps.wall(), now)
 
@@ -133,20 +133,21 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     first_token_s = _first_token_s(ask, deps.patience)
     first_dispatch = deps.clock()
     story.dispatched_at = first_dispatch
-    budget, retries = deps.budget, 0
-    for backend in route.backends:
-        budget.retrying += retries
+    budget, candidates = deps.budget, route.backends
+    for retries, backend in enumerate(candidates):
         try:
             fault = await _attempt(backend, ask, call, pool, first_token_s, exchange, story, deps)
         finally:
-            budget.retrying -= retries
+            if retries:
+                budget.retrying -= 1
         if fault is None:
             story.status = 200
             return
         spent = (deps.clock() - first_dispatch) / first_token_s
-        if not may_retry(fault.kind, retries=retries, answer_begun=story.events > 0, spent_share=spent, budget=budget):
+        begun = story.events > 0
+        if backend is candidates[-1] or not may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=spent, budget=budget):
             break
-        retries += 1
+        budget.retry()
         story.failed += (backend.id,)
     if retries and fault.kind is not Kind.ENGINE_BUSY:
         fault.retry = NEVER  # our own retry failed as well, so the caller's would only add to the trouble
@@ -173,6 +174,7 @@ async def _attempt(
         story,
         tap,
         renamed,
+        called=(ask.endpoint, (pool.model,)),
         headers=lambda: reply_headers(exchange, story, tap.usage, deps, stream=ask.stream),
         first_token_s=first_token_s,
         patience=deps.patience,

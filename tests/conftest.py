@@ -1,6 +1,5 @@
 """What every test shares: uvloop, as in production, and the book of requirements behind `make requirements`."""
 
-import asyncio
 import re
 from collections import defaultdict
 
@@ -10,10 +9,10 @@ import uvloop
 KNOWN = {"R": 62, "ROUTERS-": 33, "GATEWAYS-": 26}
 """Families of numbered requirements and how many each has."""
 
-@pytest.fixture(scope="session")
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+def pytest_asyncio_loop_factories() -> dict[str, object]:
     """The loop that serves is the loop that is tested."""
-    return uvloop.EventLoopPolicy()
+    return {"uvloop": uvloop.new_event_loop}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requirements", action="store_true", help="print which numbered requirements have a passing test")

@@ -66,9 +66,9 @@ def _key(tenant: str, seed: int) -> tuple[Minted, KeyRecord]:
     return minted, KeyRecord(minted.id, TenantId(tenant), DEFAULT_PROJECT, PEPPER.kid, digests)
 
 
-def settings_for(engines: Sequence[str], **sections: Any) -> Settings:
+def settings_for(urls: Sequence[str], **sections: Any) -> Settings:
     """Settings with one pool `chat` that serves `sim`."""
-    backends = [{"id": f"e{i}", "url": url} for i, url in enumerate(engines)]
+    backends = [{"id": f"e{i}", "url": url} for i, url in enumerate(urls)]
     pool = {"name": "chat", "model": "sim", "backends": backends, **sections.pop("pool", {})}
     settings = Settings.model_validate({"pools": [pool], **sections})
     settings.__pydantic_private__ = {"_base_dir": Path()}

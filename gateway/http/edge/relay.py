@@ -13,6 +13,7 @@ import msgspec
 
 from backends.dialects.errors import fault_from_reply
 from backends.ports import Flight, Loss
+from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from gateway.http.edge.exchange import Exchange, Listener
@@ -55,11 +56,12 @@ class ReplyRelay(Listener):
     Args:
         tap: the meter and judge of this reply.
         after: taps behind it, in order.
+        called: what was called, and the names engines know the model by, which no error message may repeat.
         first_token_s: how long the engine may take until its first event.
         headers: makes the reply's header lines when the exchange is committed; they carry timings, so not sooner.
     """
 
-    __slots__ = ("_after", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience", "_paused_at", "_started_at", "_status", "_story",
+    __slots__ = ("_after", "_called", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience", "_paused_at", "_retry_after", "_started_at", "_status", "_story",
                  "_tap", "_written_at", "flight", "outcome")  # fmt: skip
 
     def __init__(
@@ -69,6 +71,7 @@ class ReplyRelay(Listener):
         tap: StreamTap | PlainTap,
         after: tuple[Tap, ...],
         *,
+        called: tuple[Endpoint, tuple[str, ...]],
         headers: Callable[[], bytes],
         first_token_s: float,
         patience: Patience,
@@ -79,7 +82,9 @@ class ReplyRelay(Listener):
         self._story = story
         self._tap = tap
         self._after = after
+        self._called = called
         self._headers = headers
+        self._retry_after: bytes | None = None
         self._first_token_s = first_token_s
         self._patience = patience
         self._clock = clock
@@ -101,6 +106,7 @@ class ReplyRelay(Listener):
         self._status = status
         if status != 200:
             self._mode = "error"
+            self._retry_after = headers.get(b"retry-after")
             return
         kind = headers.get(b"content-type", b"")
         wanted = b"text/event-stream" if isinstance(self._tap, StreamTap) else b"application/json"
@@ -131,7 +137,8 @@ class ReplyRelay(Listener):
         if self.outcome.done():
             return
         if self._mode == "error":
-            self._resolve(fault_from_reply(self._status, self._error_body))
+            endpoint, served = self._called
+            self._resolve(fault_from_reply(self._status, self._error_body, endpoint=endpoint, retry_after=self._retry_after, served=served))
             return
         tap = self._tap
         out = tap.end()

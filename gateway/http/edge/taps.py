@@ -82,7 +82,15 @@ class _Document(msgspec.Struct, gc=False):
     object: str | None = None
 
 
-_decode = msgspec.json.Decoder(_Document).decode
+_decode_document = msgspec.json.Decoder(_Document).decode
+
+
+def _decode(data: bytes) -> _Document:
+    """Raises DecodeError or UnicodeDecodeError. msgspec does not look into strings that it skips, so UTF-8 is checked apart;
+    for ASCII, which JSON from engines mostly is, that is one fast scan."""
+    if not data.isascii():
+        data.decode()
+    return _decode_document(data)
 
 
 class StreamTap:

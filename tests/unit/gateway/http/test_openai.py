@@ -114,7 +114,7 @@ class TestOutputCap:
         assert refused(max_tokens=7, max_completion_tokens=8).param == "max_completion_tokens"
 
 
-@pytest.mark.parametrize(("endpoint", "field"), zip(Endpoint, ("messages", "prompt", "input"), strict=True))
+@pytest.mark.parametrize(("endpoint", "field"), [*zip(Endpoint, ("messages", "prompt", "input"), strict=True)])
 def test_what_is_required(endpoint: Endpoint, field: str) -> None:
     for value in ({field: None}, {}):
         with pytest.raises(Fault) as caught:
