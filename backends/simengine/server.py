@@ -50,6 +50,7 @@ class SimEngine:
         self._owner: dict[int, Answer] = {}
         self._stepping = False
         self.count = 0
+        self.connections_made = 0
         self._restart()
         self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
 
@@ -109,6 +110,7 @@ class SimEngine:
     def _accept(self) -> SimConnection:
         connection = SimConnection(self._handle, self._connections.discard)
         self._connections.add(connection)
+        self.connections_made += 1
         return connection
 
     # --- requests -------------------------------------------------------------------------------------------------

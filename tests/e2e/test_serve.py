@@ -1,0 +1,177 @@
+"""`tidegate serve` as processes: start, serve on several workers, drain, restart, and what it says when it cannot."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+
+READY_S = 30
+SETTINGS = """
+data: {{bind: "127.0.0.1:0"}}
+admin: {{bind: "127.0.0.1:0"}}
+workers: {workers}
+drain: {{accept_s: {accept_s}, grace_s: {grace_s}}}
+pools:
+  - name: chat
+    model: sim
+    backends:
+      - {{id: e0, url: "{url}"}}
+"""
+POLICY = 'tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\n'
+
+
+class Served:
+    def __init__(self, home: Path, process: subprocess.Popen[bytes], ready: dict[str, int], key: str) -> None:
+        self.home = home
+        self.process = process
+        self.url = f"http://127.0.0.1:{ready['data_port']}"
+        self.admin = f"http://127.0.0.1:{ready['admin_port']}"
+        self.port = ready["data_port"]
+        self.headers = {"authorization": f"Bearer {key}"}
+
+    def log_lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (self.home / "out.log").read_text().splitlines() if line.startswith("{")]
+
+
+def tidegate(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gateway", *arguments], cwd=home, capture_output=True, text=True, check=False, timeout=60)
+
+
+@asynccontextmanager
+async def serving(home: Path, url: str, workers: int = 1, accept_s: float = 0.0, grace_s: float = 20.0) -> AsyncIterator[Served]:
+    (home / "policies").mkdir()
+    (home / "policies" / "default.yaml").write_text(POLICY)
+    (home / "tidegate.yaml").write_text(SETTINGS.format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s))
+    made = await asyncio.to_thread(tidegate, "key", "create", "--tenant", "acme", "--create-tenant", "--json", home=home)
+    assert made.returncode == 0, made.stderr
+    run_dir = home / "run"
+    command = [sys.executable, "-m", "gateway", "serve", "-c", "tidegate.yaml", "--run-dir", str(run_dir)]
+    with (home / "out.log").open("wb") as out, (home / "err.log").open("wb") as err:
+        process = subprocess.Popen(command, cwd=home, stdout=out, stderr=err)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not (run_dir / "ready.json").exists():
+            assert process.poll() is None, (home / "err.log").read_text()
+            assert time.monotonic() < deadline, (home / "err.log").read_text()
+            await asyncio.sleep(0.05)
+        yield Served(home, process, json.loads((run_dir / "ready.json").read_text()), json.loads(made.stdout)["key"])
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                await asyncio.to_thread(process.wait, 20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def ask(**fields: object) -> dict[str, object]:
+    return {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **fields}
+
+
+async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, workers=2) as served:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            for path, status in (("/livez", 200), ("/readyz", 200), ("/version", 200), ("/nope", 404)):
+                assert (await client.get(served.admin + path)).status_code == status
+            for _ in range(20):  # a new connection each, so that the kernel spreads them over both workers
+                reply = await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers={**served.headers, "connection": "close"})
+                assert reply.status_code == 200
+            assert (await client.get(f"{served.url}/metrics", headers=served.headers)).status_code == 404
+            assert (await client.get(f"{served.admin}/v1/models", headers=served.headers)).status_code == 404
+            text = (await client.get(f"{served.admin}/metrics")).text
+            counted = [line for line in text.splitlines() if line.startswith("tidegate_requests_total") and 'outcome="ok"' in line]
+            assert sum(float(line.split()[-1]) for line in counted) == 20
+            for family in ("time_to_first_token_seconds", "overhead_seconds", "in_flight_requests", "tokens_total", "hold_closings_total"):
+                assert f"tidegate_{family}" in text
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+    lines = [line for line in served.log_lines() if line.get("outcome") == "ok"]
+    assert len(lines) == 20
+    assert len({line["request_id"] for line in lines}) == 20
+    assert {line["tenant"] for line in lines} == {"acme"}
+    assert "gw_live" not in (tmp_path / "out.log").read_text() + (tmp_path / "err.log").read_text()
+
+
+@pytest.mark.req("R21")
+async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
+    count = int(os.environ.get("TIDEGATE_DRAIN_STREAMS", "40"))
+    # about 1 s per answer: 150 tokens at 6.5 ms
+    async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, accept_s=0.3) as served:
+        limits = httpx.Limits(max_connections=count + 5)
+        async with httpx.AsyncClient(trust_env=False, timeout=30, limits=limits) as client:
+
+            async def one() -> str:
+                body = ask(stream=True, max_tokens=150, ignore_eos=True)
+                return (await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)).text
+
+            running = [asyncio.create_task(one()) for _ in range(count)]
+            async with asyncio.timeout(10):
+                while engine.in_flight < count:
+                    await asyncio.sleep(0.01)
+            served.process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
+            while (await client.get(f"{served.admin}/readyz")).status_code != 503:
+                assert time.monotonic() - told < 0.5
+            unready_s = time.monotonic() - told
+            texts = await asyncio.gather(*running)
+        assert [text.count("data: [DONE]") for text in texts] == [1] * count
+        assert not any('"error"' in text for text in texts)
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{served.url}/v1/models", trust_env=False)
+        record_property("figure", f"{count} streams, 0 cut; unready after {unready_s * 1000:.0f} ms")  # type: ignore[operator]
+
+
+@pytest.mark.req("R21")
+async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
+    async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, grace_s=0.3) as served:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            body = ask(stream=True, max_tokens=5000, ignore_eos=True)
+            text = b""
+            async with client.stream("POST", f"{served.url}/v1/chat/completions", json=body, headers=served.headers) as reply:
+                served.process.terminate()
+                with pytest.raises(httpx.RemoteProtocolError):
+                    async for data in reply.aiter_raw():
+                        text += data
+        assert b'"code":"server_shutting_down"' in text
+        assert b"[DONE]" not in text
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+
+
+@pytest.mark.req("R34")
+async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
+    async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url) as served:
+        listed = json.loads((await asyncio.to_thread(tidegate, "key", "list", "--json", home=tmp_path)).stdout)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code == 200
+            done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], home=tmp_path)
+            assert done.returncode == 0, done.stderr
+            begun = time.monotonic()
+            async with asyncio.timeout(5):
+                while (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code != 401:
+                    await asyncio.sleep(0.05)
+            record_property("figure", f"refused after {time.monotonic() - begun:.1f} s")  # type: ignore[operator]
+
+
+def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "default.yaml").write_text(POLICY.replace("pool: chat", "pool: chta"))
+    (tmp_path / "tidegate.yaml").write_text(SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1))
+    for command in ("serve", "check"):
+        done = tidegate(command, "-c", "tidegate.yaml", home=tmp_path)
+        assert done.returncode == 1
+        assert "default.yaml:3" in done.stderr
+        assert "chat" in done.stderr
+    assert tidegate("serve", "-c", "nowhere.yaml", home=tmp_path).returncode == 1
+    assert tidegate("serve", "--no-such-flag", home=tmp_path).returncode == 2
