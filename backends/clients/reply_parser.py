@@ -76,9 +76,10 @@ class ReplyParser:
             if not self.complete:
                 raise ReplyError(f"{type(error).__name__}: {error}") from None
             self.reusable = False
-        if not self.head_done:
+        if self._head_bytes <= MAX_HEAD_BYTES:
+            # counted over whole reads, and looked into only once that much has come
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+            if self._head_bytes > MAX_HEAD_BYTES and not self._head_is_small():
                 raise ReplyError(f"reply head over {MAX_HEAD_BYTES} bytes")
         body = self._body
         if not body:
@@ -86,6 +87,9 @@ class ReplyParser:
         out = body[0] if len(body) == 1 else b"".join(body)
         body.clear()
         return out
+
+    def _head_is_small(self) -> bool:
+        return self.head_done and sum([len(name) + len(value) for name, value in self.headers.items()]) <= MAX_HEAD_BYTES
 
     # callbacks of httptools; exceptions raised in them would be wrapped, so they only take notes
 
