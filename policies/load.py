@@ -1,55 +1,94 @@
 """Reads the policy folder: every `*.yaml` in it, every mistake at once, each with file, line and key."""
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from policies.compile import PolicySet, compiled
-from policies.located_yaml import ConfigError, Located, Problem, read_yaml, validated
+from policies.literal_secrets import literal_secrets
+from policies.located_yaml import Located, read_yaml
+from policies.problems import ConfigError, Problem
 from policies.schema import PolicyDocument
+from policies.validated import checked
 
 MAX_FILES: Final = 10_000
+"""Tenants with a policy of their own. All of them are read at every start, so a folder with more is a mistake or needs a store."""
+
+MAX_NAMED: Final = 10
+"""Pools named in a hint."""
 
 
-def load_policies(folder: Path, pools: Collection[str], environ: Mapping[str, str] | None = None) -> PolicySet:
-    """The policies of a folder, checked against the pools there are.
+def load_policies(folder: Path, pools: Collection[str] | None) -> PolicySet:
+    """The policies of a folder (its own files, no subfolders).
+
+    Args:
+        folder: with one `*.yaml` per tenant; names beginning with a dot are left out, as editors write them.
+        pools: the pools there are; None where that is not known, so that only the policies themselves are checked.
 
     Raises:
         ConfigError: with every problem of every file: unknown keys, dangling pools, names given twice, no file at all.
     """
-    files = sorted(folder.glob("*.yaml"))
+    try:
+        there = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    except OSError as error:
+        raise ConfigError([Problem(str(folder), 1, 1, "", f"cannot be read: {error.strerror}", "create it with one policy")]) from None
+    files = [file for file in there if file.suffix == ".yaml"]
     if not files or len(files) > MAX_FILES:
-        what = "has no *.yaml file; write at least one policy" if not files else f"has more than {MAX_FILES} files"
-        raise ConfigError([Problem(str(folder), 1, 1, "", what)])
-    problems: list[Problem] = []
-    read: list[tuple[Located, PolicyDocument]] = []
+        what, hint = (
+            ("has no *.yaml file", "write at least one policy") if not files else (f"has more than {MAX_FILES} files", "merge some")
+        )
+        raise ConfigError([Problem(str(folder), 1, 1, "", what, hint)])
+    # left out silently, its tenant would be governed by everyone's policy
+    problems = [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in there if file.suffix == ".yml"]
+    documents: list[PolicyDocument] = []
+    tenants: dict[str, str] = {}
     for file in files:
         try:
-            located = read_yaml(file, environ or {})
-            read.append((located, validated(PolicyDocument, located)))
+            located = read_yaml(file, None)
         except ConfigError as error:
             problems += error.problems
-    seen: dict[str, str] = {}
-    for located, document in read:
-        problems += _dangling(located, document, pools)
-        first = seen.setdefault(document.tenant, located.file)
-        if first != located.file:
-            problems.append(located.problem(("tenant",), f"{document.tenant!r} has a policy already, in {first}; keep one"))
+            continue
+        located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
+        document, found = checked(PolicyDocument, located)
+        problems += [*found, *_doubled_tenant(located, tenants), *_model_problems(located, pools)]
+        if document is not None:
+            documents.append(document)
     if problems:
         raise ConfigError(problems)
-    return compiled(document for _, document in read)
+    return compiled(documents)
 
 
-def _dangling(located: Located, document: PolicyDocument, pools: Collection[str]) -> list[Problem]:
+def _doubled_tenant(located: Located, tenants: dict[str, str]) -> list[Problem]:
+    tenant = located.value("tenant")
+    if not isinstance(tenant, str):
+        return []
+    first = tenants.setdefault(tenant, located.file)
+    if first == located.file:
+        return []
+    return [located.problem(("tenant",), f"{tenant!r} has a policy already", f"keep this one or {first}")]
+
+
+def _model_problems(located: Located, pools: Collection[str] | None) -> list[Problem]:
+    """Names given twice and pools that do not exist; looks at what was written, so that other mistakes hide none of these."""
     problems = []
     names: set[str] = set()
-    for i, entry in enumerate(document.models):
-        if entry.name in names:
-            problems.append(located.problem(("models", i, "name"), f"{entry.name!r} is listed twice; keep one"))
-        names.add(entry.name)
-        if entry.pool not in pools:
-            near = difflib.get_close_matches(entry.pool, pools, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(pools))}"
-            problems.append(located.problem(("models", i, "pool"), f"there is no pool {entry.pool!r}; {hint}"))
+    entries = located.value("models")
+    for i in range(len(entries) if isinstance(entries, list) else 0):
+        name, pool = located.value("models", i, "name"), located.value("models", i, "pool")
+        if isinstance(name, str):
+            if name in names:
+                problems.append(located.problem(("models", i, "name"), f"{name!r} is listed twice", "keep one"))
+            names.add(name)
+        if isinstance(pool, str) and pools is not None and pool not in pools:
+            problems.append(located.problem(("models", i, "pool"), f"there is no pool {pool!r}", _meant(pool, pools)))
     return problems
+
+
+def _meant(pool: str, pools: Collection[str]) -> str:
+    near = difflib.get_close_matches(pool, pools, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are: {', '.join(sorted(pools)[:MAX_NAMED]) or 'none'}{', …' if len(pools) > MAX_NAMED else ''}"

@@ -1,225 +1,278 @@
 """YAML with positions: plain data, and for every value the line it was written on, so that errors can point at it.
 
-Reads the safe subset only: mappings with string keys, lists and scalars. Knows nothing of what the data means.
+Reads mappings with text keys, lists and scalars from the parser's events and builds nothing else: no tag makes an object.
+Must not know what the data means; `policies.validated` does, through a model.
 """
 
-import difflib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import yaml
-from pydantic import BaseModel, ValidationError
+
+from policies.problems import ConfigError, Path_, Problem, dotted
+from policies.yaml_scalars import Scalar, filled, resolved
 
 MAX_FILE_BYTES: Final = 1024 * 1024
-MAX_NODES: Final = 50_000
-"""Values in one file; a policy for a thousand models has about 10,000. Bounds what an alias bomb could unfold to."""
+"""One file. A policy for a thousand models has about 34 kB."""
 
-M = TypeVar("M", bound=BaseModel)
+MAX_VALUES: Final = 50_000
+"""Values in one file, aliases unfolded; the policy above has about 3,000. Ends an alias bomb before it grows."""
 
-Path_ = tuple[str | int, ...]
+MAX_DEPTH: Final = 32
+"""Nesting of one file; `tidegate.yaml` needs 6."""
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class Problem(msgspec.Struct, frozen=True, order=True):
-    """One mistake: where, what, and what to write instead."""
-
-    file: str
-    line: int
-    column: int
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}:{self.column}"
-        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
-
-
-class ConfigError(Exception):
-    """A file, or several, that cannot be used; `problems` has every mistake found."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(map(str, sorted(problems))))
-        self.problems = tuple(sorted(problems))
+# libyaml's parser took 16 ms where PyYAML's own took 336 (5,000 models); PyYAML's own one stands in where the wheel lacks it
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Located(msgspec.Struct, frozen=True):
-    """Plain data with the position (line, column, both from 1) of every path in it."""
+    """Plain data with the position (line, column) of every path in it.
+
+    `problems` are the mistakes that do not keep the rest from being read; who uses the data must report them too.
+    """
 
     file: str
     data: dict[str, Any]
     positions: dict[Path_, tuple[int, int]]
+    written: dict[Path_, str] = {}
+    """Values that had variables in them, as written: what may be shown, since the environment may hold secrets."""
+    problems: tuple[Problem, ...] = ()
 
-    def problem(self, path: Path_, message: str) -> Problem:
+    def problem(self, path: Path_, message: str, hint: str = "") -> Problem:
         """A problem at `path`, or at the nearest place above it that was written."""
         at = path
         while at and at not in self.positions:
             at = at[:-1]
         line, column = self.positions.get(at, (1, 1))
-        return Problem(self.file, line, column, dotted(path), message)
+        return Problem(self.file, line, column, dotted(path), message, hint)
+
+    def value(self, *path: str | int) -> Any:
+        """What stands at `path`, or None; whatever the file looks like."""
+        at: Any = self.data
+        for step in path:
+            if isinstance(step, str) and isinstance(at, dict):
+                at = at.get(step)
+            elif isinstance(step, int) and isinstance(at, list) and step < len(at):
+                at = at[step]
+            else:
+                return None
+        return at
 
 
-def dotted(path: Path_) -> str:
-    """`("pools", 0, "model")` as `pools[0].model`."""
-    out = ""
-    for step in path:
-        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else step
-    return out
+def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
+    """Read one file.
 
-
-def read_yaml(path: Path, environ: Mapping[str, str]) -> Located:
-    """Read one file; `${NAME}` in values is replaced from `environ`.
+    Args:
+        path: at most `MAX_FILE_BYTES` of UTF-8.
+        environ: what `${NAME}` in values is replaced from; None where variables are not offered.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML mapping, repeats a key, or names an unset variable.
+        ConfigError: it cannot be read, or is no YAML mapping.
     """
-    name = path.name
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name holds a null byte"
+        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {reason}", "name a file that this user may read")]) from None
+    return parse_yaml(raw, str(path), environ)
+
+
+def parse_yaml(raw: bytes, file: str, environ: Mapping[str, str] | None) -> Located:
+    """`read_yaml` for bytes at hand; `file` is their name in messages."""
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError([Problem(name, 1, 1, "", f"has {len(raw)} bytes; {MAX_FILE_BYTES} are allowed")])
+        raise ConfigError([Problem(file, 1, 1, "", f"has more than {MAX_FILE_BYTES} bytes", "split it")])
     try:
-        text = raw.decode("utf-8")
+        raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise ConfigError([Problem(name, line, 1, "", "is not UTF-8; save it as UTF-8")]) from None
-    return parse_yaml(text, name, environ)
-
-
-def parse_yaml(text: str, file: str, environ: Mapping[str, str]) -> Located:
-    """`read_yaml` for text at hand; `file` is its name in messages."""
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise ConfigError([Problem(file, line, column, "", f"is not valid YAML: {error.problem or error.context}")]) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError([Problem(file, 1, 1, "", f"is not valid YAML: {str(error).splitlines()[0]}")]) from None
-    if node is None:
-        return Located(file, {}, {(): (1, 1)})
+        raise ConfigError([Problem(file, raw[: error.start].count(b"\n") + 1, 1, "", "is not UTF-8", "save it as UTF-8")]) from None
     builder = _Builder(file, environ)
-    data = builder.build(node, ())
+    try:
+        for event in yaml.parse(raw, Loader=_LOADER):
+            builder.take(event)
+    except _TooMuch as error:
+        raise ConfigError([*builder.problems, error.problem]) from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError([*builder.problems, _syntax_problem(file, error)]) from None
+    except yaml.YAMLError as error:
+        line = raw[: getattr(error, "position", 0)].count(b"\n") + 1
+        reason = getattr(error, "reason", "unreadable")
+        raise ConfigError([*builder.problems, Problem(file, line, 1, "", f"is not valid YAML: {reason}")]) from None
+    data = {} if builder.root is None else builder.root
     if not isinstance(data, dict):
-        builder.complain(node, (), "must be a mapping of settings (key: value)")
-    if builder.problems:
+        builder.complain(builder.positions[()], (), "must be a mapping of settings", "write key: value lines")
         raise ConfigError(builder.problems)
-    return Located(file, data, builder.positions)
+    positions = {(): (1, 1)} | builder.positions  # an empty file has no event to take it from
+    return Located(file, data, positions, builder.written, tuple(builder.problems))
+
+
+def _syntax_problem(file: str, error: yaml.MarkedYAMLError) -> Problem:
+    mark, began = error.problem_mark or error.context_mark, error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    said = ", ".join(filter(None, (error.context, error.problem)))
+    hint = f"what is not finished there began on line {began.line + 1}" if began and began.line + 1 != line else ""
+    return Problem(file, line, column, "", f"is not valid YAML: {said}", hint)
+
+
+class _TooMuch(Exception):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class _Open:
+    """A mapping or list whose end has not come yet; `key` is the one that waits for its value, `lost` that it will be dropped."""
+
+    __slots__ = ("anchor", "key", "lost", "out", "path")
+
+    def __init__(self, out: dict[str, Any] | list[Any], path: Path_, anchor: str | None) -> None:
+        self.out = out
+        self.path = path
+        self.anchor = anchor
+        self.key: str | None = None
+        self.lost = False
 
 
 class _Builder:
-    def __init__(self, file: str, environ: Mapping[str, str]) -> None:
+    """Takes the parser's events one by one; an explicit stack, so that depth costs no recursion."""
+
+    def __init__(self, file: str, environ: Mapping[str, str] | None) -> None:
         self._file = file
         self._environ = environ
-        self._constructor = yaml.constructor.SafeConstructor()
-        self._nodes = 0
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, tuple[Path_, Any]] = {}
+        self._values = 0
+        self._documents = 0
+        self.root: Any = None
         self.positions: dict[Path_, tuple[int, int]] = {}
+        self.written: dict[Path_, str] = {}
         self.problems: list[Problem] = []
 
-    def complain(self, node: yaml.Node, path: Path_, message: str) -> None:
-        mark = node.start_mark
-        self.problems.append(Problem(self._file, mark.line + 1, mark.column + 1, dotted(path), message))
+    def complain(self, at: tuple[int, int], path: Path_, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(self._file, *at, dotted(path), message, hint))
 
-    def build(self, node: yaml.Node, path: Path_) -> Any:
-        self._nodes += 1
-        if self._nodes > MAX_NODES or len(path) > 32:
-            if self._nodes == MAX_NODES + 1 or len(path) == 33:
-                self.complain(node, path, "is too large or too deep")
+    def take(self, event: yaml.Event) -> None:
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise _TooMuch(Problem(self._file, *_at(event), "", "holds a second document", "remove the line ---, or use two files"))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            done = self._stack.pop()
+            self._place(done.out, done.path, done.anchor)
+        elif isinstance(event, yaml.NodeEvent):
+            if self._stack and isinstance(self._stack[-1].out, dict) and self._stack[-1].key is None:
+                self._key(event, self._stack[-1])
+            else:
+                self._value(event)
+
+    def _path(self) -> Path_:
+        if not self._stack:
+            return ()
+        top = self._stack[-1]
+        return (*top.path, len(top.out) if isinstance(top.out, list) else str(top.key))
+
+    def _key(self, event: yaml.NodeEvent, top: _Open) -> None:
+        at = _at(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            self.complain(at, top.path, "a key must be plain text", "write key: value lines")
+            top.key, top.lost = "?", True
+            if isinstance(event, yaml.CollectionStartEvent):
+                raise _TooMuch(self.problems.pop())  # what follows cannot be told apart from the mapping around it
+            return
+        key = event.value
+        path = (*top.path, key)
+        top.key, top.lost = key, False
+        if event.tag not in (None, "!") or (event.implicit[0] and not isinstance(resolved(key), str)) or key == "<<":
+            self.complain(
+                at, top.path, f"the key {key[:40]!r} is not text", "put it in quotes" if key != "<<" else "merge keys are not read here"
+            )
+            top.lost = True
+        elif key in top.out:
+            self.complain(at, path, "is written twice", "keep one")
+            top.lost = True
+        else:
+            self.positions[path] = at
+
+    def _value(self, event: yaml.NodeEvent) -> None:
+        path, at = self._path(), _at(event)
+        self._count(path, at)
+        self.positions.setdefault(path, at)
+        if isinstance(event, yaml.AliasEvent):
+            self._alias(event, path, at)
+            return
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
+            self.complain(at, path, f"has the tag {event.tag.removeprefix('tag:yaml.org,2002:')[:60]!r}", "write the value without a tag")
+        if isinstance(event, yaml.CollectionStartEvent):
+            out: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+            self._stack.append(_Open(out, path, event.anchor))
+        elif isinstance(event, yaml.ScalarEvent):
+            plain = event.tag is None and event.implicit[0]
+            self._place(self._scalar(event.value, plain, path, at), path, event.anchor)
+
+    def _place(self, value: Any, path: Path_, anchor: str | None) -> None:
+        if anchor is not None:
+            self._anchors[anchor] = (path, value)
+        if not self._stack:
+            self.root = value
+            return
+        top = self._stack[-1]
+        if isinstance(top.out, list):
+            top.out.append(value)
+            return
+        if top.key is not None and not top.lost:
+            top.out[top.key] = value
+        top.key = None
+
+    def _alias(self, event: yaml.AliasEvent, path: Path_, at: tuple[int, int]) -> None:
+        anchor = event.anchor or ""
+        source, value = self._anchors.get(anchor, ((), None))
+        if anchor not in self._anchors:
+            self.complain(at, path, f"*{anchor} refers to nothing that ends above it", f"define &{anchor} first")
+        self._place(self._copy(value, source, path, at), path, None)
+
+    def _copy(self, value: Any, source: Path_, path: Path_, at: tuple[int, int]) -> Any:
+        """A value again at `path`; its parts keep the position they were written at."""
+        if source in self.written:
+            self.written[path] = self.written[source]
+        parts: list[tuple[str | int, Any]]
+        if isinstance(value, dict):
+            parts = list(value.items())
+        elif isinstance(value, list):
+            parts = list(enumerate(value))
+        else:
+            return value
+        copies = []
+        for step, part in parts:
+            inner, origin = (*path, step), (*source, step)
+            self._count(inner, at)
+            self.positions.setdefault(inner, self.positions.get(origin, at))
+            copies.append((step, self._copy(part, origin, inner, at)))
+        return dict(copies) if isinstance(value, dict) else [copy for _, copy in copies]
+
+    def _count(self, path: Path_, at: tuple[int, int]) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise _TooMuch(Problem(self._file, *at, "", f"has more than {MAX_VALUES} values", "split it, and use fewer aliases"))
+        if len(path) > MAX_DEPTH:
+            raise _TooMuch(Problem(self._file, *at, "", f"is nested more than {MAX_DEPTH} deep", "write it flatter"))
+
+    def _scalar(self, text: str, plain: bool, path: Path_, at: tuple[int, int]) -> Scalar:
+        if "${" in text:
+            self.written[path] = text
+            text = filled(text, self._environ, lambda message, hint: self.complain(at, path, message, hint))
+        value = resolved(text) if plain else text
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            self.complain(at, path, "is too large a number", "write a smaller one")
             return None
-        self.positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
-        return self._scalar(node, path)
-
-    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag != "tag:yaml.org,2002:str":
-                self.complain(key_node, path, f"key {key_node.value!r} must be a string; put it in quotes")
-                continue
-            key = key_node.value
-            if key in out:
-                self.complain(key_node, (*path, key), "is written twice; keep one")
-                continue
-            self.positions[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-            out[key] = self.build(value_node, (*path, key))
-        return out
-
-    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
-        if node.tag == "tag:yaml.org,2002:str":
-            return self._filled_in(node, path)
-        if node.tag not in {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}:
-            self.complain(node, path, f"has the type {node.tag.rpartition(':')[2]!r}, which is not allowed here; put it in quotes")
-            return None
-        try:
-            return self._constructor.construct_object(node)  # type: ignore[no-untyped-call]  # PyYAML's constructor has no types
-        except (yaml.YAMLError, ValueError, OverflowError):
-            self.complain(node, path, f"{str(node.value)[:40]!r} is no usable number")
-            return None
-
-    def _filled_in(self, node: yaml.Node, path: Path_) -> str:
-        text: str = node.value
-
-        def value_of(match: re.Match[str]) -> str:
-            name = match[1]
-            if name not in self._environ:
-                self.complain(node, path, f"the environment variable {name} is not set")
-                return ""
-            return self._environ[name]
-
-        return _VARIABLE.sub(value_of, text) if "${" in text else text
+        return value
 
 
-def validated(model: type[M], located: Located) -> M:
-    """The data as a strict model.
-
-    Raises:
-        ConfigError: with every mistake pydantic finds, each at its line.
-    """
-    try:
-        return model.model_validate(located.data)
-    except ValidationError as error:
-        raise ConfigError([_as_problem(model, located, found) for found in error.errors(include_url=False)]) from None
+def _at(event: yaml.Event) -> tuple[int, int]:
+    mark = event.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
 
 
-def _as_problem(model: type[BaseModel], located: Located, found: Any) -> Problem:
-    path: Path_ = tuple(found["loc"])
-    kind, message = found["type"], found["msg"]
-    if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(path[-1]), _siblings(model, path[:-1]), n=1)
-        message = "unknown key" + (f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(_siblings(model, path[:-1]))}")
-    elif kind == "missing":
-        message = "is missing"
-    elif kind == "value_error":
-        message = message.removeprefix("Value error, ")
-    else:
-        message = f"{message[0].lower()}{message[1:]}, not {_shown(found['input'])}"
-    return located.problem(path, message)
-
-
-def _siblings(model: type[BaseModel], path: Path_) -> list[str]:
-    """The keys that may stand at `path`."""
-    at: Any = model
-    for step in path:
-        if isinstance(step, int) or not (isinstance(at, type) and issubclass(at, BaseModel)):
-            continue
-        field = at.model_fields.get(step)
-        at = next((t for t in _flat(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)), None) if field else None
-    return sorted(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
-
-
-def _flat(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", ())
-    return [annotation] if not arguments else [inner for argument in arguments for inner in _flat(argument)]
-
-
-def _shown(value: object) -> str:
-    """A value for a message; long ones and mappings are not repeated, they might hold what should not be printed."""
-    return repr(value)[:60] if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
+__all__ = ["ConfigError", "Located", "Path_", "Problem", "dotted", "parse_yaml", "read_yaml"]

@@ -1,56 +1,121 @@
-"""`tidegate check` and `tidegate export-schema`: what the configuration says, and what is wrong with it."""
+"""`tidegate check` and `tidegate export-schema`: what the configuration says, what is wrong with it, and its reference."""
 
-import json
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from gateway.settings import ConfigError, Settings, load_settings
+from gateway.secrets import SecretError, read_reference
+from gateway.settings import ConfigError, SecretReference, Settings, read_settings
+from policies.compile import PolicySet
+from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
 from policies.load import load_policies
-from policies.schema import PolicyDocument
+from policies.problems import Problem, listing
+from policies.schema import EVERYONE, PolicyDocument
+
+SETTINGS_SCHEMA: Final = "tidegate.schema.json"
+EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
 def check(config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml")) -> None:
-    """Check the settings and every policy; print a summary, or every mistake with file, line and key."""
-    problems = []
-    pools: list[str] | None = None
-    try:
-        settings = load_settings(config)
-        pools = [pool.name for pool in settings.pools]
-    except ConfigError as error:
-        problems += error.problems
-    if pools is not None:
+    """Check the settings and every policy; print a summary, or every mistake with file, line, key and what to write.
+
+    Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. Nothing is connected to.
+    """
+    reading = read_settings(config)
+    problems = list(reading.problems)
+    policies: PolicySet | None = None
+    if reading.policies_dir is not None and (reading.settings is not None or reading.policies_dir.is_dir()):
         try:
-            policies = load_policies(settings.policies_dir, pools)
+            policies = load_policies(reading.policies_dir, reading.pools)
         except ConfigError as error:
             problems += error.problems
-    if problems:
-        for problem in problems:
-            err.print(str(problem), markup=False, soft_wrap=True)
-        err.print(f"{len(problems)} problem{'s' * (len(problems) > 1)}", markup=False)
+    if problems or reading.settings is None or policies is None:
+        _complain(problems)
         raise typer.Exit(1)
+    _summarise(reading.settings, policies)
+    for note in _missing_secrets(reading.settings):
+        err.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _complain(problems: list[Problem]) -> None:
+    ordered = sorted({_seen_from_here(problem) for problem in problems})
+    err.print(listing(ordered), markup=False, soft_wrap=True)
+    err.print(f"{len(ordered)} problem{'s' * (len(ordered) > 1)}", markup=False)
+
+
+def _seen_from_here(problem: Problem) -> Problem:
+    """The problem with its file as somebody in this folder would write it, so that terminals and editors can jump to it."""
+    file = Path(problem.file)
+    here = Path.cwd()
+    if not file.is_absolute() or not file.is_relative_to(here):
+        return problem
+    return Problem(str(file.relative_to(here)), problem.line, problem.column, problem.path, problem.message, problem.hint)
+
+
+def _summarise(settings: Settings, policies: PolicySet) -> None:
+    scheme = "https" if settings.data.tls else "http"
+    lines = [f"data {scheme}://{settings.data.bind}, admin http://{settings.admin.bind}, workers {settings.workers}"]
     for pool in settings.pools:
-        out.print(f"pool {pool.name}: {pool.model} revision {pool.revision}, {pool.dialect}, {len(pool.backends)} backends", markup=False)
+        count = len(pool.backends)
+        lines.append(f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}, {count} backend{'s' * (count > 1)}")
+        lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
     for policy in policies.policies():
-        who = "every other tenant" if policy.tenant == "*" else f"tenant {policy.tenant}"
-        out.print(f"{who}: {', '.join(sorted(policy.models)) or 'no model'}", markup=False)
-    out.print(f"ok, policies {policies.digest}", markup=False)
+        who = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
+        models = ", ".join(f"{rule.name} -> {rule.pool}" for _, rule in sorted(policy.models.items()))
+        lines.append(f"{who}: {models or 'no model'}")
+    if policies.for_tenant(EVERYONE) is None:
+        lines.append("every other tenant: no policy, so no model")
+    for line in [*lines, f"ok, policies {policies.digest}"]:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _missing_secrets(settings: Settings) -> list[str]:
+    """References that lead nowhere from here. No mistakes of the files: a build machine that checks them has no secrets."""
+    references: dict[str, SecretReference | None] = {"secrets.pepper": settings.secrets.pepper}
+    references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
+    notes = []
+    for path, reference in references.items():
+        try:
+            if reference is not None:
+                read_reference(reference, settings.base_dir, os.environ)
+        except SecretError as error:
+            notes.append(f"{path}: {error}")
+    return notes
 
 
 def schemas() -> dict[str, str]:
-    """The JSON schemas for editors, by file name."""
-    models = {"tidegate.schema.json": Settings, "policy.schema.json": PolicyDocument}
-    return {name: json.dumps(model.model_json_schema(), indent=2, sort_keys=True) + "\n" for name, model in models.items()}
+    """The JSON schemas for editors, text by file name."""
+    return {SETTINGS_SCHEMA: schema_text(Settings), **policy_schemas()}
 
 
-def export_schema(folder: Annotated[Path, typer.Option(help="Where to write them.")] = Path("docs/schema")) -> None:
-    """Write the JSON schemas of the settings and of policies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in schemas().items():
-        (folder / name).write_text(text)
-        out.print(f"wrote {folder / name}", markup=False)
+def reference_sections() -> dict[str, str]:
+    """The generated parts of docs/configuration.md."""
+    return {
+        "settings": field_table(Settings),
+        "policy": field_table(PolicyDocument),
+        "example settings": _fenced((EXAMPLE / "settings-complete.yaml").read_text(encoding="utf-8")),
+        "example policy": _fenced((EXAMPLE / "acme.yaml").read_text(encoding="utf-8")),
+    }
+
+
+def _fenced(text: str) -> str:
+    return f"```yaml\n{text}```\n"
+
+
+def export_schema(
+    folder: Annotated[Path, typer.Option(help="Where the schemas go.")] = Path("docs/schema"),
+    reference: Annotated[Path, typer.Option(help="The page whose tables are made anew, where it exists.")] = Path("docs/configuration.md"),
+) -> None:
+    """Write the JSON schemas of settings and policies, and the tables of the configuration reference."""
+    written = write_schemas(folder, schemas())
+    if reference.is_file():
+        reference.write_text(with_sections(reference.read_text(encoding="utf-8"), reference_sections()), encoding="utf-8")
+        written.append(reference)
+    for file in written:
+        out.print(f"wrote {file}", markup=False, soft_wrap=True)

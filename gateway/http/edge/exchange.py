@@ -65,7 +65,21 @@ _NOBODY: Final = Listener()
 class Exchange:
     """One request with its reply. Created when the head is complete, over when the reply is."""
 
-    __slots__ = ("_body", "_connection", "_head_out", "_waiter", "complete", "finished", "gone", "head", "listener", "refusal", "started", "task", "written")
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_head_out",
+        "_waiter",
+        "complete",
+        "finished",
+        "gone",
+        "head",
+        "listener",
+        "refusal",
+        "started",
+        "task",
+        "written",
+    )
 
     def __init__(self, connection: "EdgeConnection", head: RequestHead) -> None:
         self._connection = connection
@@ -147,7 +161,7 @@ class Exchange:
         self.written += len(body)
         self.started = True
         end = b"connection: close\r\n\r\n" if close else b"\r\n"
-        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.date_line, headers, length, end, body))
+        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.door.date_line, headers, length, end, body))
         self._finish(close=close)
 
     def start(self, headers: bytes) -> None:
@@ -155,7 +169,7 @@ class Exchange:
         connection = self._connection
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         end = b"connection: close\r\n\r\n" if connection.closes_after(self) else b"\r\n"
-        self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.date_line, headers, framing, end)
+        self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.door.date_line, headers, framing, end)
         self.started = True
 
     @property

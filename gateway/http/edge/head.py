@@ -99,3 +99,8 @@ def checked_head(
         raise Fault(Kind.EXPECTATION_FAILED, "The only expectation met here is '100-continue'.")
     path = target.partition(b"?")[0].decode("latin-1")
     return RequestHead(method.decode("ascii"), path, headers, int(length) if length else None, coding is not None, keep_alive)
+
+
+def size_of(headers: dict[bytes, bytes]) -> int:
+    """Bytes of a head's lines."""
+    return sum([len(name) + len(value) + 4 for name, value in headers.items()])

@@ -113,7 +113,9 @@ class ReplyRelay(Listener):
         if kind == wanted or kind.partition(b";")[0].strip().lower() == wanted:
             self._mode = "answer"
         else:
-            self._give_up(Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=_SOON, detail=f"content-type {kind[:64]!r}"))
+            self._give_up(
+                Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=_SOON, detail=f"content-type {kind[:64]!r}")
+            )
 
     def on_data(self, data: bytes) -> None:
         """See `backends.ports.ReplySink`."""
@@ -243,13 +245,20 @@ class ReplyRelay(Listener):
         if last is None:
             limit = self._first_token_s
             if now - self._started_at > limit:
-                return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit:g} s.", detail=f"limit {limit:g} s")
+                return Fault(
+                    Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit:g} s.", detail=f"limit {limit:g} s"
+                )
             return None
         if now - last > limits.token_gap_s:
             return Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
         age = now - (story.first_event_at or now)
         if age > MIN_RATE_AFTER_S and story.events < age * MIN_EVENTS_PER_S:
-            return Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=_SOON, detail=f"{story.events} events in {age:.0f} s")
+            return Fault(
+                Kind.TOKEN_GAP_TIMEOUT,
+                "The engine answered too slowly to go on.",
+                retry=_SOON,
+                detail=f"{story.events} events in {age:.0f} s",
+            )
         return None
 
     def _heartbeat(self, now: float) -> None:

@@ -67,7 +67,7 @@ def _one_stop(value: object, param: str) -> None:
 
 def _structured(value: object, param: str) -> None:
     schema(value, param)
-    for key, inner in value.items():  # type: ignore[attr-defined]
+    for key, inner in value.items():  # type: ignore[attr-defined]  # schema() has checked that it is a dict
         check = _STRUCTURES.get(key)
         if check is not None and inner is not None:
             check(inner, f"{param}.{key}")
@@ -75,10 +75,10 @@ def _structured(value: object, param: str) -> None:
 
 def _response_format(value: object, param: str) -> None:
     schema(value, param)
-    kind = value.get("type")  # type: ignore[attr-defined]
+    kind = value.get("type")  # type: ignore[attr-defined]  # schema() has checked that it is a dict
     if type(kind) is not str:
         refuse_type("a string", kind, f"{param}.type")
-    if kind == "json_schema" and type(inner := value.get("json_schema")) is not dict:  # type: ignore[attr-defined]
+    if kind == "json_schema" and type(inner := value.get("json_schema")) is not dict:  # type: ignore[attr-defined]  # schema() has checked that it is a dict
         refuse_type("an object", inner, f"{param}.json_schema")
 
 

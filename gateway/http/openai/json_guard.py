@@ -108,8 +108,8 @@ def _walk(document: dict[str, object]) -> None:
             for value in values:
                 kind = type(value)
                 if kind is dict or kind is list:
-                    below.append(value)  # type: ignore[arg-type]
-                elif kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
+                    below.append(value)  # type: ignore[arg-type]  # `kind` says that it is one
+                elif kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]  # as above
                     _refuse("it holds an integer of more than 64 bits")
         if not below:
             return

@@ -20,6 +20,7 @@ class Thing(Strict):
     on: bool = False
     kind: Literal["a", "b"] = "a"
     parts: list[Inner] = Field(default=[])
+    few: list[int] = Field(default=[1], min_length=1, max_length=1)
     inner: Inner | None = None
     api_key: Inner | None = None
 
@@ -57,6 +58,8 @@ def test_a_sound_file_is_a_frozen_model():
         ("name: a\nparts: [{}, {ulr: b}]\n", ["a.yaml:2:14: parts[1].ulr: is no known key; did you mean url?"]),
         ("name: a\nrate_s: 5s\n", ["a.yaml:2:1: rate_s: input should be a valid number, not '5s'; write a number without quotes or unit"]),
         ("name: a\non: yes\n", ["a.yaml:2:1: on: input should be a valid boolean, not 'yes'; write true or false"]),
+        ("name: a\nfew: [1, 2]\n", ["a.yaml:2:1: few: has 2 entries; at most 1 can stand here"]),
+        ("name: a\nfew: []\n", ["a.yaml:2:1: few: has 0 entries; at least 1 can stand here"]),
         ("name: a\nkind: c\n", ["a.yaml:2:1: kind: input should be 'a' or 'b', not 'c'"]),
     ],
 )

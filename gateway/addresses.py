@@ -1,0 +1,158 @@
+"""Addresses that may stand in settings: what is listened on, where engines are, who may call. Pure; nothing is resolved.
+
+One parser (`urllib.parse.urlsplit`, the same that `backends.clients.endpoint` uses) and a small alphabet, so that no
+second reader of the same text can come to another host.
+"""
+
+import ipaddress
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+METADATA_NETWORKS: Final = tuple(
+    map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32"))
+)
+"""Link-local ranges, and where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine lives there, so such
+an address is a mistake or an attack."""
+
+METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
+"""Names for the same."""
+
+ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*\.?")
+_NUMBERS: Final = re.compile(r"(0[xX][0-9A-Fa-f]*|[0-9]+)(\.(0[xX][0-9A-Fa-f]*|[0-9]+))*\.?")
+_BIND: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
+_URL: Final = re.compile(r"[A-Za-z0-9._~:/\[\]-]+")
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+_HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+def split_address(bind: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as host and port; the port may be 0.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    found = _BIND.fullmatch(bind)
+    if found is None or int(found[3]) > 65_535:
+        raise ValueError("is no address; write host:port, for instance 127.0.0.1:8080 or [::1]:8080")
+    host = found[1] or found[2]
+    if found[1]:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError("has no IPv6 address between its brackets; write for instance [::1]:8080") from None
+    else:
+        checked_host(host)
+    return host, int(found[3])
+
+
+def checked_host(host: str) -> str:
+    """A host name, an IPv4 address of four decimal numbers or an IPv6 address.
+
+    Raises:
+        ValueError: it is none of them; numbers that only some resolvers read as an address are refused too.
+    """
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError("has no usable IPv6 address; write it in brackets, for instance [2001:db8::1]") from None
+    elif _NUMBERS.fullmatch(host):
+        # 2130706433, 0x7f.1 and 127.1 are 127.0.0.1 to some resolvers: the way around checks like the one below
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ValueError("has no usable IPv4 address; write four decimal numbers, for instance 10.0.0.10") from None
+    elif len(host) > 253 or not _NAME.fullmatch(host):
+        raise ValueError("has no usable host name; write letters, digits, dashes and dots")
+    return host
+
+
+def checked_engine_url(url: str) -> str:
+    """The URL of an engine: `http(s)://host[:port][/prefix]`.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = parts.hostname or ""
+    except ValueError:
+        raise ValueError("has no usable host or port; write http://host:port") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError("is no address of an engine; write http://host:port or https://host:port")
+    if "@" in parts.netloc:
+        raise ValueError("holds credentials; write the pool's api_key as {file: path} or {env: NAME}")
+    if "?" in url or "#" in url:
+        raise ValueError("has a query or a fragment; end it after the path prefix")
+    if not _URL.fullmatch(url):
+        raise ValueError("has characters that readers disagree about; write plain ASCII without spaces, backslashes and escapes")
+    if port == 0 or parts.netloc.endswith(":"):
+        raise ValueError("has no usable port; write 1 to 65535")
+    segments = parts.path.rstrip("/").split("/")[1:]
+    if any(segment in ("", ".", "..") for segment in segments):
+        raise ValueError("has a path with empty or dotted steps; write a plain prefix, for instance /engines/a")
+    if segments and segments[-1] == "v1":
+        raise ValueError("ends in /v1; leave that away, routes are added to it")
+    if "[" in parts.netloc and ":" not in host:
+        raise ValueError("has something else than an IPv6 address in brackets; write for instance http://[2001:db8::1]:8000")
+    _refuse_metadata(checked_host(host))
+    return url
+
+
+def _refuse_metadata(host: str) -> None:
+    if host.lower().rstrip(".") in METADATA_NAMES:
+        raise ValueError("is a cloud-metadata address; no engine lives there, name the engine's own")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or _behind_nat64(address) or address
+    if any(address in network for network in METADATA_NETWORKS):
+        raise ValueError("is a link-local or cloud-metadata address; no engine lives there, name the engine's own")
+
+
+def _behind_nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that 64:ff9b::/96 stands for (RFC 6052)."""
+    return ipaddress.IPv4Address(address.packed[12:]) if address in ipaddress.IPv6Network("64:ff9b::/96") else None
+
+
+def checked_origin(origin: str) -> str:
+    """An origin as browsers send it, or `*`.
+
+    Raises:
+        ValueError: it would never equal one.
+    """
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
+        raise ValueError("is no origin; write scheme://host or scheme://host:port in lower case, without a path, or *")
+    return origin
+
+
+def checked_host_header(host: str) -> str:
+    """A Host header's value: host, and port where callers send one.
+
+    Raises:
+        ValueError: no caller would send it.
+    """
+    if not _HOST_HEADER.fullmatch(host):
+        raise ValueError("is no Host value; write host or host:port")
+    return host
+
+
+def clash(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Whether two listeners would meet on one socket; free ports (0) never do."""
+    if one[1] != other[1] or one[1] == 0:
+        return False
+    hosts = {_plain(one[0]), _plain(other[0])}
+    return len(hosts) == 1 or bool(hosts & ANY_HOST)
+
+
+def _plain(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return "127.0.0.1" if host.lower() == "localhost" else host.lower()

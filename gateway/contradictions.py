@@ -1,0 +1,161 @@
+"""What no single field of `tidegate.yaml` can see: names given twice, ports that meet, files that are not there.
+
+Looks at what was written, valid or not, so that one mistake never hides another. Reads the file system, never the network.
+"""
+
+import importlib.util
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from gateway.addresses import clash, split_address
+from policies.located_yaml import Located
+from policies.problems import Path_, Problem
+
+_PASSWORD: Final = re.compile(r"^[^:/]+://[^/@]*?:([^@/]*)@|[?&]password=([^&]*)")
+_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
+
+
+class Written:
+    """A settings file as written, with defaults where nothing was; any type of value may stand anywhere."""
+
+    def __init__(self, located: Located, defaults: Mapping[str, Any]) -> None:
+        self.located = located
+        self._defaults = defaults
+
+    def value(self, *path: str | int) -> Any:
+        """What stands at `path`, else its default, else None."""
+        if path in self.located.positions:
+            return self.located.value(*path)
+        at: Any = self._defaults
+        for step in path:
+            at = at.get(step) if isinstance(at, Mapping) else None
+        return at
+
+    def text(self, *path: str | int) -> str:
+        """The same when it is text, else nothing."""
+        value = self.value(*path)
+        return value if isinstance(value, str) else ""
+
+    def number(self, *path: str | int) -> float | None:
+        """The same when it is a number."""
+        value = self.value(*path)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def count(self, *path: str | int) -> int:
+        """How many values the list at `path` has; 0 when it is none."""
+        value = self.value(*path)
+        return len(value) if isinstance(value, list) else 0
+
+    def pool_names(self) -> tuple[str, ...] | None:
+        """The pools there are, or None when one of them has no name that could be told."""
+        names = tuple(self.text("pools", i, "name") for i in range(self.count("pools")))
+        return names if names and all(names) else None
+
+
+def contradictions(written: Written, folder: Path) -> list[Problem]:
+    """Every problem between fields, and between fields and the machine; relative paths start at `folder`."""
+    checks = (_listeners, _callers, _store, _engines, _fleet)
+    found = [problem for check in checks for problem in check(written)]
+    return found + [problem for look in (_policies, _tls, _database) for problem in look(written, folder)]
+
+
+def _listeners(written: Written) -> Iterator[Problem]:
+    data, admin = written.text("data", "bind"), written.text("admin", "bind")
+    try:
+        meet = clash(split_address(data), split_address(admin))
+    except ValueError:
+        return  # the field itself says so
+    if meet:
+        at: Path_ = ("admin", "bind") if ("admin", "bind") in written.located.positions else ("data", "bind")
+        yield written.located.problem(
+            at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
+        )
+
+
+def _callers(written: Written) -> Iterator[Problem]:
+    origins = written.value("data", "cors_origins")
+    if isinstance(origins, list) and "*" in origins and len(origins) > 1:
+        yield written.located.problem(
+            ("data", "cors_origins"), '"*" allows every origin, so the others mean nothing', 'write ["*"] or remove "*"'
+        )
+
+
+def _store(written: Written) -> Iterator[Problem]:
+    located, at = written.located, ("stores", "sql")
+    url = written.text(*at)
+    found = _PASSWORD.search(located.written.get(at, url))
+    if found and _VARIABLE.sub("", found[1] or found[2] or ""):
+        yield located.problem(at, "holds a password", "write ${NAME} in its place and set that environment variable")
+    pepper = written.value("secrets", "pepper")
+    if url.startswith("postgresql:") and (pepper is None or (isinstance(pepper, dict) and not any(pepper.values()))):
+        hint = "write pepper: {file: path} or {env: NAME}, the same for every gateway"
+        yield located.problem(("secrets", "pepper"), "is needed with a shared database, so that every gateway reads the same keys", hint)
+
+
+def _engines(written: Written) -> Iterator[Problem]:
+    base, cap = written.number("engines", "first_token_base_s"), written.number("engines", "first_token_cap_s")
+    if base is not None and cap is not None and cap < base:
+        at: Path_ = ("engines", "first_token_cap_s")
+        yield written.located.problem(at, f"is {cap:g} s, below first_token_base_s ({base:g} s)", "raise it or lower the base")
+    if written.value("engines", "client") == "aiohttp" and importlib.util.find_spec("aiohttp") is None:
+        at = ("engines", "client")
+        yield written.located.problem(at, "is aiohttp, which is not installed", "pip install 'tidegate[aiohttp]', or write relay")
+
+
+def _fleet(written: Written) -> Iterator[Problem]:
+    located = written.located
+    names: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        name = written.text("pools", i, "name")
+        if name and name in names:
+            yield located.problem(("pools", i, "name"), f"{name!r} is the name of {names[name]} already", "give each pool its own")
+        names.setdefault(name, f"pools[{i}]")
+        for j in range(written.count("pools", i, "backends")):
+            backend = written.text("pools", i, "backends", j, "id")
+            if backend and backend in ids:
+                at: Path_ = ("pools", i, "backends", j, "id")
+                yield located.problem(at, f"{backend!r} is the id of {ids[backend]} already", "ids are unique in the whole fleet")
+            ids.setdefault(backend, f"pools[{i}].backends[{j}]")
+
+
+def _policies(written: Written, folder: Path) -> Iterator[Problem]:
+    policies = written.text("policies")
+    if policies and not (folder / policies).is_dir():
+        yield written.located.problem(
+            ("policies",), f"there is no folder {policies!r} beside the settings file", "create it with one policy"
+        )
+
+
+def _tls(written: Written, folder: Path) -> Iterator[Problem]:
+    found = []
+    files = {key: written.text("data", "tls", key) for key in ("certificate", "private_key")}
+    for key, file in files.items():
+        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            found.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if all(files.values()) and not found:
+        try:
+            # an empty password, because OpenSSL would ask the terminal for one otherwise
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                folder / files["certificate"], folder / files["private_key"], password=""
+            )
+        except (ssl.SSLError, OSError, ValueError):
+            message = "the certificate and its private key cannot be used together"
+            found.append(written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted"))
+    yield from found
+
+
+def _database(written: Written, folder: Path) -> Iterator[Problem]:
+    try:
+        url = make_url(written.text("stores", "sql"))
+    except (ArgumentError, ValueError):
+        return  # the field itself says so
+    if url.drivername == "sqlite" and url.database and not (folder / url.database).parent.is_dir():
+        yield written.located.problem(("stores", "sql"), "its folder does not exist", "create it, or name another file")

@@ -1,0 +1,145 @@
+"""JSON schemas and reference tables from the models, so that editors and readers see what the loader checks.
+
+Works for any strict model; which ones there are besides the policy document is for callers to know.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from policies.schema import PolicyDocument
+
+REGENERATE: Final = "tidegate export-schema"
+"""What to run when the written files and the models differ."""
+
+POLICY_SCHEMA: Final = "policy.schema.json"
+
+UNITS: Final = {
+    "_bytes_per_s": "bytes/s",
+    "_tokens_per_s": "tokens/s",
+    "_bytes": "bytes",
+    "_tokens": "tokens",
+    "_s": "seconds",
+}
+"""Unit by the ending of a field's name; the first ending that fits counts."""
+
+
+def schema_text(model: type[BaseModel]) -> str:
+    """The model's JSON schema (draft 2020-12) as the text of a file."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema()
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
+
+
+def policy_schemas() -> dict[str, str]:
+    """The schemas of this package, text by file name."""
+    return {POLICY_SCHEMA: schema_text(PolicyDocument)}
+
+
+def write_schemas(folder: Path, schemas: Mapping[str, str]) -> list[Path]:
+    """Write each schema into `folder`, which is made; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in schemas]
+
+
+def field_table(model: type[BaseModel]) -> str:
+    """Every field that holds a value, as a Markdown table: name, type, default, unit, meaning."""
+    schema = model.model_json_schema()
+    rows = ["| field | type | default | unit | meaning |", "|---|---|---|---|---|"]
+    for path, field, required in _fields(schema, schema.get("$defs", {}), ""):
+        cells = (f"`{path}`", _type(field), _default(field, required), _unit(path), field.get("description", ""))
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def with_sections(text: str, sections: Mapping[str, str]) -> str:
+    """A page with what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` replaced.
+
+    Raises:
+        ValueError: a section has no such pair of lines.
+    """
+    for name, content in sections.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"the page has no lines {begin.strip()} and {end}")
+        text = f"{before}{begin}{content}{end}{after}"
+    return text
+
+
+def _fields(schema: Any, defs: Any, prefix: str) -> Iterator[tuple[str, Any, bool]]:
+    """(path, JSON schema, required) of each leaf, in the order of the model."""
+    for name, field in schema["properties"].items():
+        path = f"{prefix}{name}"
+        inner, suffix = _inner(field, defs)
+        if inner is None or _nullable(field):
+            yield path, field | ({} if inner is None else {"type": "mapping"}), name in schema.get("required", ())
+        if inner is not None:
+            yield from _fields(inner, defs, f"{path}{suffix}.")
+
+
+def _inner(field: Any, defs: Any) -> tuple[Any, str]:
+    """The model that a field holds, or a list of which it holds, and what its path gets appended."""
+    for option in (field, *field.get("anyOf", ())):
+        if "$ref" in option:
+            return defs[option["$ref"].rpartition("/")[2]], ""
+        if "$ref" in option.get("items", ()):
+            return defs[option["items"]["$ref"].rpartition("/")[2]], "[]"
+    return None, ""
+
+
+def _nullable(field: Any) -> bool:
+    return any(option.get("type") == "null" for option in field.get("anyOf", ()))
+
+
+_TYPES: Final = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "mapping": "mapping"}
+
+
+def _type(field: Any) -> str:
+    if "enum" in field:
+        return " | ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    if field.get("type") == "array":
+        return f"list of {_type(field['items'])}"
+    if "anyOf" in field and "type" not in field:
+        return _type(next(option for option in field["anyOf"] if option.get("type") != "null"))
+    return _TYPES[field["type"]] + _bounds(field)
+
+
+def _bounds(field: Any) -> str:
+    low, high = field.get("minimum"), field.get("maximum")
+    above = field.get("exclusiveMinimum")
+    parts = []
+    if above is not None:
+        parts.append(f"above {_number(above)}")
+    if low is not None and high is not None:
+        return f", {_number(low)} to {_number(high)}"
+    if low is not None:
+        parts.append(f"at least {_number(low)}")
+    if high is not None:
+        parts.append(f"at most {_number(high)}")
+    return f", {', '.join(parts)}" if parts else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+
+
+def _default(field: Any, required: bool) -> str:
+    return "required" if required else f"`{json.dumps(field.get('default'))}`"
+
+
+def _unit(path: str) -> str:
+    return next((unit for ending, unit in UNITS.items() if path.endswith(ending)), "")
+
+
+if __name__ == "__main__":
+    for written in write_schemas(Path("docs/schema"), policy_schemas()):
+        sys.stdout.write(f"wrote {written}\n")

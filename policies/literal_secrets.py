@@ -1,0 +1,104 @@
+"""Finds secrets that were written into configuration instead of being referred to.
+
+A settings file ends up in repositories, tickets and backups; so what looks like a key is refused, wherever it stands.
+Two tests: prefixes that issuers give their keys, and runs of characters too random to be a name. Pure.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from policies.located_yaml import Located
+from policies.problems import Path_, Problem
+
+HINT: Final = "keep it in a file or the environment and write {file: path} or {env: NAME}"
+
+MIN_RUN_CHARS: Final = 24
+"""Shortest run judged by its entropy. 128-bit secrets have 22 characters in base64 and 32 in hexadecimal, most keys 32 and
+more; below 24 the generated parts of host and file names begin."""
+
+MIN_ENTROPY_BITS: Final = 3.7
+"""Shannon entropy per character of such a run. 24 random letters and digits have 4.2 on average and 3.6 at least (5,000 drawn);
+words joined with numbers can reach 3.8, which is why keys that hold names are exempt."""
+
+MIN_HEX_ENTROPY_BITS: Final = 3.0
+"""The same for 32 hexadecimal digits and more: random ones have 3.6 on average and 2.9 at least, deadbeef repeated has 2.2."""
+
+_SECRET_KEY: Final = re.compile(r"(api_?key|secret|pepper|password|passwd|token|credential|private_key)s?", re.IGNORECASE)
+
+_ISSUED: Final = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      gw_[a-z0-9]{1,16}_[0-9A-Za-z]{10}_[0-9A-Za-z]{20,}  # ours
+    | sk-[A-Za-z0-9_-]{16,}                        # OpenAI, Anthropic and who follows them
+    | (?:sk|rk)_(?:live|test)_[0-9A-Za-z]{16,}     # Stripe
+    | hf_[A-Za-z0-9]{20,}                          # Hugging Face
+    | gh[opsur]_[A-Za-z0-9]{20,}                   # GitHub
+    | github_pat_[A-Za-z0-9_]{20,}
+    | glpat-[A-Za-z0-9_-]{16,}                     # GitLab
+    | xox[abeoprs]-[A-Za-z0-9-]{10,}               # Slack
+    | A(?:KIA|SIA)[A-Z0-9]{16}                     # AWS
+    | AIza[A-Za-z0-9_-]{30,}                       # Google
+    | nvapi-[A-Za-z0-9_-]{20,}                     # NVIDIA
+    | eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.  # a signed token
+    )|-----BEGIN\ [A-Z ]*PRIVATE\ KEY-----""",
+    re.VERBOSE,
+)
+_RUN: Final = re.compile(rf"[A-Za-z0-9+/=_-]{{{MIN_RUN_CHARS},}}")
+_HEX: Final = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
+
+NAMES: Final = frozenset({"name", "id", "model", "pool", "tenant", "revision", "file", "certificate", "private_key", "policies", "sql"})
+"""Keys whose values may look random, since they are names, commits, digests and paths; only the first test applies to them.
+A password in `sql` is looked for where URLs are read."""
+
+
+def names_a_secret(path: Path_) -> bool:
+    """Whether a key of `path` says that what stands there is secret, so that its value must not be shown."""
+    return any(isinstance(step, str) and _SECRET_KEY.search(step) for step in path)
+
+
+def literal_secrets(located: Located) -> list[Problem]:
+    """A problem for each value that is a secret, as written: what variables stand for is where secrets belong."""
+    return [
+        located.problem(path, "holds a secret itself", HINT)
+        for path, text in _texts(located.data, ())
+        if looks_secret(_VARIABLE.sub(" ", located.written.get(path, text)), may_be_random=_is_name(path))
+    ]
+
+
+def looks_secret(text: str, *, may_be_random: bool = False) -> bool:
+    """Whether a text holds an issued key, or, unless it may, a run of characters that nobody would choose."""
+    if _ISSUED.search(text):
+        return True
+    return not may_be_random and any(_is_random(run) for run in _RUN.findall(text))
+
+
+def _is_random(run: str) -> bool:
+    if _HEX.fullmatch(run):
+        return _entropy_bits(run) >= MIN_HEX_ENTROPY_BITS
+    classes = sum(bool(re.search(pattern, run)) for pattern in ("[a-z]", "[A-Z]", "[0-9]"))
+    # paths and joined words are full of separators; base64 has one of its two in 32 characters
+    separators = sum(map(run.count, "/_-"))
+    return classes == 3 and separators <= len(run) // 8 and _entropy_bits(run) >= MIN_ENTROPY_BITS
+
+
+def _entropy_bits(run: str) -> float:
+    """Shannon entropy per character: -sum p log2 p over the characters' shares of the run."""
+    return -sum(n / len(run) * math.log2(n / len(run)) for n in Counter(run).values())
+
+
+def _is_name(path: Path_) -> bool:
+    return bool(path) and path[-1] in NAMES
+
+
+def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _texts(part, (*path, key))
+    elif isinstance(value, list):
+        for i, part in enumerate(value):
+            yield from _texts(part, (*path, i))

@@ -1,0 +1,55 @@
+"""Mistakes in files that people write: where, what, and what to write instead. Knows no format and no meaning."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+MAX_SHOWN: Final = 100
+"""Problems printed; a file with more was not meant to be ours."""
+
+Path_ = tuple[str | int, ...]
+"""Keys and list indices from the top of a file to a value in it."""
+
+_WORD: Final = re.compile(r"[\w-]{1,64}")
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """One mistake. Line and column count from 1; `message` says what is wrong, `hint` what to write or do instead."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.file}:{self.line}:{self.column}", *([self.path] if self.path else []), self.message]
+        return ": ".join(parts) + (f"; {self.hint}" if self.hint else "")
+
+
+class ConfigError(Exception):
+    """A file, or several, that cannot be used; `problems` has every mistake found, in order."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        super().__init__(listing(self.problems))
+
+
+def listing(problems: Sequence[Problem]) -> str:
+    """Problems as lines, the first `MAX_SHOWN` of them."""
+    lines = [str(problem) for problem in problems[:MAX_SHOWN]]
+    return "\n".join([*lines, *([f"… and {len(problems) - MAX_SHOWN} more"] if len(problems) > MAX_SHOWN else [])])
+
+
+def dotted(path: Path_) -> str:
+    """`("pools", 0, "model")` as `pools[0].model`; keys that are no plain words are quoted."""
+    out = ""
+    for step in path:
+        if isinstance(step, str) and _WORD.fullmatch(step):
+            out += f".{step}" if out else step
+        else:
+            out += f"[{ascii(step)[:64]}]"
+    return out
