@@ -29,7 +29,17 @@ MAX_RETRIES: Final = 1
 LATE_SHARE: Final = 0.5
 """No retry once this share of the first-token deadline is spent; the second engine would only time out too."""
 
-ELSEWHERE: Final = frozenset({Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY, Kind.ENGINE_BUSY, Kind.ENGINE_ERROR, Kind.INVALID_REPLY, Kind.ENGINE_ABORTED, Kind.BROKEN_STREAM})
+ELSEWHERE: Final = frozenset(
+    {
+        Kind.CONNECT_FAILED,
+        Kind.RESET_BEFORE_REPLY,
+        Kind.ENGINE_BUSY,
+        Kind.ENGINE_ERROR,
+        Kind.INVALID_REPLY,
+        Kind.ENGINE_ABORTED,
+        Kind.BROKEN_STREAM,
+    }
+)
 """Kinds of failure that another backend may not have. First-token time-outs are not among them: see `LATE_SHARE`."""
 
 

@@ -38,7 +38,14 @@ class EventSplitter:
             EventTooLarge: an event, finished or not, is over `MAX_EVENT_BYTES`.
         """
         # what engines send nearly always: whole events, one `data: ` line each
-        if not self._tail and not self._at_start and data.endswith(b"\n\n") and b"\r" not in data and not self._skip_lf and len(data) <= MAX_EVENT_BYTES:
+        if (
+            not self._tail
+            and not self._at_start
+            and data.endswith(b"\n\n")
+            and b"\r" not in data
+            and not self._skip_lf
+            and len(data) <= MAX_EVENT_BYTES
+        ):
             if data.find(b"\n") == len(data) - 2 and data.startswith(b"data: "):
                 return [data[6:-2]]
             return [p for block in data[:-2].split(b"\n\n") if (p := payload_of(block)) is not None]

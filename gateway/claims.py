@@ -54,9 +54,7 @@ def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise CannotStart(
-            f"{what}: cannot bind {host}:{port} ({error.strerror}); stop the process that has it or change {key}"
-        ) from None
+        raise CannotStart(f"{what}: cannot bind {host}:{port} ({error.strerror}); stop the process that has it or change {key}") from None
     return sock
 
 
@@ -71,9 +69,7 @@ def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.stat()
         if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
-            raise CannotStart(
-                f"run directory {path}: others may write to it; run `chmod 700 {path}` as its owner or choose another"
-            )
+            raise CannotStart(f"run directory {path}: others may write to it; run `chmod 700 {path}` as its owner or choose another")
         worker_socket(path, 999, 2**22)  # 2**22: the largest pid of Linux
     except (OSError, ValueError) as error:
         raise CannotStart(str(error)) from None
@@ -83,9 +79,7 @@ def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
             # A record lock, which children do not inherit: draining ones must not keep a successor out.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise CannotStart(
-                f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir"
-            ) from None
+            raise CannotStart(f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir") from None
         _tidy(path)
         try:
             yield path

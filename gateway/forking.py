@@ -182,7 +182,7 @@ def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) ->
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a forked child must never run on into its parent's code
         traceback.print_exc()
     finally:
         with suppress(OSError, ValueError):

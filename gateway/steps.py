@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import msgspec
-
 from backends.attempt import may_retry
 from backends.dialects import body_for
 from backends.ports import Call
@@ -134,6 +132,7 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     first_dispatch = deps.clock()
     story.dispatched_at = first_dispatch
     budget, candidates = deps.budget, route.backends
+    fault: Fault | None = None
     for retries, backend in enumerate(candidates):
         try:
             fault = await _attempt(backend, ask, call, pool, first_token_s, exchange, story, deps)
@@ -149,6 +148,7 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
             break
         budget.retry()
         story.failed += (backend.id,)
+    assert fault is not None  # `choose` leaves no empty route
     if retries and fault.kind is not Kind.ENGINE_BUSY:
         fault.retry = NEVER  # our own retry failed as well, so the caller's would only add to the trouble
     raise fault

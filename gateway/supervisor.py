@@ -182,7 +182,9 @@ class _Supervisor:
             self._announced = True
             data, admin = self._ports
             publish(self._home, "ready.json", Ready(data, admin, os.getpid()))
-            where = f"data {self._plan.data_scheme}://{_host(self._plan.data_host)}:{data} admin http://{_host(self._plan.admin_host)}:{admin}"
+            where = (
+                f"data {self._plan.data_scheme}://{_host(self._plan.data_host)}:{data} admin http://{_host(self._plan.admin_host)}:{admin}"
+            )
             with contextlib.suppress(OSError):  # nobody reads it
                 print(f"tidegate ready: {where} workers {self._plan.workers}", file=self._out, flush=True)
 
@@ -225,9 +227,7 @@ class _Supervisor:
     def _enforce(self, now: float) -> None:
         for child, slot in list(self._children.values()):
             if child.ready_by is not None and child.ready_by <= now:
-                log.error(
-                    "%s: the replacement was not ready within %g s; the old process stays", slot.name, self._plan.ready_within_s
-                )
+                log.error("%s: the replacement was not ready within %g s; the old process stays", slot.name, self._plan.ready_within_s)
                 self._give_up_roll(slot)
                 self._retire(child, now)
             if child.kill_at is not None and child.kill_at <= now:

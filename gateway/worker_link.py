@@ -85,9 +85,7 @@ def worker_socket(run_dir: Path, index: int, pid: int) -> Path:
     """Where worker `index` of process `pid` answers. Raises ValueError when the run directory's path is too long."""
     path = run_dir / f"worker-{index}-{pid}.sock"
     if len(os.fsencode(path)) > UNIX_PATH_BYTES:
-        raise ValueError(
-            f"run directory {run_dir}: its path is too long for a unix socket ({UNIX_PATH_BYTES} bytes); choose a shorter one"
-        )
+        raise ValueError(f"run directory {run_dir}: its path is too long for a unix socket ({UNIX_PATH_BYTES} bytes); choose a shorter one")
     return path
 
 
@@ -233,11 +231,7 @@ def not_ready(seen: Sequence[WorkerSnapshot], workers: int, known: Supervision |
 
     During a rolling restart two processes hold one index; it is ready while either is.
     """
-    ends = (
-        {slot.name: f" (ended {slot.streak} times lately: {slot.last_end})" for slot in known.slots if slot.streak}
-        if known
-        else {}
-    )
+    ends = {slot.name: f" (ended {slot.streak} times lately: {slot.last_end})" for slot in known.slots if slot.streak} if known else {}
     reasons = []
     for index in range(workers):
         mine = [worker for worker in seen if worker.index == index]

@@ -26,7 +26,10 @@ words joined with numbers can reach 3.8, which is why keys that hold names are e
 MIN_HEX_ENTROPY_BITS: Final = 3.0
 """The same for 32 hexadecimal digits and more: random ones have 3.6 on average and 2.9 at least, deadbeef repeated has 2.2."""
 
-_SECRET_KEY: Final = re.compile(r"(api_?key|secret|pepper|password|passwd|token|credential|private_key)s?", re.IGNORECASE)
+_SECRET_KEY: Final = re.compile(
+    r"(?:.*_)?(?:api_?key|key|secrets?|pepper|password|passwd|credentials?)|(?:(?:api|auth|access|bearer)_)?token", re.IGNORECASE
+)
+"""Whole keys, because `max_output_tokens` and `first_token_cap_s` are none."""
 
 _ISSUED: Final = re.compile(
     r"""(?<![A-Za-z0-9])(?:
@@ -56,7 +59,7 @@ A password in `sql` is looked for where URLs are read."""
 
 def names_a_secret(path: Path_) -> bool:
     """Whether a key of `path` says that what stands there is secret, so that its value must not be shown."""
-    return any(isinstance(step, str) and _SECRET_KEY.search(step) for step in path)
+    return any(isinstance(step, str) and _SECRET_KEY.fullmatch(step) for step in path)
 
 
 def literal_secrets(located: Located) -> list[Problem]:

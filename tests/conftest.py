@@ -9,6 +9,7 @@ import uvloop
 KNOWN = {"R": 62, "ROUTERS-": 33, "GATEWAYS-": 26}
 """Families of numbered requirements and how many each has."""
 
+
 def pytest_asyncio_loop_factories() -> dict[str, object]:
     """The loop that serves is the loop that is tested."""
     return {"uvloop": uvloop.new_event_loop}
@@ -17,9 +18,11 @@ def pytest_asyncio_loop_factories() -> dict[str, object]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--requirements", action="store_true", help="print which numbered requirements have a passing test")
 
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
     config.pluginmanager.register(_Book(config), "requirements-book")
+
 
 def requirement_ids(item: pytest.Item) -> list[str]:
     """The requirement ids of a test; raises UsageError for one that does not exist."""
@@ -31,6 +34,7 @@ def requirement_ids(item: pytest.Item) -> list[str]:
                 raise pytest.UsageError(f"{item.nodeid}: there is no requirement {given!r}")
             ids.append(given)
     return ids
+
 
 class _Book:
     def __init__(self, config: pytest.Config) -> None:
@@ -60,7 +64,7 @@ class _Book:
             state = f"{self._passed[requirement]} passed" + (f", {self._failed[requirement]} FAILED" if self._failed[requirement] else "")
             terminalreporter.write_line(f"{requirement:<12} {state:<20} {'; '.join(self._figures[requirement])}")
 
+
 def _order(requirement: str) -> tuple[str, int]:
     family, number = re.fullmatch(r"(\D+)(\d+)", requirement).groups()  # type: ignore[union-attr]  # checked at collection
     return family, int(number)
-

@@ -46,7 +46,9 @@ class Gateway:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, tenant: str = "acme", **options: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=20, trust_env=False, **options)
+        return httpx.AsyncClient(
+            base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=20, trust_env=False, **options
+        )
 
     async def recorded(self, count: int) -> list[Record]:
         """Wait until this many requests are closed."""
@@ -100,7 +102,9 @@ async def gateway(
         hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
         door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, hosts=hosts)
         server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
-        made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
+        made = Gateway(
+            server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects
+        )
         tasks = [asyncio.create_task(_sweep(deps, door))]
         if poll:
             tasks.append(asyncio.create_task(watch.run()))

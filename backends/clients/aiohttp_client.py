@@ -58,7 +58,9 @@ class AiohttpUpstream:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._target.idle_s, socket_factory=_socket, ttl_dns_cache=5)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._target.connect_timeout_s, connect=None)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            )
         return self._session
 
     async def _pump(self, call: Call, flight: "AiohttpFlight") -> None:

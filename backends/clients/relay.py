@@ -5,6 +5,7 @@ Measured against two libraries in `docs/decisions/0001-own-relay.md`.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from typing import Final, cast
@@ -96,10 +97,8 @@ class RelayUpstream:
     def lost(self, connection: "_Connection") -> None:
         """A connection is gone."""
         self._open.discard(connection)
-        try:
+        with contextlib.suppress(ValueError):  # it was busy, or popped already
             self._idle.remove(connection)
-        except ValueError:
-            pass  # it was busy, or popped already
 
     def now(self) -> float:
         """Monotonic seconds."""

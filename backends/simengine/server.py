@@ -1,6 +1,7 @@
 """The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop."""
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -278,10 +279,8 @@ def run(settings: SimSettings) -> None:
         async with SimEngine(settings) as engine:
             print(f"simengine listening on {engine.url}", flush=True)
             await stop.wait()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(engine.drained(), 30)
-            except TimeoutError:
-                pass
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())

@@ -42,7 +42,9 @@ class Engine:
 
 
 def demo(
-    engine: Annotated[Literal["sim", "smollm2"], typer.Option(help="sim: three simulated engines; smollm2: two real ones (llama.cpp).")] = "sim",
+    engine: Annotated[
+        Literal["sim", "smollm2"], typer.Option(help="sim: three simulated engines; smollm2: two real ones (llama.cpp).")
+    ] = "sim",
     once: Annotated[bool, typer.Option("--once", help="Exit after the first answer.")] = False,
     port: Annotated[int, typer.Option(help="Data port; 0 picks a free one. The admin port is the next one.")] = 8080,
 ) -> None:
@@ -248,5 +250,3 @@ def _free_port() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-

@@ -18,7 +18,9 @@ console = Console(stderr=True, highlight=False)
 
 def serve(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml"),
-    run_dir: Annotated[Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")
+    ] = None,
 ) -> None:
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts workers one by one."""
     try:

@@ -150,9 +150,7 @@ async def _serve(seat: Seat, version: str, workers: int) -> None:
     async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
         return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
 
-    app = create_admin_app(
-        ask, version=version, workers=workers, draining=draining.is_set, supervised=lambda: supervision(seat.run_dir)
-    )
+    app = create_admin_app(ask, version=version, workers=workers, draining=draining.is_set, supervised=lambda: supervision(seat.run_dir))
     config = uvicorn.Config(
         app,
         http="httptools",

@@ -104,9 +104,7 @@ def line_of(record: Record) -> bytes:
 
 def _flat(record: Record) -> Line:
     usage, ttft_s, decode_s = record.usage, record.ttft_s, record.decode_s
-    tokens = (
-        () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    )
+    tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
     return Line(
         record.at_unix,
         record.request_id,

@@ -165,9 +165,7 @@ class Metrics:
             self._observe_gaps(record.gaps, record.decode_s, usage.completion_tokens, inter_token, tpot)
 
     @staticmethod
-    def _observe_gaps(
-        gaps: tuple[int, ...], decode_s: float, completion_tokens: int, inter_token: list[float], tpot: list[float]
-    ) -> None:
+    def _observe_gaps(gaps: tuple[int, ...], decode_s: float, completion_tokens: int, inter_token: list[float], tpot: list[float]) -> None:
         for at, count in enumerate(gaps):
             if count:
                 inter_token[at] += count

@@ -388,4 +388,3 @@ async def test_close_ends_everything_without_callbacks(ways: Ways) -> None:
         async with asyncio.timeout(WITHIN_S):
             await server.peers[0].eof.wait()
         assert sink.calls == []
-

@@ -11,15 +11,18 @@ from tests.gateway_harness import Gateway, chat, gateway, stream
 SIM = SimSettings(models=("sim",), speed=2000)
 
 DANGEROUS = [
-    "/", "/v1", "/v1/", "/metrics", "/health", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load", "/version", "/ping",
-    "/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/collective_rpc", "/update_weights", "/server_info",
-    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/kv_event_sources", "/inference/v1/generate", "/abort_requests", "/get_server_info",
-    "/flush_cache", "/generate", "/start_profile", "/stop_profile", "/v1/loads", "/slots", "/props", "/completion", "/infill", "/apply-template",
-    "/v1/chat/completions/", "/v1/chat/completions/render", "/v1/chat/completions%2f", "/v1/chat%2fcompletions", "//v1/chat/completions",
-    "/v1//chat/completions", "/v1/./chat/completions", "/v1/../metrics", "/v1/chat/completions/../../../metrics", "/V1/chat/completions",
-    "/v1/chat/completions;x=1", "/v1/chat/completions%00", "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions",
-    "/v1/chat/completions%20", "/v1/chat/completions.json", "/v1/responses", "/v1/files", "/v1/batches", "/v1/messages", "/v1/rerank",
-    "/v1/audio/speech", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults", "/sim/state",
+    "/", "/v1", "/v1/", "/metrics", "/health", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load",
+    "/version", "/ping", "/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache",
+    "/collective_rpc", "/update_weights", "/server_info", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+    "/kv_event_sources", "/inference/v1/generate", "/abort_requests", "/get_server_info", "/flush_cache", "/generate",
+    "/start_profile", "/stop_profile", "/v1/loads", "/slots", "/props", "/completion", "/infill", "/apply-template",
+    "/v1/chat/completions/", "/v1/chat/completions/render", "/v1/chat/completions%2f", "/v1/chat%2fcompletions",
+    "//v1/chat/completions", "/v1//chat/completions", "/v1/./chat/completions", "/v1/../metrics",
+    "/v1/chat/completions/../../../metrics", "/V1/chat/completions", "/v1/chat/completions;x=1", "/v1/chat/completions%00",
+    "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions", "/v1/chat/completions%20",
+    "/v1/chat/completions.json", "/v1/responses", "/v1/files", "/v1/batches", "/v1/messages", "/v1/rerank",
+    "/v1/audio/speech", "/v1/images/generations", "/admin", "/key/generate", "/config/update", "/.env", "/sim/faults",
+    "/sim/state",
 ]  # fmt: skip
 
 
@@ -67,7 +70,11 @@ async def test_wrong_methods_name_the_right_ones() -> None:
 async def test_cross_origin_calls_only_from_allowed_origins() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, data={"cors_origins": ["https://app.example"]}) as running:
         async with running.client() as client:
-            asked = {"origin": "https://app.example", "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+            asked = {
+                "origin": "https://app.example",
+                "access-control-request-method": "POST",
+                "access-control-request-headers": "authorization",
+            }
             preflight = await client.options("/v1/chat/completions", headers=asked)
             assert preflight.status_code == 204
             assert preflight.headers["access-control-allow-origin"] == "https://app.example"
@@ -187,11 +194,25 @@ async def test_the_public_name_stands_in_replies_where_engines_use_another() -> 
 @pytest.mark.req("R57", "R29")
 async def test_refused_documents_never_reach_an_engine() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
-        for body in (b"", b"{", b"[]", b'{"model":"sim","model":"x","messages":[]}', b'{"model":"sim","messages":[],"n":NaN}', b"[" * 100_000):
+        for body in (
+            b"",
+            b"{",
+            b"[]",
+            b'{"model":"sim","model":"x","messages":[]}',
+            b'{"model":"sim","messages":[],"n":NaN}',
+            b"[" * 100_000,
+        ):
             reply = await client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
             assert reply.status_code == 400
             assert reply.json()["error"]["type"] == "invalid_request_error"
-        for fields in ({"n": 17}, {"chat_template": "{{ x }}"}, {"top_logprobs": 21}, {"stop": ["x"] * 17}, {"stream_options": {}}, {"messages": []}):
+        for fields in (
+            {"n": 17},
+            {"chat_template": "{{ x }}"},
+            {"top_logprobs": 21},
+            {"stop": ["x"] * 17},
+            {"stream_options": {}},
+            {"messages": []},
+        ):
             reply = await client.post("/v1/chat/completions", json=chat() | fields)
             assert (reply.status_code, reply.json()["error"]["param"]) == (400, next(iter(fields))), fields
         reply = await client.post("/v1/chat/completions", content=b"x", headers={"content-type": "text/plain"})
@@ -209,7 +230,11 @@ async def test_engine_refusals_are_said_again_in_our_words(dialect: str) -> None
         error = reply.json()["error"]
         assert (reply.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
         assert "64" in error["message"]
-        for name, status, code in (("status_401", 502, "upstream_error"), ("status_429", 503, "overloaded"), ("status_500", 502, "upstream_error")):
+        for name, status, code in (
+            ("status_401", 502, "upstream_error"),
+            ("status_429", 503, "overloaded"),
+            ("status_500", 502, "upstream_error"),
+        ):
             engine.inject([FaultRule(name, retry_after=7)])
             reply = await client.post("/v1/chat/completions", json=chat())
             assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)

@@ -85,7 +85,9 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
             for path, status in (("/livez", 200), ("/readyz", 200), ("/version", 200), ("/nope", 404)):
                 assert (await client.get(served.admin + path)).status_code == status
             for _ in range(20):  # a new connection each, so that the kernel spreads them over both workers
-                reply = await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers={**served.headers, "connection": "close"})
+                reply = await client.post(
+                    f"{served.url}/v1/chat/completions", json=ask(), headers={**served.headers, "connection": "close"}
+                )
                 assert reply.status_code == 200
             assert (await client.get(f"{served.url}/metrics", headers=served.headers)).status_code == 404
             assert (await client.get(f"{served.admin}/v1/models", headers=served.headers)).status_code == 404

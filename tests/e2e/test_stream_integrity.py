@@ -28,7 +28,15 @@ FATAL = [
     "oversize_event",
     "garbage_chunk",
 ]
-HARMLESS = ["split_utf8", "mixed_newlines", "one_byte_writes", "connection_close_framing", "extra_bytes_after_done", "close_idle", "no_done"]
+HARMLESS = [
+    "split_utf8",
+    "mixed_newlines",
+    "one_byte_writes",
+    "connection_close_framing",
+    "extra_bytes_after_done",
+    "close_idle",
+    "no_done",
+]
 
 
 @pytest.mark.req("R1", "GATEWAYS-22")
@@ -95,7 +103,9 @@ async def test_usage_is_settled_once_whatever_the_engine_repeats(name: str) -> N
 
 
 @pytest.mark.req("R11", "GATEWAYS-22")
-@pytest.mark.parametrize("name", ["close_before_headers", "reset_before_headers", "status_500", "status_502", "status_503", "status_429", "wrong_content_type"])
+@pytest.mark.parametrize(
+    "name", ["close_before_headers", "reset_before_headers", "status_500", "status_502", "status_503", "status_429", "wrong_content_type"]
+)
 async def test_failures_before_the_first_byte_fail_over_once(name: str) -> None:
     async with SimEngine(SIM) as bad, SimEngine(SIM) as good, gateway(bad.url, good.url) as running, running.client() as client:
         bad.misbehave([FaultRule(name)])
@@ -146,7 +156,9 @@ async def test_a_caller_that_leaves_stops_the_engine(streamed: bool, record_prop
         waits = []
         for n in range(10):
             async with running.client() as client:
-                call = asyncio.create_task(client.post("/v1/chat/completions", json=chat(stream=streamed, max_tokens=10_000, ignore_eos=True)))
+                call = asyncio.create_task(
+                    client.post("/v1/chat/completions", json=chat(stream=streamed, max_tokens=10_000, ignore_eos=True))
+                )
                 async with asyncio.timeout(5):
                     while engine.in_flight == 0:
                         await asyncio.sleep(0.002)

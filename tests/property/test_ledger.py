@@ -12,7 +12,8 @@ from tenancy.stores.memory import MemoryLedger
 
 TENANTS = [TenantId("a"), TenantId("b")]
 operations = st.lists(
-    st.tuples(st.sampled_from(["reserve", "settle", "estimate", "release"]), st.integers(0, 6), st.integers(0, 50), st.integers(0, 50)), max_size=60
+    st.tuples(st.sampled_from(["reserve", "settle", "estimate", "release"]), st.integers(0, 6), st.integers(0, 50), st.integers(0, 50)),
+    max_size=60,
 )
 
 

@@ -61,8 +61,11 @@ class ReplyRelay(Listener):
         headers: makes the reply's header lines when the exchange is committed; they carry timings, so not sooner.
     """
 
-    __slots__ = ("_after", "_called", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience", "_paused_at", "_retry_after", "_started_at", "_status", "_story",
-                 "_tap", "_written_at", "flight", "outcome")  # fmt: skip
+    __slots__ = (
+        "_after", "_called", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
+        "_patience", "_paused_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
+        "flight", "outcome",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class _Document(msgspec.Struct, gc=False):
     """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None | UnsetType = UNSET
+    usage: _Usage | UnsetType | None = UNSET
     error: msgspec.Raw | None = None
     object: str | None = None
 

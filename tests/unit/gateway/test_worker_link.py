@@ -30,9 +30,7 @@ from gateway.worker_link import (
 RECORD = Record(request_id="r", at_unix=0.0, outcome="ok", status=200, duration_s=0.1, overhead_s=0.0)
 
 
-def snapshot(
-    index: int = 0, *, pid: int = 7, state: State = "ready", requests: int = 0, reasons: tuple[str, ...] = ()
-) -> WorkerSnapshot:
+def snapshot(index: int = 0, *, pid: int = 7, state: State = "ready", requests: int = 0, reasons: tuple[str, ...] = ()) -> WorkerSnapshot:
     metrics = Metrics()
     metrics.in_flight = 1
     for _ in range(requests):
@@ -116,9 +114,7 @@ def test_totals_never_fall_when_workers_come_and_go() -> None:
     assert counted(seen) == 13, "worker 1 ended; what it counted stays"
     assert seen.in_flight == 1, "what it had in flight does not"
     assert counted(totals.add([snapshot(0, pid=1, requests=6), snapshot(1, pid=3, requests=1)])) == 14
-    assert counted(totals.add([snapshot(0, pid=1, requests=6), snapshot(1, pid=2, requests=9)])) == 16, (
-        "it had only missed a scrape"
-    )
+    assert counted(totals.add([snapshot(0, pid=1, requests=6), snapshot(1, pid=2, requests=9)])) == 16, "it had only missed a scrape"
 
 
 def test_totals_of_a_crash_loop_stay_right_and_bounded() -> None:

@@ -78,4 +78,5 @@ def test_the_problem_does_not_repeat_the_secret():
 def test_keys_that_name_secrets():
     assert names_a_secret(("pools", 0, "api_key"))
     assert names_a_secret(("secrets", "pepper", "env"))
-    assert not names_a_secret(("pools", 0, "model"))
+    for key in ("model", "max_output_tokens", "first_token_cap_s", "token_gap_s"):
+        assert not names_a_secret(("pools", 0, key))

@@ -38,8 +38,7 @@ RECORD = Record(
 )
 TEXT_FIELDS = [field.name for field in msgspec.structs.fields(Record) if field.type is str]
 FORBIDDEN = {
-    chr(c)
-    for c in (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
+    chr(c) for c in (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
 }
 BREAKERS = ['a"b', "\\", '","outcome":"ok', "a\r\nb", "\x00", "\ud800"]
 DECEIVERS = ["\x1b[31mred\x1b[0m", "\u202egnp.exe", "\u2028", "\x85", "\x9b31m"]
