@@ -80,10 +80,14 @@ async def test_a_worker_that_does_not_answer_is_left_out_and_a_dead_one_removed(
     for name in (f"worker-0-{ended.pid}.sock", f"worker-1-{os.getpid()}.sock"):
         server = await asyncio.start_unix_server(lambda _r, _w: None, path=str(tmp_path / name))
         server.close()  # bound, and nobody listens any more
-    silent = await asyncio.start_unix_server(lambda _r, _w: None, path=str(tmp_path / "worker-2-1.sock"))
+    held: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_unix_server(lambda _r, w: held.append(w), path=str(tmp_path / "worker-2-1.sock"))
     nonsense = await asyncio.start_unix_server(lambda _r, w: w.close(), path=str(tmp_path / "worker-3-1.sock"))
     async with silent, nonsense:
         assert await collect(tmp_path, 0.05) == []
+        for writer in held:
+            writer.close()
+        await asyncio.sleep(0.01)
     left = set(os.listdir(tmp_path))
     assert f"worker-0-{ended.pid}.sock" not in left
     assert f"worker-1-{os.getpid()}.sock" in left, "its process lives: it may be about to listen"

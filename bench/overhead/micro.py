@@ -1,0 +1,97 @@
+"""`python -m bench.overhead.micro`: microseconds of single functions on the hot path, best of several repetitions."""
+
+import argparse
+import json
+import time
+import timeit
+from collections.abc import Callable
+
+import msgspec
+
+from backends.sse import EventSplitter
+from bench.results_file import Row, machine, refresh, table, write_rows
+from domain.ask import Endpoint
+from domain.identity import ProjectId, TenantId
+from gateway.http.edge.taps import StreamTap
+from gateway.http.openai import interpret
+from gateway.http.openai.json_guard import parse_object
+from gateway.story import Story
+from gateway.telemetry.metrics import Metrics
+from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Pepper, digest_of, mint
+
+EVENT = (
+    b'data: {"id":"chatcmpl-gw-1","object":"chat.completion.chunk","created":1795225442,"model":"tiny","choices":[{"index":0,'
+    b'"delta":{"content":" gate"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+)
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    error: msgspec.Raw | None = None
+
+
+def _search(event: bytes) -> bool:
+    """What a byte-level tap has to look for in every event."""
+    return (
+        event.endswith(b"\n\n")
+        and event.count(b"\n\n") == 1
+        and b'"finish_reason":"' not in event
+        and b'"usage":{' not in event
+        and b'"error"' not in event
+    )
+
+
+def cases() -> dict[str, Callable[[], object]]:
+    """Name to what is timed."""
+
+    def body(size: int) -> bytes:
+        return json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * size}]}, separators=(",", ":")).encode()
+
+    small, large = body(950), body(16_000)
+    pepper = Pepper("k", b"p" * 32)
+    ours, stranger = mint("live", b"\1" * ENTROPY_BYTES), mint("live", b"\2" * ENTROPY_BYTES)
+    ring = KeyRing([KeyRecord(ours.id, TenantId("t"), ProjectId("default"), "k", (digest_of(pepper.secret, ours.secret),))], pepper)
+    tap = StreamTap(Story("r", 0.0, 0.0, 0.0), time.monotonic, choices=1, include_usage=False)
+    tap.feed(EVENT)
+    splitter = EventSplitter()
+    splitter.feed(EVENT)
+    decode = msgspec.json.Decoder(_Chunk).decode
+    metrics, record = Metrics(["m"]), Story("r", 0.0, 0.0, 0.0).close(1.0)
+    payload = EVENT[6:-2]
+    return {
+        "search one event for what decides (bytes)": lambda: _search(EVENT),
+        "decode one event, typed": lambda: decode(payload),
+        "split one event off the stream": lambda: splitter.feed(EVENT),
+        "whole stream tap, one event": lambda: tap.feed(EVENT),
+        "json guard, 1 KB": lambda: parse_object(small),
+        "json guard, 16 KB": lambda: parse_object(large),
+        "interpret, 1 KB": lambda: interpret(Endpoint.CHAT, small),
+        "interpret, 16 KB": lambda: interpret(Endpoint.CHAT, large),
+        "authenticate, key in use": lambda: ring.authenticate(ours.text, 0.0),
+        "authenticate, unknown key": lambda: ring.authenticate(stranger.text, 0.0),
+        "metrics, one record": lambda: metrics.observe(record),
+    }
+
+
+def main() -> None:
+    """Time every case and refresh the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeat", type=int, default=7)
+    given = parser.parse_args()
+    rows = []
+    for name, function in cases().items():
+        number, _ = timeit.Timer(function).autorange()
+        best = min(timeit.repeat(function, number=number, repeat=given.repeat)) / number
+        rows.append(Row(metric="best_us", subject=name, value=round(best * 1e6, 3), unit="us", n=given.repeat))
+        print(f"{best * 1e6:8.3f} us  {name}")
+    write_rows("micro", rows)
+    refresh("micro", f"`python -m bench.overhead.micro`, {machine()}, best of {given.repeat}.\n\n{table(rows, ['best_us'], '')}")
+
+
+if __name__ == "__main__":
+    main()
