@@ -177,7 +177,8 @@ def main() -> int:
     added(figures)
     rows = rows_of(figures)
     write_rows("overhead", rows)
-    note = f"`{' '.join(['python -m bench.overhead', *sys.argv[1:]])}`, {date.today()}, {machine()}; medians of {given.rounds} rounds, ratios to nginx."
+    command = " ".join(["python -m bench.overhead", *sys.argv[1:]])
+    note = f"`{command}`, {date.today()}, {machine()}; medians of {given.rounds} rounds, ratios to nginx."
     refresh("overhead", f"{note}\n\n{table(rows, PLAIN, 'nginx')}\n\n{table(rows, STREAMED, 'nginx')}")
     for row in rows:
         print(f"{row['metric']:<28} {row['subject']:<18} {row['value']:>12g} {row['unit']}")

@@ -13,14 +13,10 @@ from pathlib import Path
 SUBJECT_CPU, LOAD_CPU = 0, 1
 
 
-def start(
-    command: Sequence[str], cpu: int, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> "subprocess.Popen[bytes]":
+def start(command: Sequence[str], cpu: int, log: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
     """Start a process on one core; its children stay there."""
     with log.open("ab") as out:
-        return subprocess.Popen(
-            command, stdout=out, stderr=out, cwd=cwd, env={**os.environ, **(env or {})}, preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
-        )
+        return subprocess.Popen(["taskset", "-c", str(cpu), *command], stdout=out, stderr=out, env={**os.environ, **(env or {})})
 
 
 @contextlib.contextmanager
