@@ -30,7 +30,9 @@ from routing.fleet import Backend, Fleet, Pool
 from routing.load import Load
 from tenancy.keys import KeyRing, Pepper
 from tenancy.stores.memory import MemoryLedger
-from tenancy.stores.sql import SqlKeyStore, migrate, open_engine
+from tenancy.stores.sql import SqlKeyStore, StoreError, migrate, open_engine
+
+__all__ = ["StoreError", "deps_for", "fleet_of", "fleet_watch_for", "key_watch_for", "prepare_store"]
 
 
 def fleet_of(settings: Settings) -> Fleet:
@@ -94,10 +96,18 @@ def fleet_watch_for(settings: Settings, deps: Deps, client: httpx.AsyncClient) -
     return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng)
 
 
-async def key_watch_for(settings: Settings, pepper: Pepper) -> KeyWatch:
-    """The key store's watcher; brings the store's schema to this version first."""
+async def prepare_store(settings: Settings) -> None:
+    """Bring the store's schema to this version. Raises StoreError when the database cannot be used."""
     engine = open_engine(settings.sql_url)
-    await migrate(engine)
+    try:
+        await migrate(engine)
+    finally:
+        await engine.dispose()
+
+
+def key_watch_for(settings: Settings, pepper: Pepper) -> KeyWatch:
+    """The key store's watcher; the schema has been prepared."""
+    engine = open_engine(settings.sql_url)
     return KeyWatch(SqlKeyStore(engine), pepper, engine.dispose)
 
 

@@ -106,7 +106,7 @@ class _Worker:
         """Learn everything a request needs; no request is accepted before this returns."""
         settings = self._settings
         pepper = read_pepper(settings)
-        key_watch = await key_watch_for(settings, pepper)
+        key_watch = key_watch_for(settings, pepper)
         stack.push_async_callback(key_watch.close)
         keys = await key_watch.load()
         self._waiting_for.remove("keys")
@@ -115,7 +115,7 @@ class _Worker:
         self._metrics.know(_model_names(policies))
         deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect)
         self._deps = deps
-        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        client = await stack.enter_async_context(_control_client(settings))
         fleet_watch = fleet_watch_for(settings, deps, client)
         await fleet_watch.first_round()
         self._waiting_for.remove("fleet")
@@ -209,6 +209,12 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
 
 def _model_names(policies: PolicySet) -> list[str]:
     return sorted({name for policy in policies.policies() for name in policy.models})
+
+
+def _control_client(settings: Settings) -> httpx.AsyncClient:
+    """The client for polls. The system's CAs cost 10 MB in memory, so they are loaded only when an engine speaks TLS."""
+    secure = any(backend.url.startswith("https:") for pool in settings.pools for backend in pool.backends)
+    return httpx.AsyncClient(trust_env=False, verify=ssl.create_default_context() if secure else False)
 
 
 def _settle_memory() -> None:
