@@ -58,9 +58,10 @@ class EdgeConnection(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._rest()
         refusal = self.door.enter(self)
-        if refusal is not None:
+        if refusal is None:
+            self._rest()
+        else:
             self._refuse(refusal)
 
     def data_received(self, data: bytes) -> None:

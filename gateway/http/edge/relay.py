@@ -63,7 +63,9 @@ class ReplyRelay(Listener):
 
     __slots__ = (
         "_after", "_called", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
-        "_patience", "_paused_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
+        "_patience", "_paused_at",
+        "_paused_s",
+        "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
         "flight", "outcome",
     )  # fmt: skip
 
@@ -97,6 +99,8 @@ class ReplyRelay(Listener):
         self._started_at = clock()
         self._written_at = self._started_at
         self._paused_at: float | None = None
+        self._paused_s = 0.0
+        self._resumed_at = 0.0
         self.flight: Flight | None = None
         self.outcome: asyncio.Future[Fault | None] = loop.create_future()
         """None when the whole answer was handed on; the Fault that ended the attempt otherwise."""
@@ -214,8 +218,11 @@ class ReplyRelay(Listener):
 
     def drained(self) -> None:
         """Room again: read on; the pause does not count as the engine's silence."""
+        now = self._clock()
+        if self._paused_at is not None:
+            self._paused_s += now - self._paused_at
         self._paused_at = None
-        self._written_at = self._clock()
+        self._written_at = self._resumed_at = now
         if self.flight is not None:
             self.flight.resume()
 
@@ -252,9 +259,9 @@ class ReplyRelay(Listener):
                     Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit:g} s.", detail=f"limit {limit:g} s"
                 )
             return None
-        if now - last > limits.token_gap_s:
+        if now - max(last, self._resumed_at) > limits.token_gap_s:
             return Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
-        age = now - (story.first_event_at or now)
+        age = now - (story.first_event_at or now) - self._paused_s
         if age > MIN_RATE_AFTER_S and story.events < age * MIN_EVENTS_PER_S:
             return Fault(
                 Kind.TOKEN_GAP_TIMEOUT,

@@ -1,0 +1,213 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from backends.ports import Loss
+from domain.ask import Endpoint
+from domain.faults import Fault, Kind
+from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, StreamTap
+from gateway.story import Story
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+LAST = EVENT.replace(b"null", b'"stop"')
+SSE = {b"content-type": b"text/event-stream; charset=utf-8"}
+
+
+class FakeExchange:
+    """What a relay needs of an exchange, written down."""
+
+    def __init__(self) -> None:
+        self.started = self.finished = self.gone = False
+        self.out: list[bytes] = []
+        self.how = ""
+
+    def start(self, headers: bytes) -> None:
+        self.started = True
+
+    def write(self, data: bytes) -> None:
+        self.out.append(data)
+
+    def end(self) -> None:
+        self.finished, self.how = True, "ended"
+
+    def abandon(self) -> None:
+        self.finished, self.how = True, "abandoned"
+
+    def reply(self, status: int, headers: bytes, body: bytes) -> None:
+        self.started = self.finished = True
+        self.out.append(body)
+
+
+class FakeFlight:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+class Bench:
+    """A relay between fakes, on a clock that is moved by hand."""
+
+    def __init__(self, *, stream: bool = True) -> None:
+        self.now = 100.0
+        self.story = Story("r", self.now, 0.0, self.now)
+        self.exchange, self.flight = FakeExchange(), FakeFlight()
+        self.tap: Any = (
+            StreamTap(self.story, self.clock, choices=1, include_usage=False) if stream else PlainTap(self.story, self.clock, choices=1)
+        )
+        self.relay = ReplyRelay(
+            self.exchange,  # type: ignore[arg-type]  # the fake has what the relay uses
+            self.story,
+            self.tap,
+            (),
+            called=(Endpoint.CHAT, ("served",)),
+            headers=lambda: b"",
+            first_token_s=10.0,
+            patience=Patience(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
+            clock=self.clock,
+            loop=asyncio.get_running_loop(),
+        )
+        self.relay.flight = self.flight
+
+    def clock(self) -> float:
+        return self.now
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        self.relay.check(self.now)
+
+    @property
+    def fault(self) -> Fault | None:
+        return self.relay.outcome.result()
+
+
+async def test_a_whole_stream_is_handed_on_and_ended() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT)
+    bench.relay.on_data(LAST + DONE)
+    bench.relay.on_end()
+    assert b"".join(bench.exchange.out) == EVENT + LAST + DONE
+    assert (bench.exchange.how, bench.fault) == ("ended", None)
+    assert bench.relay.over
+
+
+async def test_nothing_is_sent_before_the_first_good_byte() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT[:20])
+    assert not bench.exchange.started
+    bench.relay.on_loss(Loss.CUT, "gone")
+    assert not bench.exchange.started
+    assert bench.fault is not None
+
+
+async def test_heartbeats_come_before_and_between_events_and_never_inside() -> None:
+    bench = Bench()
+    bench.after(9.0)
+    assert bench.exchange.out == []
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT + EVENT[:30])
+    bench.after(16.0)
+    bench.after(1.0)
+    bench.relay.on_data(EVENT[30:])
+    assert bench.exchange.out == [EVENT, HEARTBEAT, EVENT]
+
+
+@pytest.mark.parametrize(
+    ("events", "wait_s", "kind"), [(0, 10.5, Kind.FIRST_TOKEN_TIMEOUT), (1, 30.5, Kind.TOKEN_GAP_TIMEOUT)], ids=["first token", "gap"]
+)
+async def test_silence_is_bounded(events: int, wait_s: float, kind: Kind) -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    if events:
+        bench.relay.on_data(EVENT)
+    bench.after(wait_s - 1.0)
+    assert not bench.relay.outcome.done()
+    bench.after(1.0)
+    assert bench.fault is not None
+    assert bench.fault.kind is kind
+    assert bench.flight.calls == ["abort"]
+
+
+async def test_a_drip_that_keeps_every_gap_is_still_too_slow() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    for _ in range(7):
+        bench.relay.on_data(EVENT)
+        bench.after(10.0)
+    assert bench.fault is not None
+    assert bench.fault.kind is Kind.TOKEN_GAP_TIMEOUT
+
+
+async def test_a_slow_reader_pauses_the_engine_and_is_cut_off() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT)
+    bench.relay.full()
+    bench.after(29.0)
+    bench.relay.drained()
+    bench.after(29.0)  # the pause is not held against the engine
+    assert not bench.relay.outcome.done()
+    bench.relay.full()
+    bench.after(30.5)
+    assert bench.flight.calls == ["pause", "resume", "pause", "abort"]
+    assert (bench.exchange.how, bench.fault and bench.fault.kind) == ("abandoned", Kind.SLOW_READER)
+
+
+async def test_an_engine_that_hangs_after_done_is_dropped_a_second_later() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(LAST + DONE)
+    assert bench.fault is None
+    assert not bench.relay.over
+    bench.after(0.5)
+    assert bench.flight.calls == []
+    bench.after(1.0)
+    assert bench.flight.calls == ["abort"]
+    assert bench.relay.over
+
+
+async def test_the_callers_leaving_stops_the_engine_at_once() -> None:
+    bench = Bench()
+    bench.relay.gone()
+    assert bench.flight.calls == ["abort"]
+    assert bench.fault is not None
+    assert bench.fault.kind is Kind.CLIENT_GONE
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (Loss.CONNECT, Kind.CONNECT_FAILED),
+        (Loss.CAPACITY, Kind.ENGINE_BUSY),
+        (Loss.NO_REPLY, Kind.RESET_BEFORE_REPLY),
+        (Loss.CUT, Kind.BROKEN_STREAM),
+        (Loss.GARBLED, Kind.INVALID_REPLY),
+    ],
+)
+async def test_every_loss_is_a_fault_without_internals(loss: Loss, kind: Kind) -> None:
+    bench = Bench()
+    bench.relay.on_loss(loss, "10.0.0.7:8000 refused")
+    assert bench.fault is not None
+    assert bench.fault.kind is kind
+    assert "10.0.0.7" not in bench.fault.message
+
+
+async def test_an_engines_refusal_is_read_to_its_end_and_said_again() -> None:
+    bench = Bench(stream=False)
+    bench.relay.on_head(503, {b"content-type": b"application/json", b"retry-after": b"7"})
+    bench.relay.on_data(b'{"error":{"message":"served is busy"}}')
+    bench.relay.on_end()
+    assert bench.fault is not None
+    assert (bench.fault.kind, bench.fault.retry.after_s) == (Kind.ENGINE_BUSY, 7.0)
+    assert "served" not in bench.fault.message

@@ -1,0 +1,94 @@
+"""A bare edge for wire tests: the real connection code in front of a handler that echoes what it was asked."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from domain.faults import Fault
+from gateway.http.edge.connection import EdgeConnection
+from gateway.http.edge.door import Door
+from gateway.http.edge.exchange import Exchange, header_lines
+from gateway.http.edge.limits import EdgeLimits
+from gateway.http.faults import render
+
+
+class Edge:
+    """A listening edge with everything it served or refused."""
+
+    def __init__(self, limits: EdgeLimits, clock: Callable[[], float], hosts: frozenset[bytes]) -> None:
+        self.served: list[tuple[str, str, bytes]] = []
+        self.faults: list[Fault] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.door = Door(limits, clock, time.time, serve=self._serve, refuse=self._refuse, hosts=hosts)
+        self.port = 0
+
+    def _serve(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._echo(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _echo(self, exchange: Exchange) -> None:
+        try:
+            body = await exchange.body() if exchange.head.has_body and exchange.head.path != "/no-body" else b""
+        except Fault as fault:
+            self.faults.append(fault)
+            if not exchange.gone:
+                rendered = render(fault, "req-1")
+                exchange.reply(rendered.status, header_lines(rendered.headers), rendered.body)
+            return
+        self.served.append((exchange.head.method, exchange.head.path, body))
+        if exchange.head.path == "/stream":
+            exchange.start(b"content-type: text/plain\r\n")
+            for piece in (b"one ", b"two"):
+                exchange.write(piece)
+            exchange.end()
+        elif exchange.head.path != "/never":
+            exchange.reply(200, b"content-type: text/plain\r\n", b"%d bytes" % len(body))
+
+    def _refuse(self, fault: Fault, _head: object) -> bytes:
+        self.faults.append(fault)
+        rendered = render(fault, "req-1")
+        return b"HTTP/1.1 %d Refused\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+            rendered.status,
+            len(rendered.body),
+            rendered.body,
+        )
+
+    async def send(self, *pieces: bytes, until_closed: bool = True, within_s: float = 3.0) -> bytes:
+        """Send raw bytes on a new connection and read what comes back, to the close or to a short silence."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        got = b""
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            while data := await asyncio.wait_for(reader.read(65536), within_s if until_closed else 0.2):
+                got += data
+        except TimeoutError:
+            if until_closed:
+                raise AssertionError(f"still open after {got!r}") from None
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+        return got
+
+
+@asynccontextmanager
+async def edge(
+    clock: Callable[[], float] = time.monotonic, hosts: frozenset[bytes] = frozenset(), ssl: Any = None, **limits: Any
+) -> AsyncIterator[Edge]:
+    """A running edge on a free loopback port."""
+    made = Edge(EdgeLimits(**limits), clock, hosts)
+    server = await asyncio.get_running_loop().create_server(lambda: EdgeConnection(made.door), "127.0.0.1", 0, ssl=ssl)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        for connection in list(made.door.connections):
+            connection.abort()
+        await asyncio.sleep(0.01)

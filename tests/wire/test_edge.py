@@ -1,0 +1,240 @@
+"""The caller's side of HTTP/1.1: framing, limits, deadlines, backpressure, TLS."""
+
+import asyncio
+import resource
+import ssl
+import time
+
+import pytest
+import trustme
+
+from domain.faults import Kind
+from tests.wire.edge_server import edge
+
+GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
+CLOSE = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
+def post(body: bytes, *lines: bytes, path: bytes = b"/x") -> bytes:
+    head = b"\r\n".join((b"POST " + path + b" HTTP/1.1", b"Host: a", b"Content-Length: %d" % len(body), *lines))
+    return head + b"\r\n\r\n" + body
+
+
+async def test_one_connection_serves_many_requests_one_after_the_other() -> None:
+    async with edge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for n in range(5):
+            writer.write(post(b"x" * n))
+            assert (await reader.readuntil(b"bytes")).endswith(b"%d bytes" % n)
+        assert len(running.door.connections) == 1
+        writer.close()
+        assert len(running.served) == 5
+
+
+async def test_a_request_may_come_in_any_pieces() -> None:
+    whole = b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    async with edge() as running:
+        for step in (1, 2, 7, len(whole)):
+            assert b"5 bytes" in await running.send(*(whole[i : i + step] for i in range(0, len(whole), step)))
+        assert {body for _, _, body in running.served} == {b"abcde"}
+
+
+async def test_head_is_answered_without_a_body_and_streams_are_chunked() -> None:
+    async with edge() as running:
+        got = await running.send(b"HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert b"content-length: 7\r\n" in got
+        assert got.endswith(b"\r\n\r\n")
+        got = await running.send(b"GET /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert got.endswith(b"\r\n\r\n4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n")
+        got = await running.send(b"GET /stream HTTP/1.0\r\n\r\n")
+        assert got.endswith(b"\r\n\r\none two")
+        assert b"transfer-encoding" not in got
+
+
+async def test_expect_continue_is_answered_only_when_the_body_is_wanted() -> None:
+    async with edge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"abc")
+        assert b"200 OK" in await reader.readuntil(b"bytes")
+        writer.close()
+        got = await running.send(b"POST /no-body HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert b"100 Continue" not in got
+        assert b"connection: close" in got
+        assert b" 417 " in await running.send(b"POST /x HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 3\r\n\r\nabc")
+
+
+@pytest.mark.req("R32")
+async def test_a_declared_giant_is_refused_before_its_body() -> None:
+    async with edge() as running:
+        got = await running.send(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1073741824\r\n\r\n")
+        assert got.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.req("R32")
+async def test_an_endless_chunked_body_is_refused_at_the_limit(record_property: pytest.FixtureRequest) -> None:
+    limit, block = 1024 * 1024, b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with edge(max_body_bytes=limit) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+        while not answer.done() and sent < 64 * limit:
+            writer.write(block)
+            await writer.drain()
+            sent += len(block)
+            await asyncio.sleep(0)
+        assert (await answer).startswith(b"HTTP/1.1 413 ")
+        assert running.faults[0].kind is Kind.BODY_TOO_LARGE
+        writer.close()
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown_mb <= 16
+    record_property("figure", f"413 at the limit, RSS +{grown_mb:.0f} MiB")  # type: ignore[operator]
+
+
+@pytest.mark.req("R32")
+async def test_a_flood_of_one_byte_chunks_is_only_its_bytes() -> None:
+    flood = b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"
+    async with edge() as running:
+        got = await running.send(b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + flood)
+        assert b"100000 bytes" in got
+
+
+@pytest.mark.parametrize(
+    "head", [b"X: " + b"a" * 20_000, b"\r\n".join(b"X%d: a" % n for n in range(100)), b"\r\n".join(b"X: a" for _ in range(100))]
+)
+async def test_heads_are_bounded_in_bytes_and_lines(head: bytes) -> None:
+    async with edge() as running:
+        assert b" 431 " in await running.send(b"GET /x HTTP/1.1\r\nHost: a\r\n" + head + b"\r\n\r\n")
+        assert b" 431 " in await running.send(b"GET /x HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000)
+        assert running.served == []
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.req("R33")
+@pytest.mark.parametrize(
+    ("sent", "limit_s", "status"),
+    [
+        (b"GET /x HT", 10.0, b" 408 "),
+        (b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nabc", 5.0, b" 408 "),
+        (b"", 75.0, b""),
+    ],
+    ids=["head", "body", "idle"],
+)
+async def test_slow_callers_are_sent_away(sent: bytes, limit_s: float, status: bytes) -> None:
+    clock = Clock()
+    async with edge(clock) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(sent)
+        await asyncio.sleep(0.05)
+        running.door.sweep(clock.now)  # sets the deadline
+        clock.now += limit_s - 0.5
+        running.door.sweep(clock.now)
+        assert running.door.connections
+        assert running.faults == []
+        clock.now += 1.0
+        running.door.sweep(clock.now)
+        got = await asyncio.wait_for(reader.read(4096), 2)
+        assert status in got
+        writer.close()
+
+
+async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
+    clock = Clock()
+    async with edge(clock, body_timeout_s=30.0) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n")
+        for _ in range(20):
+            writer.write(b"x" * 2000)
+            await asyncio.sleep(0.01)
+            running.door.sweep(clock.now)
+            clock.now += 1.0
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+        writer.close()
+
+
+async def test_beyond_the_cap_the_longest_idle_one_goes_and_busy_ones_stay() -> None:
+    async with edge(max_connections=2) as running:
+        opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        opened[0][1].write(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0.05)
+        third = await asyncio.open_connection("127.0.0.1", running.port)
+        assert await asyncio.wait_for(opened[1][0].read(), 2) == b""
+        third[1].write(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0.05)
+        refused = await running.send()
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        for _, writer in (*opened, third):
+            writer.close()
+
+
+async def test_draining_closes_after_the_reply() -> None:
+    async with edge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        idle = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(GET)
+        await reader.readuntil(b"bytes")
+        running.door.draining = True
+        writer.write(GET)
+        assert b"connection: close" in await asyncio.wait_for(reader.read(), 2)
+        running.door.start_draining()
+        assert await asyncio.wait_for(idle[0].read(), 2) == b""
+        await asyncio.wait_for(running.door.emptied(), 2)
+        idle[1].close()
+        writer.close()
+
+
+async def test_a_caller_that_leaves_mid_body_is_noticed() -> None:
+    async with edge() as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
+        await asyncio.sleep(0.05)
+        writer.close()
+        async with asyncio.timeout(2):
+            while not running.faults:
+                await asyncio.sleep(0.01)
+        assert running.faults[0].kind is Kind.CLIENT_GONE
+
+
+async def test_only_configured_hosts_are_served() -> None:
+    async with edge(hosts=frozenset({b"api.example"})) as running:
+        assert b" 400 " in await running.send(GET)
+        assert b" 200 " in await running.send(b"GET /x HTTP/1.1\r\nHost: API.example\r\nConnection: close\r\n\r\n")
+
+
+async def test_tls_ends_at_the_edge() -> None:
+    authority = trustme.CA()
+    served, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(served)
+    authority.configure_trust(trusting)
+    async with edge(ssl=served) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=trusting, server_hostname="127.0.0.1")
+        writer.write(CLOSE)
+        assert b"200 OK" in await asyncio.wait_for(reader.read(), 2)
+        writer.close()
+        assert await running.send(GET) == b""
+
+
+@pytest.mark.req("R33")
+async def test_slow_sockets_do_not_touch_good_callers(record_property: pytest.FixtureRequest) -> None:
+    count = 300
+    async with edge() as running:
+        slow = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(count)]
+        for _, writer in slow:
+            writer.write(b"GET /x HTTP/1.1\r\nHost: ")
+        begun = time.monotonic()
+        for _ in range(50):
+            assert b"200 OK" in await running.send(CLOSE)
+        record_property("figure", f"50 good calls beside {count} slow sockets in {time.monotonic() - begun:.2f} s")  # type: ignore[operator]
+        for _, writer in slow:
+            writer.close()
