@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -63,14 +64,28 @@ def read_pepper(settings: Settings) -> Pepper:
 def _beside(database: Path) -> bytes:
     path = database.parent / "tidegate.pepper"
     try:
-        # O_EXCL: of several processes starting at once, one makes it and the others read it
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_hex(PEPPER_BYTES).encode())
-    except FileExistsError:
-        pass
+        if not path.exists():
+            _make_whole(path, secrets.token_hex(PEPPER_BYTES).encode())
+        secret = path.read_bytes().strip()
     except OSError as error:
-        raise SecretError(f"{path} cannot be made ({error.strerror}); make the folder writable or set secrets.pepper") from None
-    secret = path.read_bytes().strip()
+        raise SecretError(
+            f"{path} cannot be made or read ({error.strerror}); make the folder and the file this user's own, or set secrets.pepper"
+        ) from None
     if len(secret) < PEPPER_BYTES:
         raise SecretError(f"{path} is damaged; restore it, or remove it and make every key again")
     return secret
+
+
+def _make_whole(path: Path, content: bytes) -> None:
+    """Make `path` with its content or not at all: of several processes that start at once one makes it, and none sees half of it."""
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(unfinished)
