@@ -24,12 +24,23 @@ class EventTooLarge(Exception):
 class EventSplitter:
     """Feed chunks, get whole payloads. The payloads of a stream do not depend on how it was cut into chunks."""
 
-    __slots__ = ("_at_start", "_skip_lf", "_tail")
+    __slots__ = ("_at_start", "_between", "_skip_lf", "_tail")
 
     def __init__(self) -> None:
         self._tail = b""
         self._at_start = True
         self._skip_lf = False
+        self._between = False
+        """Nothing is held: the next byte begins an event."""
+
+    def lone(self, data: bytes) -> bytes | None:
+        """The payload if `data` is exactly one event in its usual form, `data: …` and a blank line, which is what one read
+        nearly always brings. None for anything else, and then nothing was taken: `feed` it."""
+        if self._between and len(data) <= MAX_EVENT_BYTES and data.endswith(b"\n\n") and data.startswith(b"data: "):
+            lines = data.splitlines()
+            if len(lines) == 2:
+                return lines[0][6:]
+        return None
 
     def feed(self, data: bytes) -> list[bytes]:
         """Payloads of the events that `data` completes, in order; events without a `data` field give nothing.
@@ -37,17 +48,7 @@ class EventSplitter:
         Raises:
             EventTooLarge: an event, finished or not, is over `MAX_EVENT_BYTES`.
         """
-        # what engines send nearly always: whole events, one `data: ` line each
-        if (
-            not self._tail
-            and not self._at_start
-            and data.endswith(b"\n\n")
-            and b"\r" not in data
-            and not self._skip_lf
-            and len(data) <= MAX_EVENT_BYTES
-        ):
-            if data.find(b"\n") == len(data) - 2 and data.startswith(b"data: "):
-                return [data[6:-2]]
+        if self._between and data.endswith(b"\n\n") and b"\r" not in data and len(data) <= MAX_EVENT_BYTES:
             return [p for block in data[:-2].split(b"\n\n") if (p := payload_of(block)) is not None]
         return self._feed_any(data)
 
@@ -80,6 +81,7 @@ class EventSplitter:
         self._tail = data[begin:]
         if len(self._tail) > MAX_EVENT_BYTES:
             raise EventTooLarge(f"event over {MAX_EVENT_BYTES} bytes")
+        self._between = not (self._tail or self._skip_lf)
         return payloads
 
     @property

@@ -49,9 +49,10 @@ class Watch:
     def sweep(self, now: float) -> None:
         """Enforce deadlines and send heartbeats."""
         for relay in list(self._relays):
-            relay.check(now)
-            if relay.over:
-                self._relays.discard(relay)
+            if now >= relay.look_at:
+                relay.check(now)
+                if relay.over:
+                    self._relays.discard(relay)
 
     def relays(self) -> list[ReplyRelay]:
         """Every relay under way."""

@@ -1,8 +1,9 @@
 """Keeps the Fleet snapshot current: one polling loop per backend, each result replacing the snapshot whole."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
+from backends.ports import Upstream
 from domain.clock import Rng
 from gateway.deps import Live
 from routing.fleet import Backend, State
@@ -18,11 +19,12 @@ Poll = Callable[[], Awaitable[str]]
 class FleetWatch:
     """Polls every backend every `every_s` seconds, jittered so that gateways do not march in step."""
 
-    def __init__(self, live: Live, polls: dict[tuple[str, str], Poll], every_s: float, rng: Rng) -> None:
+    def __init__(self, live: Live, polls: dict[tuple[str, str], Poll], every_s: float, rng: Rng, ways: Iterable[Upstream] = ()) -> None:
         self._live = live
         self._polls = polls
         self._every_s = every_s
         self._rng = rng
+        self._ways = list(ways)
         self._failures = dict.fromkeys(polls, 0)
 
     async def first_round(self) -> None:
@@ -32,6 +34,11 @@ class FleetWatch:
     async def run(self) -> None:
         """Poll until cancelled."""
         await asyncio.gather(*(self._run_one(key) for key in self._polls))
+
+    async def close(self) -> None:
+        """Close the connections polls went over."""
+        for way in self._ways:
+            await way.close()
 
     async def _run_one(self, key: tuple[str, str]) -> None:
         while True:

@@ -9,11 +9,10 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-
-import httpx
+from typing import Final
 
 from backends.attempt import RetryBudget
-from backends.clients.endpoint import endpoint
+from backends.clients.endpoint import Endpoint, endpoint
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.poll import reason_down
@@ -85,15 +84,20 @@ def deps_for(
     )
 
 
-def fleet_watch_for(settings: Settings, deps: Deps, client: httpx.AsyncClient) -> FleetWatch:
-    """The poller of every backend; `client` is the control plane's."""
+POLL_CONNECTIONS: Final = 2
+"""Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
+
+
+def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
+    """The poller of every backend."""
     polls: dict[tuple[str, str], Poll] = {}
+    ways: list[Upstream] = []
     for pool in settings.pools:
-        authorization = _authorization(settings, pool)
         for backend in pool.backends:
-            url = backend.url.rstrip("/")
-            polls[pool.name, backend.id] = partial(reason_down, client, url, DIALECTS[pool.dialect], pool.model, authorization)
-    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng)
+            way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
+            ways.append(way)
+            polls[pool.name, backend.id] = partial(reason_down, way, DIALECTS[pool.dialect], pool.model)
+    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng, ways)
 
 
 async def prepare_store(settings: Settings) -> None:
@@ -112,20 +116,23 @@ def key_watch_for(settings: Settings, pepper: Pepper) -> KeyWatch:
 
 
 def _upstream(settings: Settings, pool: PoolSettings, url: str, loop: asyncio.AbstractEventLoop) -> Upstream:
-    engines = settings.engines
-    target = endpoint(
-        url,
-        authorization=_authorization(settings, pool),
-        connect_timeout_s=engines.connect_timeout_s,
-        idle_s=engines.idle_connection_s,
-        max_connections=engines.max_connections_per_backend,
-    )
-    if engines.client == "aiohttp":
+    target = _target(settings, pool, url, settings.engines.max_connections_per_backend)
+    if settings.engines.client == "aiohttp":
         # imported only when chosen: aiohttp is an extra, and costs a worker 15 MB
         from backends.clients.aiohttp_client import AiohttpUpstream
 
         return AiohttpUpstream(target, time.monotonic, loop)
     return RelayUpstream(target, time.monotonic, loop)
+
+
+def _target(settings: Settings, pool: PoolSettings, url: str, max_connections: int) -> Endpoint:
+    return endpoint(
+        url,
+        authorization=_authorization(settings, pool),
+        connect_timeout_s=settings.engines.connect_timeout_s,
+        idle_s=settings.engines.idle_connection_s,
+        max_connections=max_connections,
+    )
 
 
 def _authorization(settings: Settings, pool: PoolSettings) -> str | None:

@@ -15,7 +15,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import httpx
 import structlog
 import uvloop
 
@@ -115,8 +114,8 @@ class _Worker:
         self._metrics.know(_model_names(policies))
         deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect)
         self._deps = deps
-        client = await stack.enter_async_context(_control_client(settings))
-        fleet_watch = fleet_watch_for(settings, deps, client)
+        fleet_watch = fleet_watch_for(settings, deps)
+        stack.push_async_callback(fleet_watch.close)
         await fleet_watch.first_round()
         self._waiting_for.remove("fleet")
         return deps, [fleet_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
@@ -209,12 +208,6 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
 
 def _model_names(policies: PolicySet) -> list[str]:
     return sorted({name for policy in policies.policies() for name in policy.models})
-
-
-def _control_client(settings: Settings) -> httpx.AsyncClient:
-    """The client for polls. The system's CAs cost 10 MB in memory, so they are loaded only when an engine speaks TLS."""
-    secure = any(backend.url.startswith("https:") for pool in settings.pools for backend in pool.backends)
-    return httpx.AsyncClient(trust_env=False, verify=ssl.create_default_context() if secure else False)
 
 
 def _settle_memory() -> None:

@@ -94,32 +94,30 @@ async def gateway(
     records: list[Record] = []
     defects: list[BaseException] = []
     deps = deps_for(settings, policy_set, ring, PEPPER, observe=records.append, log_defect=lambda error, _: defects.append(error))
-    async with httpx.AsyncClient(trust_env=False) as control:
-        watch = fleet_watch_for(settings, deps, control)
-        await watch.first_round()
-        data_port = DataPort(deps)
-        edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
-        hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
-        door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, hosts=hosts)
-        server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
-        made = Gateway(
-            server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects
-        )
-        tasks = [asyncio.create_task(_sweep(deps, door))]
-        if poll:
-            tasks.append(asyncio.create_task(watch.run()))
-        try:
-            yield made
-        finally:
-            server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for connection in list(door.connections):
-                connection.abort()
-            for way in deps.upstreams.values():
-                await way.close()
-            await asyncio.sleep(0.01)
+    watch = fleet_watch_for(settings, deps)
+    await watch.first_round()
+    data_port = DataPort(deps)
+    edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
+    hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
+    door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, hosts=hosts)
+    server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
+    made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
+    tasks = [asyncio.create_task(_sweep(deps, door))]
+    if poll:
+        tasks.append(asyncio.create_task(watch.run()))
+    try:
+        yield made
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(door.connections):
+            connection.abort()
+        await watch.close()
+        for way in deps.upstreams.values():
+            await way.close()
+        await asyncio.sleep(0.01)
     assert defects == [], defects
 
 

@@ -1,14 +1,15 @@
-"""Asks engines whether they are there and serve the model they should. Control plane: httpx, off the request path.
+"""Asks engines whether they are there and serve the model they should.
 
 What progress-based health makes of it joins later; a poll alone says only "up" or why not.
 """
 
 from typing import Final
 
-import httpx
 import msgspec
 
+from backends.clients.fetch import FetchError, fetch
 from backends.dialects import Dialect
+from backends.ports import Upstream
 
 POLL_TIMEOUT_S: Final = 2.0
 """A healthy engine answers its model list within milliseconds; a busy one may take a second while it prefills."""
@@ -24,24 +25,21 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-async def reason_down(client: httpx.AsyncClient, url: str, dialect: Dialect, model: str, authorization: str | None) -> str:
+_decode_models = msgspec.json.Decoder(_Models).decode
+
+
+async def reason_down(upstream: Upstream, dialect: Dialect, model: str) -> str:
     """Poll one backend. Returns "" when it is up and serves `model`, otherwise why it is not, in words for an operator."""
-    headers = {"authorization": authorization} if authorization else {}
+    for path in (dialect.health_path, dialect.models_path):
+        try:
+            reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
+        except FetchError as error:
+            return f"{path}: {error}"
+        if reply.status != 200:
+            return f"{path} answers {reply.status}"
     try:
-        health = await client.get(url + dialect.health_path, headers=headers, timeout=POLL_TIMEOUT_S)
-        if health.status_code != 200:
-            return f"{dialect.health_path} answers {health.status_code}"
-        listed = await client.get(url + dialect.models_path, headers=headers, timeout=POLL_TIMEOUT_S)
-        if listed.status_code != 200:
-            return f"{dialect.models_path} answers {listed.status_code}"
-        if len(listed.content) > MAX_LIST_BYTES:
-            return f"{dialect.models_path} answers more than {MAX_LIST_BYTES} bytes"
-        names = [m.id for m in msgspec.json.decode(listed.content, type=_Models).data]
-    except httpx.TimeoutException:
-        return f"no answer within {POLL_TIMEOUT_S:g} s"
-    except httpx.HTTPError as error:
-        return f"{type(error).__name__}: {error}"[:200]
-    except msgspec.DecodeError:
+        names = [m.id for m in _decode_models(reply.body).data]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return f"{dialect.models_path} does not answer with a model list"
     if model not in names:
         return f"serves {', '.join(names[:5]) or 'no model'}, not {model}"

@@ -6,6 +6,7 @@ parsed, and the connection closes after the reply under way, so a smuggled secon
 
 import asyncio
 import socket
+from collections.abc import Callable
 from math import inf
 from typing import Any, Final, cast
 
@@ -25,20 +26,21 @@ BODY_GRACE_S: Final = 5.0
 """How long a body may come at any rate; slow starts are normal on mobile networks."""
 
 
+def _drop(data: bytes) -> None:
+    """Where bytes for a lost connection go."""
+
+
 class EdgeConnection(asyncio.Protocol):
     """See the module. `deadline` is when `Door.sweep` should look at it again."""
 
     __slots__ = ("_begun", "_body_since", "_close_after", "_exchange", "_headers", "_ignore", "_lingering", "_odd_lines", "_parser",
-                 "_read_bytes", "_served", "_target", "_violation", "deadline", "door", "speaks_1_0", "transport")  # fmt: skip
+                 "_read_bytes", "_served", "_target", "_violation", "deadline", "door", "speaks_1_0", "transport", "write")  # fmt: skip
 
     def __init__(self, door: Door) -> None:
         self.door = door
         self._parser: Any = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
-        self._served = False
-        self._ignore = False
-        self._lingering = False
-        self._close_after = False
+        self._served = self._ignore = self._lingering = self._close_after = False
         self._violation: Fault | None = None
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
@@ -50,9 +52,12 @@ class EdgeConnection(asyncio.Protocol):
         self.deadline: float | None = inf
         """When the sweep should look here; None: a phase began, and the next sweep sets its deadline."""
         self.transport: asyncio.Transport
+        self.write: Callable[[bytes], object] = _drop
+        """Hands bytes to the socket; once that is lost, they are dropped."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
+        self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=self.door.limits.reply_buffer_bytes)
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -124,6 +129,7 @@ class EdgeConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.door.leave(self)
+        self.write = _drop
         self.deadline = inf
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.finished:
@@ -219,11 +225,6 @@ class EdgeConnection(asyncio.Protocol):
     def _violate(self, kind: Kind, message: str) -> None:
         if self._violation is None:
             self._violation = Fault(kind, message)
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the socket, unless it is gone."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
 
     def closes_after(self, exchange: Exchange) -> bool:
         """Whether the connection will be closed after this exchange's reply."""

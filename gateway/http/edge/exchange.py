@@ -179,11 +179,13 @@ class Exchange:
 
     def write(self, data: bytes) -> None:
         """Send one piece of a streamed reply."""
-        self.written += len(data)
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data
+        size = len(data)
+        self.written += size
+        connection = self._connection
+        framed = data if connection.speaks_1_0 else b"%x\r\n%b\r\n" % (size, data)
         if self._head_out is not None:
             framed, self._head_out = self._head_out + framed, None
-        self._connection.write(framed)
+        connection.write(framed)
 
     def end(self) -> None:
         """End a streamed reply well."""

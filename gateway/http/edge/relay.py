@@ -62,11 +62,11 @@ class ReplyRelay(Listener):
     """
 
     __slots__ = (
-        "_after", "_called", "_clock", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
+        "_after", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
         "_patience", "_paused_at",
         "_paused_s",
         "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
-        "flight", "outcome",
+        "flight", "look_at", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class ReplyRelay(Listener):
         self._clock = clock
         self._status = 0
         self._mode = ""
+        self._direct = False
         self._error_body = b""
         self._started_at = clock()
         self._written_at = self._started_at
@@ -102,6 +103,8 @@ class ReplyRelay(Listener):
         self._paused_s = 0.0
         self._resumed_at = 0.0
         self.flight: Flight | None = None
+        self.look_at = 0.0
+        """When the sweep should check again; events only ever make it later, so they need not touch it."""
         self.outcome: asyncio.Future[Fault | None] = loop.create_future()
         """None when the whole answer was handed on; the Fault that ended the attempt otherwise."""
 
@@ -133,10 +136,15 @@ class ReplyRelay(Listener):
         tap = self._tap
         out = tap.feed(data)
         if out:
-            self._hand_on(out)
+            if self._direct:
+                self._exchange.write(out)
+            else:
+                self._hand_on(out)
+        if not tap.over or self.outcome.done():
+            return
         if tap.fault is not None:
             self._give_up(tap.fault)
-        elif tap.done and not self.outcome.done():
+        else:
             # `[DONE]` is the end for the caller; the engine's last chunk may still be on its way
             self._complete()
 
@@ -180,7 +188,7 @@ class ReplyRelay(Listener):
         if not exchange.started:
             self._story.handed_on_at = self._clock()
             exchange.start(self._headers())
-        self._written_at = self._story.last_event_at or self._written_at
+        self._direct = not self._after
         exchange.write(data)
 
     def _whole(self, body: bytes) -> None:
@@ -203,6 +211,7 @@ class ReplyRelay(Listener):
     def _resolve(self, fault: Fault | None) -> None:
         if not self.outcome.done():
             self.outcome.set_result(fault)
+            self.look_at = 0.0
 
     # --- from the caller's connection -----------------------------------------------------------------------------
 
@@ -213,6 +222,7 @@ class ReplyRelay(Listener):
     def full(self) -> None:
         """The caller reads too slowly: stop reading from the engine, so that memory stays bounded."""
         self._paused_at = self._clock()
+        self.look_at = 0.0
         if self.flight is not None:
             self.flight.pause()
 
@@ -223,6 +233,7 @@ class ReplyRelay(Listener):
             self._paused_s += now - self._paused_at
         self._paused_at = None
         self._written_at = self._resumed_at = now
+        self.look_at = 0.0
         if self.flight is not None:
             self.flight.resume()
 
@@ -233,43 +244,43 @@ class ReplyRelay(Listener):
     # --- from the clock -------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """Enforce deadlines and send the heartbeat; called by the worker's sweep, a few times a second."""
+        """Enforce deadlines and send the heartbeat; called by the worker's sweep when `look_at` has passed."""
         if self.outcome.done():
             self._drop_tail(now)
             return
         limits = self._patience
         if self._paused_at is not None:
-            if now - self._paused_at > limits.slow_reader_s:
+            self.look_at = self._paused_at + limits.slow_reader_s
+            if now > self.look_at:
                 self._exchange.abandon()
                 self._give_up(Fault(Kind.SLOW_READER, "The answer was not read fast enough."))
             return
         last = self._story.last_event_at if self._story.events else None
-        late = self._lateness(now, last)
-        if late is not None:
+        late_at, late = self._lateness(now, last)
+        if now > late_at:
             self._give_up(late)
-        elif isinstance(self._tap, StreamTap) and limits.heartbeat_s and now - max(self._written_at, last or 0.0) >= limits.heartbeat_s:
-            self._heartbeat(now)
+            return
+        self.look_at = late_at
+        if isinstance(self._tap, StreamTap) and limits.heartbeat_s:
+            beat_at = max(self._written_at, last or 0.0) + limits.heartbeat_s
+            if now >= beat_at:
+                self._heartbeat(now)
+                beat_at = now + limits.heartbeat_s
+            self.look_at = min(late_at, beat_at)
 
-    def _lateness(self, now: float, last: float | None) -> Fault | None:
+    def _lateness(self, now: float, last: float | None) -> tuple[float, Fault]:
+        """When the engine will be too late if nothing comes until then, and what it is told off for."""
         limits, story = self._patience, self._story
         if last is None:
             limit = self._first_token_s
-            if now - self._started_at > limit:
-                return Fault(
-                    Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit:g} s.", detail=f"limit {limit:g} s"
-                )
-            return None
-        if now - max(last, self._resumed_at) > limits.token_gap_s:
-            return Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
-        age = now - (story.first_event_at or now) - self._paused_s
-        if age > MIN_RATE_AFTER_S and story.events < age * MIN_EVENTS_PER_S:
-            return Fault(
-                Kind.TOKEN_GAP_TIMEOUT,
-                "The engine answered too slowly to go on.",
-                retry=_SOON,
-                detail=f"{story.events} events in {age:.0f} s",
-            )
-        return None
+            why = f"The engine did not begin to answer within {limit:g} s."
+            return self._started_at + limit, Fault(Kind.FIRST_TOKEN_TIMEOUT, why, detail=f"limit {limit:g} s")
+        silent_at = max(last, self._resumed_at) + limits.token_gap_s
+        slow_at = (story.first_event_at or now) + self._paused_s + max(MIN_RATE_AFTER_S, story.events / MIN_EVENTS_PER_S)
+        if silent_at <= slow_at:
+            return silent_at, Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
+        detail = f"{story.events} events in {slow_at - (story.first_event_at or now):.0f} s"
+        return slow_at, Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=_SOON, detail=detail)
 
     def _heartbeat(self, now: float) -> None:
         if not self._exchange.started:

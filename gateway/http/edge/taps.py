@@ -3,23 +3,20 @@
 Two taps stand at the head of every chain and judge whether the answer is whole. An answer is whole when every choice has
 a known finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes.
 A tap never sends a broken part on: on a fault it returns what was good and sets `fault`; the relay does the rest.
-
-Each streamed event is decoded once into a typed struct that skips what it does not name. That is cheaper than searching
-the bytes for the four things we must see, and it means no byte reaches a caller that was not valid JSON
-(`docs/decisions/0002-one-typed-decode-per-event.md`).
 """
 
 import re
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from backends.sse import EventSplitter, EventTooLarge
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from domain.reply import WHOLE_FINISH_REASONS
 from domain.usage import Usage
+from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, is_plain_chunk
 from gateway.story import Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -46,106 +43,77 @@ class Tap(Protocol):
         ...
 
 
-class _TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+class _Judge:
+    """What both judges share."""
 
+    __slots__ = ("_clock", "_story", "_to_finish", "fault", "over", "usage")
 
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: _TokenDetails | None = None
-    completion_tokens_details: _TokenDetails | None = None
-    reasoning_tokens: int | None = None
-
-    def value(self) -> Usage:
-        cached, reasoning = self.prompt_tokens_details, self.completion_tokens_details
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens or 0,
-            cached_tokens=(cached.cached_tokens or 0) if cached else 0,
-            reasoning_tokens=(reasoning.reasoning_tokens or 0) if reasoning else (self.reasoning_tokens or 0),
-        )
-
-
-class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
-    finish_reason: str | None = None
-
-
-class _Document(msgspec.Struct, gc=False):
-    """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
-
-    choices: list[_Choice] | None = None
-    usage: _Usage | UnsetType | None = UNSET
-    error: msgspec.Raw | None = None
-    object: str | None = None
-
-
-_decode_document = msgspec.json.Decoder(_Document).decode
-
-
-def _decode(data: bytes) -> _Document:
-    """Raises DecodeError or UnicodeDecodeError. msgspec does not look into strings that it skips, so UTF-8 is checked apart;
-    for ASCII, which JSON from engines mostly is, that is one fast scan."""
-    if not data.isascii():
-        data.decode()
-    return _decode_document(data)
-
-
-class StreamTap:
-    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it."""
-
-    __slots__ = ("_clock", "_finished", "_include_usage", "_splitter", "_story", "_to_finish", "done", "fault", "usage")
-
-    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool) -> None:
+    def __init__(self, story: Story, clock: Clock, choices: int) -> None:
         self._story = story
         self._clock = clock
-        self._splitter = EventSplitter()
-        self._finished: set[int] = set()
         self._to_finish = choices
-        self._include_usage = include_usage
         self.usage: Usage | None = None
-        self.done = False
+        self.over = False
+        """The answer is whole, or `fault` says what is wrong with it."""
         self.fault: Fault | None = None
 
+    def _fail(self, kind: Kind, detail: str) -> None:
+        message = "The engine serving this request failed before the answer was complete. Try again."
+        self.fault = Fault(kind, message, retry=_TRY_AGAIN, detail=detail)
+        self.over = True
+
+
+class StreamTap(_Judge):
+    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it."""
+
+    __slots__ = ("_finished", "_include_usage", "_splitter")
+
+    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool) -> None:
+        super().__init__(story, clock, choices)
+        self._splitter = EventSplitter()
+        self._finished: set[int] = set()
+        self._include_usage = include_usage
+
     def feed(self, data: bytes) -> bytes:
-        """Whole events in, the same events out; see the class. After `done` or `fault` everything is dropped."""
-        if self.done or self.fault is not None:
+        """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
+        if self.over:
             return b""
+        payload = self._splitter.lone(data)
+        if payload is not None:
+            now = self._clock()
+            if not is_plain_chunk(payload):
+                return self._event(payload, now)
+            self._story.note_event(now)
+            return data
         try:
             payloads = self._splitter.feed(data)
         except EventTooLarge as error:
-            self.fault = _broken(Kind.INVALID_REPLY, str(error))
-            return b""
-        if not payloads:
+            self._fail(Kind.INVALID_REPLY, str(error))
             return b""
         now = self._clock()
-        if len(payloads) == 1:
-            return self._event(payloads[0], now)
         out = []
         for payload in payloads:
             out.append(self._event(payload, now))
-            if self.done or self.fault is not None:
+            if self.over:
                 break
         return b"".join(out)
 
     def _event(self, payload: bytes, now: float) -> bytes:
         try:
-            document = _decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            document = decode_document(payload)
+        except NOT_A_REPLY as error:
             if payload.strip() == b"[DONE]":
                 return self._terminator()
-            self.fault = _broken(Kind.INVALID_REPLY, f"event is not the JSON expected: {error}")
+            self._fail(Kind.INVALID_REPLY, f"event is not the JSON expected: {error}")
             return b""
         if document.error is not None or document.object == "error":
-            self.fault = _broken(Kind.ENGINE_ABORTED, "the engine sent an error event")
+            self._fail(Kind.ENGINE_ABORTED, "the engine sent an error event")
             return b""
         for choice in document.choices or ():
             reason = choice.finish_reason
             if reason:
                 if reason not in WHOLE_FINISH_REASONS:
-                    self.fault = _broken(Kind.ENGINE_ABORTED, f"finish_reason {reason[:32]!r}")
+                    self._fail(Kind.ENGINE_ABORTED, f"finish_reason {reason[:32]!r}")
                     return b""
                 self._finished.add(choice.index)
         usage = document.usage
@@ -154,10 +122,10 @@ class StreamTap:
             return b"data: %b\n\n" % payload
         return self._with_usage(payload, document, now)
 
-    def _with_usage(self, payload: bytes, document: _Document, now: float) -> bytes:
+    def _with_usage(self, payload: bytes, document: Document, now: float) -> bytes:
         """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
         usage = document.usage
-        if isinstance(usage, _Usage):
+        if isinstance(usage, ReportedUsage):
             self.usage = usage.value()  # cumulative in every dialect, so the last one wins
         if document.choices:
             self._story.note_event(now)
@@ -169,76 +137,71 @@ class StreamTap:
 
     def _terminator(self) -> bytes:
         if len(self._finished) < self._to_finish:
-            self.fault = _broken(Kind.ENGINE_ABORTED, f"[DONE] after {len(self._finished)} of {self._to_finish} finish reasons")
+            self._fail(Kind.ENGINE_ABORTED, f"[DONE] after {len(self._finished)} of {self._to_finish} finish reasons")
             return b""
-        self.done = True
+        self.over = True
         return DONE
 
     def end(self) -> bytes:
         """The engine's message ended: whole if every choice finished, even without `[DONE]`; a fault otherwise."""
-        if self.done or self.fault is not None:
+        if self.over:
             return b""
         if self._splitter.pending or len(self._finished) < self._to_finish:
-            self.fault = _broken(Kind.BROKEN_STREAM, f"ended after {len(self._finished)} of {self._to_finish} finish reasons")
+            self._fail(Kind.BROKEN_STREAM, f"ended after {len(self._finished)} of {self._to_finish} finish reasons")
             return b""
-        self.done = True
+        self.over = True
         return DONE
 
 
-class PlainTap:
+class PlainTap(_Judge):
     """Holds a plain reply until it is whole, then judges and meters it."""
 
-    __slots__ = ("_body", "_clock", "_size", "_story", "_to_finish", "done", "fault", "usage")
+    __slots__ = ("_body", "_size")
 
     def __init__(self, story: Story, clock: Clock, *, choices: int) -> None:
-        self._story = story
-        self._clock = clock
+        super().__init__(story, clock, choices)
         self._body: list[bytes] = []
         self._size = 0
-        self._to_finish = choices
-        self.usage: Usage | None = None
-        self.done = False
-        self.fault: Fault | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Collect; nothing goes on before the end."""
         self._body.append(data)
         self._size += len(data)
         if self._size > BUFFERED_REPLY_BYTES:
-            self.fault = _broken(Kind.INVALID_REPLY, f"plain reply over {BUFFERED_REPLY_BYTES} bytes")
+            self._fail(Kind.INVALID_REPLY, f"plain reply over {BUFFERED_REPLY_BYTES} bytes")
             self._body.clear()
         return b""
 
     def end(self) -> bytes:
         """The whole body, or b"" with `fault` set."""
-        if self.fault is not None:
+        if self.over:
             return b""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         try:
-            document = _decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.fault = _broken(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
+            document = decode_document(body)
+        except NOT_A_REPLY as error:
+            self._fail(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
             return b""
         self._judge(document)
         if self.fault is not None:
             return b""
-        if isinstance(document.usage, _Usage):
+        if isinstance(document.usage, ReportedUsage):
             self.usage = document.usage.value()
         self._story.note_event(self._clock())
-        self.done = True
+        self.over = True
         return body
 
-    def _judge(self, document: _Document) -> None:
+    def _judge(self, document: Document) -> None:
         if document.error is not None or document.object == "error":
-            self.fault = _broken(Kind.ENGINE_ABORTED, "status 200 with an error body")
+            self._fail(Kind.ENGINE_ABORTED, "status 200 with an error body")
             return
         choices = document.choices or []
         for choice in choices:
             if choice.finish_reason not in WHOLE_FINISH_REASONS:
-                self.fault = _broken(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
+                self._fail(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
                 return
         if len(choices) < self._to_finish:
-            self.fault = _broken(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
+            self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
 
 
 class RenameTap:
@@ -261,10 +224,6 @@ class RenameTap:
     def end(self) -> bytes:
         """Nothing is ever held."""
         return b""
-
-
-def _broken(kind: Kind, detail: str) -> Fault:
-    return Fault(kind, "The engine serving this request failed before the answer was complete. Try again.", retry=_TRY_AGAIN, detail=detail)
 
 
 def _without_usage(payload: bytes) -> bytes:

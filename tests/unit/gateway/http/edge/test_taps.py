@@ -37,7 +37,8 @@ def test_whole_streams_pass_with_usage_only_when_asked(stream: bytes, choices: i
     made = tap(choices, include_usage)
     assert through(made, stream) == (stream if include_usage else stream.replace(USAGE, b""))
     assert made.fault is None
-    assert made.done
+    assert made.over
+    assert made.fault is None
     assert made.usage is not None
     assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.cached_tokens) == (3, 4, 2)
 

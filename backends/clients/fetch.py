@@ -1,0 +1,73 @@
+"""Small questions to an engine (health, model list, metrics) over the same port as requests, awaited whole.
+
+Why not an HTTP library: every worker asks every backend several times a second for as long as it lives, and a library's GET
+costs milliseconds (`docs/decisions/0003-polls-over-the-upstream-port.md`).
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from backends.ports import Call, Loss, ReplySink, Upstream
+
+POLL_ID: Final = "tidegate-poll"
+"""What engines log as the request id of our questions."""
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A whole reply."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+
+class FetchError(Exception):
+    """There was no usable reply; the message says why, in words for an operator."""
+
+
+class _Collector(ReplySink):
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._body = bytearray()
+        self._status = 0
+        self._headers: Mapping[bytes, bytes] = {}
+        self.outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._status, self._headers = status, headers
+
+    def on_data(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > self._max_bytes:
+            self._fail(f"answers more than {self._max_bytes} bytes")
+
+    def on_end(self) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(Fetched(self._status, self._headers, bytes(self._body)))
+
+    def on_loss(self, loss: Loss, detail: str) -> None:
+        self._fail(f"{loss.value}: {detail}"[:200])
+
+    def _fail(self, why: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(FetchError(why))
+
+
+async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int) -> Fetched:
+    """GET `path` from the backend behind `upstream`.
+
+    Raises:
+        FetchError: no reply within `timeout_s`, a lost connection, or a body over `max_bytes`.
+    """
+    collector = _Collector(max_bytes)
+    flight = upstream.dispatch(Call("GET", path, b"", POLL_ID), collector)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await collector.outcome
+    except TimeoutError:
+        raise FetchError(f"no answer within {timeout_s:g} s") from None
+    finally:
+        flight.abort()  # of no effect once the reply is whole

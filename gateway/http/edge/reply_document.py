@@ -1,0 +1,94 @@
+"""What an engine's reply says that decides anything: a streamed event or a whole body as a typed struct that skips the rest.
+
+Each event is decoded once. That is cheaper than searching the bytes for the four things we must see, and it means no byte
+reaches a caller that was not valid JSON (`docs/decisions/0002-one-typed-decode-per-event.md`).
+"""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from domain.usage import Usage
+
+NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""How the decoders say no."""
+
+
+class _TokenDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class ReportedUsage(msgspec.Struct, gc=False):
+    """Token counts as engines write them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+    reasoning_tokens: int | None = None
+
+    def value(self) -> Usage:
+        """The same in our own terms."""
+        cached, reasoning = self.prompt_tokens_details, self.completion_tokens_details
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens or 0,
+            cached_tokens=(cached.cached_tokens or 0) if cached else 0,
+            reasoning_tokens=(reasoning.reasoning_tokens or 0) if reasoning else (self.reasoning_tokens or 0),
+        )
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class Document(msgspec.Struct, gc=False):
+    """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
+
+    choices: list[_Choice] | None = None
+    usage: ReportedUsage | UnsetType | None = UNSET
+    error: msgspec.Raw | None = None
+    object: str | None = None
+
+
+class _PlainChoice(msgspec.Struct, gc=False):
+    finish_reason: None = None
+
+
+class _PlainChunk(msgspec.Struct, gc=False):
+    """A chunk that decides nothing: no finish reason, usage or error. Nearly all are; those that are not do not decode as this,
+    so the decoder has looked at everything there was to look at."""
+
+    object: Literal["chat.completion.chunk", "text_completion"]
+    choices: list[_PlainChoice]
+    usage: UnsetType = UNSET
+    error: UnsetType = UNSET
+
+
+_decode_plain_chunk = msgspec.json.Decoder(_PlainChunk).decode
+_decode_document = msgspec.json.Decoder(Document).decode
+
+
+# msgspec does not look into strings that it skips, so UTF-8 is checked apart; for ASCII, which JSON from engines mostly is, that
+# is one fast scan.
+
+
+def decode_document(data: bytes) -> Document:
+    """A streamed event's payload or a whole body. Raises one of `NOT_A_REPLY`."""
+    if not data.isascii():
+        data.decode()
+    return _decode_document(data)
+
+
+def is_plain_chunk(data: bytes) -> bool:
+    """Whether a streamed event's payload is a chunk with which nothing ends and nothing is reported."""
+    try:
+        if not data.isascii():
+            data.decode()
+        _decode_plain_chunk(data)
+    except NOT_A_REPLY:
+        return False
+    return True
