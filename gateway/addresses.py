@@ -156,3 +156,8 @@ def _plain(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return "127.0.0.1" if host.lower() == "localhost" else host.lower()
+
+
+def sqlite_file(url: str) -> str | None:
+    """The file of `sqlite:///file`, "" when it names none; None for another kind of database."""
+    return url[10:] if url.startswith("sqlite:///") else "" if url == "sqlite://" else None

@@ -11,10 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
-
-from gateway.addresses import clash, split_address
+from gateway.addresses import clash, split_address, sqlite_file
 from policies.located_yaml import Located
 from policies.problems import Path_, Problem
 
@@ -153,9 +150,6 @@ def _tls(written: Written, folder: Path) -> Iterator[Problem]:
 
 
 def _database(written: Written, folder: Path) -> Iterator[Problem]:
-    try:
-        url = make_url(written.text("stores", "sql"))
-    except (ArgumentError, ValueError):
-        return  # the field itself says so
-    if url.drivername == "sqlite" and url.database and not (folder / url.database).parent.is_dir():
+    file = sqlite_file(written.text("stores", "sql"))
+    if file and not (folder / file).parent.is_dir():
         yield written.located.problem(("stores", "sql"), "its folder does not exist", "create it, or name another file")

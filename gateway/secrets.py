@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url
-
+from gateway.addresses import sqlite_file
 from gateway.settings import SecretReference, Settings
 from tenancy.keys import Pepper
 
@@ -54,10 +53,10 @@ def read_pepper(settings: Settings) -> Pepper:
     if reference is not None:
         secret = read_reference(reference, settings.base_dir, os.environ).encode()
     else:
-        url = make_url(settings.stores.sql)
-        if url.drivername != "sqlite" or not url.database:
+        file = sqlite_file(settings.stores.sql)
+        if not file:
             raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
-        secret = _beside(settings.base_dir / url.database)
+        secret = _beside(settings.base_dir / file)
     return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
 
 

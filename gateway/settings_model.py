@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from domain.strict import Strict
-from gateway.addresses import checked_engine_url, checked_host_header, checked_origin, split_address
+from gateway.addresses import checked_engine_url, checked_host_header, checked_origin, split_address, sqlite_file
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -106,6 +104,19 @@ class AdminSettings(Bound):
     bind: str = Field(default="127.0.0.1:8081", description="Address and port of the admin port; keep it away from callers.")
 
 
+def _check_database_url(url: str) -> None:
+    # imported only here: it takes 0.4 s, which nobody with SQLite should wait for before `--help`
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        driver = make_url(url).drivername
+    except (ArgumentError, ValueError):
+        raise ValueError("is no database URL; write sqlite:///file.db or postgresql://user@host/database") from None
+    if driver != "postgresql":
+        raise ValueError("names a database that is not supported; write sqlite:///file.db or postgresql://user@host/database")
+
+
 class StoreSettings(Strict):
     """Where state lies, by URL."""
 
@@ -117,14 +128,13 @@ class StoreSettings(Strict):
     @field_validator("sql")
     @classmethod
     def _known(cls, url: str) -> str:
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError):
-            raise ValueError("is no database URL; write sqlite:///file.db or postgresql://user@host/database") from None
-        if parsed.drivername not in ("sqlite", "postgresql"):
-            raise ValueError("names a database that is not supported; write sqlite:///file.db or postgresql://user@host/database")
-        if parsed.drivername == "sqlite" and parsed.database in (None, "", ":memory:"):
+        file = sqlite_file(url)
+        if file in ("", ":memory:"):
             raise ValueError("keeps keys in memory, where other processes cannot see them; write sqlite:///file.db")
+        if file is None:
+            _check_database_url(url)
+        elif "?" in file:
+            raise ValueError("has options, and a SQLite file takes none; write sqlite:///file.db")
         return url
 
 
@@ -241,10 +251,9 @@ class Settings(Strict):
     @property
     def sql_url(self) -> str:
         """The SQL store's URL with a SQLite file's path made absolute."""
-        url = make_url(self.stores.sql)
-        if url.drivername != "sqlite" or not url.database:
-            return self.stores.sql
-        return url.set(database=str((self._base_dir / url.database).resolve())).render_as_string(hide_password=False)
+        url = self.stores.sql
+        file = sqlite_file(url)
+        return f"sqlite:///{(self._base_dir / file).resolve()}" if file else url
 
     def based_at(self, folder: Path) -> "Settings":
         """The same settings, read from a file in `folder` (absolute)."""

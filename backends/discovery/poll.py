@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from backends.clients.fetch import FetchError, fetch
 from backends.dialects import Dialect
+from backends.fetch import FetchError, fetch
 from backends.ports import Upstream
 
 POLL_TIMEOUT_S: Final = 2.0

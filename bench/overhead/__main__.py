@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
@@ -20,6 +21,7 @@ from bench.overhead.subjects import MODEL, Subject, bare, litellm, nginx, sglang
 from bench.results_file import machine, refresh, rows_of, table, write_rows
 
 EVENTS_PER_S = 30
+IDLE_S = 3.0
 STREAMS = (64, 256, 1000)
 CONNECTIONS = (1, 16, 64)
 SIZES = {"1k": 950, "16k": 16_000}
@@ -36,7 +38,7 @@ SUBJECTS = {
     "vllm-router": vllm_router,
     "litellm": litellm,
 }
-PLAIN = ["cpu_us_plain_1k", "cpu_us_plain_16k", "added_p50_ms_c1", "added_p99_ms_c1", "rps_plain_1k_c64"]
+PLAIN = ["cpu_us_plain_1k", "cpu_us_plain_16k", "added_p50_ms_c1", "added_p99_ms_c1", "rps_plain_1k_c64", "idle_cpu_ms_s"]
 STREAMED = [
     "cpu_us_event_64",
     "cpu_us_event_256",
@@ -185,7 +187,17 @@ def main() -> int:
     return 0
 
 
+def idle(subject: Subject, figures: Figures) -> None:
+    """CPU time while nobody asks: polls, timers, housekeeping."""
+    time.sleep(1.0)
+    before = cpu_s(subject.pids)
+    time.sleep(IDLE_S)
+    figures["idle_cpu_ms_s", subject.name, "ms/s"].append((cpu_s(subject.pids) - before) / IDLE_S * 1e3)
+
+
 def _measure(home: Path, subject: Subject, given: argparse.Namespace, figures: Figures) -> None:
+    if subject.pids:
+        idle(subject, figures)
     plain(home, subject, given.seconds, figures)
     if not given.no_streams and subject.name != "tidegate-observed":
         streamed(home, subject, given.seconds, figures)

@@ -53,11 +53,11 @@ def demo(
         home = Path(folder)
         engines = _start_sim(stack, home) if engine == "sim" else _start_smollm2(stack, home)
         model, dialect = (SIM_MODEL, "vllm") if engine == "sim" else (SMOL_MODEL, "llamacpp")
-        console.print(f"[bold]engines[/]   {', '.join(f'{e.id} {e.url}' for e in engines)}")
+        console.print(f"[bold]engines[/]   {', '.join(f'{e.id} {e.url}' for e in engines)}", soft_wrap=True)
         settings = _write_settings(home, engines, model, dialect, 0 if once else port)
         ready = _start_gateway(stack, home, settings)
         base_url = f"http://127.0.0.1:{ready['data_port']}/v1"
-        console.print(f"[bold]gateway[/]   {base_url}  admin http://127.0.0.1:{ready['admin_port']}")
+        console.print(f"[bold]gateway[/]   {base_url}  admin http://127.0.0.1:{ready['admin_port']}", soft_wrap=True)
         key = _create_key(settings)
         console.print("[bold]tenant[/]    demo, with one key")
         _chat(base_url, key, model)
@@ -76,17 +76,21 @@ def demo(
 
 
 def _start_sim(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
-    started = []
+    spawned = []
     for n in (1, 2, 3):
         log = stack.enter_context((home / f"sim-{n}.log").open("wb"))
         command = [sys.executable, "-m", "backends.simengine", "--port", "0", "--model", SIM_MODEL, "--preset", "h100-8b"]
-        process = _spawn(stack, command, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdout is not None
-        line = process.stdout.readline().decode()
-        if "http://" not in line:
-            _fail(f"sim-{n} did not start", home / f"sim-{n}.log")
-        started.append(Engine(f"sim-{n}", line.split()[-1], process))
-    return started
+        spawned.append((f"sim-{n}", _spawn(stack, command, stdout=subprocess.PIPE, stderr=log)))
+    return [Engine(name, _announced(name, process, home), process) for name, process in spawned]
+
+
+def _announced(name: str, process: "subprocess.Popen[bytes]", home: Path) -> str:
+    """The URL a simulated engine prints when it listens."""
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    if "http://" not in line:
+        _fail(f"{name} did not start", home / f"{name}.log")
+    return line.split()[-1]
 
 
 def _start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
@@ -198,8 +202,10 @@ def _chat(base_url: str, key: str, model: str) -> None:
     headers = raw.headers
     console.print(f"\n\n[bold]usage[/]     {usage.prompt_tokens} prompt + {usage.completion_tokens} completion tokens")
     console.print(f"[bold]served by[/] {headers['x-tidegate-backend']} (pool {headers['x-tidegate-pool']})")
-    console.print(f"[bold]why[/]       {headers['x-tidegate-reason']}")
-    console.print(f"[bold]overhead[/]  {headers['x-tidegate-overhead-ms']} ms in the gateway, request {headers['x-request-id']}")
+    console.print(f"[bold]why[/]       {headers['x-tidegate-reason']}", soft_wrap=True)
+    console.print(
+        f"[bold]overhead[/]  {headers['x-tidegate-overhead-ms']} ms in the gateway, request {headers['x-request-id']}", soft_wrap=True
+    )
 
 
 def _spawn(

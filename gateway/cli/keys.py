@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import msgspec
 import typer
@@ -18,7 +18,9 @@ from gateway.secrets import SecretError, read_pepper
 from gateway.settings import ConfigError, Settings, load_settings
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, digest_of, mint
 from tenancy.ports import DEFAULT_PROJECT, AlreadyExists, NotFound
-from tenancy.stores.sql import SqlKeyStore, StoreError, migrate, open_engine
+
+if TYPE_CHECKING:
+    from tenancy.stores.sql import SqlKeyStore
 
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 tenant_app = typer.Typer(no_args_is_help=True, help="Tenants.")
@@ -65,7 +67,7 @@ def create_key(
     minted = mint(ENVIRONMENT, os.urandom(ENTROPY_BYTES))
     now = time.time()
 
-    async def work(settings: Settings, store: SqlKeyStore) -> None:
+    async def work(settings: Settings, store: "SqlKeyStore") -> None:
         pepper = read_pepper(settings)
         record = KeyRecord(
             id=minted.id,
@@ -126,7 +128,10 @@ def _tenant(name: str) -> TenantId:
     return TenantId(name)
 
 
-def _with_store(config: Path, work: Callable[[Settings, SqlKeyStore], Awaitable[Any]], hint: str = "") -> Any:
+def _with_store(config: Path, work: "Callable[[Settings, SqlKeyStore], Awaitable[Any]]", hint: str = "") -> Any:
+    # imported only here: databases take 0.4 s, which `--help` need not wait for
+    from tenancy.stores.sql import SqlKeyStore, StoreError, migrate, open_engine
+
     async def opened(settings: Settings) -> Any:
         engine = open_engine(settings.sql_url)
         try:

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -118,6 +115,11 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
 
 
 def _run(connection: sa.Connection, revision: str) -> None:
+    # imported only here: it takes 0.4 s, which every other command would wait for
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection
