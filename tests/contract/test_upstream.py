@@ -124,6 +124,19 @@ async def test_keep_alive_reuses_one_connection(ways: Ways) -> None:
         assert len(server.peers) == 1
 
 
+async def test_abort_after_the_end_changes_nothing(ways: Ways) -> None:
+    async with scripted(keep_alive) as server:
+        way = ways.to(server.url)
+        for _ in range(3):
+            sink = Sink()
+            flight = way.dispatch(CALL, sink)
+            await sink.wait()
+            flight.abort()
+            flight.abort()
+        assert sink.calls == ["head", "data", "end"]
+        assert len(server.peers) == 1
+
+
 async def test_idle_age_stays_below_the_engines(ways: Ways) -> None:
     async with scripted(keep_alive) as server:
         way = ways.to(server.url, idle_s=0.05)

@@ -1,0 +1,103 @@
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+
+SETTINGS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
+KEY = re.compile(r"gw_live_[0-9A-Za-z]{10}_[0-9A-Za-z]{49}")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "tidegate.yaml").write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def listed():
+    return json.loads(run("key", "list", "--json").stdout)
+
+
+def test_a_key_is_made_shown_once_and_stored_nowhere(site):
+    assert run("tenant", "create", "acme").exit_code == 0
+    made = run("key", "create", "--tenant", "acme", "--label", "ci")
+    assert made.exit_code == 0
+    assert KEY.fullmatch(made.stdout.strip())
+    assert "the only time it is shown" in made.stderr
+    secret = made.stdout.strip().rsplit("_", 1)[1]
+    for file in site.rglob("*"):
+        assert not file.is_file() or secret.encode() not in file.read_bytes()
+    (row,) = listed()
+    assert row == {"id": made.stdout.split("_")[2], "tenant": "acme", "project": "default", "label": "ci", "state": "active"}
+    assert secret not in run("key", "list").stdout
+
+
+def test_tenant_and_key_in_one_go_for_scripts(site):
+    made = run("key", "create", "--tenant", "acme", "--create-tenant", "--json")
+    assert KEY.fullmatch(json.loads(made.stdout)["key"])
+    assert run("tenant", "list").stdout == "acme\n"
+    assert run("key", "create", "--tenant", "acme", "--create-tenant").exit_code == 0
+
+
+def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
+    key_id = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)["id"]
+    run("key", "create", "--tenant", "acme", "--expires-days", "0", "--label", "old")
+    assert run("key", "revoke", key_id).exit_code == 0
+    assert run("key", "revoke", key_id).exit_code == 0
+    assert {row["label"]: row["state"] for row in listed()} == {"": "revoked", "old": "expired"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("key", "create", "--tenant", "nobody"), 1, "tidegate tenant create nobody"),
+        (("key", "create", "--tenant", "Not A Name"), 2, "lower-case letters"),
+        (("key", "create", "--tenant", "acme", "--project", "nope", "--create-tenant"), 1, "no project 'nope'"),
+        (("key", "create", "--tenant", "acme", "--expires-days", "-1"), 2, "--expires-days"),
+        (("key", "create"), 2, "--tenant"),
+        (("key", "revoke", "0000000000"), 1, "no key '0000000000'"),
+        (("tenant", "create", "../etc"), 2, "lower-case letters"),
+        (("tenant", "create", "a" * 64), 2, "1 to 63"),
+        (("key", "list", "-c", "elsewhere.yaml"), 1, "elsewhere.yaml"),
+    ],
+)
+def test_mistakes_are_named_with_what_to_do(site, arguments, code, says):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_tenant_is_made_once(site):
+    run("tenant", "create", "acme")
+    again = run("tenant", "create", "acme")
+    assert (again.exit_code, "exists already" in again.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda site: (site / "tidegate.db").write_bytes(b"this is no database" * 100), "not a database"),
+        (lambda site: (site / "tidegate.pepper").write_bytes(b""), "tidegate.pepper is damaged"),
+    ],
+)
+def test_a_broken_store_is_said_and_nothing_is_overwritten(site, spoil, says):
+    run("tenant", "create", "acme")
+    for file in site.glob("tidegate.db*"):
+        file.unlink()
+    run("tenant", "create", "acme")
+    spoil(site)
+    before = {file.name: file.read_bytes() for file in site.iterdir() if file.is_file() and file.suffix in (".pepper", ".yaml")}
+    result = run("key", "create", "--tenant", "acme")
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert {name: (site / name).read_bytes() for name in before} == before
