@@ -8,6 +8,7 @@ from backends.attempt import RetryBudget
 from backends.dialects import Dialect
 from backends.ports import Upstream
 from domain.clock import Clock, Rng, WallClock
+from domain.faults import Fault, Kind
 from gateway.http.edge.relay import Patience, ReplyRelay
 from gateway.story import Record
 from policies.compile import PolicySet
@@ -46,11 +47,15 @@ class Watch:
         if relay.over:
             self._relays.discard(relay)
 
-    def sweep(self, now: float) -> None:
-        """Enforce deadlines and send heartbeats."""
+    def sweep(self, now: float, log_defect: Callable[[BaseException, str], None]) -> None:
+        """Enforce deadlines and send heartbeats. A relay that raises is ended with a 500 or an error event; the others go on."""
         for relay in list(self._relays):
             if now >= relay.look_at:
-                relay.check(now)
+                try:
+                    relay.check(now)
+                except Exception as error:  # noqa: BLE001 - one bad relay must not take the deadlines of all others with it
+                    log_defect(error, "sweep")
+                    relay.end_with(Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id."))
                 if relay.over:
                     self._relays.discard(relay)
 

@@ -91,7 +91,7 @@ class _Worker:
             server = await self._listen(deps)
             self._state = "ready"
             self._seat.ready()
-            await stop.wait()
+            broken = await _first_to_end(stop, loops)
             await self._drain(server, deps)
             for task in loops:
                 task.cancel()
@@ -100,6 +100,8 @@ class _Worker:
                 await way.close()
         if self._access_log is not None:
             self._access_log.close()
+        if broken is not None:
+            raise broken  # the supervisor starts another worker
 
     async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[Coroutine[Any, Any, None]]]:
         """Learn everything a request needs; no request is accepted before this returns."""
@@ -129,6 +131,7 @@ class _Worker:
             deps.wall,
             serve=port.start,
             refuse=port.refuse,
+            log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
         )
         tls = None
@@ -144,7 +147,7 @@ class _Worker:
             deps, door = self._deps, self._door
             if deps is not None and door is not None:
                 now = deps.clock()
-                deps.watch.sweep(now)
+                deps.watch.sweep(now, deps.log_defect)
                 door.sweep(now)
 
     async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
@@ -192,6 +195,19 @@ class _Worker:
             policy_digest=deps.live.policies.digest if deps else "",
             metrics=metrics,
         )
+
+
+async def _first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:
+    """Wait until told to stop. A loop that ends before that takes the worker with it: without its polls or deadlines a worker
+    would go on serving, blindly."""
+    stopping = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait((stopping, *loops), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if stop.is_set():
+        return None
+    error = done.pop().exception() or RuntimeError("a background loop returned")
+    log.error("a background loop ended, so this worker does", exc_info=error)
+    return error
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

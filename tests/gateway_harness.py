@@ -99,7 +99,7 @@ async def gateway(
     data_port = DataPort(deps)
     edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
     hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
-    door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, hosts=hosts)
+    door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts)
     server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
     made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
     tasks = [asyncio.create_task(_sweep(deps, door))]
@@ -125,7 +125,7 @@ async def _sweep(deps: Deps, door: Door) -> None:
     while True:
         await asyncio.sleep(SWEEP_S)
         now = deps.clock()
-        deps.watch.sweep(now)
+        deps.watch.sweep(now, deps.log_defect)
         door.sweep(now)
 
 

@@ -13,21 +13,30 @@ from gateway.http.edge.exchange import Exchange, header_lines
 from gateway.http.edge.limits import EdgeLimits
 from gateway.http.faults import render
 
+LARGE_BYTES = 16 * 1024 * 1024
+"""More than sockets buffer on both sides of a loopback connection."""
+
 
 class Edge:
     """A listening edge with everything it served or refused."""
 
     def __init__(self, limits: EdgeLimits, clock: Callable[[], float], hosts: frozenset[bytes]) -> None:
         self.served: list[tuple[str, str, bytes]] = []
+        self.exchanges: list[Exchange] = []
         self.faults: list[Fault] = []
+        self.defects: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
-        self.door = Door(limits, clock, time.time, serve=self._serve, refuse=self._refuse, hosts=hosts)
+        self.door = Door(limits, clock, time.time, serve=self._serve, refuse=self._refuse, log_defect=self._defect, hosts=hosts)
         self.port = 0
 
     def _serve(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
         task = asyncio.get_running_loop().create_task(self._echo(exchange))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def _defect(self, error: BaseException, _where: str) -> None:
+        self.defects.append(error)
 
     async def _echo(self, exchange: Exchange) -> None:
         try:
@@ -44,6 +53,8 @@ class Edge:
             for piece in (b"one ", b"two"):
                 exchange.write(piece)
             exchange.end()
+        elif exchange.head.path == "/large":
+            exchange.reply(200, b"content-type: text/plain\r\n", b"x" * LARGE_BYTES)
         elif exchange.head.path != "/never":
             exchange.reply(200, b"content-type: text/plain\r\n", b"%d bytes" % len(body))
 

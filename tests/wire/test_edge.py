@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from domain.faults import Kind
-from tests.wire.edge_server import edge
+from tests.wire.edge_server import LARGE_BYTES, edge
 
 GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 CLOSE = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -146,6 +146,89 @@ async def test_slow_callers_are_sent_away(sent: bytes, limit_s: float, status: b
         got = await asyncio.wait_for(reader.read(4096), 2)
         assert status in got
         writer.close()
+
+
+@pytest.mark.req("R33")
+@pytest.mark.parametrize("closing", [False, True], ids=["keep-alive", "close"])
+async def test_a_caller_that_does_not_take_its_reply_is_cut_off(closing: bool) -> None:
+    clock = Clock()
+    async with edge(clock, slow_reader_s=30.0) as running:
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\n" + b"Connection: close\r\n" * closing + b"\r\n")
+        await asyncio.sleep(0.2)
+        running.door.sweep(clock.now)
+        clock.now += 29.0
+        running.door.sweep(clock.now)
+        assert running.door.connections
+        clock.now += 2.0
+        running.door.sweep(clock.now)
+        await asyncio.sleep(0.05)
+        assert not running.door.connections
+        writer.close()
+
+
+async def test_a_slow_but_steady_reader_gets_the_whole_reply() -> None:
+    clock = Clock()
+    async with edge(clock, slow_reader_s=30.0, keepalive_s=75.0) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        taken = 0
+        while taken < LARGE_BYTES:
+            taken += len(await asyncio.wait_for(reader.read(256 * 1024), 2))
+            running.door.sweep(clock.now)
+            clock.now += 1.0  # about 64 s in all: more than the limit, had nothing been taken
+        for _ in range(70):
+            running.door.sweep(clock.now)
+            clock.now += 1.0
+        writer.write(GET)  # idle for less than the keep-alive time, so the connection is still good
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+        writer.close()
+
+
+@pytest.mark.parametrize("step", [1, 10, 1000])
+async def test_an_upgrade_offer_is_ignored_however_it_is_cut(step: int) -> None:
+    request = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+    async with edge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for _ in range(2):
+            for begin in range(0, len(request), step):
+                writer.write(request[begin : begin + step])
+                await asyncio.sleep(0.001)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+        writer.close()
+
+
+class Broken:
+    """A connection whose deadline code has a defect."""
+
+    deadline = 0.0
+    aborted = False
+
+    def expire(self, now: float) -> None:
+        raise ZeroDivisionError
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_defect_in_one_connection_does_not_end_the_sweep_of_others() -> None:
+    clock = Clock()
+    async with edge(clock) as running:
+        opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        running.door.sweep(clock.now)
+        broken = Broken()
+        running.door.connections.add(broken)  # type: ignore[arg-type]  # it has what the sweep uses
+        clock.now += 80.0
+        running.door.sweep(clock.now)
+        running.door.connections.discard(broken)  # type: ignore[arg-type]  # as above
+        await asyncio.sleep(0.05)
+        assert broken.aborted
+        assert [type(defect) for defect in running.defects] == [ZeroDivisionError]
+        assert not running.door.connections, "the idle ones were closed all the same"
+        for _, writer in opened:
+            writer.close()
 
 
 async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:

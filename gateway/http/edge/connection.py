@@ -8,14 +8,14 @@ import asyncio
 import socket
 from collections.abc import Callable
 from math import inf
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import httptools
 
 from domain.faults import Fault, Kind
 from gateway.http.edge.door import Door
 from gateway.http.edge.exchange import Exchange
-from gateway.http.edge.head import ONCE, checked_head, size_of
+from gateway.http.edge.request_reader import RequestReader
 from gateway.http.edge.upgrade import without_upgrade
 
 LINGER_S: Final = 2.0
@@ -30,27 +30,17 @@ def _drop(data: bytes) -> None:
     """Where bytes for a lost connection go."""
 
 
-class EdgeConnection(asyncio.Protocol):
-    """See the module. `deadline` is when `Door.sweep` should look at it again."""
+class EdgeConnection(RequestReader, asyncio.Protocol):
+    """See the module."""
 
-    __slots__ = ("_begun", "_body_since", "_close_after", "_exchange", "_headers", "_ignore", "_lingering", "_odd_lines", "_parser",
-                 "_read_bytes", "_served", "_target", "_violation", "deadline", "door", "speaks_1_0", "transport", "write")  # fmt: skip
+    __slots__ = ("_begun", "_body_since", "_head_so_far", "_lingering", "_served", "_unsent", "transport", "write")
 
     def __init__(self, door: Door) -> None:
-        self.door = door
-        self._parser: Any = httptools.HttpRequestParser(self)
-        self._exchange: Exchange | None = None
-        self._served = self._ignore = self._lingering = self._close_after = False
-        self._violation: Fault | None = None
-        self._target = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._odd_lines = 0
-        self._read_bytes = 0
-        self._begun = False
+        super().__init__(door)
+        self._served = self._lingering = self._begun = False
+        self._head_so_far = b""
+        self._unsent = 0
         self._body_since = 0.0
-        self.speaks_1_0 = False
-        self.deadline: float | None = inf
-        """When the sweep should look here; None: a phase began, and the next sweep sets its deadline."""
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], object] = _drop
         """Hands bytes to the socket; once that is lost, they are dropped."""
@@ -78,11 +68,14 @@ class EdgeConnection(asyncio.Protocol):
                 self.deadline = None
                 self.door.idle.pop(self, None)
             self._read_bytes += len(data)
+            self._head_so_far = self._head_so_far + data if self._head_so_far else data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._read_again(data)
-            return
+            if not self._served and not self._ignore:
+                self._read_again()
+                return
+            self._ignore = self._close_after = True  # the offer came behind a request that is being served
         except httptools.HttpParserError as error:
             if self._exchange is None or not self._exchange.complete:
                 self._violate(Kind.MALFORMED_HTTP, f"The request is not well-formed HTTP/1.1: {error}.")
@@ -104,15 +97,17 @@ class EdgeConnection(asyncio.Protocol):
             exchange.body_is_over(violation)
         if not self._served:
             self._served = True
+            self._head_so_far = b""
             if not exchange.complete and exchange.refusal is None:
                 self._body_since = self.door.clock()
                 self.deadline = None
             self.door.serve(exchange)
 
-    def _read_again(self, data: bytes) -> None:
+    def _read_again(self) -> None:
         """The head offers another protocol: read it without the offer."""
-        self._exchange, self._target, self._headers, self._odd_lines = None, b"", {}, 0
-        plain = None if self._served else without_upgrade(data)
+        self._exchange = None
+        self._clear()
+        plain = without_upgrade(self._head_so_far)
         if plain is None:
             self._refuse(Fault(Kind.MALFORMED_HTTP, "Protocol upgrades are not offered here; use plain HTTP/1.1."))
             return
@@ -143,89 +138,6 @@ class EdgeConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.listener.drained()
 
-    def on_message_begin(self) -> None:
-        """A request begins; while another is under way it is pipelined and will not be read."""
-        if self._exchange is not None:
-            self._ignore = self._close_after = True
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the request target."""
-        if not self._ignore:
-            self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line, or a trailer line, which counts but is dropped."""
-        if self._ignore:
-            return
-        name = name.lower()
-        headers = self._headers
-        if self._exchange is None and name not in headers:
-            headers[name] = value
-        else:
-            self._odd_line(name, value)
-
-    def _odd_line(self, name: bytes, value: bytes) -> None:
-        """A repeated header, or a trailer."""
-        self._odd_lines += 1
-        if self._odd_lines > self.door.limits.max_headers:
-            self._violate(Kind.HEADERS_TOO_LARGE, f"A request may have {self.door.limits.max_headers} header lines.")
-        elif self._exchange is None:
-            if name in ONCE:
-                self._violate(Kind.MALFORMED_HTTP, f"The header {name.decode('ascii')!r} may be sent only once.")
-            self._headers[name] += b", " + value
-
-    def on_headers_complete(self) -> None:
-        """The head is complete: check it and open the exchange."""
-        if self._ignore or self._violation is not None:
-            return
-        parser, limits, headers = self._parser, self.door.limits, self._headers
-        if len(headers) + self._odd_lines > limits.max_headers or (
-            self._read_bytes > limits.max_header_bytes and size_of(headers) > limits.max_header_bytes
-        ):
-            allowed = f"{limits.max_headers} lines and {limits.max_header_bytes} bytes"
-            self._violate(Kind.HEADERS_TOO_LARGE, f"A request head may have {allowed}.")
-            return
-        version = parser.get_http_version()
-        try:
-            head = checked_head(
-                parser.get_method(),
-                self._target,
-                version,
-                headers,
-                keep_alive=parser.should_keep_alive(),
-                hosts=self.door.hosts,
-            )
-        except Fault as fault:
-            self._violation = fault
-            return
-        self.speaks_1_0 = version == "1.0"
-        self._exchange = Exchange(self, head)
-        self.deadline = inf
-        if head.content_length is not None and head.content_length > limits.max_body_bytes:
-            self._violate(Kind.BODY_TOO_LARGE, f"The body has {head.content_length} bytes; {limits.max_body_bytes} are allowed.")
-
-    def on_body(self, data: bytes) -> None:
-        """Body bytes, counted whatever was declared."""
-        exchange = self._exchange
-        if self._ignore or exchange is None or exchange.refusal is not None or self._violation is not None:
-            return
-        if exchange.body_bytes + len(data) > self.door.limits.max_body_bytes:
-            self._violate(Kind.BODY_TOO_LARGE, f"The body has more than the {self.door.limits.max_body_bytes} bytes allowed.")
-            return
-        exchange.take(data)
-
-    def on_message_complete(self) -> None:
-        """The request is complete."""
-        exchange = self._exchange
-        if self._ignore or exchange is None or self._violation is not None or exchange.complete:
-            return
-        self.deadline = inf
-        exchange.body_is_over(None)
-
-    def _violate(self, kind: Kind, message: str) -> None:
-        if self._violation is None:
-            self._violation = Fault(kind, message)
-
     def closes_after(self, exchange: Exchange) -> bool:
         """Whether the connection will be closed after this exchange's reply."""
         return self._close_after or self.door.draining or not exchange.head.keep_alive or not exchange.complete
@@ -236,13 +148,13 @@ class EdgeConnection(asyncio.Protocol):
         if close or self._close_after:
             if exchange is not None and not exchange.complete:
                 self._linger()
-            else:
-                self.transport.close()
+                return
+            self.deadline = None
+            self.transport.close()
             return
         self._served = False
-        self._target = b""
-        self._headers = {}
-        self._odd_lines = self._read_bytes = 0
+        self._clear()
+        self._read_bytes = 0
         self._begun = False
         self._rest()
 
@@ -255,6 +167,12 @@ class EdgeConnection(asyncio.Protocol):
         exchange, limits = self._exchange, self.door.limits
         if self._lingering:
             self.transport.abort()
+        elif exchange is None and self._unsent:
+            taken = self._unsent - self.transport.get_write_buffer_size()
+            if taken < min(self._unsent, limits.min_body_rate_bytes_per_s * limits.slow_reader_s):
+                self.transport.abort()
+            else:
+                self.deadline = None
         elif exchange is None:
             if not self._begun:
                 self.expire_idle()
@@ -272,13 +190,17 @@ class EdgeConnection(asyncio.Protocol):
     def expire_idle(self) -> None:
         """Close between requests."""
         self.door.idle.pop(self, None)
+        self.deadline = None
         self.transport.close()
 
     def phase_limit_s(self) -> float:
-        """How long the phase the connection is in may last: idle, reading a head, or reading a body."""
+        """How long the phase the connection is in may last: reading a body, sending the rest of a reply, reading a head, or idle."""
         limits = self.door.limits
         if self._exchange is not None:
             return BODY_GRACE_S
+        self._unsent = self.transport.get_write_buffer_size()
+        if self._unsent:
+            return limits.slow_reader_s
         return limits.header_timeout_s if self._begun else limits.keepalive_s
 
     def _rest(self) -> None:
@@ -294,6 +216,7 @@ class EdgeConnection(asyncio.Protocol):
     def _linger(self) -> None:
         self._lingering = True
         self.deadline = self.door.clock() + LINGER_S
+        self.write = _drop
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
         elif not self.transport.is_closing():

@@ -22,6 +22,7 @@ class Door:
         serve: called once per request whose head is acceptable; starts its coroutine.
         refuse: called for requests that are refused before that, with the head if it was complete; returns the bytes
             of a whole reply that closes the connection.
+        log_defect: told of errors that are nobody's fault but ours.
         hosts: allowed Host values in lower case; empty allows any.
     """
 
@@ -33,6 +34,7 @@ class Door:
         *,
         serve: "Callable[[Exchange], None]",
         refuse: "Callable[[Fault, RequestHead | None], bytes]",
+        log_defect: Callable[[BaseException, str], None],
         hosts: frozenset[bytes] = frozenset(),
     ) -> None:
         self.limits = limits
@@ -40,6 +42,7 @@ class Door:
         self.serve = serve
         self.refuse = refuse
         self.hosts = hosts
+        self._log_defect = log_defect
         self.draining = False
         self.connections: set[EdgeConnection] = set()
         self.idle: dict[EdgeConnection, None] = {}
@@ -81,7 +84,11 @@ class Door:
             if deadline is None:
                 connection.deadline = now + connection.phase_limit_s()
             elif now >= deadline:
-                connection.expire(now)
+                try:
+                    connection.expire(now)
+                except Exception as error:  # noqa: BLE001 - one bad connection must not end the sweep of all others
+                    self._log_defect(error, "sweep")
+                    connection.abort()
 
     def start_draining(self) -> None:
         """From now on every reply closes its connection, and idle ones are closed."""
