@@ -188,6 +188,9 @@ async def _attempt(
         relay.flight = deps.upstreams[backend.id].dispatch(call, relay)
         fault = await relay.outcome
     finally:
+        if not relay.outcome.done() and relay.flight is not None:
+            relay.flight.abort()  # cancelled while waiting
+            relay.flight = None
         deps.load.release(backend.id)
         deps.watch.forget(relay)
     if tap.usage is not None:

@@ -58,8 +58,14 @@ class AiohttpUpstream:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._target.idle_s, socket_factory=_socket, ttl_dns_cache=5)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._target.connect_timeout_s, connect=None)
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_reuseconn.append(_note_reuse)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector,
+                timeout=timeout,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[trace],
             )
         return self._session
 
@@ -69,18 +75,19 @@ class AiohttpUpstream:
             try:
                 await self._once(call, flight)
             except _STALE as error:
-                # aiohttp does not say whether the connection was reused; a refused connection is no stale one
-                stale = not isinstance(error, aiohttp.ClientConnectorError) and not flight.head_seen
-                if not stale or self._clock() - sent_at > STALE_WINDOW_S or flight.resent:
+                stale = flight.reused and not flight.head_seen and not isinstance(error, aiohttp.ClientConnectorError)
+                if not stale or self._clock() - sent_at > STALE_WINDOW_S or flight.sink is None:
                     raise
-                flight.resent = True
                 await self._once(call, flight)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             flight.lose(Loss.CUT if flight.head_seen else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
         except (aiohttp.ClientError, ValueError) as error:
             flight.lose(Loss.GARBLED, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            flight.lose(Loss.CUT, f"{type(error).__name__}: {error}")  # a defect of the sink's: it hears of the end all the same
+            raise
 
     async def _once(self, call: Call, flight: "AiohttpFlight") -> None:
         target = self._target
@@ -92,6 +99,7 @@ class AiohttpUpstream:
             headers=_headers(call, target),
             ssl=target.tls or True,
             allow_redirects=False,
+            trace_request_ctx=flight,
         ) as reply:
             flight.head_seen = True
             sink = flight.sink
@@ -111,7 +119,7 @@ class AiohttpFlight:
         self.sink: ReplySink | None = sink
         self.task: asyncio.Task[None] | None = None
         self.head_seen = False
-        self.resent = False
+        self.reused = False
         self.room = asyncio.Event()
         self.room.set()
 
@@ -140,6 +148,10 @@ class AiohttpFlight:
         sink, self.sink = self.sink, None
         if sink is not None:
             sink.on_loss(loss, detail)
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _parameters: object) -> None:
+    context.trace_request_ctx.reused = True
 
 
 def _headers(call: Call, target: Endpoint) -> dict[str, str]:

@@ -35,6 +35,8 @@ class RelayUpstream:
         self._idle: deque[_Connection] = deque()
         self._open: set[_Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._pending = 0
+        """Connections being made that are not in `_open` yet."""
         self._heads: dict[tuple[str, str], bytes] = {}
 
     def dispatch(self, call: Call, sink: ReplySink) -> "RelayFlight":
@@ -53,19 +55,21 @@ class RelayUpstream:
                     connection.start(flight, reused=True)
                     return
                 connection.shut()
-        if len(self._open) + len(self._connecting) >= self.target.max_connections:
+        if len(self._open) + self._pending >= self.target.max_connections:
             self._loop.call_soon(flight.lose, Loss.CAPACITY, f"{self.target.max_connections} connections are open already")
             return
+        self._pending += 1
         task = self._loop.create_task(self._connect(flight))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, flight: "RelayFlight") -> None:
         target = self.target
+        connection = _Connection(self)
         try:
             async with asyncio.timeout(target.connect_timeout_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self),
+                await self._loop.create_connection(
+                    lambda: connection,
                     target.host,
                     target.port,
                     ssl=target.tls,
@@ -73,13 +77,19 @@ class RelayUpstream:
                 )
         except TimeoutError:
             flight.lose(Loss.CONNECT, f"no connection within {target.connect_timeout_s:g} s")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
             flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
         else:
             if flight.sink is None:
                 self.park(connection)
             else:
                 connection.start(flight, reused=False)
+            return
+        finally:
+            if not connection.was_open:
+                self._pending -= 1
+        if connection.was_open:
+            connection.shut()  # it came up in the moment we gave up
 
     def resend(self, flight: "RelayFlight") -> None:
         """Send a flight again, on a fresh connection, because the reused one had gone stale."""
@@ -92,6 +102,7 @@ class RelayUpstream:
 
     def opened(self, connection: "_Connection") -> None:
         """A connection came up."""
+        self._pending -= 1
         self._open.add(connection)
 
     def lost(self, connection: "_Connection") -> None:
@@ -151,12 +162,12 @@ class RelayFlight:
     def pause(self) -> None:
         """See `backends.ports.Flight.pause`."""
         if self.connection is not None:
-            self.connection.transport.pause_reading()
+            self.connection.read(on=False)
 
     def resume(self) -> None:
         """See `backends.ports.Flight.resume`."""
         if self.connection is not None:
-            self.connection.transport.resume_reading()
+            self.connection.read(on=True)
 
     def lose(self, loss: Loss, detail: str) -> None:
         """Report a loss, once, unless the call was given up before."""
@@ -176,6 +187,8 @@ class _Connection(asyncio.Protocol):
         self._reused = False
         self._sent_at = 0.0
         self._closing = False
+        self._reading = True
+        self.was_open = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport
 
@@ -188,6 +201,7 @@ class _Connection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.was_open = True
         self._upstream.opened(self)
 
     def start(self, flight: RelayFlight, *, reused: bool) -> None:
@@ -207,6 +221,12 @@ class _Connection(asyncio.Protocol):
             if call.tracestate is not None:
                 head += b"tracestate: %b\r\n" % call.tracestate
         self.transport.write(b"%b\r\n%b" % (head, call.body))
+
+    def read(self, *, on: bool) -> None:
+        """Stop reading, or go on."""
+        if on != self._reading and not self._closing:
+            self._reading = on
+            (self.transport.resume_reading if on else self.transport.pause_reading)()
 
     def data_received(self, data: bytes) -> None:
         flight = self._flight
@@ -235,6 +255,8 @@ class _Connection(asyncio.Protocol):
         flight.connection = None
         if self._parser.reusable and not self._closing:
             self._parser.reset()
+            if not self._reading:
+                self.read(on=True)  # the reply ended while its caller was full; the next one's caller is not
             self._upstream.park(self)
         else:
             self.shut()
