@@ -27,9 +27,9 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
         pool, route = choose(ask, rule, story, deps)  # 503
         await forward(ask, pool, route, exchange, story, deps)  # 502, 503, 504; failing over before the first byte only
     except Fault as fault:
-        refuse(fault, exchange, story)
+        refuse(fault, exchange, story, deps)
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs
-        refuse(defect(error, story, deps), exchange, story)
+        refuse(defect(error, story, deps), exchange, story, deps)
     finally:
         await settle(hold, story, deps)
         record(exchange, story, deps)

@@ -7,30 +7,35 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, Header, header_lines
 from gateway.story import Story
 
-_JSON: Final = b"content-type: application/json\r\nx-request-id: %b\r\nopenai-processing-ms: %d\r\n"
+_JSON: Final = b"content-type: application/json\r\nx-request-id: %b\r\n"
 _STREAM: Final = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\n"
     b"x-accel-buffering: no\r\n"  # nginx in front of us would otherwise hold events back
-    b"x-request-id: %b\r\nopenai-processing-ms: %d\r\n"
+    b"x-request-id: %b\r\n"
 )
 
 
 def reply_headers(exchange: Exchange, story: Story, usage: Usage | None, deps: Deps, *, stream: bool) -> bytes:
     """Header lines of the 200 that is about to be sent; timings are taken now."""
-    now = deps.clock()
-    lines = (_STREAM if stream else _JSON) % (story.request_id.encode("ascii"), int((now - story.started_at) * 1000))
-    if deps.cors_origins:
-        lines += cors_headers(exchange, deps.cors_origins)
+    lines = (_STREAM if stream else _JSON) % story.request_id.encode("ascii") + common_headers(exchange, story, deps)
     if story.expose:
-        lines += header_lines(_routing_headers(story, usage, now))
+        lines += header_lines(_routing_headers(story, usage, deps.clock()))
     return lines
 
 
+def common_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
+    """What every reply of the data port carries, errors too: a page from an allowed origin may read those as well."""
+    lines = b"openai-processing-ms: %d\r\n" % ((deps.clock() - story.started_at) * 1000)
+    return lines + cors_headers(exchange, deps.cors_origins) if deps.cors_origins else lines
+
+
 def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Header]:
-    """What happened inside, for callers whose policy says `expose_headers`. Untrusted ones would learn the fleet from it."""
+    """What happened inside, for callers whose policy says `expose_headers`. Untrusted ones would learn the fleet from it.
+
+    A head that a heartbeat has forced out says nothing of the backend: another one may still give the answer.
+    """
     headers = [
-        (b"x-tidegate-backend", story.backend.encode()),
         (b"x-tidegate-pool", story.pool.encode()),
         (b"x-tidegate-revision", story.revision.encode()),
         (b"x-tidegate-cache", b"none"),
@@ -38,7 +43,9 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
         (b"x-tidegate-overhead-ms", b"%.3f" % (story.overhead_s(now) * 1000)),
         (b"x-tidegate-decision", story.request_id.encode("ascii")),
     ]
-    if story.route is not None:
+    if story.events:
+        headers.append((b"x-tidegate-backend", story.backend.encode()))
+    if story.events and story.route is not None:
         headers.append((b"x-tidegate-reason", story.route.explanation().sentence().encode("ascii", "replace")))
     if usage is not None:
         headers.append((b"x-tidegate-prefix-hit-tokens", b"%d" % usage.cached_tokens))

@@ -14,7 +14,7 @@ from gateway.http.edge.relay import Patience, ReplyRelay
 from gateway.http.edge.taps import PlainTap, RenameTap, StreamTap, Tap
 from gateway.http.faults import render, render_event
 from gateway.http.openai import interpret as interpret_body
-from gateway.reply_headers import reply_headers
+from gateway.reply_headers import common_headers, reply_headers
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
@@ -34,7 +34,8 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
     """Begin the notebook; the caller's own request id is kept when it is sane."""
     deps.budget.request()
     now = deps.clock()
-    return Story(exchange.head.request_id() or deps.new_id(), now, deps.wall(), now)
+    own_id = deps.new_id()
+    return Story(exchange.head.request_id() or own_id, now, deps.wall(), now, own_id)
 
 
 def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
@@ -45,12 +46,12 @@ def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
     """
     headers = exchange.head.headers
     given = headers.get(b"authorization")
+    token = b""
     if given is not None:
         scheme, _, token = given.partition(b" ")
         if scheme.lower() != b"bearer":
             token = b""
-    else:
-        token = headers.get(b"x-api-key", b"")
+    token = token or headers.get(b"x-api-key", b"")
     if not token:
         raise Fault(Kind.KEY_MISSING, "You did not provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
     caller = deps.live.keys.authenticate(token.decode("latin-1").strip(), deps.wall())
@@ -91,8 +92,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
 
 async def admit(caller: Caller, ask: Ask, story: Story, deps: Deps) -> Hold:
     """Reserve the worst case. Nothing is limited yet, so nothing is refused; the books are real."""
-    # an id of our own: callers may send the same request id twice at once
-    hold = Hold(deps.new_id(), caller.tenant, worst_case(ask, story.output_cap))
+    hold = Hold(story.own_id, caller.tenant, worst_case(ask, story.output_cap))
     await deps.ledger.reserve(hold)
     return hold
 
@@ -127,7 +127,7 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     salt = _salt(pool, story, deps) if dialect.takes_cache_salt else None
     body = body_for(dialect, ask.fields, pool.model, cache_salt=salt)
     traceparent, tracestate = exchange.head.trace()
-    call = Call("POST", ask.endpoint.value, body, story.request_id, traceparent, tracestate)
+    call = Call("POST", ask.endpoint.value, body, story.own_id, traceparent, tracestate)
     first_token_s = _first_token_s(ask, deps.patience)
     first_dispatch = deps.clock()
     story.dispatched_at = first_dispatch
@@ -150,7 +150,8 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
         story.failed += (backend.id,)
     assert fault is not None  # `choose` leaves no empty route
     if retries and fault.kind is not Kind.ENGINE_BUSY:
-        fault.retry = NEVER  # our own retry failed as well, so the caller's would only add to the trouble
+        # our own retry failed as well, so the caller's would only add to the trouble
+        fault.retry, fault.message = NEVER, fault.message.removesuffix(" Try again.")
     raise fault
 
 
@@ -162,7 +163,7 @@ async def _attempt(
         return Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete.")
     story.attempts += 1
     story.backend = backend.id
-    story.last_event_at = story.first_event_at = story.reply_head_at = None
+    story.last_event_at = story.first_event_at = story.answer_at = None
     tap: StreamTap | PlainTap
     if ask.stream:
         tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage)
@@ -223,14 +224,13 @@ def defect(error: Exception, story: Story, deps: Deps) -> Fault:
     return Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id.", detail=type(error).__name__)
 
 
-def refuse(fault: Fault, exchange: Exchange, story: Story) -> None:
+def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
     story.fault = fault
-    if exchange.finished:
-        return
-    if exchange.gone or fault.kind is Kind.CLIENT_GONE:
+    if exchange.finished or exchange.gone or fault.kind is Kind.CLIENT_GONE:
         story.status = story.status or (200 if exchange.started else CLIENT_GONE_STATUS)
-        exchange.abandon()
+        if not exchange.finished:
+            exchange.abandon()
     elif exchange.started:
         story.status = 200
         exchange.write(render_event(fault, story.request_id))
@@ -238,7 +238,7 @@ def refuse(fault: Fault, exchange: Exchange, story: Story) -> None:
     else:
         rendered = render(fault, story.request_id)
         story.status = rendered.status
-        exchange.reply(rendered.status, header_lines(rendered.headers), rendered.body)
+        exchange.reply(rendered.status, header_lines(rendered.headers) + common_headers(exchange, story, deps), rendered.body)
 
 
 async def settle(hold: Hold | None, story: Story, deps: Deps) -> None:

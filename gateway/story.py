@@ -64,6 +64,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     reply_bytes: int = 0
     policy: str = ""
     """Digest of the PolicySet that governed the request."""
+    engine_request_id: str = ""
+    """The id engines saw; empty when it is `request_id`."""
     detail: str = ""
     """For operators: the cause behind a fault, cleaned of prompts, secrets and control characters."""
 
@@ -75,10 +77,13 @@ class Story(msgspec.Struct):
     """
 
     request_id: str
+    """The caller's own, when it sent a sane one: what replies and logs carry."""
     started_at: float
     at_unix: float
     body_at: float
     """When the request's last byte was there; equals `started_at` until then."""
+    own_id: str = ""
+    """The gateway's, unique: what holds and engines know the request by. Engines abort by id, so no caller may choose one."""
     caller: Caller | None = None
     ask_endpoint: str = ""
     model: str = ""
@@ -95,7 +100,8 @@ class Story(msgspec.Struct):
     failed: tuple[str, ...] = ()
     queue_s: float = 0.0
     dispatched_at: float | None = None
-    reply_head_at: float | None = None
+    answer_at: float | None = None
+    """When the engine's bytes came that the reply begins with: a first event, or the end of a plain reply."""
     first_event_at: float | None = None
     last_event_at: float | None = None
     handed_on_at: float | None = None
@@ -127,9 +133,9 @@ class Story(msgspec.Struct):
         if self.dispatched_at is None:
             return now - self.body_at
         before = self.dispatched_at - self.body_at - self.queue_s
-        if self.reply_head_at is None or self.handed_on_at is None:
+        if self.answer_at is None or self.handed_on_at is None:
             return before
-        return before + (self.handed_on_at - self.reply_head_at)
+        return before + (self.handed_on_at - self.answer_at)
 
     def close(self, now: float) -> Record:
         """The finished Record; call once, when nothing more can happen to the request."""
@@ -162,5 +168,6 @@ class Story(msgspec.Struct):
             self.request_bytes,
             self.reply_bytes,
             self.policy,
+            self.own_id if self.own_id != self.request_id else "",
             (fault.detail or "") if fault else "",
         )

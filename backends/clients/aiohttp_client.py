@@ -79,7 +79,7 @@ class AiohttpUpstream:
                 if not stale or self._clock() - sent_at > STALE_WINDOW_S or flight.sink is None:
                     raise
                 await self._once(call, flight)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError) as error:
             flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             flight.lose(Loss.CUT if flight.head_seen else Loss.NO_REPLY, f"{type(error).__name__}: {error}")

@@ -88,7 +88,7 @@ def create_admin_app(
     return app
 
 
-def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _error(status: int, message: str, code: str | None, headers: dict[str, str] | None = None) -> JSONResponse:
     """An error in OpenAI's shape, so that one parser of errors serves both ports."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status, headers)
@@ -98,9 +98,9 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, HTTPException)
         if fault.status_code == 404:
-            return _error(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_path")
+            return _error(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_url")
         if fault.status_code == 405:
-            return _error(405, f"Method {request.method} is not allowed here.", "method_not_allowed", dict(fault.headers or {}))
+            return _error(405, f"Method {request.method} is not allowed here.", None, dict(fault.headers or {}))
         return _error(fault.status_code, str(fault.detail), "refused", dict(fault.headers or {}))
 
     async def invalid(_request: Request, fault: Exception) -> Response:

@@ -6,6 +6,7 @@ one route and served as another. No path of a caller ever reaches an engine; eng
 
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import unquote
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
@@ -60,17 +61,18 @@ class DataPort:
             handler = self._handler(exchange.head)
             handler(exchange, story)
         except Fault as fault:
-            refuse(fault, exchange, story)
+            refuse(fault, exchange, story, deps)
         except Exception as error:  # noqa: BLE001 - as in lifecycle.serve: a defect answers 500 and never hangs
-            refuse(defect(error, story, deps), exchange, story)
+            refuse(defect(error, story, deps), exchange, story, deps)
         record(exchange, story, deps)
 
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], None]:
         path, method = head.path, head.method
         known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. See the API reference for the routes served here.")
-        if method == "OPTIONS":
+            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, MODELS) else "Routes are listed in docs/api.md."
+            raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {hint}")
+        if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight
         if path in INFERENCE:
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only POST is allowed here.", detail="POST")
@@ -91,7 +93,8 @@ class DataPort:
         if path == MODELS:
             body = render_models(sorted(models), created=deps.started_unix)
         else:
-            name = path.removeprefix(ONE_MODEL)
+            # a name, not a path: clients write its slashes as %2F
+            name = unquote(path.removeprefix(ONE_MODEL))
             if name not in models:
                 raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
             body = render_model(name, created=deps.started_unix)
@@ -102,7 +105,11 @@ class DataPort:
         """CORS: answered only for allowed origins; to others the route does not answer OPTIONS."""
         allowed = cors_headers(exchange, self._deps.cors_origins)
         if not allowed:
-            raise Fault(Kind.METHOD_NOT_ALLOWED, "Cross-origin requests are not allowed here.", detail="GET, HEAD, POST")
+            raise Fault(
+                Kind.METHOD_NOT_ALLOWED,
+                "Cross-origin requests are not allowed here.",
+                detail="POST" if exchange.head.path in INFERENCE else "GET, HEAD",
+            )
         story.status = 204
         asked = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
         headers = (

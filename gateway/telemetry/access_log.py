@@ -77,6 +77,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     request_bytes: int = 0
     reply_bytes: int = 0
     policy: str = ""
+    engine_request_id: str = ""
+    failed: str = ""
     detail: str = ""
 
 
@@ -131,6 +133,8 @@ def _flat(record: Record) -> Line:
         record.request_bytes,
         record.reply_bytes,
         record.policy,
+        record.engine_request_id,
+        ",".join(record.failed),
         record.detail,
     )
 

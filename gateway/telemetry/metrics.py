@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from domain.usage import NO_USAGE
 from gateway.story import Record
 from gateway.telemetry.families import (
     ATTEMPTS,
@@ -47,6 +46,7 @@ MAX_LABEL_CHARS: Final = 128
 """Characters kept of a label value; longer names would let one tenant's choice of name fill the scrape."""
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
+SETTLED: Final = "settle"
 _CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
 
 
@@ -151,7 +151,7 @@ class Metrics:
             if at is not None:
                 self._holds[at] += 1
         usage = record.usage
-        if usage is not NO_USAGE:
+        if record.closing == SETTLED:  # engines' own counts; what was estimated is in the log
             tokens[0] += usage.prompt_tokens
             tokens[1] += usage.cached_tokens
             tokens[2] += usage.completion_tokens

@@ -210,7 +210,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
     def _refuse(self, fault: Fault) -> None:
         self._close_after = True
         self.door.idle.pop(self, None)
-        self.write(self.door.refuse(fault, None))
+        status, _, rest = self.door.refuse(fault, None).partition(b"\r\n")
+        self.write(b"%b\r\n%b%b" % (status, self.door.date_line, rest))
         self._linger()
 
     def _linger(self) -> None:

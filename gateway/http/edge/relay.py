@@ -62,11 +62,9 @@ class ReplyRelay(Listener):
     """
 
     __slots__ = (
-        "_after", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
-        "_patience", "_paused_at",
-        "_paused_s",
-        "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
-        "flight", "look_at", "outcome",
+        "_after", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience",
+        "_paused_at", "_paused_s", "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at", "flight",
+        "look_at", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -112,7 +110,6 @@ class ReplyRelay(Listener):
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """See `backends.ports.ReplySink`."""
-        self._story.reply_head_at = self._clock()
         self._status = status
         if status != 200:
             self._mode = "error"
@@ -158,6 +155,7 @@ class ReplyRelay(Listener):
             self._resolve(fault_from_reply(self._status, self._error_body, endpoint=endpoint, retry_after=self._retry_after, served=served))
             return
         tap = self._tap
+        self._story.answer_at = self._story.answer_at or self._clock()
         out = tap.end()
         if tap.fault is not None:
             self._resolve(tap.fault)
@@ -186,6 +184,7 @@ class ReplyRelay(Listener):
         for tap in self._after:
             data = tap.feed(data)
         if not exchange.started:
+            self._story.answer_at = self._story.first_event_at
             self._story.handed_on_at = self._clock()
             exchange.start(self._headers())
         self._direct = not self._after

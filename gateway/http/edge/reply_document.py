@@ -45,10 +45,16 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
+class _Item(msgspec.Struct, gc=False):
+    index: int = 0
+
+
 class Document(msgspec.Struct, gc=False):
     """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
 
     choices: list[_Choice] | None = None
+    data: list[_Item] | None = None
+    """Embeddings."""
     usage: ReportedUsage | UnsetType | None = UNSET
     error: msgspec.Raw | None = None
     object: str | None = None

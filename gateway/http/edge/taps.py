@@ -109,11 +109,17 @@ class StreamTap(_Judge):
         if document.error is not None or document.object == "error":
             self._fail(Kind.ENGINE_ABORTED, "the engine sent an error event")
             return b""
-        for choice in document.choices or ():
+        if document.choices is None:
+            self._fail(Kind.INVALID_REPLY, "an event without choices")
+            return b""
+        for choice in document.choices:
             reason = choice.finish_reason
             if reason:
                 if reason not in WHOLE_FINISH_REASONS:
                     self._fail(Kind.ENGINE_ABORTED, f"finish_reason {reason[:32]!r}")
+                    return b""
+                if not 0 <= choice.index < self._to_finish:
+                    self._fail(Kind.INVALID_REPLY, f"choice {choice.index} of {self._to_finish}")
                     return b""
                 self._finished.add(choice.index)
         usage = document.usage
@@ -195,6 +201,10 @@ class PlainTap(_Judge):
         if document.error is not None or document.object == "error":
             self._fail(Kind.ENGINE_ABORTED, "status 200 with an error body")
             return
+        if not self._to_finish:
+            if not document.data:
+                self._fail(Kind.INVALID_REPLY, "no embeddings")
+            return
         choices = document.choices or []
         for choice in choices:
             if choice.finish_reason not in WHOLE_FINISH_REASONS:
@@ -207,8 +217,8 @@ class PlainTap(_Judge):
 class RenameTap:
     """Gives the reply the public model name where the engines serve it under another.
 
-    Stands behind a judging tap, so it is fed whole events or a whole body. Replaces the first `"model"` value that is the
-    served name, in each event; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
+    Stands behind a judging tap, so it is fed whole events or a whole body. Replaces every `"model"` value that is the
+    served name; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
     """
 
     __slots__ = ("_pattern", "_replacement")

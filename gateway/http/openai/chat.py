@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.http.openai.checks import Check, each, either, flag, integer, one_of, refuse_type, schema, text
-from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS, MAX_OUTPUT_TOKENS
+import msgspec
+
+from domain.faults import Fault, Kind
+from gateway.http.openai.checks import Check, each, either, flag, integer, one_of, refuse, refuse_type, schema, text
+from gateway.http.openai.generation import GENERATION, MAX_GRAMMAR_CHARS, MAX_LOGPROBS, MAX_OUTPUT_TOKENS
 from gateway.http.openai.messages import check_messages
 
 MAX_TOOLS: Final = 256
@@ -13,6 +16,7 @@ MAX_TOOLS: Final = 256
 MAX_NAME_CHARS: Final = 256
 
 _name = text(MAX_NAME_CHARS)
+_encode = msgspec.json.Encoder().encode
 
 
 def _tool(value: object, param: str) -> None:
@@ -22,17 +26,25 @@ def _tool(value: object, param: str) -> None:
     if type(kind) is not str:
         refuse_type("a string", kind, f"{param}.type")
     if kind != "function":
+        schema(value, param)  # other kinds have shapes of their own; size and depth are bounded all the same
+        if len(_encode(value)) > MAX_GRAMMAR_CHARS:
+            refuse(f"Invalid value for '{param}': more than {MAX_GRAMMAR_CHARS} bytes, which only function tools may have.", param)
         return
-    function = value.get("function")
-    if type(function) is not dict:
-        refuse_type("an object", function, f"{param}.function")
-    name = function.get("name")
+    if "function" not in value:
+        raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}.function'.", param=f"{param}.function")
+    _function(value["function"], f"{param}.function")
+
+
+def _function(value: object, param: str) -> None:
+    if type(value) is not dict:
+        refuse_type("an object", value, param)
+    name = value.get("name")
     if type(name) is not str:
-        refuse_type("a string", name, f"{param}.function.name")
-    _name(name, f"{param}.function.name")
-    parameters = function.get("parameters")
+        refuse_type("a string", name, f"{param}.name")
+    _name(name, f"{param}.name")
+    parameters = value.get("parameters")
     if parameters is not None:
-        schema(parameters, f"{param}.function.parameters")
+        schema(parameters, f"{param}.parameters")
 
 
 def _tool_choice(value: object, param: str) -> None:
@@ -51,7 +63,7 @@ CHAT: Final[Mapping[str, Check]] = {
     "tools": each(MAX_TOOLS, _tool),
     "tool_choice": either(one_of("none", "auto", "required"), _tool_choice, str),
     "parallel_tool_calls": flag,
-    "functions": each(MAX_TOOLS),
+    "functions": each(MAX_TOOLS, _function),
     "continue_final_message": flag,
     "add_generation_prompt": flag,
 }

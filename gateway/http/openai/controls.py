@@ -31,6 +31,7 @@ CONTROLS: Final = frozenset(
         "routed_dp_rank",
         "data_parallel_rank",
         "data_parallel_rank_decode",
+        "dp_rank",
         "id_slot",  # llama.cpp: answers from a slot that may hold another tenant's prefix
         "slot_id",
         "nvext",  # Dynamo: instance ids and annotations
@@ -42,6 +43,7 @@ CONTROLS: Final = frozenset(
         "session_params",
         # adapters by path or by server-side number; a policy maps model names to adapters
         "lora_path",
+        "lora_name",
         "lora_request",
         "lora",
         "adapter_id",
@@ -55,11 +57,15 @@ CONTROLS: Final = frozenset(
 )
 
 
+FAMILIES: Final = ("bootstrap_", "disagg_")
+"""Beginnings of names that are controls whatever follows: engines add to them with every release."""
+
+
 def without_controls(document: dict[str, object]) -> dict[str, object]:
     """`document` without the fields above; the same object when it has none, which is the usual case."""
-    if CONTROLS.isdisjoint(document):
+    if CONTROLS.isdisjoint(document) and not any([key.startswith(FAMILIES) for key in document]):
         return document
-    return {key: value for key, value in document.items() if key not in CONTROLS}
+    return {key: value for key, value in document.items() if key not in CONTROLS and not key.startswith(FAMILIES)}
 
 
 def asks_for_usage(options: Mapping[str, object] | None) -> bool:

@@ -43,6 +43,11 @@ MAX_BIASES: Final = 1024
 
 MAX_USER_CHARS: Final = 512
 
+MAX_TOP_K: Final = 1_000_000
+"""Above any vocabulary; -1 and 0 mean no bound to the engines that take them."""
+
+_token_id = integer(0, 2**31 - 1)
+_token_ids = each(1024, _token_id)
 _tokens = integer(1, MAX_OUTPUT_TOKENS)
 _penalty = number(-2.0, 2.0)
 _grammar = text(MAX_GRAMMAR_CHARS)
@@ -99,6 +104,18 @@ REFUSED: Final[Mapping[str, Check]] = {
     "logits_processors": _CODE,
     # tensors, deserialised by the engine (CVE-2025-62164: memory corruption by sparse tensors)
     "prompt_embeds": unsupported("prompts are text or token ids"),
+    # second names of fields whose bounds are kept here: through them one small request could cost as much as many
+    "n_cmpl": unsupported("send 'n'"),
+    "n_predict": unsupported("send 'max_tokens'"),
+    "max_new_tokens": unsupported("send 'max_tokens'"),
+    "n_probs": unsupported("send 'logprobs'"),
+    "top_logprobs_num": unsupported("send 'top_logprobs'"),
+    "input_ids": unsupported("send the token ids as 'prompt'"),
+    "input_embeds": unsupported("prompts are text or token ids"),
+    # searched after every token by a backtracking matcher in the engine
+    "stop_regex": unsupported("send 'stop'"),
+    "grammar_triggers": unsupported("send 'response_format'"),
+    "use_beam_search": unsupported("beam search multiplies the work of one request"),
 }
 
 GENERATION: Final[Mapping[str, Check]] = {
@@ -112,9 +129,17 @@ GENERATION: Final[Mapping[str, Check]] = {
     "top_p": number(0.0, 1.0, low_open=True),
     "presence_penalty": _penalty,
     "frequency_penalty": _penalty,
+    "repetition_penalty": number(0.0, 10.0, low_open=True),
+    "top_k": integer(-1, MAX_TOP_K),
+    "min_p": number(0.0, 1.0),
+    "allowed_token_ids": _token_ids,
+    "logprob_token_ids": each(MAX_LOGPROBS, _token_id),
+    "samplers": either(text(MAX_STOP_CHARS), each(32, text(64)), str),
+    "dry_sequence_breakers": each(32, text(64)),
+    "documents": each(256, schema),
     "prompt_logprobs": integer(0, MAX_LOGPROBS),
     "stop": either(_one_stop, each(MAX_STOPS, _one_stop), str),
-    "stop_token_ids": each(1024, integer(0, 2**31 - 1)),
+    "stop_token_ids": each(1024, _token_id),
     "bad_words": each(256, text(MAX_STOP_CHARS)),
     "seed": integer(-(2**63), 2**63 - 1),
     "user": text(MAX_USER_CHARS),

@@ -3,6 +3,7 @@
 Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
 """
 
+import re
 from typing import Final, NoReturn
 
 from domain.faults import Fault, Kind
@@ -31,6 +32,9 @@ MEDIA_PARTS: Final = {
 """Part type to the key of its payload."""
 
 _URL_KEYS: Final = ("image_url", "audio_url", "video_url", "file_url", "url")
+_PAYLOAD_KEYS: Final = ("data", "file_data")
+"""Media in place; some engines fetch what looks like an address here too."""
+_SCHEME: Final = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*:")
 _FOREIGN: Final = ("uuid", "file_id")
 """Names of media kept by the engine from earlier requests, which may be another tenant's."""
 
@@ -114,13 +118,20 @@ def _check_links(holder: dict[str, object], where: str) -> None:
             param = f"{where}.{key}"
             message = f"The parameter '{param}' is not supported: send the content itself."
             raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
+    for key in _PAYLOAD_KEYS:
+        data = holder.get(key)
+        if type(data) is str and _SCHEME.match(data, 0, 64) and not data.startswith("data:"):
+            _refuse_link(f"{where}.{key}")
     for key in _URL_KEYS:
         link = holder.get(key)
         if type(link) is dict:
             _check_links(link, f"{where}.{key}")
         elif link is not None and not (type(link) is str and link.startswith("data:")):
-            param = f"{where}.{key}"
-            refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
+            _refuse_link(f"{where}.{key}")
+
+
+def _refuse_link(param: str) -> NoReturn:
+    refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
 
 
 def _check_extras(message: dict[str, object], where: str) -> None:

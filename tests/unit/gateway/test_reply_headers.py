@@ -14,12 +14,24 @@ from routing.schedule import schedule
 OURS = {"backend", "pool", "revision", "cache", "queue-ms", "overhead-ms", "decision", "reason", "prefix-hit-tokens"}
 
 
-def made(*, expose: bool, usage: Usage | None = None, stream: bool = False, **headers: bytes) -> dict[str, str]:
+def made(*, expose: bool, events: int = 1, usage: Usage | None = None, stream: bool = False, **headers: bytes) -> dict[str, str]:
     exchange: Any = SimpleNamespace(head=SimpleNamespace(headers={n.encode(): v for n, v in headers.items()}))
     deps: Any = SimpleNamespace(clock=lambda: 10.25, cors_origins=frozenset({"https://app.example"}))
     pool = Pool("chat", "m", "3", "vllm", (Backend("a", "chat", State.UP), Backend("b", "chat", State.DOWN, "no answer")))
     pool = Fleet({"chat": pool}).pools["chat"]
-    story = Story("req-1", 10.0, 0.0, 10.125, expose=expose, pool="chat", revision="3", backend="a", queue_s=0.0625, dispatched_at=10.25)
+    story = Story(
+        "req-1",
+        10.0,
+        0.0,
+        10.125,
+        expose=expose,
+        pool="chat",
+        revision="3",
+        backend="a",
+        queue_s=0.0625,
+        dispatched_at=10.25,
+        events=events,
+    )
     story.route = schedule(None, pool, Load(["a", "b"]), 0.0, random.Random(1), "least_load")  # type: ignore[arg-type]  # least_load looks at no Ask
     lines = reply_headers(exchange, story, usage, deps, stream=stream)
     assert lines.endswith(b"\r\n")
@@ -41,6 +53,12 @@ def test_trusted_callers_see_what_happened_inside() -> None:
     assert headers["x-tidegate-overhead-ms"] == "62.500"
     assert headers["x-tidegate-prefix-hit-tokens"] == "7"
     assert headers["x-tidegate-reason"] == "least_load: a (in_flight=0); excluded b: no answer"
+
+
+def test_a_head_forced_out_by_a_heartbeat_does_not_guess_the_backend() -> None:
+    headers = made(expose=True, stream=True, events=0)
+    assert {"x-tidegate-backend", "x-tidegate-reason"}.isdisjoint(headers)
+    assert headers["x-tidegate-pool"] == "chat"
 
 
 def test_streams_are_not_buffered_on_the_way() -> None:

@@ -43,7 +43,7 @@ def test_overhead_is_ours_alone() -> None:
     told.body_at = 13.0  # a slow caller
     told.queue_s = 2.0
     told.dispatched_at = 15.25  # 0.25 s of ours
-    told.reply_head_at = 20.0  # a slow engine
+    told.answer_at = 20.0  # a slow engine
     told.handed_on_at = 20.5  # 0.5 s of ours
     assert told.close(30.0).overhead_s == pytest.approx(0.75)
 
