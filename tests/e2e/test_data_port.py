@@ -84,6 +84,29 @@ async def test_cross_origin_calls_only_from_allowed_origins() -> None:
             stranger = await client.post("/v1/chat/completions", json=chat(max_tokens=2), headers={"origin": "https://evil.example"})
             assert "access-control-allow-origin" not in stranger.headers
             assert (await client.options("/v1/chat/completions", headers={"origin": "https://evil.example"})).status_code == 405
+            for refused in (
+                await client.post("/v1/chat/completions", json={}, headers={"origin": "https://app.example"}),
+                await client.get("/v1/nothing", headers={"origin": "https://app.example"}),
+                await client.get("/v1/models", headers={"origin": "https://app.example", "authorization": "Bearer wrong"}),
+            ):
+                assert refused.status_code in (400, 401, 404)
+                assert refused.headers["access-control-allow-origin"] == "https://app.example", "or the page could not read why"
+                assert int(refused.headers["openai-processing-ms"]) >= 0
+
+
+async def test_a_model_name_with_a_slash_can_be_asked_for() -> None:
+    policies = [{"tenant": "*", "models": [{"name": "meta-llama/Llama-3", "pool": "chat"}]}]
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=policies) as running, running.client() as client:
+        for path in ("meta-llama%2FLlama-3", "meta-llama/Llama-3", "meta-llama%2fLlama-3"):
+            assert (await client.get(f"/v1/models/{path}")).json()["id"] == "meta-llama/Llama-3"
+        assert (await client.get("/v1/models/meta-llama%252FLlama-3")).status_code == 404
+
+
+async def test_a_base_url_without_its_version_is_told_so() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:
+        refused = await client.get("/models")
+        assert refused.status_code == 404
+        assert "base_url to end in /v1" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +158,15 @@ async def test_a_tenant_without_a_policy_has_no_models() -> None:
 
 @pytest.mark.req("R5", "ROUTERS-33")
 async def test_control_fields_and_headers_of_callers_never_reach_an_engine() -> None:
-    controls = {"cache_salt": "mine", "priority": -9, "kv_transfer_params": {"x": 1}, "bootstrap_host": "h", "rid": "r", "lora_path": "/x"}
+    controls = {
+        "cache_salt": "mine",
+        "priority": -9,
+        "kv_transfer_params": {"x": 1},
+        "bootstrap_host": "h",
+        "bootstrap_anything": 1,
+        "rid": "r",
+        "lora_path": "/x",
+    }
     forged = {
         "x-vllm-priority": "-9", "x-override-rid": "r", "x-data-parallel-rank": "3", "x-session-id": "s", "x-stainless-lang": "python",
         "x-forwarded-for": "1.2.3.4", "x-prefiller-host-port": "h:1", "cookie": "a=b", "openai-organization": "o", "under_score": "x",
@@ -149,6 +180,7 @@ async def test_control_fields_and_headers_of_callers_never_reach_an_engine() -> 
                 assert reply.status_code == 200
                 assert reply.headers["x-request-id"] == "caller-chose-this"
             received = engine.received[-1]
+            assert received.headers[b"x-request-id"].startswith(b"req-"), "engines abort by id: no caller may choose one"
             body = msgspec.json.decode(received.body)
             salts.append(body.pop("cache_salt"))
             assert body == chat(max_tokens=2, unknown_field=[1])

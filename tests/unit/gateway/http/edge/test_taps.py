@@ -92,6 +92,11 @@ def test_a_missing_done_is_added_when_every_choice_has_finished() -> None:
         b'data: {"error":{"message":"boom"}}\n\n',
         b'data: {"object":"error","message":"boom"}\n\n',
         b'data: {"choices":3}\n\n',
+        b"data: {}\n\n",
+        b'data: {"detail":"boom at /root/engine.py"}\n\n',
+        b'event: error\ndata: {"message":"boom at 10.0.0.1"}\n\n',
+        b'data: {"choices":[{"index":1,"finish_reason":"stop"}]}\n\n',
+        b'data: {"choices":[{"index":-1,"finish_reason":"stop"}]}\n\n',
         b"data: " + b"[" * 5000 + b"\n\n",
     ],
 )
@@ -145,6 +150,15 @@ def test_a_whole_plain_reply_passes_as_it_is() -> None:
     assert made.usage.total_tokens == 3
     embeddings = b'{"object":"list","data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":1,"total_tokens":1}}'
     assert plain(embeddings, choices=0)[1] == embeddings
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"ok":true,"more":1}', b'{"detail":"boom at /root"}', b'{"object":"list","data":[]}', b'{"error":{"a":1}}']
+)
+def test_a_reply_without_embeddings_never_passes(body: bytes) -> None:
+    made, out = plain(body, choices=0)
+    assert out == b""
+    assert made.fault is not None
 
 
 @pytest.mark.req("R2")
