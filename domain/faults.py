@@ -48,7 +48,6 @@ class Kind(Enum):
     REFUSED_BY_ENGINE = "refused_by_engine"
     # ours
     OVERLOADED = "overloaded"
-    DRAINING = "draining"
     SHUTTING_DOWN = "shutting_down"
     INTERNAL = "internal"
     # the engines'
@@ -66,7 +65,7 @@ class Kind(Enum):
 
 SOURCE: Final[dict[Kind, Source]] = (
     dict.fromkeys(Kind, Source.CALLER)
-    | dict.fromkeys((Kind.OVERLOADED, Kind.DRAINING, Kind.SHUTTING_DOWN, Kind.INTERNAL), Source.GATEWAY)
+    | dict.fromkeys((Kind.OVERLOADED, Kind.SHUTTING_DOWN, Kind.INTERNAL), Source.GATEWAY)
     | dict.fromkeys(
         (
             Kind.NO_BACKEND,

@@ -21,13 +21,12 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("draining", "fleet", "keys", "policies")
+    __slots__ = ("fleet", "keys", "policies")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
         self.policies = policies
         self.fleet = fleet
-        self.draining = False
 
 
 class Watch:

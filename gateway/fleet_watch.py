@@ -3,10 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+import structlog
+
 from backends.ports import Upstream
 from domain.clock import Rng
 from gateway.deps import Live
 from routing.fleet import Backend, State
+
+log = structlog.get_logger("tidegate.fleet")
 
 FAILURES_TO_GO_DOWN = 3
 """A backend that was up stays in rotation until this many polls in a row failed: one failed probe is often a long prefill
@@ -53,4 +57,7 @@ class FleetWatch:
         if reason and known.state is State.UP and self._failures[key] < FAILURES_TO_GO_DOWN:
             return
         state = State.DOWN if reason else State.UP
+        if state is not known.state:
+            tell = log.info if state is State.UP else log.warning
+            tell(f"backend {state.value}", pool=pool, backend=backend_id, reason=reason)
         self._live.fleet = self._live.fleet.with_backend(Backend(backend_id, pool, state, reason))

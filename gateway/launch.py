@@ -9,13 +9,17 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import structlog
+
 from gateway.http.admin import admin_main
-from gateway.secrets import SecretError, read_pepper
-from gateway.settings import Settings, load_settings
+from gateway.secrets import SecretError, read_pepper, read_reference
+from gateway.settings import ConfigError, Settings, load_settings
 from gateway.supervisor import CannotStart, Plan, Seat, run
 from gateway.telemetry.logs import configure_logs
 from gateway.wiring import StoreError, prepare_store
 from gateway.worker import worker_main
+
+log = structlog.get_logger("tidegate.launch")
 
 
 def installed_version() -> str:
@@ -36,7 +40,12 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
     configure_logs(settings.log.level, role="supervisor")
 
     def worker(seat: Seat) -> None:
-        worker_main(seat, load_settings(config, os.environ))
+        try:
+            worker_main(seat, load_settings(config, os.environ))
+        except (ConfigError, SecretError, StoreError) as error:
+            # after SIGHUP: a changed file is wrong; one line, as at the start
+            log.error("cannot serve with this configuration", worker=seat.index, reason=str(error))
+            raise SystemExit(1) from None
 
     def admin(seat: Seat) -> None:
         configure_logs(settings.log.level, role="admin")
@@ -45,6 +54,9 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
     try:
         # once, before there are workers: they only read, and migrating would cost each of them memory for good
         read_pepper(settings)
+        for pool in settings.pools:
+            if pool.api_key is not None:
+                read_reference(pool.api_key, settings.base_dir, os.environ)
         asyncio.run(prepare_store(settings))
     except (SecretError, StoreError) as error:
         print(f"tidegate: {error}", file=sys.stderr)

@@ -195,7 +195,7 @@ class EngineSettings(Strict):
     first_token_cap_s: Seconds = Field(default=120.0, description="Longest first-token deadline; not below the base.")
     token_gap_s: Seconds = Field(default=30.0, description="Longest silence between two events of a stream.")
     plain_timeout_s: Seconds = Field(default=600.0, description="Longest wait for a plain reply.")
-    heartbeat_s: float = Field(default=15.0, ge=0, le=3600, description="SSE comment to the caller after this much silence; 0 for none.")
+    heartbeat_s: float = Field(default=5.0, ge=0, le=3600, description="SSE comment to the caller after this much silence; 0 for none.")
     idle_connection_s: Seconds = Field(
         default=4.0, description="Age at which an idle connection is not used again; below the engine's own keep-alive (vLLM, SGLang: 5 s)."
     )

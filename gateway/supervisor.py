@@ -186,7 +186,7 @@ class _Supervisor:
                 f"data {self._plan.data_scheme}://{_host(self._plan.data_host)}:{data} admin http://{_host(self._plan.admin_host)}:{admin}"
             )
             with contextlib.suppress(OSError):  # nobody reads it
-                print(f"tidegate ready: {where} workers {self._plan.workers}", file=self._out, flush=True)
+                print(f"tidegate ready: {where} workers {self._plan.workers} pid {os.getpid()}", file=self._out, flush=True)
 
     def _retire(self, child: Child, now: float) -> None:
         """Tells a child to end: the admin process by its lifeline, a worker by SIGTERM, on which it drains."""

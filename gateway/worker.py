@@ -156,12 +156,15 @@ class _Worker:
         assert door is not None
         self._state = "draining"
         door.draining = True
+        log.info("draining", worker=self._index, in_flight=deps.budget.active, accept_s=drain.accept_s, grace_s=drain.grace_s)
         await asyncio.sleep(drain.accept_s)
         server.close()
         door.start_draining()
         give_up_at = deps.clock() + drain.grace_s
         while door.connections and deps.clock() < give_up_at:
             await asyncio.sleep(0.02)
+        if deps.budget.active:
+            log.warning("the grace is over; cutting what still runs", worker=self._index, in_flight=deps.budget.active)
         for relay in deps.watch.relays():
             relay.end_with(
                 Fault(Kind.SHUTTING_DOWN, "The gateway is shutting down. Send the request again.", retry=Retry(should=True, after_s=1.0))

@@ -26,7 +26,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "status_401": "answers 401 as for a wrong engine key",
     "wrong_model": "answers in the name of another model",
     "wrong_content_type": "answers 200 with text/html",
-    "restart_empty_kv": "forgets its cache and counters as a restart does, then answers",
+    "restart_empty_kv": "resets every other connection and forgets its cache and counters, as a restart does, then answers",
     "exit_process": "ends its process after `after` events",
     # how a stream breaks
     "crash_mid_stream": "closes the connection after `after` events",

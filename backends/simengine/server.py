@@ -47,9 +47,6 @@ class SimEngine:
         self.draining = False
         self._server: asyncio.Server | None = None
         self._connections: set[SimConnection] = set()
-        self._answers: dict[int, Answer] = {}
-        self._owner: dict[int, Answer] = {}
-        self._stepping = False
         self.count = 0
         self.connections_made = 0
         self._restart()
@@ -58,6 +55,9 @@ class SimEngine:
     def _restart(self) -> None:
         settings = self.settings
         self.started_unix = time.time()
+        self._answers: dict[int, Answer] = {}
+        self._owner: dict[int, Answer] = {}
+        self._stepping = False
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
         )
@@ -170,6 +170,8 @@ class SimEngine:
         elif name == "slow_start":
             self._loop.call_later(fault.delay_s, self._start_late, connection, kind)
         elif name == "restart_empty_kv":
+            for other in self._connections - {connection}:
+                other.reset()
             self._restart()
             return False
         else:
@@ -241,6 +243,8 @@ class SimEngine:
         self._loop.call_later(step.duration_ms / 1000 / self.settings.speed, self._end_step, self.batcher, step)
 
     def _end_step(self, batcher: Batcher, step: Any) -> None:
+        if batcher is not self.batcher:
+            return  # there was a restart since
         self._stepping = False
         produced: list[Sequence] = batcher.end(step)
         for sequence in produced:

@@ -1,5 +1,7 @@
 """The `tidegate` command. Each verb is a file of this package; this one only puts them together."""
 
+from typing import Annotated
+
 import typer
 
 from gateway.cli.check import check, export_schema
@@ -9,6 +11,17 @@ from gateway.cli.serve import serve, version
 from gateway.cli.simengine import simengine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Tidegate: the front door of a self-hosted LLM fleet.")
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the versions of Tidegate and Python.", is_eager=True)] = False,
+) -> None:
+    if show_version:
+        version()
+        raise typer.Exit
+
+
 app.command()(serve)
 app.command()(check)
 app.command()(demo)

@@ -46,9 +46,13 @@ def demo(
         Literal["sim", "smollm2"], typer.Option(help="sim: three simulated engines; smollm2: two real ones (llama.cpp).")
     ] = "sim",
     once: Annotated[bool, typer.Option("--once", help="Exit after the first answer.")] = False,
-    port: Annotated[int, typer.Option(help="Data port; 0 picks a free one. The admin port is the next one.")] = 8080,
+    port: Annotated[
+        int, typer.Option(help="Data port, and the next one for admin; free ones are picked when it is 0 or taken, and for --once.")
+    ] = 8080,
 ) -> None:
     """Start engines and a gateway, send one chat, print the answer and why it came from where it came."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)  # a shell starts background jobs with SIGINT ignored
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder, contextlib.ExitStack() as stack:
         home = Path(folder)
         engines = _start_sim(stack, home) if engine == "sim" else _start_smollm2(stack, home)
@@ -71,8 +75,14 @@ def demo(
             soft_wrap=True,
         )
         console.print(f"\nsettings: {settings}\nCtrl-C stops everything.", soft_wrap=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+        signal.pause()
+
+
+def _leave(number: int, _frame: object) -> None:
+    """Unwind, so that what was started is stopped and nothing stays on disk."""
+    for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(again, signal.SIG_IGN)
+    raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
 
 def _start_sim(stack: contextlib.ExitStack, home: Path) -> list[Engine]:

@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -29,6 +30,8 @@ Config = Annotated[Path, typer.Option("--config", "-c", help="The settings file.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 DEFAULT_CONFIG: Final = Path("tidegate.yaml")
 ENVIRONMENT: Final = "live"
+MAX_LABEL_CHARS: Final = 200
+MAX_DAYS: Final = 36_500
 
 TENANT: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """A DNS label: fits metric labels, file names and hash tags."""
@@ -58,12 +61,16 @@ def create_key(
     config: Config = DEFAULT_CONFIG,
     project: Annotated[str, typer.Option(help="Project of the tenant.")] = DEFAULT_PROJECT,
     label: Annotated[str, typer.Option(help="A note for operators, at most 200 characters.")] = "",
-    expires_days: Annotated[float | None, typer.Option(min=0.0, help="Days until it expires; default: never.")] = None,
+    expires_days: Annotated[float | None, typer.Option(help="Days until it expires; default: never.")] = None,
     create: Annotated[bool, typer.Option("--create-tenant", help="Make the tenant if it does not exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and print it, once: it is stored nowhere."""
     owner = _tenant(tenant)
+    if len(label) > MAX_LABEL_CHARS:
+        raise typer.BadParameter(f"{len(label)} characters; at most {MAX_LABEL_CHARS} are kept", param_hint="--label")
+    if expires_days is not None and not 0 < expires_days <= MAX_DAYS:
+        raise typer.BadParameter(f"{expires_days:g} days; it must be above 0 and at most {MAX_DAYS}", param_hint="--expires-days")
     minted = mint(ENVIRONMENT, os.urandom(ENTROPY_BYTES))
     now = time.time()
 
@@ -75,7 +82,7 @@ def create_key(
             project=ProjectId(project),
             kid=pepper.kid,
             digests=(digest_of(pepper.secret, minted.secret),),
-            label=label[:200],
+            label=label,
             created_unix=now,
             expires_unix=None if expires_days is None else now + expires_days * 86_400,
         )
@@ -96,15 +103,23 @@ def list_keys(config: Config = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Print every key's public part and state, never a secret."""
     records: list[KeyRecord] = _with_store(config, lambda _, store: store.load())
     rows = [
-        {"id": r.id, "tenant": r.tenant, "project": r.project, "label": r.label, "state": _state(r, time.time())}
+        {
+            "id": r.id,
+            "tenant": r.tenant,
+            "project": r.project,
+            "label": r.label,
+            "state": _state(r, time.time()),
+            "created": _day(r.created_unix),
+            "expires": _day(r.expires_unix),
+        }
         for r in sorted(records, key=lambda r: (r.tenant, r.created_unix))
     ]
     if as_json:
         typer.echo(msgspec.json.encode(rows).decode())
         return
-    table = Table("id", "tenant", "project", "label", "state")
+    table = Table("id", "tenant", "project", "label", "state", "created", "expires")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*[value or "never" for value in row.values()])
     out.print(table)
 
 
@@ -119,6 +134,11 @@ def _state(record: KeyRecord, now: float) -> str:
     if record.revoked_unix is not None:
         return "revoked"
     return "expired" if record.expires_unix is not None and record.expires_unix <= now else "active"
+
+
+def _day(unix: float | None) -> str | None:
+    """An instant as ISO 8601 in UTC, to the second."""
+    return None if unix is None else datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
 
 
 def _tenant(name: str) -> TenantId:
@@ -143,7 +163,7 @@ def _with_store(config: Path, work: "Callable[[Settings, SqlKeyStore], Awaitable
     try:
         return asyncio.run(opened(load_settings(config)))
     except NotFound as error:
-        _fail(f"{error}{hint if 'tenant' in str(error) else ''}")
+        _fail(f"{error}{hint if str(error).startswith('no tenant') else ''}")
     except (AlreadyExists, ConfigError, SecretError, StoreError) as error:
         _fail(str(error))
 

@@ -47,7 +47,6 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.CONTEXT_TOO_LONG: Row(400, _CALLER, "context_length_exceeded"),
     Kind.REFUSED_BY_ENGINE: Row(400, _CALLER, None),
     Kind.OVERLOADED: Row(503, _SERVER, "overloaded"),
-    Kind.DRAINING: Row(503, _SERVER, "draining"),
     Kind.SHUTTING_DOWN: Row(503, _SERVER, "server_shutting_down"),
     Kind.INTERNAL: Row(500, _SERVER, "internal_error"),
     Kind.NO_BACKEND: Row(503, _SERVER, "no_backend"),

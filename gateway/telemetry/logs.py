@@ -24,6 +24,9 @@ MAX_DEPTH: Final = 4
 MAX_ITEMS: Final = 100
 """Members of a list or mapping that are written."""
 
+CHATTY: Final = ("alembic", "uvicorn", "asyncio")
+"""Libraries that tell every step of theirs; from them only warnings are written."""
+
 SECRET_NAMES: Final = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "api-key", "apikey", "cookie", "set-cookie"}
     | {"key", "secret", "pepper", "password", "passwd", "token", "credential", "credentials", "private-key"}
@@ -122,3 +125,5 @@ def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(numbers[level])
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(max(numbers[level], logging.WARNING))

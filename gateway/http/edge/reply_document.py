@@ -64,17 +64,17 @@ class _PlainChoice(msgspec.Struct, gc=False):
     finish_reason: None = None
 
 
-class _PlainChunk(msgspec.Struct, gc=False):
+class PlainChunk(msgspec.Struct, gc=False):
     """A chunk that decides nothing: no finish reason, usage or error. Nearly all are; those that are not do not decode as this,
     so the decoder has looked at everything there was to look at."""
 
     object: Literal["chat.completion.chunk", "text_completion"]
     choices: list[_PlainChoice]
-    usage: UnsetType = UNSET
+    usage: UnsetType | None = UNSET
     error: UnsetType = UNSET
 
 
-_decode_plain_chunk = msgspec.json.Decoder(_PlainChunk).decode
+_decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
 _decode_document = msgspec.json.Decoder(Document).decode
 
 
@@ -89,12 +89,11 @@ def decode_document(data: bytes) -> Document:
     return _decode_document(data)
 
 
-def is_plain_chunk(data: bytes) -> bool:
-    """Whether a streamed event's payload is a chunk with which nothing ends and nothing is reported."""
+def plain_chunk(data: bytes) -> PlainChunk | None:
+    """A streamed event's payload as a chunk with which nothing ends and nothing is reported; None if it is anything else."""
     try:
         if not data.isascii():
             data.decode()
-        _decode_plain_chunk(data)
+        return _decode_plain_chunk(data)
     except NOT_A_REPLY:
-        return False
-    return True
+        return None

@@ -16,7 +16,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from domain.reply import WHOLE_FINISH_REASONS
 from domain.usage import Usage
-from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, is_plain_chunk
+from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, plain_chunk
 from gateway.story import Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -81,10 +81,11 @@ class StreamTap(_Judge):
         payload = self._splitter.lone(data)
         if payload is not None:
             now = self._clock()
-            if not is_plain_chunk(payload):
+            chunk = plain_chunk(payload)
+            if chunk is None:
                 return self._event(payload, now)
             self._story.note_event(now)
-            return data
+            return data if chunk.usage is UNSET or self._include_usage else b"data: %b\n\n" % _without_usage(payload)
         try:
             payloads = self._splitter.feed(data)
         except EventTooLarge as error:

@@ -161,7 +161,8 @@ def test_two_workers_share_a_free_port_and_end_with_0_on_sigterm(start: Start) -
     line = running.process.stderr.readline().decode()
     ready = running.read("ready.json")
     assert ready
-    assert line == (f"tidegate ready: data http://127.0.0.1:{ready['data_port']} admin http://127.0.0.1:{ready['admin_port']} workers 2\n")
+    where = f"data http://127.0.0.1:{ready['data_port']} admin http://127.0.0.1:{ready['admin_port']}"
+    assert line == f"tidegate ready: {where} workers 2 pid {ready['pid']}\n"
     pids = until(lambda: found if len(found := running.pids()) == 2 else None, "both workers answer")
     assert running.stop() == 0
     assert (running.home / "draining").exists(), "the admin process hears SIGTERM before it is let go"

@@ -118,3 +118,18 @@ async def test_silent_faults_stay_silent_and_health_stays_good(name: str) -> Non
 def test_settings_that_cannot_be_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"dialect|preset|positive"):
         SimSettings(**fields)  # type: ignore[arg-type]
+
+
+async def test_a_restart_forgets_its_cache_and_cuts_what_was_running() -> None:
+    settings = SimSettings(models=("m",), speed=1.0)
+    async with SimEngine(settings) as engine, client(engine) as http:
+        running = asyncio.create_task(http.post("/v1/chat/completions", json={**ASK, "max_tokens": 2000}))
+        while not engine.in_flight:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        answered = await http.post("/v1/chat/completions", json={**ASK, "sim_fault": {"name": "restart_empty_kv"}})
+        assert answered.status_code == 200
+        with pytest.raises(httpx.TransportError):
+            await running
+        assert engine.in_flight == 0
+        assert engine.counters.prompt_tokens == answered.json()["usage"]["prompt_tokens"], "counters begin anew"

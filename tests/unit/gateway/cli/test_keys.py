@@ -1,5 +1,6 @@
 import json
 import re
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -37,6 +38,7 @@ def test_a_key_is_made_shown_once_and_stored_nowhere(site):
     for file in site.rglob("*"):
         assert not file.is_file() or secret.encode() not in file.read_bytes()
     (row,) = listed()
+    assert (row.pop("created")[:2], row.pop("expires")) == ("20", None)
     assert row == {"id": made.stdout.split("_")[2], "tenant": "acme", "project": "default", "label": "ci", "state": "active"}
     assert secret not in run("key", "list").stdout
 
@@ -50,9 +52,10 @@ def test_tenant_and_key_in_one_go_for_scripts(site):
 
 def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
     key_id = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)["id"]
-    run("key", "create", "--tenant", "acme", "--expires-days", "0", "--label", "old")
+    run("key", "create", "--tenant", "acme", "--expires-days", "0.000001", "--label", "old")
     assert run("key", "revoke", key_id).exit_code == 0
     assert run("key", "revoke", key_id).exit_code == 0
+    time.sleep(0.1)
     assert {row["label"]: row["state"] for row in listed()} == {"": "revoked", "old": "expired"}
 
 
@@ -63,6 +66,9 @@ def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
         (("key", "create", "--tenant", "Not A Name"), 2, "lower-case letters"),
         (("key", "create", "--tenant", "acme", "--project", "nope", "--create-tenant"), 1, "no project 'nope'"),
         (("key", "create", "--tenant", "acme", "--expires-days", "-1"), 2, "--expires-days"),
+        (("key", "create", "--tenant", "acme", "--expires-days", "0"), 2, "--expires-days"),
+        (("key", "create", "--tenant", "acme", "--expires-days", "nan"), 2, "--expires-days"),
+        (("key", "create", "--tenant", "acme", "--label", "x" * 201), 2, "--label"),
         (("key", "create"), 2, "--tenant"),
         (("key", "revoke", "0000000000"), 1, "no key '0000000000'"),
         (("tenant", "create", "../etc"), 2, "lower-case letters"),

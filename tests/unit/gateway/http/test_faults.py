@@ -26,7 +26,7 @@ STATUS = {
     499: {"client_gone"},
     500: {"internal"},
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted"},
-    503: {"overloaded", "draining", "shutting_down", "no_backend", "engine_busy"},
+    503: {"overloaded", "shutting_down", "no_backend", "engine_busy"},
     504: {"first_token_timeout", "token_gap_timeout"},
 }
 
