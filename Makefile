@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format types imports budgets check requirements bench-overhead lock clean
+.PHONY: help demo test test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
 
 help: ## print this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ test: $(VENV)/.dev ## the whole suite
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
+
+test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
+	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
 
 lint: $(VENV)/.dev ## ruff, rules and format
 	$(BIN)/ruff check .

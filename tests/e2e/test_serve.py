@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
+from tests.scale import scaled
 
 READY_S = 30
 SETTINGS = """
@@ -107,7 +107,7 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.req("R21")
 async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
-    count = int(os.environ.get("TIDEGATE_DRAIN_STREAMS", "40"))
+    count = scaled(40, 200)
     # about 1 s per answer: 150 tokens at 6.5 ms
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, accept_s=0.3) as served:
         limits = httpx.Limits(max_connections=count + 5)

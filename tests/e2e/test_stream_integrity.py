@@ -1,7 +1,7 @@
 """Streams that never lie: kills, aborts, truncations and silence at every point, as a caller sees them."""
 
 import asyncio
-import os
+import time
 
 import httpx
 import pytest
@@ -9,11 +9,14 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from routing.fleet import Backend, Fleet, State
 from tests.gateway_harness import chat, gateway, no_engine, stream
+from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
 
 SIM = SimSettings(models=("sim",), speed=2000)
-KILLS = int(os.environ.get("TIDEGATE_KILLS", "60"))
-"""R1 asks for 500; the long form sets TIDEGATE_KILLS=500."""
+KILLS = scaled(60, 500)
+ABORTS = scaled(4, 200)
+FAILURES = scaled(600, 10_000)
+LEAVERS = scaled(10, 250)
 
 FATAL = [
     "crash_mid_stream",
@@ -55,6 +58,46 @@ async def test_every_kill_mid_stream_ends_with_one_error_event(record_property: 
         assert {r.closing for r in records} == {"estimate"}
         assert running.open_holds == 0
         record_property("figure", f"{KILLS}/{KILLS} error events, 0 [DONE]")  # type: ignore[operator]
+
+
+@pytest.mark.req("R1")
+async def test_the_error_event_follows_the_cut_at_once(record_property: pytest.FixtureRequest) -> None:
+    cut_at = 0.0
+
+    async def dies(peer: Peer) -> None:
+        nonlocal cut_at
+        while True:
+            if (await peer.request()).startswith(b"GET /health"):
+                await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            elif peer.received.startswith(b"GET"):
+                await peer.send(b'HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{"data":[{"id":"sim"}]}')
+            else:
+                break
+        event = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        await peer.send(head + b"%x\r\n%b\r\n" % (len(event), event))
+        await asyncio.sleep(0.02)
+        cut_at = time.monotonic()
+        peer.reset()
+
+    waits = []
+    async with scripted(dies) as engine, gateway(engine.url) as running, running.client() as client:
+        for _ in range(scaled(10, 100)):
+            begun = time.monotonic()
+            seen = await stream(client, max_tokens=10)
+            assert len(seen.errors) == 1
+            waits.append(begun + seen.last_s - cut_at)
+    assert max(waits) <= 0.1
+    record_property("figure", f"error event within {max(waits) * 1000:.1f} ms of the cut")  # type: ignore[operator]
+
+
+@pytest.mark.req("R2")
+@pytest.mark.parametrize("name", ["abort_finish", "unknown_finish", "missing_finish", "done_after_error"])
+async def test_done_after_an_abort_is_never_believed(name: str) -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client(limits=httpx.Limits(max_connections=20)) as client:
+        engine.inject(FaultRule(name, after=1 + i % 10) for i in range(ABORTS))
+        seen = await asyncio.gather(*(stream(client, max_tokens=12, ignore_eos=True) for _ in range(ABORTS)))
+        assert [(len(s.errors), s.done, s.clean) for s in seen] == [(1, False, False)] * ABORTS
 
 
 @pytest.mark.req("R2", "R1")
@@ -122,7 +165,7 @@ async def test_failures_before_the_first_byte_fail_over_once(name: str) -> None:
 
 @pytest.mark.req("R11")
 async def test_attempts_stay_within_the_budget_when_everything_fails_half_the_time(record_property: pytest.FixtureRequest) -> None:
-    count, lanes = 600, 32
+    count, lanes = FAILURES, 32
     half = SimSettings(models=("sim",), speed=2000, faults=(FaultRule("status_500", p=0.5),), seed=7)
     async with SimEngine(half) as one, SimEngine(half) as two, gateway(one.url, two.url) as running:
         async with running.client(limits=httpx.Limits(max_connections=lanes)) as client:
@@ -156,7 +199,7 @@ async def test_a_caller_that_leaves_stops_the_engine(streamed: bool, record_prop
     slow = SimSettings(models=("sim",), speed=1.0)
     async with SimEngine(slow) as engine, gateway(engine.url) as running:
         waits = []
-        for n in range(10):
+        for n in range(LEAVERS):
             async with running.client() as client:
                 call = asyncio.create_task(
                     client.post("/v1/chat/completions", json=chat(stream=streamed, max_tokens=10_000, ignore_eos=True))
@@ -173,10 +216,10 @@ async def test_a_caller_that_leaves_stops_the_engine(streamed: bool, record_prop
             waits.append(running.deps.clock() - begun)
             assert engine.counters.aborted == n + 1
         assert max(waits) <= 0.2
-        await running.recorded(10)
+        await running.recorded(LEAVERS)
         assert {r.outcome for r in running.records} == {"client_gone"}
         assert running.open_holds == 0
-        record_property("figure", f"slowest abort {max(waits) * 1000:.0f} ms of 10")  # type: ignore[operator]
+        record_property("figure", f"slowest abort {max(waits) * 1000:.0f} ms of {LEAVERS}")  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("streamed", [True, False])

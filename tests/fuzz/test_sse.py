@@ -1,6 +1,5 @@
 """The event splitter under anything: the payloads never depend on the chunking, and memory is bounded (R54)."""
 
-import os
 import random
 import time
 from itertools import pairwise
@@ -11,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLarge
+from domain.faults import Kind
+from gateway.http.edge.taps import DONE, StreamTap
+from gateway.story import Story
+from tests.scale import scaled
 
-CASES = int(os.environ.get("TIDEGATE_FUZZ_CASES", "400"))
+CASES = scaled(400, 20_000)
+MUTATIONS = scaled(3_000, 1_000_000)
 CORPUS = sorted((Path(__file__).parent / "corpus" / "sse").glob("*.bin"))
 
 PIECES = [
@@ -42,7 +46,11 @@ streams = st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join) | st.bina
 
 def payloads(chunks: list[bytes]) -> list[bytes]:
     splitter = EventSplitter()
-    return [payload for chunk in chunks if chunk for payload in splitter.feed(chunk)]
+    found = []
+    for chunk in filter(None, chunks):
+        lone = splitter.lone(chunk)  # as the tap does
+        found += splitter.feed(chunk) if lone is None else [lone]
+    return found
 
 
 def reference(stream: bytes) -> list[bytes]:
@@ -91,6 +99,54 @@ def test_corpus(path: Path) -> None:
     assert payloads([stream]) == expected
     for step in (1, 3, 16):
         assert payloads([stream[i : i + step] for i in range(0, len(stream), step)]) == expected
+
+
+CHUNK = b'data: {"object":"chat.completion.chunk","choices":'
+ANSWER = b"".join(
+    [
+        CHUNK + b'[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}' + b"\n\n",
+        CHUNK + b'[{"index":0,"delta":{"content":"caf\xc3\xa9"},"finish_reason":null}],"usage":null}' + b"\n\n",
+        b": ping\n\n",
+        CHUNK + b'[{"index":0,"delta":{"content":"\\n"},"finish_reason":null}]}' + b"\r\n\r\n",
+        CHUNK + b'[{"index":0,"delta":{},"finish_reason":"stop"}]}' + b"\n\n",
+        CHUNK + b'[],"usage":{"prompt_tokens":9,"completion_tokens":3}}' + b"\n\n",
+        DONE,
+    ]
+)
+
+
+def through_tap(chunks: list[bytes]) -> tuple[bytes, Kind | None, bool]:
+    tap = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False)
+    out = b"".join([tap.feed(chunk) for chunk in chunks if chunk]) + tap.end()
+    return out, tap.fault.kind if tap.fault else None, tap.usage is not None
+
+
+@pytest.mark.req("R54", "R1")
+def test_a_damaged_answer_is_judged_the_same_however_it_is_cut(record_property: pytest.FixtureRequest) -> None:
+    rng = random.Random(54)
+    whole = 0
+    for _ in range(MUTATIONS):
+        stream = bytearray(ANSWER)
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(stream))
+            match rng.randrange(4):
+                case 0:
+                    stream[at] = rng.randrange(256)
+                case 1:
+                    del stream[at : at + rng.randrange(1, 40)]
+                case 2:
+                    stream[at:at] = PIECES[rng.randrange(len(PIECES))]
+                case _:
+                    del stream[at:]
+            if not stream:
+                break
+        places = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.randrange(12)))
+        out, fault, used = through_tap([bytes(stream)])
+        assert through_tap([bytes(stream[a:b]) for a, b in pairwise([0, *places, len(stream)])]) == (out, fault, used), bytes(stream)
+        assert out.endswith(DONE) == (fault is None), "whole and said so, or neither"
+        whole += fault is None
+    assert 0 < whole < MUTATIONS
+    record_property("figure", f"{MUTATIONS:,} damaged streams, {whole:,} of them still whole")  # type: ignore[operator]
 
 
 def test_there_is_a_corpus() -> None:
