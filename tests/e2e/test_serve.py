@@ -177,3 +177,33 @@ def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
         assert "chat" in done.stderr
     assert tidegate("serve", "-c", "nowhere.yaml", home=tmp_path).returncode == 1
     assert tidegate("serve", "--no-such-flag", home=tmp_path).returncode == 2
+
+
+def test_a_missing_engine_key_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "default.yaml").write_text(POLICY)
+    settings = SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1)
+    (tmp_path / "tidegate.yaml").write_text(settings.replace("    model: sim", "    model: sim\n    api_key: {file: nope.key}"))
+    done = tidegate("serve", "-c", "tidegate.yaml", home=tmp_path)
+    assert done.returncode == 1
+    assert "nope.key cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_what_goes_wrong_while_running_is_said_in_the_log(tmp_path: Path) -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine:
+        async with serving(tmp_path, engine.url) as served:
+            policy = tmp_path / "policies" / "default.yaml"
+            policy.write_text(POLICY + "bogus: 1\n")
+            served.process.send_signal(signal.SIGHUP)
+            await engine.__aexit__(None, None, None)
+            said: dict[str, dict[str, object]] = {}
+            async with asyncio.timeout(READY_S):
+                while not {"the replacement ended", "backend down"} <= {name for name in said if name}:
+                    await asyncio.sleep(0.1)
+                    lines = [line for line in (tmp_path / "err.log").read_text().splitlines() if line.startswith("{")]
+                    said = {str(line["event"]).partition(" (")[0].rpartition(": ")[2]: line for line in map(json.loads, lines)}
+            assert "default.yaml:4:1" in str(said["cannot serve with this configuration"]["reason"])
+            assert "ConnectionRefusedError" in str(said["backend down"]["reason"])
+            async with httpx.AsyncClient(trust_env=False) as client:
+                assert (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code == 200, "the old worker stays"
