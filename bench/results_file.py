@@ -40,7 +40,8 @@ def write_rows(name: str, rows: Sequence[Row]) -> Path:
 
 
 def table(rows: Sequence[Row], metrics: Sequence[str], reference: str) -> str:
-    """Subjects down, metrics across; each figure with its ratio to the reference's."""
+    """Subjects down, metrics across; each figure with its ratio to the reference's, or, where it is a difference itself
+    (`added_…`), with the difference to it."""
     values = {(row["metric"], row["subject"]): row["value"] for row in rows}
     shown = [m for m in metrics if any(row["metric"] == m for row in rows)]
     lines = ["| subject | " + " | ".join(f"`{m}`" for m in shown) + " |", "|---|" + "---|" * len(shown)]
@@ -48,8 +49,12 @@ def table(rows: Sequence[Row], metrics: Sequence[str], reference: str) -> str:
         cells = []
         for metric in shown:
             value, base = values.get((metric, subject)), values.get((metric, reference))
-            ratio = f" ({value / base:.2f}x)" if value is not None and base and subject != reference else ""
-            cells.append("" if value is None else f"{value:g}{ratio}")
+            if value is None:
+                cells.append("")
+            elif base is None or not base or subject in (reference, "direct"):
+                cells.append(f"{value:.4g}")
+            else:
+                cells.append(f"{value:.4g} ({value - base:+.3g})" if metric.startswith("added_") else f"{value:.4g} ({value / base:.2f}x)")
         lines.append(f"| {subject} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

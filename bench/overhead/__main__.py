@@ -15,6 +15,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
+from bench.overhead.goals import goals_table
 from bench.overhead.peers import installed
 from bench.overhead.processes import LOAD_CPU, cpu_s, pss_mb, running, start, wait_for
 from bench.overhead.subjects import MODEL, Subject, bare, litellm, nginx, sglang_router, tidegate, vllm_router
@@ -181,7 +182,7 @@ def main() -> int:
     write_rows("overhead", rows)
     command = " ".join(["python -m bench.overhead", *sys.argv[1:]])
     note = f"`{command}`, {date.today()}, {machine()}; medians of {given.rounds} rounds, ratios to nginx."
-    refresh("overhead", f"{note}\n\n{table(rows, PLAIN, 'nginx')}\n\n{table(rows, STREAMED, 'nginx')}")
+    refresh("overhead", f"{note}\n\n{goals_table(rows)}\n\n{table(rows, PLAIN, 'nginx')}\n\n{table(rows, STREAMED, 'nginx')}")
     for row in rows:
         print(f"{row['metric']:<28} {row['subject']:<18} {row['value']:>12g} {row['unit']}")
     return 0

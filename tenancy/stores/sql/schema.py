@@ -4,6 +4,8 @@ Several processes may start at once on an empty database, so migrating holds a l
 write lock, a Postgres advisory lock.
 """
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,7 +90,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # the driver's own transaction handling begins late and commits DDL; SQLAlchemy's recipe is to switch it off
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    # The mode stays with the file. Changing it needs the file alone and does not wait for that, so when another process is at
+    # work there (migrating, or changing it) it is left to that one or to the next connection.
+    with contextlib.suppress(sqlite3.OperationalError, sa.exc.OperationalError):
+        cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

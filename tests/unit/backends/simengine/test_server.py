@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 import time
 
 import httpx
@@ -133,3 +135,37 @@ async def test_a_restart_forgets_its_cache_and_cuts_what_was_running() -> None:
             await running
         assert engine.in_flight == 0
         assert engine.counters.prompt_tokens == answered.json()["usage"]["prompt_tokens"], "counters begin anew"
+
+
+@pytest.mark.parametrize("name", ["garbage_http", "close_before_headers", "reset_before_headers"])
+async def test_faults_of_the_connection_are_no_replies(name: str) -> None:
+    async with SimEngine(FAST) as engine, client(engine) as http:
+        engine.inject([FaultRule(name)])
+        with pytest.raises(httpx.TransportError):
+            await http.post("/v1/chat/completions", json=ASK)
+        assert (await http.post("/v1/chat/completions", json=ASK)).status_code == 200
+
+
+async def test_another_model_may_answer() -> None:
+    async with SimEngine(FAST) as engine, client(engine) as http:
+        engine.inject([FaultRule("wrong_model")] * 2)
+        plain = (await http.post("/v1/chat/completions", json=ASK)).json()
+        streamed = (await http.post("/v1/chat/completions", json={**ASK, "stream": True})).text
+        assert plain["model"] not in ("m", "alias")
+        assert f'"model":"{plain["model"]}"' in streamed
+        assert '"model":"m"' not in streamed
+
+
+def test_a_process_may_end_in_the_middle_of_a_stream() -> None:
+    command = [sys.executable, "-m", "backends.simengine", "--model", "m", "--speed", "1000", "--fault", "exit_process:after=2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        url = engine.stdout.readline().split()[-1]
+        body = {**ASK, "stream": True, "max_tokens": 50, "ignore_eos": True}
+        seen = b""
+        with httpx.Client(trust_env=False, timeout=10) as http, http.stream("POST", f"{url}/v1/chat/completions", json=body) as reply:
+            with pytest.raises(httpx.TransportError):
+                for data in reply.iter_raw():
+                    seen += data
+        assert seen.count(b"data: {") == 2
+        assert engine.wait(10) != 0
