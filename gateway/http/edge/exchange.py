@@ -112,7 +112,7 @@ class Exchange:
             Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come.
         """
         if not self.complete and self.refusal is None:
-            if self.head.headers.get(b"expect"):
+            if self.head.headers.get(b"expect") and not self._connection.speaks_1_0:
                 self._connection.write(CONTINUE)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
