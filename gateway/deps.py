@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from backends.attempt import RetryBudget
 from backends.dialects import Dialect
 from backends.ports import Upstream
+from backends.signals import Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
 from gateway.http.edge.relay import Patience, ReplyRelay
@@ -21,12 +22,14 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "keys", "policies")
+    __slots__ = ("fleet", "keys", "policies", "signals")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
         self.policies = policies
         self.fleet = fleet
+        self.signals: dict[str, Signals] = {}
+        """The last reading of each backend that has one, by backend id."""
 
 
 class Watch:

@@ -206,6 +206,7 @@ class EngineSettings(Strict):
         description="Open connections to one backend, per worker; more requests than this are refused or go elsewhere.",
     )
     poll_s: Seconds = Field(default=1.0, description="How often each engine is asked whether it is there.")
+    signals_s: Seconds = Field(default=0.1, description="How often each engine is asked for its load; every worker asks.")
 
 
 class DrainSettings(Strict):

@@ -16,13 +16,17 @@ from backends.clients.endpoint import Endpoint, endpoint
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.poll import reason_down
+from backends.fetch import FetchError, fetch
 from backends.ports import Upstream
+from backends.signals import Signals
+from domain.clock import Clock
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.fleet_watch import FleetWatch, Poll
 from gateway.http.edge.relay import Patience
 from gateway.key_watch import KeyWatch
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
+from gateway.signal_watch import Read, SignalWatch
 from gateway.story import Record
 from policies.compile import PolicySet
 from routing.fleet import Backend, Fleet, Pool
@@ -31,7 +35,7 @@ from tenancy.keys import KeyRing, Pepper
 from tenancy.stores.memory import MemoryLedger
 from tenancy.stores.sql import SqlKeyStore, StoreError, migrate, open_engine
 
-__all__ = ["StoreError", "deps_for", "fleet_of", "fleet_watch_for", "key_watch_for", "prepare_store"]
+__all__ = ["StoreError", "deps_for", "fleet_of", "fleet_watch_for", "key_watch_for", "prepare_store", "signal_watch_for"]
 
 
 def fleet_of(settings: Settings) -> Fleet:
@@ -98,6 +102,33 @@ def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
             ways.append(way)
             polls[pool.name, backend.id] = partial(reason_down, way, DIALECTS[pool.dialect], pool.model)
     return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng, ways)
+
+
+SIGNALS_WITHIN_S: Final = 1.0
+MAX_SIGNALS_BYTES: Final = 4 * 1024 * 1024
+"""A metrics page has 20 to 300 KB."""
+
+
+def signal_watch_for(settings: Settings, deps: Deps) -> SignalWatch:
+    """The reader of every backend whose dialect reports signals."""
+    reads: dict[str, Read] = {}
+    ways: list[Upstream] = []
+    for pool in settings.pools:
+        dialect = DIALECTS[pool.dialect]
+        if dialect.signals_path is None or dialect.read_signals is None:
+            continue
+        for backend in pool.backends:
+            way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
+            ways.append(way)
+            reads[backend.id] = partial(_read_signals, way, dialect.signals_path, dialect.read_signals, deps.clock)
+    return SignalWatch(deps.live, reads, settings.engines.signals_s, deps.rng, ways)
+
+
+async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:
+    reply = await fetch(way, path, timeout_s=SIGNALS_WITHIN_S, max_bytes=MAX_SIGNALS_BYTES)
+    if reply.status != 200:
+        raise FetchError(f"{path} answers {reply.status}")
+    return read(reply.body, clock())
 
 
 async def prepare_store(settings: Settings) -> None:

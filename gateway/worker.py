@@ -31,10 +31,11 @@ from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import deps_for, fleet_watch_for, key_watch_for
+from gateway.wiring import deps_for, fleet_watch_for, key_watch_for, signal_watch_for
 from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
+from routing.fleet import Backend
 from routing.fleet import State as BackendIs
 
 SWEEP_S: Final = 0.25
@@ -120,7 +121,9 @@ class _Worker:
         stack.push_async_callback(fleet_watch.close)
         await fleet_watch.first_round()
         self._waiting_for.remove("fleet")
-        return deps, [fleet_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
+        signal_watch = signal_watch_for(settings, deps)
+        stack.push_async_callback(signal_watch.close)
+        return deps, [fleet_watch.run(), signal_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data
@@ -194,10 +197,17 @@ class _Worker:
             state=self._state,
             started_at=self._started_at,
             reasons=tuple(f"{what} not known yet" for what in self._waiting_for),
-            fleet=tuple(BackendState(p.name, b.id, b.state is BackendIs.UP, b.reason) for p in pools for b in p.backends),
+            fleet=tuple(self._backend_state(deps, b) for p in pools for b in p.backends) if deps else (),
             policy_digest=deps.live.policies.digest if deps else "",
             metrics=metrics,
         )
+
+    @staticmethod
+    def _backend_state(deps: Deps, backend: Backend) -> BackendState:
+        signals = deps.live.signals.get(backend.id)
+        age_s = None if signals is None else deps.clock() - signals.read_at
+        in_flight = deps.load.in_flight[backend.id]
+        return BackendState(backend.pool, backend.id, backend.state is BackendIs.UP, backend.reason, in_flight, signals, age_s)
 
 
 async def _first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
+from backends.signals import Signals
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 
 State = Literal["starting", "ready", "draining"]
@@ -43,6 +45,11 @@ class BackendState(msgspec.Struct, frozen=True):
     backend: str
     up: bool
     why: str = ""
+    in_flight: int = 0
+    """Requests of this worker on it."""
+    signals: Signals | None = None
+    """What it last said of itself; `read_at` is on the worker's clock and means nothing elsewhere."""
+    signals_age_s: float | None = None
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,3 +248,30 @@ def not_ready(seen: Sequence[WorkerSnapshot], workers: int, known: Supervision |
             reasons.append(f"worker {index}: not answering{ends.get(f'worker-{index}', '')}")
         reasons += [f"worker {index}: {'; '.join((worker.state, *worker.reasons))}" for worker in mine[:2]]
     return reasons
+
+
+def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
+    """Every backend as all workers together see it: up when each may use it, requests added, signals of the freshest reading."""
+    found: dict[tuple[str, str], BackendState] = {}
+    for worker in workers:
+        for seen in worker.fleet:
+            known = found.get((seen.pool, seen.backend))
+            found[seen.pool, seen.backend] = seen if known is None else _joined(known, seen)
+    return [found[key] for key in sorted(found)]
+
+
+def _joined(one: BackendState, other: BackendState) -> BackendState:
+    fresher = other if _age_s(other) < _age_s(one) else one
+    return BackendState(
+        one.pool,
+        one.backend,
+        one.up and other.up,
+        one.why or other.why,
+        one.in_flight + other.in_flight,
+        fresher.signals,
+        fresher.signals_age_s,
+    )
+
+
+def _age_s(seen: BackendState) -> float:
+    return inf if seen.signals_age_s is None else seen.signals_age_s

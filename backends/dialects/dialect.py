@@ -1,6 +1,10 @@
 """What is known of a kind of engine."""
 
+from collections.abc import Callable
+
 import msgspec
+
+from backends.signals import Signals
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -12,5 +16,9 @@ class Dialect(msgspec.Struct, frozen=True):
     models_path: str
     takes_cache_salt: bool
     """Whether requests may carry `cache_salt`, which keeps tenants' prefixes apart in the engine's cache."""
+    signals_path: str | None
+    """Where it reports its load; None when it reports none."""
+    read_signals: Callable[[bytes, float], Signals] | None
+    """What was read there, and when (monotonic seconds), as Signals. Raises ValueError when it is something else."""
     proven: bool
     """Whether it was run against the real engine, not only against recordings."""

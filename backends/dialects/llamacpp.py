@@ -3,11 +3,26 @@
 from typing import Final
 
 from backends.dialects.dialect import Dialect
+from backends.signals import SignalTable, Source, first, total
+
+SIGNALS: Final = SignalTable(
+    {
+        "running": Source(("llamacpp:requests_processing",), total(), required=True),
+        "waiting": Source(("llamacpp:requests_deferred",), total(), required=True),
+        "kv_usage": Source(("llamacpp:kv_cache_usage_ratio",), first),
+        "prefix_hits": Source(("llamacpp:prompt_tokens_cached_total",), total()),
+        "prefill_tokens": Source(("llamacpp:prompt_tokens_total",), total()),
+        "prefill_busy_s": Source(("llamacpp:prompt_seconds_total",), first),
+    }
+)
+"""With `--metrics`; the share of KV in use was reported by releases before 2025 only."""
 
 DIALECT: Final = Dialect(
     name="llamacpp",
     health_path="/health",
     models_path="/v1/models",
     takes_cache_salt=False,
+    signals_path="/metrics",
+    read_signals=SIGNALS.read,
     proven=True,
 )

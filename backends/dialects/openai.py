@@ -9,5 +9,7 @@ DIALECT: Final = Dialect(
     health_path="/v1/models",
     models_path="/v1/models",
     takes_cache_salt=False,
+    signals_path=None,
+    read_signals=None,
     proven=False,
 )

@@ -3,11 +3,32 @@
 from typing import Final
 
 from backends.dialects.dialect import Dialect
+from backends.signals import SignalTable, Source, first, label, mean, none_set, product, total, words
+
+SIGNALS: Final = SignalTable(
+    {
+        "running": Source(("vllm:num_requests_running",), total(), required=True),
+        "waiting": Source(("vllm:num_requests_waiting",), total(), required=True),
+        "kv_usage": Source(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), mean, required=True),
+        "kv_capacity_tokens": Source(("vllm:cache_config_info",), product("num_gpu_blocks", "block_size")),
+        "block_size": Source(("vllm:cache_config_info",), label("block_size")),
+        "prefix_queries": Source(("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), total()),
+        "prefix_hits": Source(("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), total()),
+        "prefill_tokens": Source(("vllm:prompt_tokens_by_source_total",), total(source="local_compute")),
+        "preemptions": Source(("vllm:num_preemptions_total",), total()),
+        "asleep": Source(("vllm:engine_sleep_state",), none_set(sleep_state="awake")),
+        "started_unix": Source(("process_start_time_seconds",), first),
+        "loras": Source(("vllm:lora_requests_info",), words("running_lora_adapters", "waiting_lora_adapters")),
+    }
+)
+"""Names of 0.32, newest first; `gpu_…` are those of releases before 0.10."""
 
 DIALECT: Final = Dialect(
     name="vllm",
     health_path="/health",
     models_path="/v1/models",
     takes_cache_salt=True,
+    signals_path="/metrics",
+    read_signals=SIGNALS.read,
     proven=False,
 )

@@ -5,7 +5,9 @@ import json
 import time
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 
+from backends.dialects.vllm import SIGNALS
 from backends.sse import EventSplitter
 from bench.results_file import Row, machine, refresh, table, write_rows
 from domain.ask import Endpoint
@@ -18,6 +20,7 @@ from gateway.story import Story
 from gateway.telemetry.metrics import Metrics
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Pepper, digest_of, mint
 
+VLLM_PAGE = Path(__file__).parents[2] / "tests" / "wire" / "engine_metrics" / "vllm-0.32.0.txt"
 EVENT = (
     b'data: {"id":"chatcmpl-gw-1","object":"chat.completion.chunk","created":1795225442,"model":"tiny","choices":[{"index":0,'
     b'"delta":{"content":" gate"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
@@ -51,6 +54,8 @@ def cases() -> dict[str, Callable[[], object]]:
     splitter.feed(EVENT)
     metrics, record = Metrics(["m"]), Story("r", 0.0, 0.0, 0.0).close(1.0)
     payload = EVENT[6:-2]
+    page = VLLM_PAGE.read_bytes()
+    page += b"".join(b'vllm:some_latency_bucket{engine="0",le="%d",model_name="m"} 0.0\n' % n for n in range((67_000 - len(page)) // 66))
     return {
         "search one event for what decides (bytes)": lambda: _search(EVENT),
         "decode one event, typed": lambda: plain_chunk(payload),
@@ -63,6 +68,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "authenticate, key in use": lambda: ring.authenticate(ours.text, 0.0),
         "authenticate, unknown key": lambda: ring.authenticate(stranger.text, 0.0),
         "metrics, one record": lambda: metrics.observe(record),
+        "signals of a vLLM metrics page, 67 KB": lambda: SIGNALS.read(page, 0.0),
     }
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.backends import backend_app
 from gateway.cli.check import check, export_schema
 from gateway.cli.demo import demo
 from gateway.cli.keys import keys_app, tenant_app
@@ -28,6 +29,7 @@ app.command()(demo)
 app.command()(simengine)
 app.command("export-schema")(export_schema)
 app.command()(version)
+app.add_typer(backend_app, name="backend")
 app.add_typer(keys_app, name="key")
 app.add_typer(tenant_app, name="tenant")
 

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 
+import msgspec
 import uvicorn
 import uvloop
 from fastapi import FastAPI, Request
@@ -21,7 +22,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.supervisor import Seat
 from gateway.telemetry.exposition import Scrape, render
-from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, not_ready, supervision
+from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, fleet_seen, not_ready, supervision
 
 FLEET_WITHIN_S: Final = 0.5
 """Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""
@@ -61,7 +62,7 @@ def create_admin_app(
     _add_errors(app)
 
     async def index() -> Response:
-        return JSONResponse({"name": "tidegate", "version": version, "see": ["/livez", "/readyz", "/metrics", "/version"]})
+        return JSONResponse({"name": "tidegate", "version": version, "see": ["/livez", "/readyz", "/metrics", "/version", "/backends"]})
 
     async def livez() -> Response:
         return Response("ok\n", media_type="text/plain", headers=NO_STORE)
@@ -83,7 +84,19 @@ def create_admin_app(
         text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
-    for path, answer in (("/", index), ("/livez", livez), ("/readyz", readyz), ("/version", show_version), ("/metrics", metrics)):
+    async def backends() -> Response:
+        seen = fleet_seen(await collect(with_metrics=False))
+        return Response(msgspec.json.encode({"backends": seen}), media_type="application/json", headers=NO_STORE)
+
+    routes: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/": index,
+        "/backends": backends,
+        "/livez": livez,
+        "/readyz": readyz,
+        "/version": show_version,
+        "/metrics": metrics,
+    }
+    for path, answer in routes.items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
     return app
 

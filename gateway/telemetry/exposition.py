@@ -3,7 +3,7 @@
 `describe()` lists every family with its labels; `docs/metrics.md` is compared with it by a test.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -12,9 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from backends.signals import Signals
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, TPOT, TTFT, Family
 from gateway.telemetry.metrics import Cells, MetricsSnapshot
-from gateway.worker_link import Supervision, WorkerSnapshot
+from gateway.worker_link import BackendState, Supervision, WorkerSnapshot, fleet_seen
 
 STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's place; `missing` is a place from which no process answers."""
@@ -23,8 +24,19 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_in_flight_requests": ("Requests begun and not finished.", ()),
     "tidegate_connections": ("Open connections of callers.", ()),
     "tidegate_backend_up": ("1 when every worker that answers may use the backend, else 0.", ("pool", "backend")),
+    "tidegate_backend_in_flight_requests": ("Requests of this gateway on the backend.", ("pool", "backend")),
+    "tidegate_backend_signals_age_seconds": ("Age of the last reading of what the engine reports.", ("pool", "backend")),
+    "tidegate_backend_signals_missing": ("Required signals that the engine does not report.", ("pool", "backend")),
+    "tidegate_backend_running_requests": ("Sequences in the engine's batch, as it reports.", ("pool", "backend")),
+    "tidegate_backend_waiting_requests": ("Requests in the engine's queue, as it reports.", ("pool", "backend")),
+    "tidegate_backend_kv_usage_ratio": ("Share of the engine's KV cache in use, as it reports.", ("pool", "backend")),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
+}
+_SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
+    "tidegate_backend_running_requests": lambda signals: signals.running,
+    "tidegate_backend_waiting_requests": lambda signals: signals.waiting,
+    "tidegate_backend_kv_usage_ratio": lambda signals: signals.kv_usage,
 }
 COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_worker_restarts_total": ("Unexpected ends of a worker (or of the admin process).", ("worker",)),
@@ -127,13 +139,7 @@ def _gauge(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
 def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_in_flight_requests", [((), scrape.totals.in_flight)])
     yield _gauge("tidegate_connections", [((), scrape.totals.connections)])
-    backends: dict[tuple[str, str], bool] = {}
-    for worker in scrape.workers:
-        for seen in worker.fleet[:MAX_SERIES]:
-            key = (seen.pool, seen.backend)
-            if key in backends or len(backends) < MAX_SERIES:
-                backends[key] = backends.get(key, True) and seen.up
-    yield _gauge("tidegate_backend_up", [(key, float(up)) for key, up in sorted(backends.items())])
+    yield from _backend_gauges(fleet_seen(scrape.workers)[:MAX_SERIES])
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in STATES), 0)
     for worker in scrape.workers:
         places[worker.index, worker.state] = places.get((worker.index, worker.state), 0) + 1
@@ -141,6 +147,17 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
         places[index, "missing"] = int(not any(places[index, state] for state in STATES[:3]))
     yield _gauge("tidegate_worker_state", [((str(index), state), count) for (index, state), count in sorted(places.items())])
     yield _gauge("tidegate_build_info", [((scrape.version,), 1)])
+
+
+def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
+    """What is unknown has no sample: a zero would say that the engine is idle."""
+    yield _gauge("tidegate_backend_up", [((b.pool, b.backend), float(b.up)) for b in fleet])
+    yield _gauge("tidegate_backend_in_flight_requests", [((b.pool, b.backend), float(b.in_flight)) for b in fleet])
+    read = [((b.pool, b.backend), b.signals, b.signals_age_s or 0.0) for b in fleet if b.signals is not None]
+    yield _gauge("tidegate_backend_signals_age_seconds", [(labels, age_s) for labels, _, age_s in read])
+    yield _gauge("tidegate_backend_signals_missing", [(labels, float(len(signals.missing))) for labels, signals, _ in read])
+    for name, value in _SIGNAL_GAUGES.items():
+        yield _gauge(name, [(labels, float(number)) for labels, signals, _ in read if (number := value(signals)) is not None])
 
 
 def _process_counters(scrape: Scrape) -> Iterator[Metric]:

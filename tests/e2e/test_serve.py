@@ -91,7 +91,13 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
                 assert reply.status_code == 200
             assert (await client.get(f"{served.url}/metrics", headers=served.headers)).status_code == 404
             assert (await client.get(f"{served.admin}/v1/models", headers=served.headers)).status_code == 404
+            (listed,) = (await client.get(f"{served.admin}/backends")).json()["backends"]
+            assert (listed["pool"], listed["backend"], listed["up"], listed["signals"]["running"]) == ("chat", "e0", True, 0)
+            assert listed["signals_age_s"] < 1.0
+            shown = await asyncio.to_thread(tidegate, "backend", "list", "--admin", served.admin, home=tmp_path)
+            assert "e0" in shown.stdout
             text = (await client.get(f"{served.admin}/metrics")).text
+            assert 'tidegate_backend_running_requests{backend="e0",pool="chat"} 0.0' in text
             counted = [line for line in text.splitlines() if line.startswith("tidegate_requests_total") and 'outcome="ok"' in line]
             assert sum(float(line.split()[-1]) for line in counted) == 20
             for family in ("time_to_first_token_seconds", "overhead_seconds", "in_flight_requests", "tokens_total", "hold_closings_total"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.signals import Signals
 from gateway.story import Record
 from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot
@@ -21,6 +22,7 @@ from gateway.worker_link import (
     WorkerLink,
     WorkerSnapshot,
     collect,
+    fleet_seen,
     not_ready,
     publish,
     supervision,
@@ -149,3 +151,17 @@ def test_what_the_supervisor_publishes_is_read_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["supervisor.json"]
     (tmp_path / "supervisor.json").write_text("{")
     assert supervision(tmp_path) is None
+
+
+def seen(pid: int, up: bool, why: str, in_flight: int, age_s: float | None, running: int | None) -> WorkerSnapshot:
+    signals = None if age_s is None else Signals(read_at=0.0, running=running)
+    state = BackendState("p", "a", up, why, in_flight, signals, age_s)
+    return WorkerSnapshot(index=pid, pid=pid, state="ready", started_at=0.0, fleet=(state,))
+
+
+def test_the_fleet_is_what_all_workers_together_see() -> None:
+    (joined,) = fleet_seen([seen(1, True, "", 3, 0.5, 7), seen(2, False, "no answer", 4, 0.1, 9), seen(3, True, "", 5, None, None)])
+    assert (joined.up, joined.why, joined.in_flight, joined.signals_age_s) == (False, "no answer", 12, 0.1)
+    assert joined.signals is not None
+    assert joined.signals.running == 9
+    assert fleet_seen([]) == []

@@ -1,0 +1,153 @@
+"""What an engine reports of itself, as one value. Pure: bytes and a table of names in, Signals out.
+
+A signal that is not there is None and never zero: an engine whose metrics lost a series would otherwise look idle, and get
+everything (routers, failure no. 6). Which series are required is the dialect's to say; missing ones are listed by name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Final
+
+import msgspec
+
+from backends.prometheus_text import Sample, Wanted
+
+
+class Signals(msgspec.Struct, frozen=True):
+    """One reading of one engine. Counts and tokens are whole engine; counters count from the engine's start."""
+
+    read_at: float
+    """Monotonic seconds of this process."""
+    running: int | None = None
+    """Sequences in the batch."""
+    waiting: int | None = None
+    """Requests not yet in the batch."""
+    waiting_uncached_tokens: int | None = None
+    """Prompt tokens of those, without what the prefix cache holds."""
+    kv_usage: float | None = None
+    """Share of the KV cache in use, 0 to 1."""
+    kv_capacity_tokens: int | None = None
+    block_size: int | None = None
+    """Tokens per KV block."""
+    prefix_queries: int | None = None
+    """Counter: prompt tokens looked up in the prefix cache."""
+    prefix_hits: int | None = None
+    """Counter: of those, found."""
+    prefill_tokens: int | None = None
+    """Counter: prompt tokens computed."""
+    prefill_busy_s: float | None = None
+    """Counter: time spent computing them."""
+    preemptions: int | None = None
+    """Counter: sequences thrown out of the batch for lack of memory."""
+    asleep: bool | None = None
+    """Weights are offloaded: it answers health checks and no requests."""
+    started_unix: float | None = None
+    """When its process started; another value means that its cache is empty."""
+    loras: tuple[str, ...] | None = None
+    """Adapters in use or loaded, by the engine's name."""
+    missing: tuple[str, ...] = ()
+    """Required signals that the reading lacks."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where one signal is read from: series by name, the newest name first, and how their samples become a number."""
+
+    names: tuple[str, ...]
+    fold: Callable[[Sequence[Sample]], object]
+    required: bool = False
+
+
+class SignalTable:
+    """A dialect's sources by signal name, compiled for reading."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        unknown = set(sources) - {field.name for field in msgspec.structs.fields(Signals)}
+        if unknown:
+            raise ValueError(f"no such signals: {', '.join(sorted(unknown))}")
+        self.sources: Final = dict(sources)
+        self._wanted = Wanted(name for source in sources.values() for name in source.names)
+
+    def read(self, text: bytes, read_at: float) -> Signals:
+        """The signals in an engine's metrics page."""
+        found = self._wanted.find(text)
+        values: dict[str, object] = {}
+        for signal, source in self.sources.items():
+            samples = next((found[name] for name in source.names if name in found), None)
+            value = source.fold(samples) if samples is not None else None
+            if value is not None:
+                values[signal] = value
+        missing = tuple(signal for signal, source in self.sources.items() if source.required and signal not in values)
+        return msgspec.convert({**values, "read_at": read_at, "missing": missing}, Signals)
+
+
+def total(**labels: str) -> Callable[[Sequence[Sample]], int | None]:
+    """The sum of the samples that carry these labels; data-parallel engines report one sample per rank."""
+
+    def fold(samples: Sequence[Sample]) -> int | None:
+        matching = [s.value for s in samples if all(s.labels.get(name) == value for name, value in labels.items())]
+        return int(sum(matching)) if matching else None
+
+    return fold
+
+
+def mean(samples: Sequence[Sample]) -> float | None:
+    """The mean of the samples."""
+    return sum(s.value for s in samples) / len(samples) if samples else None
+
+
+def first(samples: Sequence[Sample]) -> float:
+    """The first sample's value."""
+    return samples[0].value
+
+
+def whole(samples: Sequence[Sample]) -> int:
+    """The first sample's value as a whole number."""
+    return int(samples[0].value)
+
+
+def label(name: str) -> Callable[[Sequence[Sample]], int | None]:
+    """A number that stands in a label of an info series."""
+
+    def fold(samples: Sequence[Sample]) -> int | None:
+        for sample in samples:
+            text = sample.labels.get(name, "")
+            if text.isdecimal():
+                return int(text)
+        return None
+
+    return fold
+
+
+def product(*names: str) -> Callable[[Sequence[Sample]], int | None]:
+    """The product of numbers in labels of an info series, added over samples."""
+
+    def fold(samples: Sequence[Sample]) -> int | None:
+        sums = []
+        for sample in samples:
+            texts = [sample.labels.get(name, "") for name in names]
+            if all(text.isdecimal() for text in texts):
+                sums.append(prod(map(int, texts)))
+        return sum(sums) if sums else None
+
+    return fold
+
+
+def words(*names: str) -> Callable[[Sequence[Sample]], tuple[str, ...] | None]:
+    """Names in comma-separated labels, of the sample with the highest value: engines use time stamps there."""
+
+    def fold(samples: Sequence[Sample]) -> tuple[str, ...] | None:
+        newest = max(samples, key=lambda sample: sample.value)
+        found = {word for name in names for word in newest.labels.get(name, "").split(",") if word}
+        return tuple(sorted(found))
+
+    return fold
+
+
+def none_set(**labels: str) -> Callable[[Sequence[Sample]], bool | None]:
+    """True when the sample with these labels is 0."""
+
+    def fold(samples: Sequence[Sample]) -> bool | None:
+        matching = [s.value for s in samples if all(s.labels.get(name) == value for name, value in labels.items())]
+        return all(value == 0.0 for value in matching) if matching else None
+
+    return fold

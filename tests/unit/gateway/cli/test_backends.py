@@ -1,0 +1,80 @@
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
+
+UP = {"pool": "chat", "backend": "gpu-0", "up": True, "in_flight": 2, "signals_age_s": 0.04}
+SIGNALS = {"read_at": 1.0, "running": 3, "waiting": 0, "kv_usage": 0.416}
+DOWN = {"pool": "chat", "backend": "gpu-1", "up": False, "why": "/health: connect: ConnectionRefusedError"}
+
+
+@contextmanager
+def admin(status: int, body: bytes) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/backends" else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["backend", "list", *arguments])
+
+
+def test_what_is_up_and_what_is_down_and_why() -> None:
+    with admin(200, json.dumps({"backends": [{**UP, "signals": SIGNALS}, DOWN]}).encode()) as url:
+        result = run("--admin", url)
+        assert result.exit_code == 0
+        rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "gpu-" in line]
+        assert rows == [
+            ["gpu-0", "chat", "up", "2", "3", "0", "42%", "0.0 s", ""],
+            ["gpu-1", "chat", "down", "0", "?", "?", "?", "?", "/health: connect: ConnectionRefusedError"],
+        ]
+        assert json.loads(run("--admin", url, "--json").stdout)["backends"][1] == DOWN
+
+
+@pytest.mark.req("ROUTERS-6")
+def test_what_is_unknown_is_a_question_and_no_zero() -> None:
+    signals = {"read_at": 1.0, "running": 3, "missing": ["waiting", "kv_usage"]}
+    with admin(200, json.dumps({"backends": [{**UP, "signals": signals}]}).encode()) as url:
+        (row,) = [line for line in run("--admin", url).stdout.splitlines() if "gpu-0" in line]
+    assert [cell.strip() for cell in row.split("│")[5:8]] == ["3", "?", "?"]
+    assert "does not report waiting, kv_usage" in row
+
+
+@pytest.mark.parametrize(("status", "body", "says"), [(404, b"{}", "answers 404"), (200, b"<html>", "does not answer like the admin port")])
+def test_another_server_is_told_apart(status: int, body: bytes, says: str) -> None:
+    with admin(status, body) as url:
+        result = run("--admin", url)
+    assert result.exit_code == 1
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [("http://127.0.0.1:1", 1, "no gateway answers at"), ("localhost:8081", 2, "write http://host:port"), ("http://a..b", 1, "no gateway")],
+)
+def test_nobody_there_is_said_with_what_to_do(url: str, code: int, says: str) -> None:
+    result = run("--admin", url)
+    assert result.exit_code == code
+    assert says in result.stderr
+    assert "Traceback" not in result.output
