@@ -37,6 +37,7 @@ ELSEWHERE: Final = frozenset(
         Kind.ENGINE_ERROR,
         Kind.INVALID_REPLY,
         Kind.ENGINE_ABORTED,
+        Kind.WRONG_MODEL,
         Kind.BROKEN_STREAM,
     }
 )

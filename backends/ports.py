@@ -88,3 +88,12 @@ class Upstream(Protocol):
     async def close(self) -> None:
         """Abort what is in flight and close every connection."""
         ...
+
+
+class Polled(msgspec.Struct, frozen=True):
+    """What one poll of a backend found."""
+
+    reason: str
+    """Why the backend is not up, in words for an operator; empty when it is."""
+    names: frozenset[str] = frozenset()
+    """The models it lists."""

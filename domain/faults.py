@@ -61,6 +61,7 @@ class Kind(Enum):
     TOKEN_GAP_TIMEOUT = "token_gap_timeout"
     BROKEN_STREAM = "broken_stream"
     ENGINE_ABORTED = "engine_aborted"
+    WRONG_MODEL = "wrong_model"
 
 
 SOURCE: Final[dict[Kind, Source]] = (
@@ -78,6 +79,7 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.TOKEN_GAP_TIMEOUT,
             Kind.BROKEN_STREAM,
             Kind.ENGINE_ABORTED,
+            Kind.WRONG_MODEL,
         ),
         Source.ENGINE,
     )

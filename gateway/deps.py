@@ -22,12 +22,14 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "keys", "policies", "signals")
+    __slots__ = ("fleet", "keys", "names", "policies", "signals")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
         self.policies = policies
         self.fleet = fleet
+        self.names: dict[str, frozenset[str]] = {}
+        """The models each backend listed last, by backend id."""
         self.signals: dict[str, Signals] = {}
         """The last reading of each backend that has one, by backend id."""
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from backends.ports import Upstream
+from backends.ports import Polled, Upstream
 from domain.clock import Rng
 from gateway.deps import Live
 from routing.fleet import Backend, State
@@ -16,8 +16,8 @@ FAILURES_TO_GO_DOWN = 3
 """A backend that was up stays in rotation until this many polls in a row failed: one failed probe is often a long prefill
 (sglang#9198). Failed requests fail over meanwhile."""
 
-Poll = Callable[[], Awaitable[str]]
-"""Polls one backend; returns "" when it is up, otherwise why not."""
+Poll = Callable[[], Awaitable[Polled]]
+"""Polls one backend."""
 
 
 class FleetWatch:
@@ -51,7 +51,10 @@ class FleetWatch:
 
     async def _poll(self, key: tuple[str, str]) -> None:
         pool, backend_id = key
-        reason = await self._polls[key]()
+        polled = await self._polls[key]()
+        reason = polled.reason
+        if polled.names:
+            self._live.names[backend_id] = polled.names
         self._failures[key] = self._failures[key] + 1 if reason else 0
         known = next(b for b in self._live.fleet.pools[pool].backends if b.id == backend_id)
         if reason and known.state is State.UP and self._failures[key] < FAILURES_TO_GO_DOWN:

@@ -18,7 +18,7 @@ from gateway.reply_headers import common_headers, reply_headers
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
-from routing.fleet import Backend, Pool
+from routing.fleet import Backend, Pool, State
 from routing.schedule import Route, schedule
 from tenancy.estimate import worst_case
 from tenancy.hold import RELEASED, Closing, Hold, estimated, settled
@@ -165,10 +165,11 @@ async def _attempt(
     story.backend = backend.id
     story.last_event_at = story.first_event_at = story.answer_at = None
     tap: StreamTap | PlainTap
+    names = deps.live.names.get(backend.id) if deps.dialects[pool.name].answers_as_listed else None
     if ask.stream:
-        tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage)
+        tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage, names=names)
     else:
-        tap = PlainTap(story, deps.clock, choices=ask.choices)
+        tap = PlainTap(story, deps.clock, choices=ask.choices, names=names)
     renamed: tuple[Tap, ...] = () if story.model == pool.model else (RenameTap(pool.model, story.model),)
     relay = ReplyRelay(
         exchange,
@@ -197,6 +198,8 @@ async def _attempt(
     if tap.usage is not None:
         story.usage = tap.usage
         story.usage_reported = True
+    if fault is not None and fault.kind is Kind.WRONG_MODEL:
+        deps.live.fleet = deps.live.fleet.with_backend(Backend(backend.id, pool.name, State.DOWN, f"wrong model: {fault.detail}"))
     return fault
 
 

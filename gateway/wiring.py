@@ -15,7 +15,7 @@ from backends.attempt import RetryBudget
 from backends.clients.endpoint import Endpoint, endpoint
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
-from backends.discovery.poll import reason_down
+from backends.discovery.poll import poll
 from backends.fetch import FetchError, fetch
 from backends.ports import Upstream
 from backends.signals import Signals
@@ -100,7 +100,7 @@ def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
         for backend in pool.backends:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
             ways.append(way)
-            polls[pool.name, backend.id] = partial(reason_down, way, DIALECTS[pool.dialect], pool.model)
+            polls[pool.name, backend.id] = partial(poll, way, DIALECTS[pool.dialect], pool.model)
     return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng, ways)
 
 

@@ -14,6 +14,8 @@ class Dialect(msgspec.Struct, frozen=True):
     health_path: str
     """Answers 200 when the process is up; it says little about whether tokens come."""
     models_path: str
+    answers_as_listed: bool
+    """Whether replies name a model of the model list, so that another name means another model behind the port."""
     takes_cache_salt: bool
     """Whether requests may carry `cache_salt`, which keeps tenants' prefixes apart in the engine's cache."""
     signals_path: str | None

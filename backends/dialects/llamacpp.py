@@ -21,6 +21,7 @@ DIALECT: Final = Dialect(
     name="llamacpp",
     health_path="/health",
     models_path="/v1/models",
+    answers_as_listed=True,
     takes_cache_salt=False,
     signals_path="/metrics",
     read_signals=SIGNALS.read,

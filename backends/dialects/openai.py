@@ -8,6 +8,7 @@ DIALECT: Final = Dialect(
     name="openai",
     health_path="/v1/models",
     models_path="/v1/models",
+    answers_as_listed=False,
     takes_cache_salt=False,
     signals_path=None,
     read_signals=None,

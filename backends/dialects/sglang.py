@@ -56,6 +56,7 @@ DIALECT: Final = Dialect(
     name="sglang",
     health_path="/health",
     models_path="/v1/models",
+    answers_as_listed=True,
     takes_cache_salt=True,
     signals_path="/v1/loads?include=core",
     read_signals=read_loads,

@@ -27,6 +27,7 @@ DIALECT: Final = Dialect(
     name="vllm",
     health_path="/health",
     models_path="/v1/models",
+    answers_as_listed=True,
     takes_cache_salt=True,
     signals_path="/metrics",
     read_signals=SIGNALS.read,

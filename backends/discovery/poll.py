@@ -9,7 +9,7 @@ import msgspec
 
 from backends.dialects import Dialect
 from backends.fetch import FetchError, fetch
-from backends.ports import Upstream
+from backends.ports import Polled, Upstream
 
 POLL_TIMEOUT_S: Final = 2.0
 """A healthy engine answers its model list within milliseconds; a busy one may take a second while it prefills."""
@@ -28,19 +28,20 @@ class _Models(msgspec.Struct):
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
-async def reason_down(upstream: Upstream, dialect: Dialect, model: str) -> str:
-    """Poll one backend. Returns "" when it is up and serves `model`, otherwise why it is not, in words for an operator."""
+async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
+    """Ask one backend whether it is there and serves `model`."""
     for path in (dialect.health_path, dialect.models_path):
         try:
             reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
         except FetchError as error:
-            return f"{path}: {error}"
+            return Polled(f"{path}: {error}")
         if reply.status != 200:
-            return f"{path} answers {reply.status}"
+            return Polled(f"{path} answers {reply.status}")
     try:
-        names = [m.id for m in _decode_models(reply.body).data]
+        listed = [m.id for m in _decode_models(reply.body).data]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return f"{dialect.models_path} does not answer with a model list"
+        return Polled(f"{dialect.models_path} does not answer with a model list")
+    names = frozenset(listed)
     if model not in names:
-        return f"serves {', '.join(names[:5]) or 'no model'}, not {model}"
-    return ""
+        return Polled(f"serves {', '.join(listed[:5]) or 'no model'}, not {model}", names)
+    return Polled("", names)

@@ -26,6 +26,8 @@ from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, fl
 
 FLEET_WITHIN_S: Final = 0.5
 """Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""
+LAST_REQUESTS_S: Final = 0.3
+"""How long a process that was replaced goes on answering the connections it has taken."""
 MAX_CONNECTIONS: Final = 256
 """Open connections of the admin port; beyond it uvicorn answers 503. Probes, a scraper and a few people need ten."""
 NO_STORE: Final = {"cache-control": "no-store"}
@@ -179,9 +181,15 @@ async def _serve(seat: Seat, version: str, workers: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
 
+    def leave() -> None:
+        server.should_exit = True
+
     def let_go() -> None:
         loop.remove_reader(seat.lifeline)
-        server.should_exit = True
+        # no more connections here, but those that were taken a moment ago are still answered: their requests are on the way
+        for listening in server.servers:
+            listening.close()
+        loop.call_later(LAST_REQUESTS_S, leave)
 
     loop.add_reader(seat.lifeline, let_go)
     await server.serve([seat.sock])

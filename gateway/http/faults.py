@@ -59,6 +59,7 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.TOKEN_GAP_TIMEOUT: Row(504, _SERVER, "upstream_timeout"),
     Kind.BROKEN_STREAM: Row(502, _SERVER, "upstream_error"),
     Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
+    Kind.WRONG_MODEL: Row(502, _SERVER, "upstream_error"),
 }
 """Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
 

@@ -300,6 +300,33 @@ async def test_a_slow_reader_pauses_the_engine_and_is_cut_in_the_end() -> None:
         assert reader
 
 
+@pytest.mark.req("R43")
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_swapped_model_answers_nobody(streamed: bool, record_property: pytest.FixtureRequest) -> None:
+    count = scaled(20, 200)
+    async with SimEngine(SIM) as swapped, SimEngine(SIM) as good, gateway(swapped.url, good.url) as running, running.client() as client:
+        swapped.misbehave([FaultRule("wrong_model")])
+        for _ in range(count):
+            reply = await client.post("/v1/chat/completions", json=chat(stream=streamed, max_tokens=3))
+            assert reply.status_code == 200
+            assert '"model":"sim"' in reply.text
+        records = await running.recorded(count)
+        assert {r.backend for r in records} == {"e1"}
+        assert swapped.count < count / 2, "it is out until a poll finds it right"
+        record_property("figure", f"0 of {count} answers from a swapped model")  # type: ignore[operator]
+
+
+@pytest.mark.req("R43")
+async def test_when_every_engine_serves_another_model_nobody_gets_its_answer() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, poll=False) as running, running.client() as client:
+        engine.misbehave([FaultRule("wrong_model")])
+        refused = await client.post("/v1/chat/completions", json=chat(max_tokens=3))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_error")
+        assert (await client.post("/v1/chat/completions", json=chat(max_tokens=3))).json()["error"]["code"] == "no_backend"
+        assert [r.outcome for r in await running.recorded(2)] == ["wrong_model", "no_backend"]
+        assert "another" not in refused.text
+
+
 async def test_nobody_to_serve_is_a_503_with_a_jittered_retry_after() -> None:
     async with no_engine() as address, gateway(address) as running, running.client() as client:
         reply = await client.post("/v1/chat/completions", json=chat())

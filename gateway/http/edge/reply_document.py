@@ -58,6 +58,7 @@ class Document(msgspec.Struct, gc=False):
     usage: ReportedUsage | UnsetType | None = UNSET
     error: msgspec.Raw | None = None
     object: str | None = None
+    model: str | None = None
 
 
 class _PlainChoice(msgspec.Struct, gc=False):

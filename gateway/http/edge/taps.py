@@ -46,12 +46,13 @@ class Tap(Protocol):
 class _Judge:
     """What both judges share."""
 
-    __slots__ = ("_clock", "_story", "_to_finish", "fault", "over", "usage")
+    __slots__ = ("_clock", "_names", "_story", "_to_finish", "fault", "over", "usage")
 
-    def __init__(self, story: Story, clock: Clock, choices: int) -> None:
+    def __init__(self, story: Story, clock: Clock, choices: int, names: frozenset[str] | None) -> None:
         self._story = story
         self._clock = clock
         self._to_finish = choices
+        self._names = names
         self.usage: Usage | None = None
         self.over = False
         """The answer is whole, or `fault` says what is wrong with it."""
@@ -62,14 +63,27 @@ class _Judge:
         self.fault = Fault(kind, message, retry=_TRY_AGAIN, detail=detail)
         self.over = True
 
+    def _is_other_model(self, document: Document) -> bool:
+        """Fail when the reply names a model that this backend does not have (R43): another one is behind its port."""
+        if self._names is None or document.model is None or document.model in self._names:
+            return False
+        self._fail(Kind.WRONG_MODEL, f"answers as {document.model[:64]!r}")
+        return True
+
 
 class StreamTap(_Judge):
-    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it."""
+    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it.
 
-    __slots__ = ("_finished", "_include_usage", "_splitter")
+    Args:
+        choices: how many finish reasons a whole answer has.
+        names: models the reply may name, looked at in the first event; None to take any.
+    """
 
-    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool) -> None:
-        super().__init__(story, clock, choices)
+    __slots__ = ("_finished", "_include_usage", "_named", "_splitter")
+
+    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool, names: frozenset[str] | None = None) -> None:
+        super().__init__(story, clock, choices, names)
+        self._named = names is None
         self._splitter = EventSplitter()
         self._finished: set[int] = set()
         self._include_usage = include_usage
@@ -81,7 +95,7 @@ class StreamTap(_Judge):
         payload = self._splitter.lone(data)
         if payload is not None:
             now = self._clock()
-            chunk = plain_chunk(payload)
+            chunk = plain_chunk(payload) if self._named else None
             if chunk is None:
                 return self._event(payload, now)
             self._story.note_event(now)
@@ -113,6 +127,10 @@ class StreamTap(_Judge):
         if document.choices is None:
             self._fail(Kind.INVALID_REPLY, "an event without choices")
             return b""
+        if not self._named:
+            if self._is_other_model(document):
+                return b""
+            self._named = True
         for choice in document.choices:
             reason = choice.finish_reason
             if reason:
@@ -165,8 +183,8 @@ class PlainTap(_Judge):
 
     __slots__ = ("_body", "_size")
 
-    def __init__(self, story: Story, clock: Clock, *, choices: int) -> None:
-        super().__init__(story, clock, choices)
+    def __init__(self, story: Story, clock: Clock, *, choices: int, names: frozenset[str] | None = None) -> None:
+        super().__init__(story, clock, choices, names)
         self._body: list[bytes] = []
         self._size = 0
 
@@ -201,6 +219,8 @@ class PlainTap(_Judge):
     def _judge(self, document: Document) -> None:
         if document.error is not None or document.object == "error":
             self._fail(Kind.ENGINE_ABORTED, "status 200 with an error body")
+            return
+        if self._is_other_model(document):
             return
         if not self._to_finish:
             if not document.data:

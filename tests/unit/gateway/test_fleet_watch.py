@@ -1,5 +1,6 @@
 import random
 
+from backends.ports import Polled
 from gateway.deps import Live
 from gateway.fleet_watch import FAILURES_TO_GO_DOWN, FleetWatch
 from routing.fleet import Backend, Fleet, Pool, State
@@ -9,8 +10,8 @@ class Engine:
     def __init__(self) -> None:
         self.reason = ""
 
-    async def __call__(self) -> str:
-        return self.reason
+    async def __call__(self) -> Polled:
+        return Polled(self.reason, frozenset({"m"}))
 
 
 def watched() -> tuple[Live, FleetWatch, Engine]:

@@ -8,7 +8,7 @@ import pytest
 from backends.clients.endpoint import endpoint
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
-from backends.discovery.poll import MAX_LIST_BYTES, reason_down
+from backends.discovery.poll import MAX_LIST_BYTES, poll
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
 from tests.scripted_server import Peer, scripted
@@ -34,7 +34,7 @@ def engine(*replies: bytes) -> Callable[[Peer], Awaitable[None]]:
 async def polled(url: str, model: str = "m", dialect: str = "vllm", **options: object) -> str:
     way = RelayUpstream(endpoint(url, **options), time.monotonic, asyncio.get_running_loop())  # type: ignore[arg-type]  # options are endpoint's
     try:
-        return await reason_down(way, DIALECTS[dialect], model)
+        return (await poll(way, DIALECTS[dialect], model)).reason
     finally:
         await way.close()
 

@@ -197,3 +197,28 @@ def test_the_public_name_replaces_the_served_one_and_nothing_else() -> None:
     events = [json.loads(p[6:]) for p in out.split(b"\n\n") if p]
     assert [e["model"] for e in events] == ['pub"\\name', 'pub"\\name', "other"]
     assert events[0]["t"] == '"model":"org/m-1"'
+
+
+@pytest.mark.req("R43")
+@pytest.mark.parametrize("names", [frozenset({"m"}), frozenset({"a", "m"}), None])
+def test_an_answer_in_a_listed_name_passes(names: frozenset[str] | None) -> None:
+    made = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False, names=names)
+    assert b'"model":"m"' in event()
+    answer = event() + event() + event(finish="stop") + DONE
+    assert through(made, answer) == answer
+    assert made.fault is None
+
+
+@pytest.mark.req("R43")
+def test_an_answer_in_another_name_is_not_passed_on() -> None:
+    made = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False, names=frozenset({"m"}))
+    swapped = event().replace(b'"model":"m"', b'"model":"swapped"')
+    assert through(made, swapped + event(finish="stop") + DONE) == b""
+    assert made.fault is not None
+    assert made.fault.kind is Kind.WRONG_MODEL
+    assert "swapped" not in made.fault.message
+    judged = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, names=frozenset({"m"}))
+    judged.feed(b'{"model":"swapped","choices":[{"index":0,"finish_reason":"stop"}]}')
+    assert judged.end() == b""
+    assert judged.fault is not None
+    assert judged.fault.kind is Kind.WRONG_MODEL
