@@ -1,4 +1,4 @@
-"""Small questions to an engine (health, model list, metrics) over the same port as requests, awaited whole.
+"""Small questions to an engine (health, model list, metrics, one token) over the same port as requests, awaited whole.
 
 Why not an HTTP library: every worker asks every backend several times a second for as long as it lives, and a library's GET
 costs milliseconds (`docs/decisions/0003-polls-over-the-upstream-port.md`).
@@ -26,6 +26,10 @@ class Fetched(msgspec.Struct, frozen=True):
 
 class FetchError(Exception):
     """There was no usable reply; the message says why, in words for an operator."""
+
+
+class FetchTimeout(FetchError):
+    """There was no whole reply in time: the engine may be gone, or only busy."""
 
 
 class _Collector(ReplySink):
@@ -56,18 +60,19 @@ class _Collector(ReplySink):
             self.outcome.set_exception(FetchError(why))
 
 
-async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int) -> Fetched:
-    """GET `path` from the backend behind `upstream`.
+async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int, body: bytes | None = None) -> Fetched:
+    """GET `path` from the backend behind `upstream`; with a `body` (JSON), POST it there.
 
     Raises:
-        FetchError: no reply within `timeout_s`, a lost connection, or a body over `max_bytes`.
+        FetchTimeout: no whole reply within `timeout_s`.
+        FetchError: a lost connection, or a body over `max_bytes`.
     """
     collector = _Collector(max_bytes)
-    flight = upstream.dispatch(Call("GET", path, b"", POLL_ID), collector)
+    flight = upstream.dispatch(Call("GET" if body is None else "POST", path, body or b"", POLL_ID), collector)
     try:
         async with asyncio.timeout(timeout_s):
             return await collector.outcome
     except TimeoutError:
-        raise FetchError(f"no answer within {timeout_s:g} s") from None
+        raise FetchTimeout(f"no answer within {timeout_s:g} s") from None
     finally:
         flight.abort()  # of no effect once the reply is whole
