@@ -49,6 +49,30 @@ class Signals(msgspec.Struct, frozen=True):
     """Required signals that the reading lacks."""
 
 
+START_JITTER_S: Final = 1.0
+"""Start times nearer than this are one start: some engines work theirs out anew from a wall clock that is being corrected. An
+engine that was really restarted within it shows by its counters, unless it had computed nothing."""
+
+COUNTERS: Final = ("prefix_queries", "prefix_hits", "prefill_tokens", "prefill_busy_s", "preemptions")
+"""Signals that only rise while a process lives."""
+
+
+def restarted(before: Signals, after: Signals) -> bool:
+    """Whether the engine's process is another one than at the reading before, so that nothing known of its cache holds.
+
+    Either its start time changed by more than `START_JITTER_S`, or a counter fell. A signal that one of the two readings
+    lacks says nothing: a metrics page that loses a series for a moment is no restart.
+    """
+    if before.started_unix is not None and after.started_unix is not None:
+        if abs(after.started_unix - before.started_unix) > START_JITTER_S:
+            return True
+    for name in COUNTERS:
+        was, now = getattr(before, name), getattr(after, name)
+        if was is not None and now is not None and now < was:
+            return True
+    return False
+
+
 class Source(msgspec.Struct, frozen=True):
     """Where one signal is read from: series by name, the newest name first, and how their samples become a number."""
 

@@ -25,5 +25,6 @@ DIALECT: Final = Dialect(
     takes_cache_salt=False,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    lora=None,
     proven=True,
 )

@@ -12,5 +12,6 @@ DIALECT: Final = Dialect(
     takes_cache_salt=False,
     signals_path=None,
     read_signals=None,
+    lora=None,
     proven=False,
 )

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from backends.dialects.dialect import Dialect
+from backends.dialects.dialect import Dialect, LoraCalls
 from backends.signals import Signals
 
 
@@ -60,5 +60,6 @@ DIALECT: Final = Dialect(
     takes_cache_salt=True,
     signals_path="/v1/loads?include=core",
     read_signals=read_loads,
+    lora=LoraCalls("/load_lora_adapter", "/unload_lora_adapter", "lora_name", "lora_path"),
     proven=False,
 )

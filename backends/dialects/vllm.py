@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect
+from backends.dialects.dialect import Dialect, LoraCalls
 from backends.signals import SignalTable, Source, first, label, mean, none_set, product, total, words
 
 SIGNALS: Final = SignalTable(
@@ -31,5 +31,6 @@ DIALECT: Final = Dialect(
     takes_cache_salt=True,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
     proven=False,
 )

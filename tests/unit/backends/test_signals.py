@@ -1,9 +1,10 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.signals import Signals, SignalTable, Source, total
+from backends.signals import COUNTERS, START_JITTER_S, Signals, SignalTable, Source, restarted, total
 
 RECORDED = Path(__file__).parents[2] / "wire" / "engine_metrics"
 
@@ -97,3 +98,25 @@ def test_a_load_without_its_numbers_is_unknown() -> None:
 def test_a_table_names_signals_that_exist() -> None:
     with pytest.raises(ValueError, match="no such signals: runing"):
         SignalTable({"runing": Source(("a",), total())})
+
+
+BEFORE = Signals(read_at=1.0, running=3, started_unix=1000.0, prefix_queries=50, prefix_hits=5, prefill_tokens=40, prefill_busy_s=0.5, preemptions=2)
+
+
+@pytest.mark.req("R43")
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_a_counter_that_fell_is_a_restart(counter: str) -> None:
+    assert restarted(BEFORE, msgspec.structs.replace(BEFORE, **{counter: 0}))
+    assert not restarted(BEFORE, msgspec.structs.replace(BEFORE, **{counter: 60}))
+
+
+@pytest.mark.req("R43")
+def test_another_start_time_is_a_restart_and_a_corrected_clock_is_none() -> None:
+    for moved, expected in ((0.0, False), (START_JITTER_S, False), (-START_JITTER_S, False), (1.1, True), (-20.0, True)):
+        assert restarted(BEFORE, msgspec.structs.replace(BEFORE, started_unix=1000.0 + moved)) is expected
+
+
+def test_what_rises_and_falls_by_itself_or_is_unknown_is_no_restart() -> None:
+    assert not restarted(BEFORE, msgspec.structs.replace(BEFORE, running=0))
+    assert not restarted(BEFORE, Signals(read_at=2.0, missing=("running",)))
+    assert not restarted(Signals(read_at=0.0), BEFORE)

@@ -30,3 +30,12 @@ def test_the_body_is_the_fields_behind_what_only_we_may_set(name: str, fields: b
 def test_the_callers_salt_never_stands_beside_ours() -> None:
     body = body_for(DIALECTS["vllm"], b'{"messages":[]}', "m", cache_salt="ours")
     assert body.count(b"cache_salt") == 1
+
+
+def test_adapters_are_loaded_by_two_calls_where_the_engine_has_them() -> None:
+    loading = {name: dialect.lora for name, dialect in DIALECTS.items() if dialect.lora is not None}
+    assert {name: (calls.load_path, calls.unload_path) for name, calls in loading.items()} == {
+        "vllm": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+        "sglang": ("/load_lora_adapter", "/unload_lora_adapter"),
+    }
+    assert {(calls.name_field, calls.path_field) for calls in loading.values()} == {("lora_name", "lora_path")}
