@@ -38,6 +38,7 @@ ELSEWHERE: Final = frozenset(
         Kind.INVALID_REPLY,
         Kind.ENGINE_ABORTED,
         Kind.WRONG_MODEL,
+        Kind.BACKEND_LOST,
         Kind.BROKEN_STREAM,
     }
 )

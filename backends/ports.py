@@ -97,3 +97,5 @@ class Polled(msgspec.Struct, frozen=True):
     """Why the backend is not up, in words for an operator; empty when it is."""
     names: frozenset[str] = frozenset()
     """The models it lists."""
+    silent: bool = False
+    """Whether all that is wrong is that no answer came in time, as from an engine that is busy."""

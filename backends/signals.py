@@ -35,6 +35,8 @@ class Signals(msgspec.Struct, frozen=True):
     """Counter: of those, found."""
     prefill_tokens: int | None = None
     """Counter: prompt tokens computed."""
+    generated_tokens: int | None = None
+    """Counter: tokens of answers."""
     prefill_busy_s: float | None = None
     """Counter: time spent computing them."""
     preemptions: int | None = None
@@ -53,7 +55,7 @@ START_JITTER_S: Final = 1.0
 """Start times nearer than this are one start: some engines work theirs out anew from a wall clock that is being corrected. An
 engine that was really restarted within it shows by its counters, unless it had computed nothing."""
 
-COUNTERS: Final = ("prefix_queries", "prefix_hits", "prefill_tokens", "prefill_busy_s", "preemptions")
+COUNTERS: Final = ("prefix_queries", "prefix_hits", "prefill_tokens", "prefill_busy_s", "generated_tokens", "preemptions")
 """Signals that only rise while a process lives."""
 
 
@@ -63,14 +65,11 @@ def restarted(before: Signals, after: Signals) -> bool:
     Either its start time changed by more than `START_JITTER_S`, or a counter fell. A signal that one of the two readings
     lacks says nothing: a metrics page that loses a series for a moment is no restart.
     """
-    if before.started_unix is not None and after.started_unix is not None:
-        if abs(after.started_unix - before.started_unix) > START_JITTER_S:
-            return True
-    for name in COUNTERS:
-        was, now = getattr(before, name), getattr(after, name)
-        if was is not None and now is not None and now < was:
-            return True
-    return False
+    was, now = before.started_unix, after.started_unix
+    if was is not None and now is not None and abs(now - was) > START_JITTER_S:
+        return True
+    pairs = ((getattr(before, name), getattr(after, name)) for name in COUNTERS)
+    return any(was is not None and now is not None and now < was for was, now in pairs)
 
 
 class Source(msgspec.Struct, frozen=True):

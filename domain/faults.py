@@ -62,6 +62,7 @@ class Kind(Enum):
     BROKEN_STREAM = "broken_stream"
     ENGINE_ABORTED = "engine_aborted"
     WRONG_MODEL = "wrong_model"
+    BACKEND_LOST = "backend_lost"
 
 
 SOURCE: Final[dict[Kind, Source]] = (
@@ -80,6 +81,7 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.BROKEN_STREAM,
             Kind.ENGINE_ABORTED,
             Kind.WRONG_MODEL,
+            Kind.BACKEND_LOST,
         ),
         Source.ENGINE,
     )

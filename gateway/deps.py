@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from backends.attempt import RetryBudget
 from backends.dialects import Dialect
+from backends.health import Health
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
-from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.http.edge.patience import Patience
+from gateway.http.edge.relay import ReplyRelay
 from gateway.story import Record
 from policies.compile import PolicySet
 from routing.fleet import Fleet
@@ -22,12 +24,14 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "keys", "names", "policies", "signals")
+    __slots__ = ("fleet", "health", "keys", "names", "policies", "signals")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
         self.policies = policies
         self.fleet = fleet
+        self.health: dict[str, Health] = {}
+        """What this worker believes of each backend, by backend id."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
         self.signals: dict[str, Signals] = {}
@@ -62,6 +66,15 @@ class Watch:
                     relay.end_with(Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id."))
                 if relay.over:
                     self._relays.discard(relay)
+
+    def last_events(self) -> dict[str, float]:
+        """By backend id: when the last event of an answer came from it to a request that is under way."""
+        found: dict[str, float] = {}
+        for relay in self._relays:
+            at = relay.last_event_at
+            if at is not None and at > found.get(relay.backend, 0.0):
+                found[relay.backend] = at
+        return found
 
     def relays(self) -> list[ReplyRelay]:
         """Every relay under way."""

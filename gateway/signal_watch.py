@@ -10,9 +10,10 @@ import structlog
 
 from backends.fetch import FetchError
 from backends.ports import Upstream
-from backends.signals import Signals
-from domain.clock import Rng
+from backends.signals import Signals, restarted
+from domain.clock import Clock, Rng
 from gateway.deps import Live
+from gateway.health_watch import note_signals
 
 log = structlog.get_logger("tidegate.signals")
 
@@ -24,10 +25,11 @@ class SignalWatch:
     """Reads every backend about every `every_s` seconds, jittered. A slow engine is read less often: the next reading begins
     only after the last one is over."""
 
-    def __init__(self, live: Live, reads: dict[str, Read], every_s: float, rng: Rng, ways: Iterable[Upstream] = ()) -> None:
+    def __init__(self, live: Live, reads: dict[str, Read], every_s: float, clock: Clock, rng: Rng, ways: Iterable[Upstream] = ()) -> None:
         self._live = live
         self._reads = reads
         self._every_s = every_s
+        self._clock = clock
         self._rng = rng
         self._ways = list(ways)
         self._trouble = dict.fromkeys(reads, "")
@@ -48,7 +50,9 @@ class SignalWatch:
         except (FetchError, ValueError) as error:
             trouble = str(error)[:200]
         else:
+            before = self._live.signals.get(backend)
             self._live.signals[backend] = signals
+            note_signals(self._live, backend, signals, self._clock(), restarted=before is not None and restarted(before, signals))
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble[backend]:
             self._trouble[backend] = trouble

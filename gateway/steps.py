@@ -9,8 +9,9 @@ from domain.ask import Ask, Endpoint
 from domain.faults import NEVER, Fault, Kind, Retry
 from domain.identity import Caller
 from gateway.deps import Deps
+from gateway.health_watch import note_outcome
 from gateway.http.edge.exchange import Exchange, header_lines
-from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.taps import PlainTap, RenameTap, StreamTap, Tap
 from gateway.http.faults import render, render_event
 from gateway.http.openai import interpret as interpret_body
@@ -18,7 +19,7 @@ from gateway.reply_headers import common_headers, reply_headers
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
-from routing.fleet import Backend, Pool, State
+from routing.fleet import Backend, Pool
 from routing.schedule import Route, schedule
 from tenancy.estimate import worst_case
 from tenancy.hold import RELEASED, Closing, Hold, estimated, settled
@@ -128,14 +129,15 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     body = body_for(dialect, ask.fields, pool.model, cache_salt=salt)
     traceparent, tracestate = exchange.head.trace()
     call = Call("POST", ask.endpoint.value, body, story.own_id, traceparent, tracestate)
-    first_token_s = _first_token_s(ask, deps.patience)
+    begin_s = deps.patience.begin_s(ask.prompt_bytes)
+    first_token_s = begin_s if ask.stream else deps.patience.plain_timeout_s
     first_dispatch = deps.clock()
     story.dispatched_at = first_dispatch
     budget, candidates = deps.budget, route.backends
     fault: Fault | None = None
     for retries, backend in enumerate(candidates):
         try:
-            fault = await _attempt(backend, ask, call, pool, first_token_s, exchange, story, deps)
+            fault = await _attempt(backend, ask, call, pool, (first_token_s, begin_s), exchange, story, deps)
         finally:
             if retries:
                 budget.retrying -= 1
@@ -156,7 +158,7 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
 
 
 async def _attempt(
-    backend: Backend, ask: Ask, call: Call, pool: Pool, first_token_s: float, exchange: Exchange, story: Story, deps: Deps
+    backend: Backend, ask: Ask, call: Call, pool: Pool, within_s: tuple[float, float], exchange: Exchange, story: Story, deps: Deps
 ) -> Fault | None:
     """One call to one backend; returns when its reply is over."""
     if exchange.gone:
@@ -176,9 +178,11 @@ async def _attempt(
         story,
         tap,
         renamed,
+        backend=backend.id,
         called=(ask.endpoint, (pool.model,)),
         headers=lambda: reply_headers(exchange, story, tap.usage, deps, stream=ask.stream),
-        first_token_s=first_token_s,
+        first_token_s=within_s[0],
+        begin_s=within_s[1],
         patience=deps.patience,
         clock=deps.clock,
         loop=deps.loop,
@@ -198,18 +202,8 @@ async def _attempt(
     if tap.usage is not None:
         story.usage = tap.usage
         story.usage_reported = True
-    if fault is not None and fault.kind is Kind.WRONG_MODEL:
-        deps.live.fleet = deps.live.fleet.with_backend(Backend(backend.id, pool.name, State.DOWN, f"wrong model: {fault.detail}"))
+    note_outcome(deps.live, backend, fault, deps.clock())
     return fault
-
-
-def _first_token_s(ask: Ask, patience: Patience) -> float:
-    """How long the engine may take to begin, in seconds."""
-    if not ask.stream:
-        return patience.plain_timeout_s
-    # a quarter of the bytes is a fair guess at tokens; the deadline only has to be generous and bounded
-    expected = patience.first_token_base_s + ask.prompt_bytes / 4 / patience.first_token_tokens_per_s
-    return min(expected, patience.first_token_cap_s)
 
 
 def _salt(pool: Pool, story: Story, deps: Deps) -> str:

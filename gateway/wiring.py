@@ -16,13 +16,16 @@ from backends.clients.endpoint import Endpoint, endpoint
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.poll import poll
+from backends.discovery.probe import Prober
 from backends.fetch import FetchError, fetch
+from backends.health import Health
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.fleet_watch import FleetWatch, Poll
-from gateway.http.edge.relay import Patience
+from gateway.health_watch import HealthWatch, Probe
+from gateway.http.edge.patience import Patience
 from gateway.key_watch import KeyWatch
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
@@ -35,7 +38,16 @@ from tenancy.keys import KeyRing, Pepper
 from tenancy.stores.memory import MemoryLedger
 from tenancy.stores.sql import SqlKeyStore, StoreError, migrate, open_engine
 
-__all__ = ["StoreError", "deps_for", "fleet_of", "fleet_watch_for", "key_watch_for", "prepare_store", "signal_watch_for"]
+__all__ = [
+    "StoreError",
+    "deps_for",
+    "fleet_of",
+    "fleet_watch_for",
+    "health_watch_for",
+    "key_watch_for",
+    "prepare_store",
+    "signal_watch_for",
+]
 
 
 def fleet_of(settings: Settings) -> Fleet:
@@ -65,8 +77,10 @@ def deps_for(
 ) -> Deps:
     """Everything a worker's requests touch. Must be called inside the worker's running loop."""
     loop = asyncio.get_running_loop()
+    live = Live(keys, policies, fleet_of(settings))
+    live.health = {b.id: Health(settings.engines.first_token_base_s) for pool in settings.pools for b in pool.backends}
     return Deps(
-        live=Live(keys, policies, fleet_of(settings)),
+        live=live,
         clock=time.monotonic,
         wall=time.time,
         rng=random.Random(secrets.randbits(64)),
@@ -101,7 +115,19 @@ def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
             ways.append(way)
             polls[pool.name, backend.id] = partial(poll, way, DIALECTS[pool.dialect], pool.model)
-    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.rng, ways)
+    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.clock, deps.rng, ways)
+
+
+def health_watch_for(settings: Settings, deps: Deps) -> HealthWatch:
+    """What judges every backend by its progress."""
+    probes: dict[str, Probe] = {}
+    ways: list[Upstream] = []
+    for pool in settings.pools:
+        for backend in pool.backends:
+            way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
+            ways.append(way)
+            probes[backend.id] = Prober(way, DIALECTS[pool.dialect], pool.model, settings.engines.first_token_base_s)
+    return HealthWatch(deps.live, deps.load, deps.watch, probes, deps.clock, ways)
 
 
 SIGNALS_WITHIN_S: Final = 1.0
@@ -121,7 +147,7 @@ def signal_watch_for(settings: Settings, deps: Deps) -> SignalWatch:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
             ways.append(way)
             reads[backend.id] = partial(_read_signals, way, dialect.signals_path, dialect.read_signals, deps.clock)
-    return SignalWatch(deps.live, reads, settings.engines.signals_s, deps.rng, ways)
+    return SignalWatch(deps.live, reads, settings.engines.signals_s, deps.clock, deps.rng, ways)
 
 
 async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:

@@ -31,7 +31,7 @@ from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import deps_for, fleet_watch_for, key_watch_for, signal_watch_for
+from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, key_watch_for, signal_watch_for
 from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
@@ -123,7 +123,9 @@ class _Worker:
         self._waiting_for.remove("fleet")
         signal_watch = signal_watch_for(settings, deps)
         stack.push_async_callback(signal_watch.close)
-        return deps, [fleet_watch.run(), signal_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
+        health_watch = health_watch_for(settings, deps)
+        stack.push_async_callback(health_watch.close)
+        return deps, [fleet_watch.run(), health_watch.run(), signal_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data

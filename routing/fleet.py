@@ -13,6 +13,8 @@ class State(Enum):
     """Not heard of yet; never routed to."""
     UP = "up"
     DOWN = "down"
+    EJECTED = "ejected"
+    """It answers polls and brings no tokens; only probes go there."""
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -22,7 +24,9 @@ class Backend(msgspec.Struct, frozen=True):
     pool: str
     state: State = State.UNKNOWN
     reason: str = "not polled yet"
-    """Why it is not up, in words for an operator; empty when it is."""
+    """Why it is not up, or what is wrong with it though it is, in words for an operator; empty otherwise."""
+    warming_since: float | None = None
+    """When it came back with an empty cache (monotonic seconds), for as long as it is spared for that."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -55,13 +59,17 @@ class Fleet(msgspec.Struct, frozen=True):
         """Whether every backend was heard of at least once, up or down."""
         return all(b.state is not State.UNKNOWN for pool in self.pools.values() for b in pool.backends)
 
-    def with_backend(self, backend: Backend) -> "Fleet":
-        """The same fleet with this backend's state replaced; `self` when nothing changed."""
-        pool = self.pools[backend.pool]
-        backends = tuple(backend if b.id == backend.id else b for b in pool.backends)
+    def with_backends(self, pool_name: str, backends: tuple[Backend, ...]) -> "Fleet":
+        """The same fleet with this pool's backends replaced; `self` when nothing changed."""
+        pool = self.pools[pool_name]
         if backends == pool.backends:
             return self
-        return Fleet(pools={**self.pools, pool.name: msgspec.structs.replace(pool, backends=backends)})
+        return Fleet(pools={**self.pools, pool_name: msgspec.structs.replace(pool, backends=backends)})
+
+    def with_backend(self, backend: Backend) -> "Fleet":
+        """The same fleet with this one backend replaced; `self` when nothing changed."""
+        backends = tuple(backend if b.id == backend.id else b for b in self.pools[backend.pool].backends)
+        return self.with_backends(backend.pool, backends)
 
 
 def _sorted(pool: Pool) -> Pool:

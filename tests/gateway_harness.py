@@ -20,7 +20,7 @@ from gateway.http.edge.door import Door
 from gateway.http.edge.limits import EdgeLimits
 from gateway.settings import Settings
 from gateway.story import Record
-from gateway.wiring import deps_for, fleet_watch_for
+from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, signal_watch_for
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Minted, Pepper, digest_of, mint
@@ -103,8 +103,9 @@ async def gateway(
     server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
     made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
     tasks = [asyncio.create_task(_sweep(deps, door))]
+    health, signals = health_watch_for(settings, deps), signal_watch_for(settings, deps)
     if poll:
-        tasks.append(asyncio.create_task(watch.run()))
+        tasks += [asyncio.create_task(work) for work in (watch.run(), health.run(), signals.run())]
     try:
         yield made
     finally:
@@ -114,7 +115,8 @@ async def gateway(
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(door.connections):
             connection.abort()
-        await watch.close()
+        for watching in (watch, health, signals):
+            await watching.close()
         for way in deps.upstreams.values():
             await way.close()
         await asyncio.sleep(0.01)

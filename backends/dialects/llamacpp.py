@@ -12,6 +12,7 @@ SIGNALS: Final = SignalTable(
         "kv_usage": Source(("llamacpp:kv_cache_usage_ratio",), first),
         "prefix_hits": Source(("llamacpp:prompt_tokens_cached_total",), total()),
         "prefill_tokens": Source(("llamacpp:prompt_tokens_total",), total()),
+        "generated_tokens": Source(("llamacpp:tokens_predicted_total",), total()),
         "prefill_busy_s": Source(("llamacpp:prompt_seconds_total",), first),
     }
 )

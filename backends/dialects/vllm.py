@@ -15,6 +15,7 @@ SIGNALS: Final = SignalTable(
         "prefix_queries": Source(("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), total()),
         "prefix_hits": Source(("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), total()),
         "prefill_tokens": Source(("vllm:prompt_tokens_by_source_total",), total(source="local_compute")),
+        "generated_tokens": Source(("vllm:generation_tokens_total",), total()),
         "preemptions": Source(("vllm:num_preemptions_total",), total()),
         "asleep": Source(("vllm:engine_sleep_state",), none_set(sleep_state="awake")),
         "started_unix": Source(("process_start_time_seconds",), first),

@@ -1,14 +1,11 @@
-"""Asks engines whether they are there and serve the model they should.
-
-What progress-based health makes of it joins later; a poll alone says only "up" or why not.
-"""
+"""Asks engines whether they are there and serve the model they should. What is made of it is `backends.health`'s matter."""
 
 from typing import Final
 
 import msgspec
 
 from backends.dialects import Dialect
-from backends.fetch import FetchError, fetch
+from backends.fetch import FetchError, FetchTimeout, fetch
 from backends.ports import Polled, Upstream
 
 POLL_TIMEOUT_S: Final = 2.0
@@ -34,7 +31,7 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
         try:
             reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
         except FetchError as error:
-            return Polled(f"{path}: {error}")
+            return Polled(f"{path}: {error}", silent=isinstance(error, FetchTimeout))
         if reply.status != 200:
             return Polled(f"{path} answers {reply.status}")
     try:

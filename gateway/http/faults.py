@@ -60,6 +60,7 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.BROKEN_STREAM: Row(502, _SERVER, "upstream_error"),
     Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
     Kind.WRONG_MODEL: Row(502, _SERVER, "upstream_error"),
+    Kind.BACKEND_LOST: Row(504, _SERVER, "upstream_timeout"),
 }
 """Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
 

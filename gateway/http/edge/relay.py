@@ -9,26 +9,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
-
 from backends.dialects.errors import fault_from_reply
 from backends.ports import Flight, Loss
 from domain.ask import Endpoint
 from domain.clock import Clock
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from gateway.http.edge.exchange import Exchange, Listener
+from gateway.http.edge.patience import SOON, Patience, no_first_token, too_slow
 from gateway.http.edge.taps import HEARTBEAT, PlainTap, StreamTap, Tap
 from gateway.story import Story
 
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 """Engine error bodies are under 1 KiB; what is longer is cut, not trusted."""
 
-MIN_RATE_AFTER_S: Final = 60.0
-MIN_EVENTS_PER_S: Final = 1.0
-"""A stream older than a minute must average one event a second, or a dripping engine could hold a caller for hours
-while every single gap stays under the limit."""
-
-_SOON: Final = Retry(should=True, after_s=1.0)
 _LOSSES: Final = {
     Loss.CONNECT: Kind.CONNECT_FAILED,
     Loss.CAPACITY: Kind.ENGINE_BUSY,
@@ -38,33 +31,23 @@ _LOSSES: Final = {
 }
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How long an attempt may take, from `engines` in tidegate.yaml; seconds, and tokens per second."""
-
-    first_token_base_s: float
-    first_token_tokens_per_s: float
-    first_token_cap_s: float
-    token_gap_s: float
-    plain_timeout_s: float
-    heartbeat_s: float
-    slow_reader_s: float
-
-
 class ReplyRelay(Listener):
     """See the module.
 
     Args:
         tap: the meter and judge of this reply.
         after: taps behind it, in order.
+        backend: id of the backend that was called.
         called: what was called, and the names engines know the model by, which no error message may repeat.
         first_token_s: how long the engine may take until its first event.
+        begin_s: the same for an engine that was taken out; shorter for plain replies, whose first event is their end.
         headers: makes the reply's header lines when the exchange is committed; they carry timings, so not sooner.
     """
 
     __slots__ = (
-        "_after", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode", "_patience",
-        "_paused_at", "_paused_s", "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at", "flight",
-        "look_at", "outcome",
+        "_after", "_begin_s", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
+        "_patience", "_paused_at", "_paused_s", "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
+        "backend", "flight", "look_at", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -74,9 +57,11 @@ class ReplyRelay(Listener):
         tap: StreamTap | PlainTap,
         after: tuple[Tap, ...],
         *,
+        backend: str,
         called: tuple[Endpoint, tuple[str, ...]],
         headers: Callable[[], bytes],
         first_token_s: float,
+        begin_s: float,
         patience: Patience,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
@@ -85,10 +70,12 @@ class ReplyRelay(Listener):
         self._story = story
         self._tap = tap
         self._after = after
+        self.backend = backend
         self._called = called
         self._headers = headers
         self._retry_after: bytes | None = None
         self._first_token_s = first_token_s
+        self._begin_s = begin_s
         self._patience = patience
         self._clock = clock
         self._status = 0
@@ -121,7 +108,7 @@ class ReplyRelay(Listener):
             self._mode = "answer"
         else:
             self._give_up(
-                Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=_SOON, detail=f"content-type {kind[:64]!r}")
+                Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=SOON, detail=f"content-type {kind[:64]!r}")
             )
 
     def on_data(self, data: bytes) -> None:
@@ -175,7 +162,7 @@ class ReplyRelay(Listener):
         kind = _LOSSES[loss]
         if loss is Loss.CUT and not self._exchange.started:
             kind = Kind.RESET_BEFORE_REPLY if isinstance(self._tap, PlainTap) else kind
-        self._resolve(Fault(kind, "The engine serving this request could not answer it. Try again.", retry=_SOON, detail=detail))
+        self._resolve(Fault(kind, "The engine serving this request could not answer it. Try again.", retry=SOON, detail=detail))
 
     # --- towards the caller ---------------------------------------------------------------------------------------
 
@@ -240,6 +227,18 @@ class ReplyRelay(Listener):
         """End the attempt for a reason of the gateway's own."""
         self._give_up(fault)
 
+    def let_go(self, now: float, *, at_once: bool) -> None:
+        """The backend was taken out of rotation: an answer that has not begun is not waited for any longer than a first token
+        may take, and not at all when the backend was found hanging."""
+        if self.last_event_at is None and (at_once or now - self._started_at > self._begin_s):
+            why = "The engine serving this request stopped working. Try again."
+            self._give_up(Fault(Kind.BACKEND_LOST, why, retry=SOON, detail=f"{now - self._started_at:.1f} s without an answer"))
+
+    @property
+    def last_event_at(self) -> float | None:
+        """When the last event of this attempt's answer came; None before the first."""
+        return self._story.last_event_at if self._story.events else None
+
     # --- from the clock -------------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
@@ -254,8 +253,11 @@ class ReplyRelay(Listener):
                 self._exchange.abandon()
                 self._give_up(Fault(Kind.SLOW_READER, "The answer was not read fast enough."))
             return
-        last = self._story.last_event_at if self._story.events else None
-        late_at, late = self._lateness(now, last)
+        last = self.last_event_at
+        if last is None:
+            late_at, late = self._started_at + self._first_token_s, no_first_token(self._first_token_s)
+        else:
+            late_at, late = too_slow(limits, self._story, last=max(last, self._resumed_at), paused_s=self._paused_s)
         if now > late_at:
             self._give_up(late)
             return
@@ -266,20 +268,6 @@ class ReplyRelay(Listener):
                 self._heartbeat(now)
                 beat_at = now + limits.heartbeat_s
             self.look_at = min(late_at, beat_at)
-
-    def _lateness(self, now: float, last: float | None) -> tuple[float, Fault]:
-        """When the engine will be too late if nothing comes until then, and what it is told off for."""
-        limits, story = self._patience, self._story
-        if last is None:
-            limit = self._first_token_s
-            why = f"The engine did not begin to answer within {limit:g} s."
-            return self._started_at + limit, Fault(Kind.FIRST_TOKEN_TIMEOUT, why, detail=f"limit {limit:g} s")
-        silent_at = max(last, self._resumed_at) + limits.token_gap_s
-        slow_at = (story.first_event_at or now) + self._paused_s + max(MIN_RATE_AFTER_S, story.events / MIN_EVENTS_PER_S)
-        if silent_at <= slow_at:
-            return silent_at, Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=_SOON)
-        detail = f"{story.events} events in {slow_at - (story.first_event_at or now):.0f} s"
-        return slow_at, Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=_SOON, detail=detail)
 
     def _heartbeat(self, now: float) -> None:
         if not self._exchange.started:

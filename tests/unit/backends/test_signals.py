@@ -30,6 +30,7 @@ def test_what_vllm_says() -> None:
         prefix_queries=45952,
         prefix_hits=3840,
         prefill_tokens=42112,
+        generated_tokens=14100,
         preemptions=0,
         asleep=False,
         started_unix=1795225275.51,
@@ -100,7 +101,17 @@ def test_a_table_names_signals_that_exist() -> None:
         SignalTable({"runing": Source(("a",), total())})
 
 
-BEFORE = Signals(read_at=1.0, running=3, started_unix=1000.0, prefix_queries=50, prefix_hits=5, prefill_tokens=40, prefill_busy_s=0.5, preemptions=2)
+BEFORE = Signals(
+    read_at=1.0,
+    running=3,
+    started_unix=1000.0,
+    prefix_queries=50,
+    prefix_hits=5,
+    prefill_tokens=40,
+    generated_tokens=9,
+    prefill_busy_s=0.5,
+    preemptions=2,
+)
 
 
 @pytest.mark.req("R43")

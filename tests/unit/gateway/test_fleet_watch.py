@@ -1,8 +1,12 @@
 import random
 
+import pytest
+from structlog.testing import capture_logs
+
+from backends.health import FAILURES_TO_GO_DOWN, Health
 from backends.ports import Polled
 from gateway.deps import Live
-from gateway.fleet_watch import FAILURES_TO_GO_DOWN, FleetWatch
+from gateway.fleet_watch import FleetWatch
 from routing.fleet import Backend, Fleet, Pool, State
 
 
@@ -17,30 +21,31 @@ class Engine:
 def watched() -> tuple[Live, FleetWatch, Engine]:
     engine = Engine()
     live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", (Backend("a", "p"),))}))  # type: ignore[arg-type]  # only the fleet is looked at
-    return live, FleetWatch(live, {("p", "a"): engine}, 1.0, random.Random(1)), engine
+    live.health["a"] = Health(10.0)
+    return live, FleetWatch(live, {("p", "a"): engine}, 1.0, lambda: 5.0, random.Random(1)), engine
 
 
 def state(live: Live) -> State:
     return live.fleet.pools["p"].backends[0].state
 
 
-async def test_one_round_makes_the_fleet_known_up_or_down() -> None:
-    for reason, expected in (("", State.UP), ("no answer", State.DOWN)):
-        live, watch, engine = watched()
-        engine.reason = reason
-        await watch.first_round()
-        assert live.fleet.known
-        assert state(live) is expected
-        assert live.fleet.pools["p"].backends[0].reason == reason
+@pytest.mark.parametrize(("reason", "expected"), [("", State.UP), ("no answer", State.DOWN)])
+async def test_one_round_makes_the_fleet_known_up_or_down(reason: str, expected: State) -> None:
+    live, watch, engine = watched()
+    engine.reason = reason
+    await watch.first_round()
+    assert live.fleet.known
+    assert state(live) is expected
+    assert live.fleet.pools["p"].backends[0].reason == reason
+    assert live.names == {"a": frozenset({"m"})}
 
 
-async def test_a_backend_that_was_up_survives_single_failures() -> None:
+async def test_a_backend_that_goes_down_is_said_once_with_its_reason() -> None:
     live, watch, engine = watched()
     await watch.first_round()
-    engine.reason = "no answer within 2 s"
-    for n in range(1, FAILURES_TO_GO_DOWN + 1):
-        await watch.first_round()
-        assert state(live) is (State.DOWN if n == FAILURES_TO_GO_DOWN else State.UP)
-    engine.reason = ""
-    await watch.first_round()
-    assert state(live) is State.UP
+    engine.reason = "/health answers 503"
+    with capture_logs() as said:
+        for _ in range(2 * FAILURES_TO_GO_DOWN):
+            await watch.first_round()
+    assert [(line["event"], line["reason"]) for line in said] == [("backend down", "/health answers 503")]
+    assert state(live) is State.DOWN

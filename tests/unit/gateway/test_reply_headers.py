@@ -52,7 +52,7 @@ def test_trusted_callers_see_what_happened_inside() -> None:
     assert headers["x-tidegate-queue-ms"] == "62.500"
     assert headers["x-tidegate-overhead-ms"] == "62.500"
     assert headers["x-tidegate-prefix-hit-tokens"] == "7"
-    assert headers["x-tidegate-reason"] == "least_load: a (in_flight=0); excluded b: no answer"
+    assert headers["x-tidegate-reason"] == "least_load: a (in_flight=0, share=1); excluded b: no answer"
 
 
 def test_a_head_forced_out_by_a_heartbeat_does_not_guess_the_backend() -> None:

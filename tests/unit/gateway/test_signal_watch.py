@@ -4,6 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from backends.fetch import FetchError
+from backends.health import Health
+from backends.ports import Polled
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.signal_watch import SignalWatch
@@ -23,8 +25,10 @@ class Engine:
 
 def watched() -> tuple[Live, SignalWatch, Engine]:
     engine = Engine()
-    live = Live(None, None, None)  # type: ignore[arg-type]  # only the signals are looked at
-    return live, SignalWatch(live, {"a": engine}, 0.1, random.Random(1)), engine
+    live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
+    live.health["a"] = Health(10.0)
+    live.health["a"].polled(Polled(""), 0.0)
+    return live, SignalWatch(live, {"a": engine}, 0.1, lambda: 7.0, random.Random(1)), engine
 
 
 @pytest.mark.parametrize("error", [FetchError("no answer within 1 s"), ValueError("no list of loads")])
@@ -49,3 +53,22 @@ async def test_missing_signals_are_alarmed_once_and_their_return_too() -> None:
         ("warning", "no series for waiting, kv_usage: taken for unknown"),
         ("info", None),
     ]
+
+
+@pytest.mark.req("R43")
+async def test_a_restart_seen_in_the_counters_starts_the_backend_slowly() -> None:
+    live, watch, engine = watched()
+    for prefilled, up_since in ((500, None), (900, None), (20, 7.0)):
+        engine.next = Signals(read_at=6.0, prefill_tokens=prefilled)
+        await watch.read_once("a")
+        assert live.health["a"].up_since == up_since
+
+
+@pytest.mark.req("R3")
+async def test_counters_that_move_are_a_sign_of_progress_and_counters_that_stand_still_are_none() -> None:
+    for step, expected in ((1, False), (0, True)):
+        live, watch, engine = watched()
+        for n in range(10):
+            engine.next = Signals(read_at=float(n), generated_tokens=100 + n * step)
+            await watch.read_once("a")
+        assert live.health["a"].wants_probe(12.0) is expected

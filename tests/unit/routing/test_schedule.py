@@ -22,7 +22,7 @@ def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:
     assert [b.id for b in route.backends] == ["a"]
     explained = route.explanation()
     assert {(c.backend, c.excluded) for c in explained.candidates} == {("a", None), ("b", "away"), ("c", "away")}
-    assert explained.sentence() == "least_load: a (in_flight=0); excluded b: away, c: away"
+    assert explained.sentence() == "least_load: a (in_flight=0, share=1); excluded b: away, c: away"
 
 
 def test_nobody_up_is_an_empty_route() -> None:
@@ -40,6 +40,18 @@ def test_the_least_loaded_comes_first_and_ties_are_drawn_evenly() -> None:
     assert set(firsts) == {"a", "c"}
     assert min(firsts.values()) > 240
     assert schedule(ASK, pool(a=State.UP, b=State.UP), load, 0.0, rng, "least_load").backends[-1].id == "b"
+
+
+@pytest.mark.req("R43")
+def test_a_backend_with_an_empty_cache_starts_with_a_tenth_and_has_its_share_after_half_a_minute() -> None:
+    rng = random.Random(5)
+    backends = (Backend("old", "p", State.UP, ""), Backend("back", "p", State.UP, "", warming_since=100.0))
+    warming = Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
+    for now, least, most in ((100.0, 0.05, 0.14), (115.0, 0.30, 0.40), (130.0, 0.47, 0.53)):
+        load = Load(["old", "back"])
+        for _ in range(1000):  # requests that stay: the shares in flight are what the policy aims at
+            load.charge(schedule(ASK, warming, load, now, rng, "least_load").backends[0].id)
+        assert least < load.in_flight["back"] / 1000 < most
 
 
 def test_the_same_dice_give_the_same_route() -> None:

@@ -27,7 +27,7 @@ STATUS = {
     500: {"internal"},
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"},
     503: {"overloaded", "shutting_down", "no_backend", "engine_busy"},
-    504: {"first_token_timeout", "token_gap_timeout"},
+    504: {"first_token_timeout", "token_gap_timeout", "backend_lost"},
 }
 
 

@@ -6,7 +6,8 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.relay import Patience, ReplyRelay
+from gateway.http.edge.patience import Patience
+from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, StreamTap
 from gateway.story import Story
 
@@ -69,9 +70,11 @@ class Bench:
             self.story,
             self.tap,
             (),
+            backend="b",
             called=(Endpoint.CHAT, ("served",)),
             headers=lambda: b"",
-            first_token_s=10.0,
+            first_token_s=10.0 if stream else 600.0,
+            begin_s=10.0,
             patience=Patience(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
             clock=self.clock,
             loop=asyncio.get_running_loop(),
@@ -211,3 +214,25 @@ async def test_an_engines_refusal_is_read_to_its_end_and_said_again() -> None:
     assert bench.fault is not None
     assert (bench.fault.kind, bench.fault.retry.after_s) == (Kind.ENGINE_BUSY, 7.0)
     assert "served" not in bench.fault.message
+
+
+@pytest.mark.req("R3")
+@pytest.mark.parametrize(("at_once", "waited_s", "over"), [(False, 9.0, False), (False, 11.0, True), (True, 1.0, True)])
+async def test_a_backend_that_was_taken_out_is_not_waited_for(at_once: bool, waited_s: float, over: bool) -> None:
+    bench = Bench(stream=False)
+    bench.after(waited_s)
+    bench.relay.let_go(bench.now, at_once=at_once)
+    assert bench.relay.outcome.done() is over
+    assert bench.flight.calls == (["abort"] if over else [])
+    if over:
+        assert bench.fault is not None
+        assert bench.fault.kind is Kind.BACKEND_LOST
+
+
+async def test_an_answer_that_has_begun_is_left_to_its_own_deadlines() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT)
+    bench.after(11.0)
+    bench.relay.let_go(bench.now, at_once=True)
+    assert not bench.relay.outcome.done()

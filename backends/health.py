@@ -1,0 +1,252 @@
+"""What one worker believes of one backend's health. Pure: evidence and the time in, a standing with its reason out.
+
+Health endpoints lie: an engine whose core hangs still says 200. So progress decides. A sign of progress is an event of an
+answer, a whole answer, a generated token of a probe, or an engine's own token counters moving; while such signs come, a
+failed poll or a late first token only says "busy" (sglang#9198). Without them, late first tokens, or a probe that brings no
+token, make the backend suspect; whether it may go is the pool's matter (`may_eject`). What went away comes back only with a
+generated token.
+
+It knows no loop, no fleet and no request; `gateway/health_watch.py` brings the evidence and acts.
+"""
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from backends.ports import Polled
+from domain.faults import SOURCE, Kind, Source
+
+FAILURES_TO_GO_DOWN: Final = 3
+"""A backend that was up stays in rotation until this many polls in a row failed. Failed requests fail over meanwhile."""
+
+FLOWING_S: Final = 5.0
+"""Polls that time out count for nothing while there was a sign of progress this recently: a long prefill blocks health
+answers for seconds."""
+
+TIMEOUTS_TO_EJECT: Final = 3
+TIMEOUTS_WITHIN_S: Final = 30.0
+"""This many requests without a first token in this time, and no sign of progress since the first of them."""
+
+FAILURES_TO_EJECT: Final = 5
+"""Failures in a row, as Envoy's `consecutive_5xx`. Rates of failure are the breaker's matter."""
+
+EJECTED_SHARE: Final = 0.5
+"""Largest share of a pool that may be ejected at once (routers, failure no. 20); one of two, never the only one."""
+
+PROBE_FIRST_S: Final = 1.0
+PROBE_LONGEST_S: Final = 30.0
+"""Wait before the first probe of an ejected backend, and the longest between two; it doubles from one to the next."""
+
+PROBES_WITHOUT_COUNTERS: Final = 3
+"""Failed probes in a row that make an engine suspect whose own counters cannot be read: it may only have a queue. Where
+they can be read and stand still, one is enough."""
+
+AWAITED: Final = "answers again, but has to generate a token before it is used"
+
+_NEUTRAL: Final = frozenset({Kind.ENGINE_BUSY, Kind.BACKEND_LOST, Kind.NO_BACKEND})
+"""An engine that says it is full works; and what we ended ourselves says nothing about it."""
+
+
+class Standing(Enum):
+    """What may be sent to a backend."""
+
+    UNKNOWN = "unknown"
+    """Not heard of yet: nothing."""
+    UP = "up"
+    DOWN = "down"
+    """It does not answer polls, serves another model, or has not generated a token since: nothing."""
+    EJECTED = "ejected"
+    """It answers polls and brings no tokens: nothing but probes."""
+
+
+class Outcome(Enum):
+    """What a one-token probe found."""
+
+    TOKEN = "token"
+    BUSY = "busy"
+    """Refused for its load: the engine works, but has not shown it."""
+    NO_WAY = "no_way"
+    """It takes no request that would generate one token, so it cannot be asked."""
+    FAILED = "failed"
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """The result of one probe."""
+
+    outcome: Outcome
+    reason: str = ""
+    """What went wrong, in words for an operator."""
+
+
+class Health:
+    """See the module. Times are monotonic seconds.
+
+    Args:
+        silence_s: how long a backend that owes answers may show no progress until it is probed.
+    """
+
+    __slots__ = (
+        "_answers", "_failures", "_moved", "_owes_since", "_poll_failures", "_probe_at", "_probe_failures", "_probe_wait_s", "_probing",
+        "_progress_at", "_suspected_at", "_timeouts", "frozen", "reason", "silence_s", "standing", "suspicion", "up_since",
+    )  # fmt: skip
+
+    def __init__(self, silence_s: float) -> None:
+        self.silence_s = silence_s
+        self.standing = Standing.UNKNOWN
+        self.reason = "not polled yet"
+        """Why it is not up; empty when it is."""
+        self.suspicion = ""
+        """Why it should be ejected; empty when there is no reason to."""
+        self.frozen = False
+        """Whether it is suspect or ejected for bringing nothing at all, so that what waits for it waits in vain."""
+        self.up_since: float | None = None
+        """When it came back with an empty cache; None when it was never away."""
+        self._answers = False  # polls, after it was away
+        self._failures = 0
+        self._poll_failures = 0
+        self._probe_failures = 0
+        self._owes_since = float("-inf")
+        self._timeouts: deque[float] = deque(maxlen=TIMEOUTS_TO_EJECT)
+        self._progress_at = float("-inf")
+        self._suspected_at = 0.0
+        self._moved: object = None
+        self._probing = False
+        self._probe_at = 0.0
+        self._probe_wait_s = PROBE_FIRST_S
+
+    # --- evidence -------------------------------------------------------------------------------------------------
+
+    def polled(self, polled: Polled, now: float) -> None:
+        """A poll came back."""
+        if not polled.reason:
+            self._poll_failures = 0
+            if self.standing is Standing.UNKNOWN:
+                self.standing, self.reason, self._owes_since = Standing.UP, "", now
+            elif self.standing is Standing.DOWN and not self._answers:
+                self._go(Standing.DOWN, AWAITED, now)
+                self._answers, self._probe_at = True, now
+            return
+        self._answers = False
+        self._poll_failures += 1
+        if self.standing is Standing.UP:
+            flowing = polled.silent and now - self._progress_at <= FLOWING_S
+            if flowing or self._poll_failures < FAILURES_TO_GO_DOWN:
+                return
+        self._go(Standing.DOWN, polled.reason, now)
+
+    def ended(self, kind: Kind | None, now: float) -> None:
+        """A request of ours on this backend ended: None for a whole answer, else how it failed."""
+        if kind is None:
+            self._failures = 0
+            self.progressed(now)
+        elif kind is Kind.FIRST_TOKEN_TIMEOUT:
+            self._timeouts.append(now)
+            first = self._timeouts[0]
+            if len(self._timeouts) == TIMEOUTS_TO_EJECT and now - first <= TIMEOUTS_WITHIN_S and self._progress_at < first:
+                self._suspect(f"{TIMEOUTS_TO_EJECT} requests within {TIMEOUTS_WITHIN_S:g} s got no first token", now, frozen=True)
+        elif SOURCE[kind] is Source.ENGINE and kind not in _NEUTRAL:
+            self._failures += 1
+            if self._failures >= FAILURES_TO_EJECT:
+                self._suspect(f"{self._failures} failures in a row, the last one {kind.value}", now, frozen=False)
+        elif SOURCE[kind] is Source.CALLER and kind is not Kind.CLIENT_GONE:
+            self._failures = 0  # it judged the request, so it works; whether it brings tokens is another question
+
+    def progressed(self, at: float) -> None:
+        """A sign of progress at this time."""
+        self._progress_at = max(at, self._progress_at)
+        if self.suspicion and at > self._suspected_at and (self.frozen or not self._failures):
+            self.suspicion, self.frozen = "", False
+
+    def counted(self, counters: object, read_at: float) -> None:
+        """What the engine counts (tokens, share of KV in use): any value that compares; another one is a sign of progress."""
+        if counters != self._moved:
+            if self._moved is not None:
+                self.progressed(read_at)
+            self._moved = counters
+
+    def idle(self, now: float) -> None:
+        """Nothing of ours is on it, so it owes nothing and silence means nothing."""
+        self._owes_since = now
+
+    def restarted(self, now: float) -> None:
+        """Its process is another one: its cache is empty."""
+        self._failures = 0
+        self._timeouts.clear()
+        if self.standing is Standing.UP:
+            self.up_since = now
+
+    def quarantine(self, reason: str, now: float) -> None:
+        """Out at once, whatever the pool's share: it must not answer (another model is behind its port)."""
+        self._go(Standing.EJECTED, reason, now)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def eject(self, now: float) -> None:
+        """The pool can spare it."""
+        self._go(Standing.EJECTED, self.suspicion, now)
+
+    def wants_probe(self, now: float) -> bool:
+        """Whether a one-token probe is due; call `probing` when it starts and `probed` when it is over."""
+        if self._probing or now < self._probe_at:
+            return False
+        if self.standing is Standing.UP:
+            return self._silent_for(now) >= self.silence_s
+        return self.standing is Standing.EJECTED or (self.standing is Standing.DOWN and self._answers)
+
+    def probing(self) -> None:
+        """A probe has started."""
+        self._probing = True
+
+    def probed(self, found: Probed, now: float) -> None:
+        """A probe came back."""
+        self._probing = False
+        if self.standing is Standing.UP:
+            if found.outcome is Outcome.TOKEN:
+                self._probe_failures = 0
+                self.progressed(now)
+            elif found.outcome is Outcome.FAILED and self._silent_for(now) >= self.silence_s:
+                self._probe_failures += 1
+                if self._moved is not None or self._probe_failures >= PROBES_WITHOUT_COUNTERS:
+                    self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {found.reason}", now, frozen=True)
+            self._probe_at = now
+            return
+        back = found.outcome is Outcome.TOKEN or (found.outcome is Outcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
+        if back and self._poll_failures == 0:
+            self._go(Standing.UP, "", now)
+            return
+        self._probe_at = now + self._probe_wait_s
+        self._probe_wait_s = min(2 * self._probe_wait_s, PROBE_LONGEST_S)
+        if self._answers:
+            self.reason = f"{AWAITED}; the last probe: {found.reason or found.outcome.value}"
+
+    # --- within ---------------------------------------------------------------------------------------------------
+
+    def _suspect(self, why: str, now: float, *, frozen: bool) -> None:
+        if self.standing is Standing.UP:
+            self.suspicion, self.frozen, self._suspected_at = why, frozen, now
+
+    def _silent_for(self, now: float) -> float:
+        return now - max(self._progress_at, self._owes_since)
+
+    def _go(self, standing: Standing, reason: str, now: float) -> None:
+        if Standing.UP in (standing, self.standing):
+            self._failures = self._probe_failures = 0
+            self._timeouts.clear()
+            self._probe_wait_s = PROBE_FIRST_S
+            self._probe_at = now + PROBE_FIRST_S
+        if standing is Standing.UP:
+            self.up_since = self._owes_since = now
+        if standing is not Standing.EJECTED:
+            self.frozen = False
+        if standing is not Standing.DOWN:
+            self._answers = False
+        self.standing, self.reason, self.suspicion = standing, reason, ""
+
+
+def may_eject(healths: "list[Health]") -> bool:
+    """Whether a pool with these backends can spare one more: no more than its share, and somebody stays."""
+    up = sum(health.standing is Standing.UP for health in healths)
+    ejected = sum(health.standing is Standing.EJECTED for health in healths)
+    return up > 1 and ejected + 1 <= max(1, int(EJECTED_SHARE * len(healths)))

@@ -1,0 +1,138 @@
+"""Brings each backend's Health its evidence, asks for tokens where Health wants to see one, and acts on what it concludes.
+
+The only writer of backends' states in the Fleet snapshot, through `show`. Every worker judges for itself.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from backends.health import Health, Probed, Standing, may_eject
+from backends.ports import Upstream
+from backends.signals import Signals
+from domain.clock import Clock
+from domain.faults import Fault, Kind
+from gateway.deps import Live, Watch
+from routing.fleet import Backend, State
+from routing.load import Load
+from routing.warmth import SLOW_START_S
+
+log = structlog.get_logger("tidegate.fleet")
+
+Probe = Callable[[], Awaitable[Probed]]
+"""Asks one backend for one token."""
+
+EVERY_S: Final = 0.5
+"""How often the evidence is looked at: short against every time limit in `backends.health`."""
+
+_STATES: Final = {
+    Standing.UNKNOWN: State.UNKNOWN,
+    Standing.UP: State.UP,
+    Standing.DOWN: State.DOWN,
+    Standing.EJECTED: State.EJECTED,
+}
+
+
+def show(live: Live, pool_name: str, now: float) -> None:
+    """Bring the snapshot of one pool in line with its backends' Health, and log what changed."""
+    backends = live.fleet.pools[pool_name].backends
+    shown = tuple(_shown(backend, live.health[backend.id], now) for backend in backends)
+    for before, after in zip(backends, shown, strict=True):
+        if before.state is not after.state:
+            tell = log.info if after.state is State.UP else log.warning
+            tell(f"backend {after.state.value}", pool=pool_name, backend=after.id, reason=after.reason)
+    live.fleet = live.fleet.with_backends(pool_name, shown)
+
+
+def _shown(backend: Backend, health: Health, now: float) -> Backend:
+    up_since = health.up_since
+    warming = up_since if up_since is not None and now - up_since < SLOW_START_S else None
+    reason = health.reason
+    if health.suspicion:
+        reason = f"suspect: {health.suspicion}; kept, because its pool cannot spare it"
+    return Backend(backend.id, backend.pool, _STATES[health.standing], reason, warming)
+
+
+def note_outcome(live: Live, backend: Backend, fault: Fault | None, now: float) -> None:
+    """A request's attempt on this backend ended; None when its answer was whole."""
+    health = live.health[backend.id]
+    if fault is not None and fault.kind is Kind.WRONG_MODEL:
+        health.quarantine(f"wrong model: {fault.detail}", now)
+        show(live, backend.pool, now)
+    else:
+        health.ended(fault.kind if fault else None, now)
+
+
+def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, restarted: bool) -> None:
+    """A reading of the engine's own counters came."""
+    health = live.health[backend_id]
+    counters = (signals.prefill_tokens, signals.generated_tokens, signals.kv_usage)
+    if counters != (None, None, None):
+        health.counted(counters, signals.read_at)
+    if restarted:
+        health.restarted(now)
+
+
+class HealthWatch:
+    """See the module; one per worker."""
+
+    def __init__(
+        self, live: Live, load: Load, watch: Watch, probes: Mapping[str, Probe], clock: Clock, ways: Iterable[Upstream] = ()
+    ) -> None:
+        self._live = live
+        self._load = load
+        self._watch = watch
+        self._probes = probes
+        self._clock = clock
+        self._ways = list(ways)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            self.look()
+
+    def look(self) -> None:
+        """Weigh the evidence of now."""
+        now, live = self._clock(), self._live
+        signs = self._watch.last_events()
+        for backend_id, health in live.health.items():
+            if not self._load.in_flight.get(backend_id):
+                health.idle(now)
+            elif backend_id in signs:
+                health.progressed(signs[backend_id])
+            if backend_id in self._probes and health.wants_probe(now):
+                self._start_probe(backend_id, health)
+        for pool in live.fleet.pools.values():
+            healths = [live.health[backend.id] for backend in pool.backends]
+            for health in healths:
+                if health.suspicion and health.standing is Standing.UP and may_eject(healths):
+                    health.eject(now)
+            show(live, pool.name, now)
+        for relay in self._watch.relays():
+            standing = live.health[relay.backend].standing
+            if standing is Standing.DOWN or standing is Standing.EJECTED:
+                relay.let_go(now, at_once=live.health[relay.backend].frozen)
+
+    def _start_probe(self, backend_id: str, health: Health) -> None:
+        health.probing()
+        task = asyncio.create_task(self._probe(backend_id, health))
+        self._running.add(task)  # at most one a backend
+        task.add_done_callback(self._running.discard)
+
+    async def _probe(self, backend_id: str, health: Health) -> None:
+        found = await self._probes[backend_id]()
+        health.probed(found, self._clock())
+        if found.reason:
+            log.info("probe brought no token", backend=backend_id, found=found.outcome.value, reason=found.reason)
+
+    async def close(self) -> None:
+        """End running probes and close their connections."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for way in self._ways:
+            await way.close()

@@ -1,0 +1,53 @@
+"""When an engine is too late, and what it is told off for. Pure: the limits, the story so far and the time in."""
+
+from typing import Final
+
+import msgspec
+
+from domain.faults import Fault, Kind, Retry
+from gateway.story import Story
+
+MIN_RATE_AFTER_S: Final = 60.0
+MIN_EVENTS_PER_S: Final = 1.0
+"""A stream older than a minute must average one event a second, or a dripping engine could hold a caller for hours
+while every single gap stays under the limit."""
+
+SOON: Final = Retry(should=True, after_s=1.0)
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long an attempt may take, from `engines` in tidegate.yaml; seconds, and tokens per second."""
+
+    first_token_base_s: float
+    first_token_tokens_per_s: float
+    first_token_cap_s: float
+    token_gap_s: float
+    plain_timeout_s: float
+    heartbeat_s: float
+    slow_reader_s: float
+
+    def begin_s(self, prompt_bytes: int) -> float:
+        """How long an engine may take to begin to answer a prompt of this size."""
+        # a quarter of the bytes is a fair guess at tokens; the deadline only has to be generous and bounded
+        return min(self.first_token_base_s + prompt_bytes / 4 / self.first_token_tokens_per_s, self.first_token_cap_s)
+
+
+def no_first_token(limit_s: float) -> Fault:
+    """What an engine is told off for that did not begin in time."""
+    return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit_s:g} s.", detail=f"limit {limit_s:g} s")
+
+
+def too_slow(limits: Patience, story: Story, *, last: float, paused_s: float) -> tuple[float, Fault]:
+    """When a stream that has begun will be too late if nothing more comes, and the Fault for that.
+
+    Args:
+        last: when its last event came, or when reading went on after a pause.
+        paused_s: how long it was not read because its caller was slow.
+    """
+    begun = story.first_event_at or last
+    silent_at = last + limits.token_gap_s
+    slow_at = begun + paused_s + max(MIN_RATE_AFTER_S, story.events / MIN_EVENTS_PER_S)
+    if silent_at <= slow_at:
+        return silent_at, Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=SOON)
+    detail = f"{story.events} events in {slow_at - begun:.0f} s"
+    return slow_at, Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=SOON, detail=detail)

@@ -1,0 +1,77 @@
+import asyncio
+import time
+
+import pytest
+
+from backends.clients.endpoint import endpoint
+from backends.clients.relay import RelayUpstream
+from backends.dialects import DIALECTS
+from backends.discovery.probe import Prober
+from backends.health import Outcome, Probed
+from backends.simengine.faults import FaultRule
+from backends.simengine.server import SimEngine
+from backends.simengine.settings import SimSettings
+from tests.scripted_server import Peer, scripted
+
+
+async def probed(url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1) -> Probed:
+    way = RelayUpstream(endpoint(url), time.monotonic, asyncio.get_running_loop())
+    try:
+        prober = Prober(way, DIALECTS[dialect], model, within_s)
+        for _ in range(times):
+            found = await prober()
+        return found
+    finally:
+        await way.close()
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_an_engine_that_works_brings_one_token(dialect: str) -> None:
+    async with SimEngine(SimSettings(models=("m",), dialect=dialect, speed=1000)) as sim:
+        assert await probed(sim.url, dialect=dialect) == Probed(Outcome.TOKEN)
+        assert sim.counters.generated_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "reason"),
+    [
+        ("frozen", Outcome.FAILED, "/v1/chat/completions: no answer within 0.2 s"),
+        ("status_500", Outcome.FAILED, "/v1/chat/completions answers 500"),
+        ("status_503", Outcome.BUSY, "/v1/chat/completions answers 503"),
+        ("close_before_headers", Outcome.FAILED, "/v1/chat/completions: no_reply"),
+        ("wrong_model", Outcome.FAILED, "/v1/chat/completions answers as"),
+        ("plain_not_json", Outcome.FAILED, "/v1/chat/completions does not answer with an answer"),
+        ("plain_error_200", Outcome.FAILED, "/v1/chat/completions answers with nothing in it"),
+    ],
+)
+async def test_an_engine_that_does_not_is_found_out(fault: str, outcome: Outcome, reason: str) -> None:
+    async with SimEngine(SimSettings(models=("m",), speed=1000)) as sim:
+        sim.misbehave([FaultRule(fault)])
+        found = await probed(sim.url, within_s=0.2)
+        assert found.outcome is outcome
+        assert found.reason.startswith(reason)
+
+
+async def test_the_kind_of_request_is_found_and_remembered() -> None:
+    asked: list[bytes] = []
+
+    async def embedder(peer: Peer) -> None:
+        while request := await peer.request():
+            path = request.split(b" ")[1]
+            asked.append(path)
+            body = b'{"model":"m","data":[{"embedding":[0.1]}]}' if path == b"/v1/embeddings" else b'{"detail":"Not Found"}'
+            status = 200 if path == b"/v1/embeddings" else 404
+            await peer.send(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    async with scripted(embedder) as server:
+        assert await probed(server.url, times=2) == Probed(Outcome.TOKEN)
+    assert asked == [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/embeddings"]
+
+
+async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
+    async def refuses(peer: Peer) -> None:
+        while await peer.request():
+            await peer.send(b"HTTP/1.1 401 X\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with scripted(refuses) as server:
+        assert await probed(server.url) == Probed(Outcome.NO_WAY, "/v1/embeddings answers 401")

@@ -1,0 +1,228 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.health import (
+    AWAITED,
+    FAILURES_TO_EJECT,
+    FAILURES_TO_GO_DOWN,
+    PROBE_LONGEST_S,
+    PROBES_WITHOUT_COUNTERS,
+    Health,
+    Outcome,
+    Probed,
+    Standing,
+    may_eject,
+)
+from backends.ports import Polled
+from domain.faults import Kind
+
+GOOD = Polled("", frozenset({"m"}))
+REFUSED = Polled("/health: connect: refused")
+LATE = Polled("/health: no answer within 2 s", silent=True)
+SILENCE_S = 10.0
+
+
+def up(now: float = 0.0) -> Health:
+    health = Health(SILENCE_S)
+    health.polled(GOOD, now)
+    health.idle(now)
+    return health
+
+
+def down(now: float = 0.0) -> Health:
+    health = Health(SILENCE_S)
+    health.polled(REFUSED, now)
+    return health
+
+
+def test_the_first_poll_decides_alone_and_costs_no_slow_start() -> None:
+    assert (up().standing, up().reason, up().up_since) == (Standing.UP, "", None)
+    assert (down().standing, down().reason) == (Standing.DOWN, REFUSED.reason)
+
+
+def test_one_failed_poll_takes_nothing_out_and_some_in_a_row_do() -> None:
+    health = up()
+    for n in range(1, FAILURES_TO_GO_DOWN):
+        health.polled(REFUSED, float(n))
+    health.polled(GOOD, 5.0)
+    for n in range(1, FAILURES_TO_GO_DOWN + 1):
+        health.polled(REFUSED, 5.0 + n)
+        assert health.standing is (Standing.DOWN if n == FAILURES_TO_GO_DOWN else Standing.UP)
+    assert health.reason == REFUSED.reason
+
+
+@pytest.mark.req("ROUTERS-20")
+def test_while_tokens_flow_a_poll_without_an_answer_says_only_busy_and_a_refusal_says_more() -> None:
+    for poll, standing in ((LATE, Standing.UP), (REFUSED, Standing.DOWN)):
+        health = up()
+        for n in range(20):
+            health.progressed(float(n))
+            health.polled(poll, n + 0.5)
+        assert health.standing is standing
+    health = up()
+    for n in range(FAILURES_TO_GO_DOWN):
+        health.polled(LATE, 100.0 + n)  # nothing flows
+    assert health.standing is Standing.DOWN
+
+
+def test_an_idle_backend_that_stops_answering_goes_down_though_it_owes_nothing() -> None:
+    health = up()
+    for n in range(FAILURES_TO_GO_DOWN):
+        health.idle(float(n))
+        health.polled(LATE, float(n))
+    assert health.standing is Standing.DOWN
+
+
+@pytest.mark.req("R3")
+def test_what_was_down_comes_back_with_a_token_only() -> None:
+    health = down()
+    assert not health.wants_probe(1.0)  # nobody there to ask
+    health.polled(GOOD, 1.0)
+    assert (health.standing, health.reason) == (Standing.DOWN, AWAITED)
+    assert health.wants_probe(1.0)
+    health.probing()
+    assert not health.wants_probe(1.0)
+    health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 11.0)
+    assert health.standing is Standing.DOWN
+    assert "no answer within 10 s" in health.reason
+    assert health.wants_probe(13.0)
+    health.probed(Probed(Outcome.TOKEN), 13.0)
+    assert (health.standing, health.reason, health.up_since) == (Standing.UP, "", 13.0)
+
+
+def test_a_token_counts_for_nothing_when_the_engine_has_left_since() -> None:
+    health = down()
+    health.polled(GOOD, 1.0)
+    health.polled(REFUSED, 2.0)
+    health.probed(Probed(Outcome.TOKEN), 2.5)
+    assert health.standing is Standing.DOWN
+
+
+def test_probes_come_less_and_less_often() -> None:
+    health, now, waits = up(), 0.0, []
+    health.quarantine("wrong model", now)
+    for _ in range(8):
+        began = now
+        while not health.wants_probe(now):
+            now += 0.5
+        waits.append(now - began)
+        health.probed(Probed(Outcome.FAILED, "x"), now)
+    assert waits == [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, PROBE_LONGEST_S, PROBE_LONGEST_S]
+
+
+def test_an_engine_that_cannot_be_asked_comes_back_in_the_end() -> None:
+    health, now = up(), 0.0
+    health.quarantine("5 failures in a row", now)
+    while health.standing is Standing.EJECTED:
+        now += 0.5
+        if health.wants_probe(now):
+            health.probed(Probed(Outcome.NO_WAY, "/v1/embeddings answers 404"), now)
+        assert now < 200
+    assert now > 30
+
+
+# --- suspicion ------------------------------------------------------------------------------------------------------
+
+
+def late(health: Health, *times: float) -> Health:
+    for at in times:
+        health.ended(Kind.FIRST_TOKEN_TIMEOUT, at)
+    return health
+
+
+@pytest.mark.req("R3")
+def test_three_late_first_tokens_make_suspect_unless_something_moves() -> None:
+    assert late(up(), 10.0, 12.0).suspicion == ""
+    assert late(up(), 10.0, 12.0, 14.0).frozen
+    assert late(up(), 10.0, 30.0, 50.0).suspicion == ""  # not within the window
+
+    moving = late(up(), 10.0, 12.0)
+    moving.progressed(13.0)
+    assert late(moving, 14.0).suspicion == ""
+
+    counting = up()
+    counting.counted((1, 1), 9.0)
+    late(counting, 10.0, 12.0)
+    counting.counted((1, 2), 13.0)
+    assert late(counting, 14.0).suspicion == ""
+
+
+@pytest.mark.req("R3")
+def test_progress_after_a_suspicion_lifts_it() -> None:
+    health = late(up(), 10.0, 12.0, 14.0)
+    health.progressed(14.5)
+    assert (health.suspicion, health.frozen) == ("", False)
+
+
+@pytest.mark.req("R3")
+def test_a_silent_backend_is_probed_and_suspect_when_no_token_comes() -> None:
+    health = up()
+    health.counted((5, 5), 0.0)
+    assert not health.wants_probe(SILENCE_S - 0.1)
+    assert health.wants_probe(SILENCE_S)
+    health.probing()
+    health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 20.0)
+    assert health.frozen
+    assert "no token for 20 s" in health.suspicion
+
+
+def test_an_engine_whose_counters_nobody_sees_gets_more_probes_before_it_is_suspect() -> None:
+    health = up()
+    for n in range(1, PROBES_WITHOUT_COUNTERS + 1):
+        health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 20.0 * n)
+        assert bool(health.suspicion) is (n == PROBES_WITHOUT_COUNTERS)
+
+
+def test_a_token_or_an_idle_moment_ends_the_silence() -> None:
+    probed, rested = up(), up()
+    probed.probed(Probed(Outcome.TOKEN), 20.0)
+    rested.idle(20.0)
+    for health in (probed, rested):
+        assert not health.wants_probe(20.0 + SILENCE_S - 0.1)
+        assert health.wants_probe(20.0 + SILENCE_S)
+
+
+@pytest.mark.req("ROUTERS-19")
+def test_failures_in_a_row_make_suspect_and_what_others_caused_does_not_count() -> None:
+    for kind in (Kind.ENGINE_ERROR, Kind.BROKEN_STREAM, Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY):
+        health = up()
+        for n in range(FAILURES_TO_EJECT):
+            assert health.suspicion == ""
+            for neutral in (Kind.ENGINE_BUSY, Kind.CLIENT_GONE, Kind.SHUTTING_DOWN, Kind.BACKEND_LOST):
+                health.ended(neutral, float(n))
+            health.ended(kind, float(n))
+        assert kind.value in health.suspicion
+        assert not health.frozen
+    for healing in (None, Kind.CONTEXT_TOO_LONG):
+        health = up()
+        for n in range(10 * FAILURES_TO_EJECT):
+            health.ended(healing if n % (FAILURES_TO_EJECT - 1) == 0 else Kind.ENGINE_ERROR, float(n))
+        assert health.suspicion == ""
+
+
+@pytest.mark.req("R43")
+def test_a_restart_starts_slowly_and_forgets_what_the_old_process_did() -> None:
+    health = late(up(), 10.0, 12.0)
+    health.restarted(13.0)
+    assert health.up_since == 13.0
+    assert late(health, 14.0).suspicion == ""
+
+
+# --- the pool's say -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["fine", "suspect", "down"]), min_size=1, max_size=9))
+def test_ejection_never_takes_the_last_one_nor_more_than_half(states: list[str]) -> None:
+    healths = [down() if state == "down" else up() for state in states]
+    suspects = [health for health, state in zip(healths, states, strict=True) if state == "suspect"]
+    for health in suspects:
+        late(health, 10.0, 11.0, 12.0)
+        if may_eject(healths):
+            health.eject(13.0)
+    ejected = sum(health.standing is Standing.EJECTED for health in healths)
+    assert ejected <= max(1, len(healths) // 2)
+    if any(state != "down" for state in states):
+        assert any(health.standing is Standing.UP for health in healths)
+    if len(suspects) == 1 and states.count("fine"):
+        assert ejected == 1

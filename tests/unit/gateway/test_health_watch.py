@@ -1,0 +1,157 @@
+import asyncio
+
+import pytest
+
+from backends.health import Health, Outcome, Probed
+from backends.ports import Polled
+from domain.faults import Fault, Kind
+from gateway.deps import Live, Watch
+from gateway.health_watch import HealthWatch, note_outcome
+from routing.fleet import Backend, Fleet, Pool, State
+from routing.load import Load
+
+SILENCE_S = 10.0
+
+
+class Waiting:
+    """A request that waits for its first byte, as the watch sees it."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.last_event_at: float | None = None
+        self.let_go_at: list[tuple[float, bool]] = []
+
+    def let_go(self, now: float, *, at_once: bool) -> None:
+        self.let_go_at.append((now, at_once))
+
+
+class World:
+    """A pool of backends on a clock that is moved by hand."""
+
+    def __init__(self, *names: str) -> None:
+        self.now = 0.0
+        backends = tuple(Backend(name, "p") for name in names)
+        self.live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", backends)}))  # type: ignore[arg-type]  # keys and policies play no part
+        self.load = Load(names)
+        self.watch = Watch()
+        self.answers = dict.fromkeys(names, Probed(Outcome.TOKEN))
+        self.probes = dict.fromkeys(names, 0)
+        for name in names:
+            self.live.health[name] = Health(SILENCE_S)
+            self.live.health[name].polled(Polled(""), 0.0)
+        self.health_watch = HealthWatch(self.live, self.load, self.watch, {n: self._probe(n) for n in names}, lambda: self.now)
+
+    def _probe(self, name: str):  # type: ignore[no-untyped-def]  # a closure
+        async def probe() -> Probed:
+            self.probes[name] += 1
+            return self.answers[name]
+
+        return probe
+
+    async def look(self, until: float) -> None:
+        while self.now < until:
+            self.now += 0.5
+            self.health_watch.look()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        self.health_watch.look()
+
+    def backend(self, name: str) -> Backend:
+        return next(b for b in self.live.fleet.pools["p"].backends if b.id == name)
+
+    def states(self) -> dict[str, State]:
+        return {b.id: b.state for b in self.live.fleet.pools["p"].backends}
+
+    def waits_on(self, name: str) -> Waiting:
+        waiting = Waiting(name)
+        self.watch.add(waiting)  # type: ignore[arg-type]  # it has what the watch uses
+        self.load.charge(name)
+        return waiting
+
+
+@pytest.mark.req("R3")
+async def test_a_silent_backend_is_ejected_within_half_a_minute_lets_go_of_what_waits_and_comes_back_with_a_token() -> None:
+    world = World("a", "b")
+    world.live.health["a"].counted((1,), 0.0)
+    world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
+    waiting, other = world.waits_on("a"), world.waits_on("b")
+    await world.look(30.0)
+    assert world.states() == {"a": State.EJECTED, "b": State.UP}
+    assert "no token for" in world.backend("a").reason
+    assert waiting.let_go_at[0][1] is True
+    assert other.let_go_at == []
+    world.answers["a"] = Probed(Outcome.TOKEN)
+    await world.look(100.0)
+    assert world.states() == {"a": State.UP, "b": State.UP}
+
+
+@pytest.mark.req("R3")
+async def test_the_only_backend_is_never_ejected_into_nothing_and_says_what_is_wrong() -> None:
+    world = World("a")
+    world.live.health["a"].counted((1,), 0.0)
+    world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
+    waiting = world.waits_on("a")
+    await world.look(60.0)
+    assert world.states() == {"a": State.UP}
+    assert world.backend("a").reason.startswith("suspect: no token for")
+    assert waiting.let_go_at == []
+
+
+@pytest.mark.req("ROUTERS-20")
+async def test_events_of_answers_outrank_everything_else() -> None:
+    world = World("a", "b")
+    world.answers["a"] = Probed(Outcome.FAILED, "no answer")
+    flowing = world.waits_on("a")
+    while world.now < 100:
+        flowing.last_event_at = world.now
+        world.live.health["a"].polled(Polled("/health: no answer within 2 s", silent=True), world.now)
+        await world.look(world.now + 1.0)
+    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.probes["a"] == 0
+
+
+async def test_idle_backends_are_not_probed() -> None:
+    world = World("a")
+    await world.look(100.0)
+    assert world.probes == {"a": 0}
+
+
+@pytest.mark.req("R43")
+async def test_another_model_behind_the_port_is_out_at_once_even_if_it_is_the_last() -> None:
+    world = World("a")
+    world.health_watch.look()
+    world.answers["a"] = Probed(Outcome.FAILED, "answers as 'other'")
+    note_outcome(world.live, world.backend("a"), Fault(Kind.WRONG_MODEL, "x", detail="answers as 'other'"), 1.0)
+    assert world.states() == {"a": State.EJECTED}
+    await world.look(30.0)
+    assert world.states() == {"a": State.EJECTED}
+    world.answers["a"] = Probed(Outcome.TOKEN)
+    await world.look(60.0)
+    assert world.states() == {"a": State.UP}
+
+
+@pytest.mark.req("R43")
+async def test_what_comes_back_is_spared_for_half_a_minute() -> None:
+    world = World("a", "b")
+    world.live.health["a"].quarantine("x", 0.0)
+    await world.look(2.0)
+    assert world.backend("a").warming_since == pytest.approx(1.0, abs=0.5)
+    assert world.backend("b").warming_since is None
+    await world.look(40.0)
+    assert world.backend("a").warming_since is None
+
+
+async def test_closing_ends_a_probe_that_hangs() -> None:
+    world = World("a")
+
+    async def hangs() -> Probed:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    watch = HealthWatch(world.live, world.load, world.watch, {"a": hangs}, lambda: world.now)
+    world.live.health["a"].quarantine("x", 0.0)
+    world.now = 5.0
+    watch.look()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        await watch.close()
