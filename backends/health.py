@@ -27,7 +27,7 @@ answers for seconds."""
 
 TIMEOUTS_TO_EJECT: Final = 3
 TIMEOUTS_WITHIN_S: Final = 30.0
-"""This many requests without a first token in this time, and no sign of progress since the first of them."""
+"""This many requests without a first token in this time, and no sign of progress between or after them."""
 
 FAILURES_TO_EJECT: Final = 5
 """Failures in a row, as Envoy's `consecutive_5xx`. Rates of failure are the breaker's matter."""
@@ -143,8 +143,7 @@ class Health:
             self.progressed(now)
         elif kind is Kind.FIRST_TOKEN_TIMEOUT:
             self._timeouts.append(now)
-            first = self._timeouts[0]
-            if len(self._timeouts) == TIMEOUTS_TO_EJECT and now - first <= TIMEOUTS_WITHIN_S and self._progress_at < first:
+            if len(self._timeouts) == TIMEOUTS_TO_EJECT and now - self._timeouts[0] <= TIMEOUTS_WITHIN_S:
                 self._suspect(f"{TIMEOUTS_TO_EJECT} requests within {TIMEOUTS_WITHIN_S:g} s got no first token", now, frozen=True)
         elif SOURCE[kind] is Source.ENGINE and kind not in _NEUTRAL:
             self._failures += 1
@@ -156,6 +155,8 @@ class Health:
     def progressed(self, at: float) -> None:
         """A sign of progress at this time."""
         self._progress_at = max(at, self._progress_at)
+        if self._timeouts and at > self._timeouts[-1]:
+            self._timeouts.clear()
         if self.suspicion and at > self._suspected_at and (self.frozen or not self._failures):
             self.suspicion, self.frozen = "", False
 
@@ -167,8 +168,9 @@ class Health:
             self._moved = counters
 
     def idle(self, now: float) -> None:
-        """Nothing of ours is on it, so it owes nothing and silence means nothing."""
-        self._owes_since = now
+        """Nothing of ours is on it, so silence means nothing, unless it let the last one wait in vain."""
+        if not self._timeouts:
+            self._owes_since = now
 
     def restarted(self, now: float) -> None:
         """Its process is another one: its cache is empty."""

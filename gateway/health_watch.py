@@ -4,7 +4,7 @@ The only writer of backends' states in the Fleet snapshot, through `show`. Every
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -38,7 +38,7 @@ _STATES: Final = {
 def show(live: Live, pool_name: str, now: float) -> None:
     """Bring the snapshot of one pool in line with its backends' Health, and log what changed."""
     backends = live.fleet.pools[pool_name].backends
-    shown = tuple(_shown(backend, live.health[backend.id], now) for backend in backends)
+    shown = tuple(_shown(backend, live.health.get(backend.id), now) for backend in backends)
     for before, after in zip(backends, shown, strict=True):
         if before.state is not after.state:
             tell = log.info if after.state is State.UP else log.warning
@@ -46,7 +46,9 @@ def show(live: Live, pool_name: str, now: float) -> None:
     live.fleet = live.fleet.with_backends(pool_name, shown)
 
 
-def _shown(backend: Backend, health: Health, now: float) -> Backend:
+def _shown(backend: Backend, health: Health | None, now: float) -> Backend:
+    if health is None:
+        return backend
     up_since = health.up_since
     warming = up_since if up_since is not None and now - up_since < SLOW_START_S else None
     reason = health.reason
@@ -57,7 +59,9 @@ def _shown(backend: Backend, health: Health, now: float) -> Backend:
 
 def note_outcome(live: Live, backend: Backend, fault: Fault | None, now: float) -> None:
     """A request's attempt on this backend ended; None when its answer was whole."""
-    health = live.health[backend.id]
+    health = live.health.get(backend.id)
+    if health is None:
+        return  # it left while this ran
     if fault is not None and fault.kind is Kind.WRONG_MODEL:
         health.quarantine(f"wrong model: {fault.detail}", now)
         show(live, backend.pool, now)
@@ -67,7 +71,9 @@ def note_outcome(live: Live, backend: Backend, fault: Fault | None, now: float) 
 
 def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, restarted: bool) -> None:
     """A reading of the engine's own counters came."""
-    health = live.health[backend_id]
+    health = live.health.get(backend_id)
+    if health is None:
+        return
     counters = (signals.prefill_tokens, signals.generated_tokens, signals.kv_usage)
     if counters != (None, None, None):
         health.counted(counters, signals.read_at)
@@ -78,16 +84,30 @@ def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, r
 class HealthWatch:
     """See the module; one per worker."""
 
-    def __init__(
-        self, live: Live, load: Load, watch: Watch, probes: Mapping[str, Probe], clock: Clock, ways: Iterable[Upstream] = ()
-    ) -> None:
+    def __init__(self, live: Live, load: Load, watch: Watch, silence_s: float, clock: Clock) -> None:
         self._live = live
         self._load = load
         self._watch = watch
-        self._probes = probes
+        self._silence_s = silence_s
         self._clock = clock
-        self._ways = list(ways)
-        self._running: set[asyncio.Task[None]] = set()
+        self._probes: dict[str, tuple[Probe, Upstream | None]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def add(self, backend_id: str, probe: Probe, way: Upstream | None = None) -> None:
+        """Judge this backend from now on, nothing known of it yet; `way` is closed when it leaves."""
+        self._live.health[backend_id] = Health(self._silence_s)
+        self._probes[backend_id] = (probe, way)
+
+    async def remove(self, backend_id: str) -> None:
+        """Forget this backend."""
+        self._live.health.pop(backend_id, None)
+        _, way = self._probes.pop(backend_id, (None, None))
+        running = self._running.pop(backend_id, None)
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        if way is not None:
+            await way.close()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -104,35 +124,31 @@ class HealthWatch:
                 health.idle(now)
             elif backend_id in signs:
                 health.progressed(signs[backend_id])
-            if backend_id in self._probes and health.wants_probe(now):
+            if health.wants_probe(now):
                 self._start_probe(backend_id, health)
         for pool in live.fleet.pools.values():
-            healths = [live.health[backend.id] for backend in pool.backends]
+            healths = [live.health[backend.id] for backend in pool.backends if backend.id in live.health]
             for health in healths:
                 if health.suspicion and health.standing is Standing.UP and may_eject(healths):
                     health.eject(now)
             show(live, pool.name, now)
         for relay in self._watch.relays():
-            standing = live.health[relay.backend].standing
-            if standing is Standing.DOWN or standing is Standing.EJECTED:
-                relay.let_go(now, at_once=live.health[relay.backend].frozen)
+            owing = live.health.get(relay.backend)
+            if owing is not None and owing.standing in (Standing.DOWN, Standing.EJECTED):
+                relay.let_go(now, at_once=owing.frozen)
 
     def _start_probe(self, backend_id: str, health: Health) -> None:
         health.probing()
-        task = asyncio.create_task(self._probe(backend_id, health))
-        self._running.add(task)  # at most one a backend
-        task.add_done_callback(self._running.discard)
+        self._running[backend_id] = asyncio.create_task(self._probe(backend_id, health))
 
     async def _probe(self, backend_id: str, health: Health) -> None:
-        found = await self._probes[backend_id]()
+        probe, _ = self._probes[backend_id]
+        found = await probe()
         health.probed(found, self._clock())
         if found.reason:
             log.info("probe brought no token", backend=backend_id, found=found.outcome.value, reason=found.reason)
 
     async def close(self) -> None:
-        """End running probes and close their connections."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-        for way in self._ways:
-            await way.close()
+        """Forget every backend."""
+        for backend_id in list(self._probes):
+            await self.remove(backend_id)

@@ -18,13 +18,12 @@ from backends.dialects import DIALECTS
 from backends.discovery.poll import poll
 from backends.discovery.probe import Prober
 from backends.fetch import FetchError, fetch
-from backends.health import Health
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.fleet_watch import FleetWatch, Poll
-from gateway.health_watch import HealthWatch, Probe
+from gateway.health_watch import HealthWatch
 from gateway.http.edge.patience import Patience
 from gateway.key_watch import KeyWatch
 from gateway.secrets import read_reference
@@ -77,10 +76,8 @@ def deps_for(
 ) -> Deps:
     """Everything a worker's requests touch. Must be called inside the worker's running loop."""
     loop = asyncio.get_running_loop()
-    live = Live(keys, policies, fleet_of(settings))
-    live.health = {b.id: Health(settings.engines.first_token_base_s) for pool in settings.pools for b in pool.backends}
     return Deps(
-        live=live,
+        live=Live(keys, policies, fleet_of(settings)),
         clock=time.monotonic,
         wall=time.time,
         rng=random.Random(secrets.randbits(64)),
@@ -120,14 +117,13 @@ def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
 
 def health_watch_for(settings: Settings, deps: Deps) -> HealthWatch:
     """What judges every backend by its progress."""
-    probes: dict[str, Probe] = {}
-    ways: list[Upstream] = []
+    within_s = settings.engines.first_token_base_s
+    watch = HealthWatch(deps.live, deps.load, deps.watch, within_s, deps.clock)
     for pool in settings.pools:
         for backend in pool.backends:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
-            ways.append(way)
-            probes[backend.id] = Prober(way, DIALECTS[pool.dialect], pool.model, settings.engines.first_token_base_s)
-    return HealthWatch(deps.live, deps.load, deps.watch, probes, deps.clock, ways)
+            watch.add(backend.id, Prober(way, DIALECTS[pool.dialect], pool.model, within_s), way)
+    return watch
 
 
 SIGNALS_WITHIN_S: Final = 1.0

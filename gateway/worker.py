@@ -117,14 +117,14 @@ class _Worker:
         self._metrics.know(_model_names(policies))
         deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect)
         self._deps = deps
+        health_watch = health_watch_for(settings, deps)
+        stack.push_async_callback(health_watch.close)
         fleet_watch = fleet_watch_for(settings, deps)
         stack.push_async_callback(fleet_watch.close)
         await fleet_watch.first_round()
         self._waiting_for.remove("fleet")
         signal_watch = signal_watch_for(settings, deps)
         stack.push_async_callback(signal_watch.close)
-        health_watch = health_watch_for(settings, deps)
-        stack.push_async_callback(health_watch.close)
         return deps, [fleet_watch.run(), health_watch.run(), signal_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:

@@ -94,6 +94,7 @@ async def gateway(
     records: list[Record] = []
     defects: list[BaseException] = []
     deps = deps_for(settings, policy_set, ring, PEPPER, observe=records.append, log_defect=lambda error, _: defects.append(error))
+    health = health_watch_for(settings, deps)
     watch = fleet_watch_for(settings, deps)
     await watch.first_round()
     data_port = DataPort(deps)
@@ -103,7 +104,7 @@ async def gateway(
     server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
     made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
     tasks = [asyncio.create_task(_sweep(deps, door))]
-    health, signals = health_watch_for(settings, deps), signal_watch_for(settings, deps)
+    signals = signal_watch_for(settings, deps)
     if poll:
         tasks += [asyncio.create_task(work) for work in (watch.run(), health.run(), signals.run())]
     try:

@@ -167,6 +167,18 @@ def test_a_silent_backend_is_probed_and_suspect_when_no_token_comes() -> None:
     assert "no token for 20 s" in health.suspicion
 
 
+@pytest.mark.req("R3")
+def test_a_backend_that_gets_one_request_at_a_time_and_answers_none_is_silent_all_the_while() -> None:
+    health = up()
+    health.counted((5, 5), 0.0)
+    late(health, 10.0)
+    health.idle(10.0)  # between two requests that wait in vain
+    assert health.wants_probe(10.0)
+    health.progressed(10.5)
+    health.idle(11.0)
+    assert not health.wants_probe(11.0 + SILENCE_S - 0.1)
+
+
 def test_an_engine_whose_counters_nobody_sees_gets_more_probes_before_it_is_suspect() -> None:
     health = up()
     for n in range(1, PROBES_WITHOUT_COUNTERS + 1):

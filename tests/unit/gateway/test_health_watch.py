@@ -2,11 +2,12 @@ import asyncio
 
 import pytest
 
-from backends.health import Health, Outcome, Probed
+from backends.health import Outcome, Probed
 from backends.ports import Polled
+from backends.signals import Signals
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
-from gateway.health_watch import HealthWatch, note_outcome
+from gateway.health_watch import HealthWatch, note_outcome, note_signals
 from routing.fleet import Backend, Fleet, Pool, State
 from routing.load import Load
 
@@ -36,10 +37,10 @@ class World:
         self.watch = Watch()
         self.answers = dict.fromkeys(names, Probed(Outcome.TOKEN))
         self.probes = dict.fromkeys(names, 0)
+        self.health_watch = HealthWatch(self.live, self.load, self.watch, SILENCE_S, lambda: self.now)
         for name in names:
-            self.live.health[name] = Health(SILENCE_S)
+            self.health_watch.add(name, self._probe(name))
             self.live.health[name].polled(Polled(""), 0.0)
-        self.health_watch = HealthWatch(self.live, self.load, self.watch, {n: self._probe(n) for n in names}, lambda: self.now)
 
     def _probe(self, name: str):  # type: ignore[no-untyped-def]  # a closure
         async def probe() -> Probed:
@@ -148,10 +149,23 @@ async def test_closing_ends_a_probe_that_hangs() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    watch = HealthWatch(world.live, world.load, world.watch, {"a": hangs}, lambda: world.now)
+    watch = world.health_watch
+    watch.add("a", hangs)
     world.live.health["a"].quarantine("x", 0.0)
     world.now = 5.0
     watch.look()
     await asyncio.sleep(0)
     async with asyncio.timeout(1):
         await watch.close()
+    assert world.live.health == {}
+
+
+async def test_what_is_said_of_a_backend_that_has_left_is_not_heard() -> None:
+    world = World("a", "b")
+    waiting = world.waits_on("b")
+    await world.health_watch.remove("b")
+    note_outcome(world.live, Backend("b", "p"), Fault(Kind.WRONG_MODEL, "x"), 1.0)
+    note_signals(world.live, "b", Signals(read_at=1.0), 1.0, restarted=True)
+    await world.look(5.0)
+    assert waiting.let_go_at == []
+    assert set(world.live.health) == {"a"}
