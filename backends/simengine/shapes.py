@@ -87,7 +87,7 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "generated_tokens": "vllm:generation_tokens_total",
             "finished": "vllm:request_success_total",
         }
-        computed = float(values["prompt_tokens"] - values["prefix_hits"])
+        computed = float(values["prefix_queries"] - values["prefix_hits"])  # both counted when a prompt is scheduled: never falls
         info = (
             f'vllm:prompt_tokens_by_source_total{{{label},source="local_compute"}} {computed}\n'
             f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'
