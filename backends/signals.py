@@ -6,7 +6,8 @@ everything (routers, failure no. 6). Which series are required is the dialect's 
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Final
+from operator import mul
+from typing import Any, Final
 
 import msgspec
 
@@ -78,29 +79,49 @@ class Source(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     fold: Callable[[Sequence[Sample]], object]
     required: bool = False
+    other: str | None = None
+    """A second series, totalled; what was folded is joined with it. Without it the signal is unknown."""
+    join: Callable[[Any, Any], object] = mul
 
 
 class SignalTable:
-    """A dialect's sources by signal name, compiled for reading."""
+    """A dialect's sources by signal name, compiled for reading. Of several sources of one signal the first with a value counts."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, Source | tuple[Source, ...]]) -> None:
         unknown = set(sources) - {field.name for field in msgspec.structs.fields(Signals)}
         if unknown:
             raise ValueError(f"no such signals: {', '.join(sorted(unknown))}")
-        self.sources: Final = dict(sources)
-        self._wanted = Wanted(name for source in sources.values() for name in source.names)
+        self.sources: Final = {signal: source if isinstance(source, tuple) else (source,) for signal, source in sources.items()}
+        every = [source for several in self.sources.values() for source in several]
+        self._wanted = Wanted(name for source in every for name in (*source.names, *((source.other,) if source.other else ())))
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Signals that must be there."""
+        return tuple(signal for signal, several in self.sources.items() if any(source.required for source in several))
 
     def read(self, text: bytes, read_at: float) -> Signals:
         """The signals in an engine's metrics page."""
         found = self._wanted.find(text)
         values: dict[str, object] = {}
-        for signal, source in self.sources.items():
-            samples = next((found[name] for name in source.names if name in found), None)
-            value = source.fold(samples) if samples is not None else None
+        for signal, several in self.sources.items():
+            value = next((value for source in several if (value := _value(source, found)) is not None), None)
             if value is not None:
                 values[signal] = value
-        missing = tuple(signal for signal, source in self.sources.items() if source.required and signal not in values)
+        missing = tuple(signal for signal in self.required if signal not in values)
         return msgspec.convert({**values, "read_at": read_at, "missing": missing}, Signals)
+
+
+def _value(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
+    samples = next((found[name] for name in source.names if name in found), None)
+    value = source.fold(samples) if samples is not None else None
+    if source.other is None or value is None:
+        return value
+    other = total()(found.get(source.other, ()))
+    try:
+        return None if other is None else source.join(value, other)
+    except ZeroDivisionError:
+        return None
 
 
 def total(**labels: str) -> Callable[[Sequence[Sample]], int | None]:

@@ -34,3 +34,5 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """Upper bound on prompt tokens: a byte-level tokenizer never makes more tokens than bytes."""
     max_output_tokens: int | None
     """The caller's own cap per choice, or None."""
+    names: frozenset[str] = frozenset()
+    """Names of the members of `fields`, so that nobody has to read them again to know whether an engine takes them."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from backends.attempt import may_retry
-from backends.dialects import body_for
+from backends.dialects import body_for, fit
 from backends.ports import Call
 from domain.ask import Ask, Endpoint
 from domain.faults import NEVER, Fault, Kind, Retry
@@ -122,11 +122,11 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     """Relay the reply of the first candidate that begins to answer.
 
     Raises:
-        Fault: how the last attempt failed. Another candidate is tried only before the first byte and within the budget.
+        Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only before the first byte and within the budget.
     """
     dialect = deps.dialects[pool.name]
-    salt = _salt(pool, story, deps) if dialect.takes_cache_salt else None
-    body = body_for(dialect, ask.fields, pool.model, cache_salt=salt)
+    salt = _salt(pool, story, deps) if dialect.salts(ask.endpoint) else None
+    body = body_for(dialect, fit(dialect.fields, ask), pool.model, cache_salt=salt)
     traceparent, tracestate = exchange.head.trace()
     call = Call("POST", ask.endpoint.value, body, story.own_id, traceparent, tracestate)
     begin_s = deps.patience.begin_s(ask.prompt_bytes)

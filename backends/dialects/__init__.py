@@ -5,14 +5,19 @@ from typing import Final
 
 import msgspec
 
-from backends.dialects import llamacpp, openai, sglang, vllm
+from backends.dialects import dynamo, llamacpp, openai, sglang, tgi, triton, trtllm, vllm
 from backends.dialects.dialect import Dialect
+from backends.dialects.fields import fit
 
-__all__ = ["DIALECTS", "Dialect", "body_for"]
+__all__ = ["DIALECTS", "Dialect", "body_for", "fit"]
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "vllm": vllm.DIALECT,
     "sglang": sglang.DIALECT,
+    "trtllm": trtllm.DIALECT,
+    "tgi": tgi.DIALECT,
+    "triton": triton.DIALECT,
+    "dynamo": dynamo.DIALECT,
     "llamacpp": llamacpp.DIALECT,
     "openai": openai.DIALECT,
 }
@@ -22,10 +27,10 @@ def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: 
     """The engine's request body: the model and what only we may set, in front of the checked fields, which stay as they are.
 
     Args:
-        fields: a JSON object without these members (`Ask.fields`).
-        cache_salt: the tenant's salt; written only for dialects that take one.
+        fields: a JSON object without these members (`Ask.fields`, or what `fit` made of it).
+        cache_salt: the tenant's salt, for endpoints that take one (`Dialect.salts`); written under the dialect's name for it.
     """
     front = b'{"model":%b' % msgspec.json.encode(served_model)
-    if cache_salt is not None and dialect.takes_cache_salt:
-        front += b',"cache_salt":%b' % msgspec.json.encode(cache_salt)
+    if cache_salt is not None and dialect.isolation is not None:
+        front += b",%b:%b" % (msgspec.json.encode(dialect.isolation.field), msgspec.json.encode(cache_salt))
     return front + (b"}" if fields == b"{}" else b",%b" % fields[1:])

@@ -78,7 +78,7 @@ def fault_from_reply(
     said = _read(body, _SUBJECT[endpoint])
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
-    if status in (429, 503) or (status >= 500 and _BUSY.search(said.text)):
+    if status in _BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
         retry = Retry(should=True, after_s=_seconds(retry_after))
         return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
     if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
@@ -86,7 +86,7 @@ def fault_from_reply(
     if status in (400, 413, 422):
         return _refused(said, detail, served)
     # 401, 403, an unknown model: how we are set up towards our own engines, and nothing the caller can mend
-    retry = Retry(should=True, after_s=SOON_S) if status >= 500 else NEVER
+    retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == _GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
@@ -210,6 +210,10 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
 
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
+_BUSY_STATUSES: Final = (429, 503, 529)
+"""529 is Dynamo's for a full queue."""
+_GENERATION_FAILED: Final = 424
+"""TGI's: the model failed behind its router; nothing was wrong with the request."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
 _NO_ROUTE: Final = re.compile(r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model")
 
@@ -221,6 +225,7 @@ _LIMITS: Final = (
     re.compile(r"maximum model length of (\d{1,9})"),
     re.compile(r"supports at most (\d{1,9}) completion tokens"),
     re.compile(r"must be <= (\d{1,9})"),
+    re.compile(r"must have less than (\d{1,9}) tokens"),
 )
 _COUNTS: Final = (
     re.compile(r"contains ((?:at least )?\d{1,9}) input tokens"),
@@ -235,7 +240,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Faul
     (re.compile(r"max_(?:completion_)?tokens.{0,60}(?:cannot be greater|too large)"), _too_many_output_tokens),
     (
         re.compile(
-            r"context length|context size|longer than the maximum model length|exceeds the max_model_len|`inputs` tokens",
+            r"context length|context size|longer than the maximum model length|exceeds the max_model_len|`inputs` (?:tokens|must have less)",
             re.IGNORECASE,
         ),
         _context_too_long,

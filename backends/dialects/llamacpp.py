@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect
+from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.fields import Fields, instead_of
 from backends.signals import SignalTable, Source, first, total
 
 SIGNALS: Final = SignalTable(
@@ -20,12 +21,18 @@ SIGNALS: Final = SignalTable(
 
 DIALECT: Final = Dialect(
     name="llamacpp",
+    known_from="llama-server of 2026, recorded",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
-    takes_cache_salt=False,
+    isolation=None,
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    priority=None,
+    lora_model=None,  # by numbers the server gives, in the field `lora`
     lora=None,
+    errors=frozenset({Shape.OBJECT}),
+    fields=Fields(refuses=instead_of(frozenset({"json_schema", "grammar"}), "send 'response_format', 'json_schema' or 'grammar'")),
+    drains="",
     proven=True,
 )

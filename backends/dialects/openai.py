@@ -2,16 +2,23 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect
+from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.fields import OPEN
 
 DIALECT: Final = Dialect(
     name="openai",
+    known_from="OpenAI's API reference",
     health_path="/v1/models",
     models_path="/v1/models",
     answers_as_listed=False,
-    takes_cache_salt=False,
+    isolation=None,
     signals_path=None,
     read_signals=None,
+    priority=None,
+    lora_model=None,
     lora=None,
+    errors=frozenset({Shape.OBJECT}),
+    fields=OPEN,
+    drains="",
     proven=False,
 )

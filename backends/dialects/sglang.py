@@ -4,8 +4,10 @@ from typing import Final
 
 import msgspec
 
-from backends.dialects.dialect import Dialect, LoraCalls
+from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
+from backends.dialects.fields import Fields, instead_of
 from backends.signals import Signals
+from domain.ask import Endpoint
 
 
 class _Load(msgspec.Struct, gc=False):
@@ -54,12 +56,22 @@ def _sum(loads: list[_Load], field: str) -> int | None:
 
 DIALECT: Final = Dialect(
     name="sglang",
+    known_from="0.5.23, recorded and read in its sources",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
-    takes_cache_salt=True,
+    isolation=Isolation("cache_salt", frozenset(Endpoint)),
     signals_path="/v1/loads?include=core",
     read_signals=read_loads,
+    # --schedule-low-priority-values-first turns it round
+    priority=Priority("priority", "higher", "--enable-priority-scheduling"),
+    # a bare adapter name would be an unknown model, which SGLang answers with the base model
+    lora_model="{base}:{adapter}",
     lora=LoraCalls("/load_lora_adapter", "/unload_lora_adapter", "lora_name", "lora_path"),
+    errors=frozenset({Shape.FLAT, Shape.DETAIL}),
+    fields=Fields(
+        refuses=instead_of(frozenset({"json_schema", "regex", "ebnf"}), "send 'response_format', 'json_schema', 'regex' or 'ebnf'")
+    ),
+    drains="finishes requests in flight, then exits",
     proven=False,
 )

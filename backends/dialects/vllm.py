@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect, LoraCalls
+from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
+from backends.dialects.fields import Fields, instead_of
 from backends.signals import SignalTable, Source, first, label, mean, none_set, product, total, words
+from domain.ask import Endpoint
 
 SIGNALS: Final = SignalTable(
     {
@@ -26,12 +28,19 @@ SIGNALS: Final = SignalTable(
 
 DIALECT: Final = Dialect(
     name="vllm",
+    known_from="0.32, recorded; 0.33, read in its sources",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
-    takes_cache_salt=True,
+    isolation=Isolation("cache_salt", frozenset(Endpoint)),
     signals_path="/metrics",
     read_signals=SIGNALS.read,
+    priority=Priority("priority", "lower", "--scheduling-policy priority"),
+    lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
+    errors=frozenset({Shape.OBJECT, Shape.TEXT}),
+    # releases before 0.12 knew guided_*; since then they are taken and not followed
+    fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
+    drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
     proven=False,
 )

@@ -67,6 +67,7 @@ def interpret(endpoint: Endpoint, body: bytes) -> Ask:
         form.choices(document),
         len(body),
         _output_cap(document),
+        frozenset(document),
     )
 
 

@@ -1,0 +1,136 @@
+"""Which request fields an engine takes, and what becomes of the others. Pure: rules and a checked Ask in, JSON out.
+
+Engines differ in what they do with a field they do not know: TensorRT-LLM, Triton and Dynamo refuse the request, in words of
+their own; vLLM, SGLang, llama.cpp and TGI answer as if it had not been sent. The second is worse, since whoever sent
+`guided_json` gets free text and a 200. So a field that would not be followed is refused here, by its name, except where
+leaving it out changes nothing: it holds its own default, or it is for the vendor's bookkeeping.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from domain.ask import Ask, Endpoint
+from domain.faults import Fault, Kind
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """One engine's fields, top level, after the gateway's own were taken out."""
+
+    takes: Mapping[Endpoint, frozenset[str]] | None = None
+    """All it follows, by endpoint (one that is missing here the engine does not have); None when the list is open."""
+    refuses: Mapping[str, str] = {}
+    """Fields it would take and not follow, and what the caller may do instead; ends the sentence "… is not supported by the
+    engine serving this model"."""
+    not_at_default: frozenset[str] = frozenset()
+    """Fields it follows but stumbles over when they hold their own default."""
+    lists: frozenset[str] = frozenset()
+    """Fields in which it wants a list where OpenAI's callers may send one string."""
+
+
+OPEN: Final = Fields()
+"""Nothing is known of the engine, so everything passes."""
+
+STRUCTURE: Final = frozenset(
+    {
+        "guided_json",
+        "guided_regex",
+        "guided_grammar",
+        "guided_choice",
+        "guided_whitespace_pattern",
+        "structured_outputs",
+        "structural_tag",
+        "json_schema",
+        "regex",
+        "ebnf",
+        "grammar",
+    }
+)
+"""Every engine's own names for "answer in this form". Beside `response_format`, which all know."""
+
+BOOKKEEPING: Final = frozenset(
+    {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
+)
+"""The vendor's, without effect on an answer of an engine of ours."""
+
+DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
+    "add_generation_prompt": (True,),
+    "best_of": (1,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "encoding_format": ("float",),
+    "frequency_penalty": (0,),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "n": (1,),
+    "parallel_tool_calls": (True,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "stop": ([],),
+    "stream": (False,),
+    "suffix": ("",),
+    "tools": ([],),
+    "top_k": (-1, 0),
+    "top_logprobs": (0,),
+    "top_p": (1,),
+}
+"""Values that mean the same as the field's absence. Client libraries fill in some of them unasked. `false` and 0 are equal
+here, which is right for `logprobs`: a flag in chats, a count in completions."""
+
+
+def instead_of(follows: frozenset[str], instead: str) -> Mapping[str, str]:
+    """`refuses` for an engine that follows only these of `STRUCTURE`."""
+    return dict.fromkeys(STRUCTURE - follows, instead)
+
+
+def fit(rules: Fields, ask: Ask) -> bytes:
+    """The Ask's fields as the engine takes them; the very same bytes where nothing needs a change, which is the usual case.
+
+    Raises:
+        Fault: UNSUPPORTED_PARAMETER with the name of a field that the engine would refuse or not follow, or with `model`
+            when it does not have the endpoint.
+    """
+    doubtful = ask.names & rules.refuses.keys()
+    if rules.takes is not None:
+        takes = rules.takes.get(ask.endpoint)
+        if takes is None:
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
+        doubtful |= ask.names - takes
+    changed = ask.names & (rules.not_at_default | rules.lists)
+    if not doubtful and not changed and not _both_caps(rules, ask):
+        return ask.fields
+    document: dict[str, object] = msgspec.json.decode(ask.fields)
+    for name in sorted(doubtful | changed):
+        if _is_absent(name, document[name]):
+            del document[name]
+        elif name in doubtful:
+            if name not in BOOKKEEPING:
+                raise _not_followed(name, rules)
+            del document[name]
+        elif name in rules.lists and isinstance(document[name], str):
+            document[name] = [document[name]]
+    if _both_caps(rules, ask):
+        del document["max_completion_tokens"]
+    return msgspec.json.encode(document)
+
+
+def _both_caps(rules: Fields, ask: Ask) -> bool:
+    """Both names of one number: engines that check their fields refuse that, however equal the two are."""
+    return rules.takes is not None and {"max_tokens", "max_completion_tokens"} <= ask.names
+
+
+def _is_absent(name: str, value: object) -> bool:
+    return value is None or value in DEFAULTS.get(name, ())
+
+
+def _not_followed(name: str, rules: Fields) -> Fault:
+    instead = rules.refuses.get(name)
+    why = f": {instead}" if instead else ""
+    return Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{name}' is not supported by the engine serving this model{why}.", param=name)

@@ -1,0 +1,101 @@
+"""TensorRT-LLM's server, `trtllm-serve`: documented, never run here.
+
+Read in NVIDIA/TensorRT-LLM, sources of 2026 between 1.2 and 1.3: `tensorrt_llm/serve/openai_protocol.py` (0076e93: every model
+forbids unknown fields; `priority` is a share between 0 and 1; completions have no `cache_salt`), `serve/openai_server.py`
+(00057725: routes, `{"error": "…"}` for validation, flat errors for the rest, list of one model named by its folder) and
+`metrics/collector.py` (050f80d: series). `/metrics` is a JSON queue of iteration statistics that each reader empties for the
+next one; Prometheus text lies under `/prometheus/metrics` and needs `return_perf_metrics: true` in the server's options file.
+"""
+
+from typing import Final
+
+from backends.dialects.dialect import Dialect, Isolation, Priority, Shape
+from backends.dialects.fields import Fields
+from backends.signals import SignalTable, Source, mean, total, whole
+from domain.ask import Endpoint
+
+SIGNALS: Final = SignalTable(
+    {
+        "running": Source(("trtllm_num_requests_running",), total(), required=True),
+        "waiting": Source(("trtllm_num_requests_waiting",), total(), required=True),
+        "kv_usage": Source(("trtllm_kv_cache_utilization",), mean, required=True),
+        "kv_capacity_tokens": Source(("trtllm_kv_cache_max_blocks",), total(), other="trtllm_kv_cache_tokens_per_block"),
+        "block_size": Source(("trtllm_kv_cache_tokens_per_block",), whole),
+        "prefix_queries": Source(("trtllm_prompt_tokens_total",), total()),
+        "prefix_hits": Source(("trtllm_prompt_cached_tokens_total",), total()),
+    }
+)
+"""Releases before 1.2 have the share of KV in use only, and are therefore in doubt for their queues."""
+
+_GENERATION: Final = frozenset(
+    {
+        "best_of",
+        "early_stopping",
+        "echo",
+        "frequency_penalty",
+        "ignore_eos",
+        "include_stop_str_in_output",
+        "length_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_tokens",
+        "min_p",
+        "min_tokens",
+        "n",
+        "presence_penalty",
+        "repetition_penalty",
+        "response_format",
+        "seed",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stop",
+        "stop_token_ids",
+        "stream",
+        "stream_options",
+        "temperature",
+        "thinking_token_budget",
+        "top_k",
+        "top_p",
+        "top_p_min",
+        "truncate_prompt_tokens",
+        "user",
+    }
+)
+
+DIALECT: Final = Dialect(
+    name="trtllm",
+    known_from="sources between 1.2 and 1.3",
+    health_path="/health",
+    models_path="/v1/models",
+    answers_as_listed=True,
+    isolation=Isolation("cache_salt", frozenset({Endpoint.CHAT})),
+    signals_path="/prometheus/metrics",
+    read_signals=SIGNALS.read,
+    priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority"),
+    lora_model=None,  # by `lora_request` with a path on the server and a number: too much to let anybody say
+    lora=None,
+    errors=frozenset({Shape.FLAT, Shape.TEXT}),
+    fields=Fields(
+        takes={
+            Endpoint.CHAT: _GENERATION
+            | {
+                "add_generation_prompt",
+                "add_special_tokens",
+                "documents",
+                "max_completion_tokens",
+                "messages",
+                "parallel_tool_calls",
+                "reasoning_effort",
+                "thinking",
+                "tool_choice",
+                "tools",
+                "top_logprobs",
+            },
+            Endpoint.COMPLETIONS: _GENERATION | {"add_special_tokens", "prompt"},
+            Endpoint.EMBEDDINGS: frozenset({"add_special_tokens", "dimensions", "encoding_format", "input", "user"}),
+        },
+        not_at_default=frozenset({"top_k"}),  # -1 is another engine's word for "no bound"
+    ),
+    drains="uvicorn's: takes no more connections and waits for open requests",
+    proven=False,
+)
