@@ -8,6 +8,7 @@ from backends.attempt import RetryBudget
 from backends.dialects import Dialect
 from backends.health import Health
 from backends.ports import Upstream
+from backends.readings import PrefillRate
 from backends.signals import Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
@@ -16,7 +17,7 @@ from gateway.http.edge.relay import ReplyRelay
 from gateway.story import Record
 from policies.compile import PolicySet
 from routing.fleet import Fleet
-from routing.load import Load
+from routing.load import Load, Mark
 from tenancy.keys import KeyRing
 from tenancy.ports import Ledger
 
@@ -24,7 +25,7 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "health", "keys", "names", "policies", "signals")
+    __slots__ = ("fleet", "health", "keys", "marks", "names", "policies", "prefill", "signals")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
@@ -36,6 +37,10 @@ class Live:
         """The models each backend listed last, by backend id."""
         self.signals: dict[str, Signals] = {}
         """The last reading of each backend that has one, by backend id."""
+        self.marks: dict[str, Mark] = {}
+        """What this process had sent and seen end when each of those readings was asked for."""
+        self.prefill: dict[str, PrefillRate] = {}
+        """How fast each backend prefills, by backend id."""
 
 
 class Watch:

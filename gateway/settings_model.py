@@ -174,7 +174,7 @@ class PoolSettings(Strict):
     revision: str = Field(
         default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Which revision of the model this is."
     )
-    dialect: Literal["vllm", "sglang", "llamacpp", "openai"] = Field(
+    dialect: Literal["vllm", "sglang", "trtllm", "tgi", "triton", "dynamo", "llamacpp", "openai"] = Field(
         default="vllm", description="How the engines speak; for other OpenAI-compatible servers `openai`."
     )
     api_key: SecretReference | None = Field(

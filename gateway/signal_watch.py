@@ -5,15 +5,18 @@ A reading that cannot be had leaves the last one in place, with its age; whoever
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import structlog
 
 from backends.fetch import FetchError
 from backends.ports import Upstream
+from backends.readings import measured
 from backends.signals import Signals, restarted
 from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.health_watch import note_signals
+from routing.load import Load
 
 log = structlog.get_logger("tidegate.signals")
 
@@ -21,12 +24,25 @@ Read = Callable[[], Awaitable[Signals]]
 """Reads one backend; raises FetchError or ValueError."""
 
 
-class SignalWatch:
-    """Reads every backend about every `every_s` seconds, jittered. A slow engine is read less often: the next reading begins
-    only after the last one is over."""
+BUDGET_SHARE: Final = 0.1
+"""Of its time one worker lets one engine spend on being read. Engines write their metrics on the loop that serves requests, and
+pages of 300 KB take milliseconds: an engine too busy to answer at once is not asked ten times a second on top."""
 
-    def __init__(self, live: Live, reads: dict[str, Read], every_s: float, clock: Clock, rng: Rng, ways: Iterable[Upstream] = ()) -> None:
+
+def pause_s(every_s: float, took_s: float, draw: float) -> float:
+    """Seconds between a reading that took `took_s` and the next one: jittered by a quarter (`draw` from 0 to 1), so that
+    gateways do not march in step, and never so short that reading would take more than `BUDGET_SHARE` of the time."""
+    return max(every_s * (0.75 + 0.5 * draw), took_s * (1 / BUDGET_SHARE - 1))
+
+
+class SignalWatch:
+    """Reads every backend about every `every_s` seconds, and a slow one less often (`pause_s`)."""
+
+    def __init__(
+        self, live: Live, load: Load, reads: dict[str, Read], every_s: float, clock: Clock, rng: Rng, ways: Iterable[Upstream] = ()
+    ) -> None:
         self._live = live
+        self._load = load
         self._reads = reads
         self._every_s = every_s
         self._clock = clock
@@ -40,19 +56,25 @@ class SignalWatch:
 
     async def _run_one(self, backend: str) -> None:
         while True:
-            await self.read_once(backend)
-            await asyncio.sleep(self._every_s * (0.75 + 0.5 * self._rng.random()))
+            await asyncio.sleep(await self.read_once(backend))
 
-    async def read_once(self, backend: str) -> None:
-        """One reading. Trouble is logged when it begins, changes or ends, not ten times a second."""
+    async def read_once(self, backend: str) -> float:
+        """One reading; returns the seconds until the next. Trouble is logged when it begins, changes or ends, not ten times a
+        second."""
+        # before the question: the engine counts at some moment until its answer is here, and double is safer than not at all
+        mark = self._load.mark(backend)
+        asked_at = self._clock()
         try:
             signals = await self._reads[backend]()
         except (FetchError, ValueError) as error:
             trouble = str(error)[:200]
         else:
-            before = self._live.signals.get(backend)
-            self._live.signals[backend] = signals
-            note_signals(self._live, backend, signals, self._clock(), restarted=before is not None and restarted(before, signals))
+            live = self._live
+            before = live.signals.get(backend)
+            live.signals[backend] = signals
+            live.marks[backend] = mark
+            live.prefill[backend] = measured(live.prefill.get(backend), signals)
+            note_signals(live, backend, signals, self._clock(), restarted=before is not None and restarted(before, signals))
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble[backend]:
             self._trouble[backend] = trouble
@@ -60,6 +82,7 @@ class SignalWatch:
                 log.warning("signals in doubt", backend=backend, reason=trouble)
             else:
                 log.info("signals complete", backend=backend)
+        return pause_s(self._every_s, self._clock() - asked_at, self._rng.random())
 
     async def close(self) -> None:
         """Close the connections readings went over."""

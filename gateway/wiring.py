@@ -143,7 +143,7 @@ def signal_watch_for(settings: Settings, deps: Deps) -> SignalWatch:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
             ways.append(way)
             reads[backend.id] = partial(_read_signals, way, dialect.signals_path, dialect.read_signals, deps.clock)
-    return SignalWatch(deps.live, reads, settings.engines.signals_s, deps.clock, deps.rng, ways)
+    return SignalWatch(deps.live, deps.load, reads, settings.engines.signals_s, deps.clock, deps.rng, ways)
 
 
 async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:

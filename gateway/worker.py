@@ -209,7 +209,20 @@ class _Worker:
         signals = deps.live.signals.get(backend.id)
         age_s = None if signals is None else deps.clock() - signals.read_at
         in_flight = deps.load.in_flight[backend.id]
-        return BackendState(backend.pool, backend.id, backend.state is BackendIs.UP, backend.reason, in_flight, signals, age_s)
+        mark, prefill = deps.live.marks.get(backend.id), deps.live.prefill.get(backend.id)
+        sent, ended = (0, 0) if mark is None else deps.load.since(backend.id, mark)
+        return BackendState(
+            backend.pool,
+            backend.id,
+            backend.state is BackendIs.UP,
+            backend.reason,
+            in_flight,
+            signals,
+            age_s,
+            sent,
+            ended,
+            prefill_tokens_per_s=None if prefill is None else prefill.tokens_per_s,
+        )
 
 
 async def _first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:

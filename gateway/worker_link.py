@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from backends.readings import standing
 from backends.signals import Signals
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 
@@ -50,6 +51,23 @@ class BackendState(msgspec.Struct, frozen=True):
     signals: Signals | None = None
     """What it last said of itself; `read_at` is on the worker's clock and means nothing elsewhere."""
     signals_age_s: float | None = None
+    sent_since: int = 0
+    """Requests this worker sent to it after that reading."""
+    ended_since: int = 0
+    """Requests of this worker that ended after it."""
+    running_now: int | None = None
+    """What it probably has in its batch by now: the reading, and what was sent and ended since."""
+    waiting_now: int | None = None
+    """The same of its queue."""
+    prefill_tokens_per_s: float | None = None
+    """How fast it prefills, measured between readings."""
+
+    def estimated(self) -> "BackendState":
+        """With `running_now` and `waiting_now` worked out from the rest."""
+        if self.signals is None:
+            return self
+        now = standing(self.signals, self.sent_since, self.ended_since)
+        return msgspec.structs.replace(self, running_now=now.running, waiting_now=now.waiting)
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +275,7 @@ def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
         for seen in worker.fleet:
             known = found.get((seen.pool, seen.backend))
             found[seen.pool, seen.backend] = seen if known is None else _joined(known, seen)
-    return [found[key] for key in sorted(found)]
+    return [found[key].estimated() for key in sorted(found)]
 
 
 def _joined(one: BackendState, other: BackendState) -> BackendState:
@@ -270,6 +288,9 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         one.in_flight + other.in_flight,
         fresher.signals,
         fresher.signals_age_s,
+        one.sent_since + other.sent_since,
+        one.ended_since + other.ended_since,
+        prefill_tokens_per_s=fresher.prefill_tokens_per_s,
     )
 
 

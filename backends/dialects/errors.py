@@ -1,9 +1,9 @@
 """Engines' error bodies, read once and said again in our words: no path, address, model name or template of theirs gets out.
 
-Shapes seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"object": "error", ...}` (SGLang, old vLLM), `{"error": "text"}`
-(vLLM's key check), `{"detail": ...}` (FastAPI), plain text, nothing. What an engine says is recognised by `_RULES` and
+Shapes seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"message": ...}` (SGLang, TensorRT-LLM, Dynamo, old vLLM),
+`{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. What an engine says is recognised by `_RULES` and
 built anew from numbers and field names; a sentence no rule knows passes only if it cannot hold internals (`_is_harmless`).
-The recordings under `tests/wire/engine_errors/` are the evidence. Knows nothing of how a Fault is rendered.
+What is under `tests/wire/engine_errors/`, recorded or documented, is the evidence. Knows nothing of how a Fault is rendered.
 """
 
 import re
@@ -83,7 +83,7 @@ def fault_from_reply(
         return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
     if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
         return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
-    if status in (400, 413, 422):
+    if status in (400, 413, 422) and not _UNKNOWN_MODEL.match(said.text):
         return _refused(said, detail, served)
     # 401, 403, an unknown model: how we are set up towards our own engines, and nothing the caller can mend
     retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == _GENERATION_FAILED else NEVER
@@ -198,6 +198,12 @@ def _text_only(_: re.Match[str], said: _Said) -> Fault:
     return Fault(Kind.INVALID_VALUE, "This model does not take this kind of content, or not so much of it.", param=said.subject)
 
 
+def _unknown_parameter(found: re.Match[str], _: _Said) -> Fault:
+    return Fault(
+        Kind.UNSUPPORTED_PARAMETER, f"The parameter '{found[1]}' is not supported by the engine serving this model.", param=found[1]
+    )
+
+
 def _bad_grammar(found: re.Match[str], _: _Said) -> Fault:
     reason = found[1].strip()
     why = f": {reason}" if _is_harmless(reason, ()) else ""
@@ -215,6 +221,8 @@ _BUSY_STATUSES: Final = (429, 503, 529)
 _GENERATION_FAILED: Final = 424
 """TGI's: the model failed behind its router; nothing was wrong with the request."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
+_UNKNOWN_MODEL: Final = re.compile(r"Unknown (?:model|LoRA)\b")
+"""Triton's 400. The model's name is ours, so the caller has done nothing wrong."""
 _NO_ROUTE: Final = re.compile(r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model")
 
 _LIMITS: Final = (
@@ -252,6 +260,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Faul
     ),
     (re.compile(r"tool choice requires|tool-call-parser"), _no_tools),
     (re.compile(r"not a multimodal model|At most \d{1,9} \w{1,20}(?:\(s\))? may be provided"), _text_only),
+    (re.compile(r"Unsupported parameter\(s\): `([a-z_]{1,40})`"), _unknown_parameter),
     (re.compile(r"[Gg]rammar error:([^\n]*)"), _bad_grammar),
 )
 """What engines say, and what we say instead; the first that matches counts."""

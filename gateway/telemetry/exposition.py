@@ -30,6 +30,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_backend_running_requests": ("Sequences in the engine's batch, as it reports.", ("pool", "backend")),
     "tidegate_backend_waiting_requests": ("Requests in the engine's queue, as it reports.", ("pool", "backend")),
     "tidegate_backend_kv_usage_ratio": ("Share of the engine's KV cache in use, as it reports.", ("pool", "backend")),
+    "tidegate_backend_prefill_tokens_per_second": (
+        "Prompt tokens the engine computes per second of prefill, measured between readings.",
+        ("pool", "backend"),
+    ),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
@@ -156,6 +160,8 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     read = [((b.pool, b.backend), b.signals, b.signals_age_s or 0.0) for b in fleet if b.signals is not None]
     yield _gauge("tidegate_backend_signals_age_seconds", [(labels, age_s) for labels, _, age_s in read])
     yield _gauge("tidegate_backend_signals_missing", [(labels, float(len(signals.missing))) for labels, signals, _ in read])
+    rates = [((b.pool, b.backend), b.prefill_tokens_per_s) for b in fleet if b.prefill_tokens_per_s is not None]
+    yield _gauge("tidegate_backend_prefill_tokens_per_second", rates)
     for name, value in _SIGNAL_GAUGES.items():
         yield _gauge(name, [(labels, float(number)) for labels, signals, _ in read if (number := value(signals)) is not None])
 

@@ -1,12 +1,15 @@
 """Documentation that cannot fall behind: links resolve, decisions have their parts, everything registered is described."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from backends.dialects import DIALECTS
+from backends.dialects import DIALECTS, Dialect
+from backends.dialects.fields import STRUCTURE
 from backends.simengine.faults import FAULTS
+from domain.ask import Endpoint
 from domain.faults import Kind
 from routing.registry import POLICIES
 
@@ -44,3 +47,46 @@ def test_decisions_have_their_parts(page: Path) -> None:
 def test_everything_registered_is_described(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / page).read_text()
     assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def code(text: str | None) -> str:
+    return f"`{text}`" if text else "no"
+
+
+def asked(dialect: Dialect) -> str:
+    proven = "yes" if dialect.proven else "**unproven**"
+    load = code(dialect.signals_path)
+    return f"| `{dialect.name}` | {dialect.known_from} | {proven} | `{dialect.health_path}` | `{dialect.models_path}` | {load} |"
+
+
+def told(dialect: Dialect) -> str:
+    isolation = priority = "no"
+    if dialect.isolation is not None:
+        taking = [e.name.lower() for e in Endpoint if e in dialect.isolation.endpoints]
+        isolation = code(dialect.isolation.field) + ("" if len(taking) == len(Endpoint) else f", {' and '.join(taking)} only")
+    if dialect.priority is not None:
+        priority = f"`{dialect.priority.field}`, {dialect.priority.sooner} first; needs `{dialect.priority.needs}`"
+    loading = f"`{dialect.lora.load_path}`, `{dialect.lora.unload_path}`" if dialect.lora else "no"
+    return f"| `{dialect.name}` | {isolation} | {priority} | {code(dialect.lora_model)} | {loading} |"
+
+
+def says(dialect: Dialect) -> str:
+    shapes = ", ".join(f"`{shape}`" for shape in sorted(shape.value for shape in dialect.errors))
+    names = "of its list" if dialect.answers_as_listed else "any"
+    return f"| `{dialect.name}` | {shapes} | {names} | {dialect.drains or 'not looked at'} |"
+
+
+def follows(dialect: Dialect) -> str:
+    rules = dialect.fields
+    if rules.takes is None:
+        structure = sorted(STRUCTURE - rules.refuses.keys()) if rules.refuses else []
+        taken = "all but other engines' names of `response_format`; of those " + ", ".join(map(code, structure)) if structure else "all"
+        return f"| `{dialect.name}` | {taken} |"
+    every = [f"{e.name.lower()}: {' '.join(map(code, sorted(rules.takes[e])))}" for e in Endpoint if e in rules.takes]
+    return f"| `{dialect.name}` | {'<br>'.join(every)} |"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+@pytest.mark.parametrize("row", [asked, told, says, follows])
+def test_tables_of_engines_say_what_the_code_knows(row: Callable[[Dialect], str], dialect: Dialect) -> None:
+    assert row(dialect) in (ROOT / "docs" / "engines.md").read_text()

@@ -39,6 +39,7 @@ CONTROLS: Final = frozenset(
         "rid",
         "request_id",
         "conversation_id",
+        "conversation_params",  # TensorRT-LLM: routing by conversation
         "session_id",
         "session_params",
         # adapters by path or by server-side number; a policy maps model names to adapters
@@ -51,6 +52,7 @@ CONTROLS: Final = frozenset(
         "vllm_xargs",  # free-form arguments for plug-ins inside the engine
         "custom_labels",  # SGLang: the caller's words as metric labels, one series each
         "n_cache_reuse",  # llama.cpp
+        "ngram_corpus_id",  # SGLang: a text kept in the server, by its number
         "return_hidden_states",  # activations, megabytes per answer
         "return_routed_experts",
     }

@@ -1,28 +1,41 @@
-"""Dialects: the table, and the body an engine gets."""
+"""Dialects: the table, the body an engine gets, and what never gets into one."""
 
 import json
+from typing import get_args
 
+import msgspec
 import pytest
 
-from backends.dialects import DIALECTS, body_for
+from backends.dialects import DIALECTS, body_for, fit
+from domain.ask import Endpoint
+from gateway.http.openai import interpret
+from gateway.http.openai.controls import CONTROLS
+from gateway.settings_model import PoolSettings
+
+SALT = "s" * 32
 
 
 def test_the_table() -> None:
-    assert set(DIALECTS) == {"vllm", "sglang", "llamacpp", "openai"}
     assert all(name == dialect.name for name, dialect in DIALECTS.items())
-    assert {name for name, dialect in DIALECTS.items() if dialect.takes_cache_salt} == {"vllm", "sglang"}
-    assert all(path.startswith("/") for d in DIALECTS.values() for path in (d.health_path, d.models_path))
+    assert all(path.startswith("/") for d in DIALECTS.values() for path in (d.health_path, d.models_path, d.signals_path or "/"))
+    assert {name for name, d in DIALECTS.items() if d.isolation is not None} == {"vllm", "sglang", "trtllm", "dynamo"}
+    assert all(dialect.errors and dialect.known_from for dialect in DIALECTS.values())
+    assert not {"trtllm", "tgi", "triton", "dynamo", "openai"} & {name for name, d in DIALECTS.items() if d.proven}
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "llamacpp", "openai"])
+def test_a_pool_may_name_every_dialect_and_no_other() -> None:
+    assert list(get_args(PoolSettings.model_fields["dialect"].annotation)) == list(DIALECTS)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("fields", [b"{}", b'{"messages":[],"n":1}'])
-@pytest.mark.parametrize("salt", [None, "s" * 32])
+@pytest.mark.parametrize("salt", [None, SALT])
 def test_the_body_is_the_fields_behind_what_only_we_may_set(name: str, fields: bytes, salt: str | None) -> None:
     dialect = DIALECTS[name]
     body = body_for(dialect, fields, 'org/"m"', cache_salt=salt)
     expected = {"model": 'org/"m"', **json.loads(fields)}
-    if salt and dialect.takes_cache_salt:
-        expected["cache_salt"] = salt
+    if salt and dialect.isolation:
+        expected[dialect.isolation.field] = salt
     assert json.loads(body) == expected
     assert fields[1:] in body
 
@@ -32,6 +45,63 @@ def test_the_callers_salt_never_stands_beside_ours() -> None:
     assert body.count(b"cache_salt") == 1
 
 
+def test_requests_are_salted_where_the_engine_takes_it() -> None:
+    salted = {name: {e.name for e in Endpoint if dialect.salts(e)} for name, dialect in DIALECTS.items()}
+    every = {"CHAT", "COMPLETIONS", "EMBEDDINGS"}
+    assert salted["vllm"] == salted["sglang"] == every
+    assert (salted["trtllm"], salted["dynamo"]) == ({"CHAT"}, {"CHAT", "COMPLETIONS"})
+    assert salted["tgi"] == salted["triton"] == salted["llamacpp"] == salted["openai"] == set()
+
+
+STEERING = {
+    "priority": -5,
+    "cache_salt": "theirs",
+    "extra_key": "theirs",
+    "kv_transfer_params": {"do_remote_prefill": True},
+    "bootstrap_host": "10.0.0.9",
+    "bootstrap_port": 1,
+    "bootstrap_room": 2,
+    "bootstrap_whatever_comes": 3,
+    "routed_dp_rank": 4,
+    "vllm_xargs": {"a": 1},
+    "rid": "theirs",
+    "nvext": {"agent_hints": {"priority": 9}},
+    "lora_request": {"lora_path": "theirs"},
+    "lora_path": "theirs",
+    "conversation_params": {"conversation_id": "theirs"},
+}
+"""What routers.md §2.5 lists, and its like of the other engines."""
+
+
+@pytest.mark.req("R29")
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize(("endpoint", "required"), [(Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}), (Endpoint.COMPLETIONS, {"prompt": "x"}), (Endpoint.EMBEDDINGS, {"input": "x"})], ids=["chat", "completions", "embeddings"])  # fmt: skip
+def test_no_field_that_steers_the_fleet_passes(name: str, endpoint: Endpoint, required: dict[str, object]) -> None:
+    dialect = DIALECTS[name]
+    if dialect.fields.takes is not None and endpoint not in dialect.fields.takes:
+        return
+    ask = interpret(endpoint, json.dumps({"model": "m", **required, **STEERING}).encode())
+    body = body_for(dialect, fit(dialect.fields, ask), "m", cache_salt=SALT if dialect.salts(endpoint) else None)
+    ours = {"cache_salt"} if dialect.salts(endpoint) else set()
+    assert set(json.loads(body)) == {"model", *required, *ours}
+    assert b"theirs" not in body
+
+
+def test_whatever_sets_a_priority_or_a_salt_is_ours_alone() -> None:
+    for dialect in DIALECTS.values():
+        if dialect.priority is not None:
+            assert dialect.priority.field.partition(".")[0] in CONTROLS
+        if dialect.isolation is not None:
+            assert dialect.isolation.field in CONTROLS
+        for taken in (dialect.fields.takes or {}).values():
+            assert CONTROLS.isdisjoint(taken)
+
+
+def test_an_ask_names_its_fields() -> None:
+    ask = interpret(Endpoint.CHAT, b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"priority":1,"n":null}')
+    assert ask.names == set(msgspec.json.decode(ask.fields))
+
+
 def test_adapters_are_loaded_by_two_calls_where_the_engine_has_them() -> None:
     loading = {name: dialect.lora for name, dialect in DIALECTS.items() if dialect.lora is not None}
     assert {name: (calls.load_path, calls.unload_path) for name, calls in loading.items()} == {
@@ -39,3 +109,9 @@ def test_adapters_are_loaded_by_two_calls_where_the_engine_has_them() -> None:
         "sglang": ("/load_lora_adapter", "/unload_lora_adapter"),
     }
     assert {(calls.name_field, calls.path_field) for calls in loading.values()} == {("lora_name", "lora_path")}
+    assert all(DIALECTS[name].lora_model is not None for name in loading)
+
+
+def test_model_names_of_adapters_are_patterns() -> None:
+    names = {name: d.lora_model.format(base="b", adapter="a") for name, d in DIALECTS.items() if d.lora_model is not None}
+    assert names == {"vllm": "a", "sglang": "b:a", "tgi": "a", "dynamo": "a"}
