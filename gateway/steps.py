@@ -122,7 +122,8 @@ async def forward(ask: Ask, pool: Pool, route: Route, exchange: Exchange, story:
     """Relay the reply of the first candidate that begins to answer.
 
     Raises:
-        Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only before the first byte and within the budget.
+        Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only
+            before the first byte and within the budget.
     """
     dialect = deps.dialects[pool.name]
     salt = _salt(pool, story, deps) if dialect.salts(ask.endpoint) else None

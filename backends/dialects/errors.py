@@ -1,9 +1,10 @@
 """Engines' error bodies, read once and said again in our words: no path, address, model name or template of theirs gets out.
 
 Shapes seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"message": ...}` (SGLang, TensorRT-LLM, Dynamo, old vLLM),
-`{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. What an engine says is recognised by `_RULES` and
-built anew from numbers and field names; a sentence no rule knows passes only if it cannot hold internals (`_is_harmless`).
-What is under `tests/wire/engine_errors/`, recorded or documented, is the evidence. Knows nothing of how a Fault is rendered.
+`{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. What an engine says is
+recognised by `_RULES` and built anew from numbers and field names; a sentence no rule knows passes only if it cannot hold
+internals (`_is_harmless`). What is under `tests/wire/engine_errors/`, recorded or documented, is the evidence. Knows nothing of
+how a Fault is rendered.
 """
 
 import re
@@ -248,7 +249,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Faul
     (re.compile(r"max_(?:completion_)?tokens.{0,60}(?:cannot be greater|too large)"), _too_many_output_tokens),
     (
         re.compile(
-            r"context length|context size|longer than the maximum model length|exceeds the max_model_len|`inputs` (?:tokens|must have less)",
+            r"context length|context size|longer than the maximum model length|exceeds the max_model_len"
+            r"|`inputs` (?:tokens|must have less)",
             re.IGNORECASE,
         ),
         _context_too_long,

@@ -74,7 +74,7 @@ DIALECT: Final = Dialect(
     priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority"),
     lora_model=None,  # by `lora_request` with a path on the server and a number: too much to let anybody say
     lora=None,
-    errors=frozenset({Shape.FLAT, Shape.TEXT}),
+    errors=frozenset({Shape.FLAT, Shape.TEXT, Shape.DETAIL}),
     fields=Fields(
         takes={
             Endpoint.CHAT: _GENERATION

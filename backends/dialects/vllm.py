@@ -38,7 +38,7 @@ DIALECT: Final = Dialect(
     priority=Priority("priority", "lower", "--scheduling-policy priority"),
     lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
-    errors=frozenset({Shape.OBJECT, Shape.TEXT}),
+    errors=frozenset({Shape.OBJECT, Shape.TEXT, Shape.DETAIL}),
     # releases before 0.12 knew guided_*; since then they are taken and not followed
     fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",

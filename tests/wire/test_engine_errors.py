@@ -1,4 +1,5 @@
-"""Error bodies as real engines sent them (vLLM 0.32.0, SGLang 0.5.23, llama.cpp), and what callers get to see of each."""
+"""Error bodies as real engines sent them (vLLM 0.32.0, SGLang 0.5.23, llama.cpp) or are documented to send them (the others),
+and what callers get to see of each."""
 
 import json
 import re
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from backends.dialects import DIALECTS
+from backends.dialects.dialect import Shape
 from backends.dialects.errors import fault_from_reply
 from domain.ask import Endpoint
 from domain.faults import Kind
@@ -31,8 +34,9 @@ def test_a_recorded_error_becomes_ours(name: str) -> None:
     status, error, headers = answered(case)
     assert (status, error["code"], error["param"]) == (case["http"], case["code"], case["param"])
     assert error["message"] == case.get("message", error["message"])
+    passing = case["status"] >= 500 or case["status"] in (424, 429)
     # only what may pass by itself is worth the caller's retry: never a refusal, never our own bad credentials
-    assert headers[b"x-should-retry"] == (b"true" if case["status"] >= 500 and status >= 500 else b"false")
+    assert headers[b"x-should-retry"] == (b"true" if passing and status >= 500 else b"false")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -47,5 +51,17 @@ def test_no_internals_get_out(name: str, served: tuple[str, ...]) -> None:
 
 
 def test_every_engine_is_covered() -> None:
-    assert {name.partition("_")[0] for name in CASES} == {"vllm", "sglang", "llamacpp"}
-    assert len(CASES) == 39
+    assert {name.partition("_")[0] for name in CASES} == set(DIALECTS) - {"openai"}
+    assert len(CASES) == 51
+
+
+def shape_of(body: str) -> Shape:
+    found = json.loads(body)
+    if "error" in found:
+        return Shape.OBJECT if isinstance(found["error"], dict) else Shape.TEXT
+    return Shape.DETAIL if "detail" in found else Shape.FLAT
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_dialect_names_the_shapes_its_refusals_come_in(name: str) -> None:
+    assert shape_of(CASES[name]["body"]) in DIALECTS[name.partition("_")[0]].errors

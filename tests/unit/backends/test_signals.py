@@ -52,6 +52,90 @@ def test_what_llamacpp_says() -> None:
     assert found.missing == ()
 
 
+def test_what_trtllm_is_documented_to_say() -> None:
+    assert read("trtllm", "trtllm-documented.txt") == Signals(
+        read_at=7.0, running=3, waiting=2, kv_usage=0.25, kv_capacity_tokens=12800, block_size=32, prefix_queries=9000, prefix_hits=4500
+    )
+
+
+def test_what_tgi_is_documented_to_say() -> None:
+    assert read("tgi", "tgi-documented.txt") == Signals(read_at=7.0, running=4, waiting=2, kv_usage=0.25, kv_capacity_tokens=16384)
+
+
+def test_what_triton_is_documented_to_say() -> None:
+    behind_trtllm = Signals(read_at=7.0, running=3, waiting=2, kv_usage=0.25, kv_capacity_tokens=25600, block_size=64)
+    assert read("triton", "triton-trtllm-documented.txt") == behind_trtllm
+    assert read("triton", "triton-vllm-documented.txt") == Signals(read_at=7.0, running=3, waiting=2, kv_usage=0.25, preemptions=1)
+
+
+def test_what_dynamo_is_documented_to_say() -> None:
+    assert read("dynamo", "dynamo-documented.txt") == Signals(
+        read_at=7.0, running=3, waiting=7, waiting_uncached_tokens=1500, block_size=16
+    )
+
+
+VLLM = {"running": "vllm:num_requests_running{", "waiting": "vllm:num_requests_waiting{"}
+PAGES = {
+    ("vllm", "vllm-0.32.0.txt"): VLLM | {"kv_usage": "vllm:kv_cache_usage_perc{"},
+    ("llamacpp", "llama-server.txt"): {"running": "llamacpp:requests_processing", "waiting": "llamacpp:requests_deferred"},
+    ("sglang", "sglang-0.5.23-loads.json"): {
+        "running": '"num_running_reqs"',
+        "waiting": '"num_waiting_reqs"',
+        "kv_usage": '"num_used_tokens"',
+    },
+    ("trtllm", "trtllm-documented.txt"): {
+        "running": "trtllm_num_requests_running{",
+        "waiting": "trtllm_num_requests_waiting{",
+        "kv_usage": "trtllm_kv_cache_utilization{",
+    },
+    ("tgi", "tgi-documented.txt"): {"running": "tgi_batch_current_size", "waiting": "tgi_queue_size"},
+    ("triton", "triton-trtllm-documented.txt"): {
+        "running": 'type="scheduled"',
+        "waiting": 'type="waiting"',
+        "kv_usage": 'type="fraction"',
+    },
+    ("triton", "triton-vllm-documented.txt"): VLLM | {"kv_usage": "vllm:gpu_cache_usage_perc{"},
+    ("dynamo", "dynamo-documented.txt"): {
+        "running": "dynamo_frontend_inflight_requests{",
+        "waiting": "dynamo_frontend_queued_requests{",
+    },
+}
+"""How each required signal stands on each page."""
+
+CASES = [(dialect, file, signal, text) for (dialect, file), required in PAGES.items() for signal, text in required.items()]
+
+
+@pytest.mark.req("ROUTERS-6")
+@pytest.mark.parametrize(("dialect", "file", "signal", "text"), CASES, ids=[f"{f}-{s}" for _, f, s, _ in CASES])
+def test_a_required_series_dropped_or_renamed_is_unknown_and_listed(dialect: str, file: str, signal: str, text: str) -> None:
+    assert read(dialect, file).missing == ()
+    renamed = text[:2] + "x_" + text[2:]
+    found = read(dialect, file, (text.encode(), renamed.encode()))
+    assert getattr(found, signal) is None
+    assert signal in found.missing
+    assert found.missing == ((signal,) if (dialect, signal) != ("dynamo", "waiting") else ("running", "waiting"))
+    if not file.endswith(".json"):
+        reader = DIALECTS[dialect].read_signals
+        assert reader is not None
+        page = b"\n".join(line for line in (RECORDED / file).read_bytes().split(b"\n") if text.encode() not in line)
+        assert signal in reader(page, 7.0).missing
+
+
+@pytest.mark.req("ROUTERS-6")
+def test_every_required_signal_of_every_dialect_is_tried() -> None:
+    for name, dialect in DIALECTS.items():
+        if dialect.read_signals is not None:
+            required = set(dialect.read_signals(b'{"loads":[]}' if name == "sglang" else b"", 0.0).missing)
+            pages = [set(page) for (page_of, _), page in PAGES.items() if page_of == name]
+            assert pages
+            assert all(page == required for page in pages), name
+
+
+@pytest.mark.req("ROUTERS-6")
+def test_a_share_of_nothing_is_unknown() -> None:
+    assert read("tgi", "tgi-documented.txt", (b"tgi_batch_max_total_tokens 16384", b"tgi_batch_max_total_tokens 0")).kv_usage is None
+
+
 @pytest.mark.req("ROUTERS-6")
 def test_a_series_that_is_gone_is_unknown_and_never_zero() -> None:
     found = read(

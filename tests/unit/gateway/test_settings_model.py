@@ -51,7 +51,7 @@ def test_pools_and_backends():
         {"backends": [backend("a b")]},
         {"name": ""},
         {"revision": 1},
-        {"dialect": "tgi"},
+        {"dialect": "ollama"},
     ):
         with pytest.raises(ValidationError):
             PoolSettings.model_validate({"name": "p", "model": "m", "backends": [backend()]} | wrong)

@@ -8,7 +8,8 @@ from backends.health import Health
 from backends.ports import Polled
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.signal_watch import SignalWatch
+from gateway.signal_watch import BUDGET_SHARE, SignalWatch, pause_s
+from routing.load import Load
 
 
 class Engine:
@@ -16,8 +17,15 @@ class Engine:
 
     def __init__(self) -> None:
         self.next: Signals | Exception = Signals(read_at=0.0)
+        self.takes_s = 0.0
+        self.now = 0.0
+        self.load = Load(["a"])
+        self.meanwhile = 0
 
     async def __call__(self) -> Signals:
+        self.now += self.takes_s
+        for _ in range(self.meanwhile):
+            self.load.charge("a")
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -28,7 +36,7 @@ def watched() -> tuple[Live, SignalWatch, Engine]:
     live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
     live.health["a"].polled(Polled(""), 0.0)
-    return live, SignalWatch(live, {"a": engine}, 0.1, lambda: 7.0, random.Random(1)), engine
+    return live, SignalWatch(live, engine.load, {"a": engine}, 0.1, lambda: 7.0 + engine.now, random.Random(1)), engine
 
 
 @pytest.mark.parametrize("error", [FetchError("no answer within 1 s"), ValueError("no list of loads")])
@@ -72,3 +80,35 @@ async def test_counters_that_move_are_a_sign_of_progress_and_counters_that_stand
             engine.next = Signals(read_at=float(n), generated_tokens=100 + n * step)
             await watch.read_once("a")
         assert live.health["a"].wants_probe(12.0) is expected
+
+
+def test_a_slow_engine_is_read_less_often() -> None:
+    for took_s in (0.05, 0.2, 1.0):
+        for draw in (0.0, 1.0):
+            assert took_s / (took_s + pause_s(0.1, took_s, draw)) <= BUDGET_SHARE + 1e-9
+    assert [pause_s(0.1, 0.002, draw) for draw in (0.0, 0.5, 1.0)] == pytest.approx([0.075, 0.1, 0.125])
+
+
+async def test_a_reading_that_fails_slowly_counts_against_the_budget_too() -> None:
+    _, watch, engine = watched()
+    engine.takes_s, engine.next = 1.0, FetchError("no answer within 1 s")
+    assert await watch.read_once("a") == pytest.approx(9.0)
+
+
+@pytest.mark.req("ROUTERS-5")
+async def test_what_is_sent_while_an_engine_answers_is_not_taken_for_counted() -> None:
+    live, watch, engine = watched()
+    engine.meanwhile = 3
+    await watch.read_once("a")
+    assert engine.load.since("a", live.marks["a"]) == (3, 0)
+    engine.meanwhile = 0
+    await watch.read_once("a")
+    assert engine.load.since("a", live.marks["a"]) == (0, 0)
+
+
+async def test_the_prefill_rate_is_kept_between_readings() -> None:
+    live, watch, engine = watched()
+    for tokens, busy_s in ((0, 0.0), (1000, 0.5), (1000, 0.5)):
+        engine.next = Signals(read_at=0.0, prefill_tokens=tokens, prefill_busy_s=busy_s)
+        await watch.read_once("a")
+    assert live.prefill["a"].tokens_per_s == 2000.0

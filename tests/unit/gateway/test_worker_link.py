@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends.signals import Signals
@@ -159,9 +160,22 @@ def seen(pid: int, up: bool, why: str, in_flight: int, age_s: float | None, runn
     return WorkerSnapshot(index=pid, pid=pid, state="ready", started_at=0.0, fleet=(state,))
 
 
+def test_what_all_workers_sent_since_the_freshest_reading_counts() -> None:
+    first, second = seen(1, True, "", 3, 0.1, 7), seen(2, True, "", 4, 0.2, 9)
+    state = msgspec.structs.replace(first.fleet[0], signals=Signals(read_at=0.0, running=7, waiting=2), prefill_tokens_per_s=900.0)
+    one = msgspec.structs.replace(first, fleet=(msgspec.structs.replace(state, sent_since=5, ended_since=1),))
+    other = msgspec.structs.replace(second, fleet=(msgspec.structs.replace(second.fleet[0], sent_since=3, ended_since=2),))
+    for workers in ((one, other), (other, one)):
+        (joined,) = fleet_seen(workers)
+        assert (joined.running_now, joined.waiting_now, joined.prefill_tokens_per_s) == (7, 7, 900.0)
+    (alone,) = fleet_seen([one])
+    assert (alone.running_now, alone.waiting_now) == (7, 6)
+
+
 def test_the_fleet_is_what_all_workers_together_see() -> None:
     (joined,) = fleet_seen([seen(1, True, "", 3, 0.5, 7), seen(2, False, "no answer", 4, 0.1, 9), seen(3, True, "", 5, None, None)])
     assert (joined.up, joined.why, joined.in_flight, joined.signals_age_s) == (False, "no answer", 12, 0.1)
     assert joined.signals is not None
     assert joined.signals.running == 9
+    assert (joined.running_now, joined.waiting_now) == (9, None)
     assert fleet_seen([]) == []

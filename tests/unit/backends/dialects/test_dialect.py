@@ -75,7 +75,15 @@ STEERING = {
 
 @pytest.mark.req("R29")
 @pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize(("endpoint", "required"), [(Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}), (Endpoint.COMPLETIONS, {"prompt": "x"}), (Endpoint.EMBEDDINGS, {"input": "x"})], ids=["chat", "completions", "embeddings"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("endpoint", "required"),
+    [
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}),
+        (Endpoint.COMPLETIONS, {"prompt": "x"}),
+        (Endpoint.EMBEDDINGS, {"input": "x"}),
+    ],
+    ids=["chat", "completions", "embeddings"],
+)
 def test_no_field_that_steers_the_fleet_passes(name: str, endpoint: Endpoint, required: dict[str, object]) -> None:
     dialect = DIALECTS[name]
     if dialect.fields.takes is not None and endpoint not in dialect.fields.takes:

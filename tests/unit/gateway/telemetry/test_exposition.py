@@ -103,15 +103,16 @@ def test_a_backend_is_up_when_every_worker_says_so() -> None:
 
 @pytest.mark.req("ROUTERS-6")
 def test_what_an_engine_does_not_report_has_no_sample() -> None:
-    told = BackendState("p", "b1", True, "", 2, Signals(read_at=0.0, running=4, missing=("waiting",)), 0.25)
+    told = BackendState("p", "b1", True, "", 2, Signals(read_at=0.0, running=4, missing=("waiting",)), 0.25, prefill_tokens_per_s=1500.0)
     found = samples(msgspec.structs.replace(worker(0), fleet=(told, BackendState("p", "b2", True))))
     b1, b2 = (("backend", "b1"), ("pool", "p")), (("backend", "b2"), ("pool", "p"))
     assert found["tidegate_backend_running_requests", b1] == 4
     assert found["tidegate_backend_signals_missing", b1] == 1
+    assert found["tidegate_backend_prefill_tokens_per_second", b1] == 1500
     assert found["tidegate_backend_signals_age_seconds", b1] == 0.25
     assert found["tidegate_backend_in_flight_requests", b1] == 2
     assert ("tidegate_backend_waiting_requests", b1) not in found
-    assert not [name for name, labels in found if labels == b2 and "signals" in name]
+    assert not [name for name, labels in found if labels == b2 and ("signals" in name or "prefill" in name)]
 
 
 def test_a_place_nobody_answers_from_is_missing() -> None:
