@@ -85,6 +85,10 @@ DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
 here, which is right for `logprobs`: a flag in chats, a count in completions."""
 
 
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Members unread: a prompt stays the bytes that were checked."""
+
+
 def instead_of(follows: frozenset[str], instead: str) -> Mapping[str, str]:
     """`refuses` for an engine that follows only these of `STRUCTURE`."""
     return dict.fromkeys(STRUCTURE - follows, instead)
@@ -106,16 +110,15 @@ def fit(rules: Fields, ask: Ask) -> bytes:
     changed = ask.names & (rules.not_at_default | rules.lists)
     if not doubtful and not changed and not _both_caps(rules, ask):
         return ask.fields
-    document: dict[str, object] = msgspec.json.decode(ask.fields)
+    document = _decode(ask.fields)
     for name in sorted(doubtful | changed):
-        if _is_absent(name, document[name]):
+        value = msgspec.json.decode(document[name])
+        if _is_absent(name, value) or (name in doubtful and name in BOOKKEEPING):
             del document[name]
         elif name in doubtful:
-            if name not in BOOKKEEPING:
-                raise _not_followed(name, rules)
-            del document[name]
-        elif name in rules.lists and isinstance(document[name], str):
-            document[name] = [document[name]]
+            raise _not_followed(name, rules)
+        elif name in rules.lists and isinstance(value, str):
+            document[name] = msgspec.Raw(b"[%b]" % document[name])
     if _both_caps(rules, ask):
         del document["max_completion_tokens"]
     return msgspec.json.encode(document)

@@ -253,6 +253,20 @@ async def test_refused_documents_never_reach_an_engine() -> None:
         assert running.open_holds == 0
 
 
+async def test_a_field_the_engine_would_misread_never_reaches_it() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=2000)) as engine:
+        async with gateway(engine.url, pool={"dialect": "tgi"}) as running, running.client() as client:
+            reply = await client.post("/v1/chat/completions", json=chat(presence_penalty=0.5))
+            error = reply.json()["error"]
+            assert (reply.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", "presence_penalty")
+            assert len(engine.received) == 0
+            reply = await client.post("/v1/chat/completions", json=chat(presence_penalty=0, n=1, stop="x", user="u"))
+            assert reply.status_code == 200
+            assert b'"stop":["x"]' in engine.received[0].body
+            assert b"penalty" not in engine.received[0].body
+            assert running.open_holds == 0
+
+
 @pytest.mark.req("GATEWAYS-26")
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_engine_refusals_are_said_again_in_our_words(dialect: str) -> None:
