@@ -24,6 +24,7 @@ SIGNALS: Final = SignalTable(
         "running": Source(_IN_FLIGHT, total(), required=True, other=_QUEUED, join=sub),
         "waiting": Source((_QUEUED,), total(), required=True),
         "waiting_uncached_tokens": Source(("dynamo_frontend_worker_active_prefill_tokens",), total()),
+        "generated_tokens": Source(("dynamo_frontend_output_tokens_total",), total()),
         "block_size": Source(("dynamo_frontend_model_kv_cache_block_size",), whole),
     }
 )

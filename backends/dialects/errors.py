@@ -79,7 +79,7 @@ def fault_from_reply(
     said = _read(body, _SUBJECT[endpoint])
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
-    if status in _BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
+    if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
         retry = Retry(should=True, after_s=_seconds(retry_after))
         return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
     if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
@@ -87,7 +87,7 @@ def fault_from_reply(
     if status in (400, 413, 422) and not _UNKNOWN_MODEL.match(said.text):
         return _refused(said, detail, served)
     # 401, 403, an unknown model: how we are set up towards our own engines, and nothing the caller can mend
-    retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == _GENERATION_FAILED else NEVER
+    retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
@@ -217,9 +217,9 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
 
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
-_BUSY_STATUSES: Final = (429, 503, 529)
+BUSY_STATUSES: Final = (429, 503, 529)
 """529 is Dynamo's for a full queue."""
-_GENERATION_FAILED: Final = 424
+GENERATION_FAILED: Final = 424
 """TGI's: the model failed behind its router; nothing was wrong with the request."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
 _UNKNOWN_MODEL: Final = re.compile(r"Unknown (?:model|LoRA)\b")

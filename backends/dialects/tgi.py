@@ -20,11 +20,12 @@ SIGNALS: Final = SignalTable(
         "running": Source(("tgi_batch_current_size",), total(), required=True),
         "waiting": Source(("tgi_queue_size",), total(), required=True),
         "kv_usage": Source(("tgi_batch_current_max_tokens",), total(), other="tgi_batch_max_total_tokens", join=truediv),
+        "generated_tokens": Source(("tgi_request_generated_tokens_sum",), total()),
         "kv_capacity_tokens": Source(("tgi_batch_max_total_tokens",), total()),
     }
 )
-"""Tokens in use are those reserved for the batch's longest course. The gauges appear with the first request: until then a
-fresh server is in doubt."""
+"""Tokens in use are those reserved for the batch's longest course; those generated count when a request ends. The gauges appear
+with the first request: until then a fresh server is in doubt."""
 
 DIALECT: Final = Dialect(
     name="tgi",

@@ -44,6 +44,7 @@ SIGNALS: Final = SignalTable(
         ),
         "kv_capacity_tokens": Source(_BLOCKS, _capacity),
         "block_size": Source(_BLOCKS, _block_size),
+        "generated_tokens": Source(("vllm:generation_tokens_total",), total()),
         "preemptions": Source(("vllm:num_preemptions_total",), total()),
     }
 )

@@ -22,6 +22,7 @@ SIGNALS: Final = SignalTable(
         "kv_capacity_tokens": Source(("trtllm_kv_cache_max_blocks",), total(), other="trtllm_kv_cache_tokens_per_block"),
         "block_size": Source(("trtllm_kv_cache_tokens_per_block",), whole),
         "prefix_queries": Source(("trtllm_prompt_tokens_total",), total()),
+        "generated_tokens": Source(("trtllm_generation_tokens_total",), total()),
         "prefix_hits": Source(("trtllm_prompt_cached_tokens_total",), total()),
     }
 )

@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from backends.dialects import Dialect, body_for
+from backends.dialects.errors import BUSY_STATUSES, GENERATION_FAILED
 from backends.fetch import FetchError, fetch
 from backends.health import Outcome, Probed
 from backends.ports import Upstream
@@ -18,8 +19,6 @@ _CALLS: Final = {
     "/v1/embeddings": b'{"input":"1"}',
 }
 """The smallest thing that makes the engine compute, by path; which of them an engine has depends on its model."""
-
-_BUSY: Final = (429, 503)
 
 
 class _Reply(msgspec.Struct):
@@ -59,9 +58,9 @@ class Prober:
             reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_REPLY_BYTES, body=body)
         except FetchError as error:
             return Probed(Outcome.FAILED, f"{path}: {error}")
-        if reply.status in _BUSY:
+        if reply.status in BUSY_STATUSES:
             return Probed(Outcome.BUSY, f"{path} answers {reply.status}")
-        if 400 <= reply.status < 500:
+        if 400 <= reply.status < 500 and reply.status != GENERATION_FAILED:
             return Probed(Outcome.NO_WAY, f"{path} answers {reply.status}")
         if reply.status != 200:
             return Probed(Outcome.FAILED, f"{path} answers {reply.status}")

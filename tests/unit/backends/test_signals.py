@@ -54,23 +54,35 @@ def test_what_llamacpp_says() -> None:
 
 def test_what_trtllm_is_documented_to_say() -> None:
     assert read("trtllm", "trtllm-documented.txt") == Signals(
-        read_at=7.0, running=3, waiting=2, kv_usage=0.25, kv_capacity_tokens=12800, block_size=32, prefix_queries=9000, prefix_hits=4500
+        read_at=7.0,
+        running=3,
+        waiting=2,
+        kv_usage=0.25,
+        kv_capacity_tokens=12800,
+        block_size=32,
+        prefix_queries=9000,
+        prefix_hits=4500,
+        generated_tokens=777,
     )
 
 
 def test_what_tgi_is_documented_to_say() -> None:
-    assert read("tgi", "tgi-documented.txt") == Signals(read_at=7.0, running=4, waiting=2, kv_usage=0.25, kv_capacity_tokens=16384)
+    assert read("tgi", "tgi-documented.txt") == Signals(
+        read_at=7.0, running=4, waiting=2, kv_usage=0.25, kv_capacity_tokens=16384, generated_tokens=777
+    )
 
 
 def test_what_triton_is_documented_to_say() -> None:
     behind_trtllm = Signals(read_at=7.0, running=3, waiting=2, kv_usage=0.25, kv_capacity_tokens=25600, block_size=64)
     assert read("triton", "triton-trtllm-documented.txt") == behind_trtllm
-    assert read("triton", "triton-vllm-documented.txt") == Signals(read_at=7.0, running=3, waiting=2, kv_usage=0.25, preemptions=1)
+    assert read("triton", "triton-vllm-documented.txt") == Signals(
+        read_at=7.0, running=3, waiting=2, kv_usage=0.25, preemptions=1, generated_tokens=777
+    )
 
 
 def test_what_dynamo_is_documented_to_say() -> None:
     assert read("dynamo", "dynamo-documented.txt") == Signals(
-        read_at=7.0, running=3, waiting=7, waiting_uncached_tokens=1500, block_size=16
+        read_at=7.0, running=3, waiting=7, waiting_uncached_tokens=1500, block_size=16, generated_tokens=777
     )
 
 

@@ -75,3 +75,13 @@ async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
 
     async with scripted(refuses) as server:
         assert await probed(server.url) == Probed(Outcome.NO_WAY, "/v1/embeddings answers 401")
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(529, Outcome.BUSY), (424, Outcome.FAILED), (422, Outcome.NO_WAY)])
+async def test_each_engines_own_statuses_are_understood(status: int, outcome: Outcome) -> None:
+    async def engine(peer: Peer) -> None:
+        while await peer.request():
+            await peer.send(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status)
+
+    async with scripted(engine) as server:
+        assert (await probed(server.url)).outcome is outcome
