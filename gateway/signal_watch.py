@@ -28,11 +28,15 @@ BUDGET_SHARE: Final = 0.1
 """Of its time one worker lets one engine spend on being read. Engines write their metrics on the loop that serves requests, and
 pages of 300 KB take milliseconds: an engine too busy to answer at once is not asked ten times a second on top."""
 
+LONGEST_PAUSE_S: Final = 2.0
+"""Between readings, however slow the last one was: beyond 0.2 s an engine mostly waits and does not work on the answer, and what
+comes back from a standstill or a restart must not stay unknown for ten seconds."""
+
 
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
     """Seconds between a reading that took `took_s` and the next one: jittered by a quarter (`draw` from 0 to 1), so that
-    gateways do not march in step, and never so short that reading would take more than `BUDGET_SHARE` of the time."""
-    return max(every_s * (0.75 + 0.5 * draw), took_s * (1 / BUDGET_SHARE - 1))
+    gateways do not march in step, and never so short that reading would take more than `BUDGET_SHARE` of the time, up to `LONGEST_PAUSE_S`."""
+    return max(every_s * (0.75 + 0.5 * draw), min(took_s * (1 / BUDGET_SHARE - 1), LONGEST_PAUSE_S))
 
 
 class SignalWatch:

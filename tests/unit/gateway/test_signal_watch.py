@@ -8,7 +8,7 @@ from backends.health import Health
 from backends.ports import Polled
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.signal_watch import BUDGET_SHARE, SignalWatch, pause_s
+from gateway.signal_watch import BUDGET_SHARE, LONGEST_PAUSE_S, SignalWatch, pause_s
 from routing.load import Load
 
 
@@ -83,16 +83,16 @@ async def test_counters_that_move_are_a_sign_of_progress_and_counters_that_stand
 
 
 def test_a_slow_engine_is_read_less_often() -> None:
-    for took_s in (0.05, 0.2, 1.0):
+    for took_s in (0.02, 0.05, 0.2):
         for draw in (0.0, 1.0):
             assert took_s / (took_s + pause_s(0.1, took_s, draw)) <= BUDGET_SHARE + 1e-9
     assert [pause_s(0.1, 0.002, draw) for draw in (0.0, 0.5, 1.0)] == pytest.approx([0.075, 0.1, 0.125])
 
 
-async def test_a_reading_that_fails_slowly_counts_against_the_budget_too() -> None:
+async def test_an_engine_that_stood_still_is_looked_at_soon_again() -> None:
     _, watch, engine = watched()
     engine.takes_s, engine.next = 1.0, FetchError("no answer within 1 s")
-    assert await watch.read_once("a") == pytest.approx(9.0)
+    assert await watch.read_once("a") == LONGEST_PAUSE_S
 
 
 @pytest.mark.req("ROUTERS-5")
