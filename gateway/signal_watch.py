@@ -34,8 +34,11 @@ comes back from a standstill or a restart must not stay unknown for ten seconds.
 
 
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
-    """Seconds between a reading that took `took_s` and the next one: jittered by a quarter (`draw` from 0 to 1), so that
-    gateways do not march in step, and never so short that reading would take more than `BUDGET_SHARE` of the time, up to `LONGEST_PAUSE_S`."""
+    """Seconds between a reading that took `took_s` and the next one.
+
+    Jittered by a quarter (`draw` from 0 to 1), so that gateways do not march in step, and never so short that reading would
+    take more than `BUDGET_SHARE` of the time, up to `LONGEST_PAUSE_S`.
+    """
     return max(every_s * (0.75 + 0.5 * draw), min(took_s * (1 / BUDGET_SHARE - 1), LONGEST_PAUSE_S))
 
 
