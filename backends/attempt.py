@@ -39,6 +39,7 @@ ELSEWHERE: Final = frozenset(
         Kind.ENGINE_ABORTED,
         Kind.WRONG_MODEL,
         Kind.BACKEND_LOST,
+        Kind.MODEL_NOT_SERVED,
         Kind.BROKEN_STREAM,
     }
 )

@@ -96,6 +96,8 @@ class Polled(msgspec.Struct, frozen=True):
     reason: str
     """Why the backend is not up, in words for an operator; empty when it is."""
     names: frozenset[str] = frozenset()
-    """The models it lists."""
+    """The models it lists, by which replies to requests for the pool's model may call themselves."""
     silent: bool = False
     """Whether all that is wrong is that no answer came in time, as from an engine that is busy."""
+    loras: frozenset[str] | None = None
+    """The adapters it lists; None when it has not answered with a list."""

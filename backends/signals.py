@@ -47,7 +47,7 @@ class Signals(msgspec.Struct, frozen=True):
     started_unix: float | None = None
     """When its process started; another value means that its cache is empty."""
     loras: tuple[str, ...] | None = None
-    """Adapters in use or loaded, by the engine's name."""
+    """Adapters that have requests, running or waiting, by the engine's name; what is loaded stands in its model list."""
     missing: tuple[str, ...] = ()
     """Required signals that the reading lacks."""
 

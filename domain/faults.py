@@ -63,6 +63,8 @@ class Kind(Enum):
     ENGINE_ABORTED = "engine_aborted"
     WRONG_MODEL = "wrong_model"
     BACKEND_LOST = "backend_lost"
+    MODEL_NOT_SERVED = "model_not_served"
+    LORA_UNAVAILABLE = "lora_unavailable"
 
 
 SOURCE: Final[dict[Kind, Source]] = (
@@ -82,6 +84,8 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.ENGINE_ABORTED,
             Kind.WRONG_MODEL,
             Kind.BACKEND_LOST,
+            Kind.MODEL_NOT_SERVED,
+            Kind.LORA_UNAVAILABLE,
         ),
         Source.ENGINE,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from backends.dialects import DIALECTS
 from gateway.addresses import clash, split_address, sqlite_file
 from policies.located_yaml import Located
 from policies.problems import Path_, Problem
@@ -49,6 +50,13 @@ class Written:
         """How many values the list at `path` has; 0 when it is none."""
         value = self.value(*path)
         return len(value) if isinstance(value, list) else 0
+
+    def lora_names(self) -> dict[str, tuple[str, ...]]:
+        """The adapters of each pool, by the pool's name; what has no name that could be told is left out."""
+        return {
+            self.text("pools", i, "name"): tuple(self.text("pools", i, "loras", j, "name") for j in range(self.count("pools", i, "loras")))
+            for i in range(self.count("pools"))
+        }
 
     def pool_names(self) -> tuple[str, ...] | None:
         """The pools there are, or None when one of them has no name that could be told."""
@@ -115,12 +123,26 @@ def _fleet(written: Written) -> Iterator[Problem]:
         if name and name in names:
             yield located.problem(("pools", i, "name"), f"{name!r} is the name of {names[name]} already", "give each pool its own")
         names.setdefault(name, f"pools[{i}]")
+        yield from _loras(written, i)
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:
                 at: Path_ = ("pools", i, "backends", j, "id")
                 yield located.problem(at, f"{backend!r} is the id of {ids[backend]} already", "ids are unique in the whole fleet")
             ids.setdefault(backend, f"pools[{i}].backends[{j}]")
+
+
+def _loras(written: Written, pool: int) -> Iterator[Problem]:
+    dialect = DIALECTS.get(written.text("pools", pool, "dialect"))
+    if dialect is not None and dialect.lora_model is None and written.count("pools", pool, "loras"):
+        what = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
+        yield written.located.problem(("pools", pool, "loras"), what, "remove them, or see docs/engines.md for what can")
+    names: dict[str, int] = {}
+    for i in range(written.count("pools", pool, "loras")):
+        at: Path_ = ("pools", pool, "loras", i, "name")
+        name = written.text(*at)
+        if name and names.setdefault(name, i) != i:
+            yield written.located.problem(at, f"{name!r} is the name of loras[{names[name]}] already", "a name has one digest; keep one")
 
 
 def _policies(written: Written, folder: Path) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from backends.attempt import RetryBudget
 from backends.dialects import Dialect
 from backends.health import Health
+from backends.lora_loader import LoraLoader
 from backends.ports import Upstream
 from backends.readings import PrefillRate
 from backends.signals import Signals
@@ -115,6 +116,7 @@ class Deps:
     budget: RetryBudget
     ledger: Ledger
     upstreams: Mapping[str, Upstream]
+    loras: LoraLoader
     dialects: Mapping[str, Dialect]
     patience: Patience
     watch: Watch
@@ -124,5 +126,5 @@ class Deps:
     started_unix: int
     """When this worker started, seconds since the epoch; the `created` of the models it lists."""
     cors_origins: frozenset[str] = frozenset()
-    salts: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Cache salts by (tenant, pool); at most tenants times pools."""
+    salts: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Cache salts by tenant, pool and, where there is one, the adapter's digest; at most tenants times models of the configuration."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
+from backends.lora_loader import LoraLoader
 from backends.ports import Polled, Upstream
 from domain.clock import Clock, Rng
 from gateway.deps import Live
@@ -16,9 +17,17 @@ class FleetWatch:
     """Polls every backend every `every_s` seconds, jittered so that gateways do not march in step."""
 
     def __init__(
-        self, live: Live, polls: dict[tuple[str, str], Poll], every_s: float, clock: Clock, rng: Rng, ways: Iterable[Upstream] = ()
+        self,
+        live: Live,
+        polls: dict[tuple[str, str], Poll],
+        every_s: float,
+        clock: Clock,
+        rng: Rng,
+        ways: Iterable[Upstream] = (),
+        loras: LoraLoader | None = None,
     ) -> None:
         self._live = live
+        self._loras = loras
         self._polls = polls
         self._every_s = every_s
         self._clock = clock
@@ -45,7 +54,11 @@ class FleetWatch:
 
     async def _poll(self, key: tuple[str, str]) -> None:
         pool, backend_id = key
+        shelf = self._loras.shelf(pool, backend_id) if self._loras is not None and pool in self._loras.stands else None
+        changes = shelf.changes if shelf is not None else 0
         polled = await self._polls[key]()
+        if shelf is not None and polled.loras is not None:
+            shelf.reported(polled.loras, changes)
         if polled.names:
             self._live.names[backend_id] = polled.names
         health, now = self._live.health[backend_id], self._clock()

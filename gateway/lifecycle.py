@@ -25,7 +25,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
         ask, rule = await interpret(endpoint, exchange, caller, story, deps)  # 400, 404, 408, 413, 415
         hold = await admit(caller, ask, story, deps)
         pool, route = choose(ask, rule, story, deps)  # 503
-        await forward(ask, pool, route, exchange, story, deps)  # 502, 503, 504; failing over before the first byte only
+        await forward(ask, rule, pool, route, exchange, story, deps)  # 502, 503, 504; failing over before the first byte only
     except Fault as fault:
         refuse(fault, exchange, story, deps)
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs

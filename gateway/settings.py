@@ -30,6 +30,8 @@ class Reading(msgspec.Struct, frozen=True):
     pools: tuple[str, ...] | None = None
     """Names of the pools, also of those that have problems; None when they cannot be told."""
     policies_dir: Path | None = None
+    loras: Mapping[str, tuple[str, ...]] = {}
+    """Names of the adapters by pool."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -65,6 +67,7 @@ def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Readi
         problems=tuple(problems),
         pools=written.pool_names(),
         policies_dir=folder / policies if isinstance(policies, str) else None,
+        loras=written.lora_names(),
     )
 
 

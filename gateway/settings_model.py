@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 
 from domain.strict import Strict
 from gateway.addresses import checked_engine_url, checked_host_header, checked_origin, split_address, sqlite_file
+from gateway.settings_lora import LoraSettings
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -180,6 +181,10 @@ class PoolSettings(Strict):
     api_key: SecretReference | None = Field(
         default=None, description="The key the engines ask for, if they do: {file: path} or {env: NAME}."
     )
+    loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may give to tenants.")
+    max_loras: int = Field(
+        default=1, ge=1, le=1000, description="Adapters each engine holds at once, those it was started with included; see docs/lora.md."
+    )
     backends: list[BackendSettings] = Field(min_length=1, max_length=1000, description="The engines.")
 
 
@@ -205,6 +210,7 @@ class EngineSettings(Strict):
         le=65_535,
         description="Open connections to one backend, per worker; more requests than this are refused or go elsewhere.",
     )
+    lora_load_s: Seconds = Field(default=30.0, description="Longest wait for an adapter to be loaded before its request is sent.")
     poll_s: Seconds = Field(default=1.0, description="How often each engine is asked whether it is there.")
     signals_s: Seconds = Field(default=0.1, description="How often each engine is asked for its load; every worker asks.")
 
@@ -248,6 +254,11 @@ class Settings(Strict):
     def policies_dir(self) -> Path:
         """The policy folder."""
         return self._base_dir / self.policies
+
+    @property
+    def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:
+        """What policies may name: the pools, and the adapters of each."""
+        return [pool.name for pool in self.pools], {pool.name: [lora.name for lora in pool.loras] for pool in self.pools}
 
     @property
     def sql_url(self) -> str:

@@ -68,6 +68,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id engines saw; empty when it is `request_id`."""
     detail: str = ""
     """For operators: the cause behind a fault, cleaned of prompts, secrets and control characters."""
+    lora: str = ""
+    """The adapter that was asked for, by its engine-side name."""
+    lora_wait_s: float = 0.0
+    """Waiting for it to be loaded; in `ttft_s`, not in `overhead_s`."""
 
 
 class Story(msgspec.Struct):
@@ -99,6 +103,8 @@ class Story(msgspec.Struct):
     attempts: int = 0
     failed: tuple[str, ...] = ()
     queue_s: float = 0.0
+    lora: str = ""
+    lora_wait_s: float = 0.0
     dispatched_at: float | None = None
     answer_at: float | None = None
     """When the engine's bytes came that the reply begins with: a first event, or the end of a plain reply."""
@@ -170,4 +176,6 @@ class Story(msgspec.Struct):
             self.policy,
             self.own_id if self.own_id != self.request_id else "",
             (fault.detail or "") if fault else "",
+            self.lora,
+            self.lora_wait_s,
         )

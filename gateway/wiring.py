@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -18,9 +18,12 @@ from backends.dialects import DIALECTS
 from backends.discovery.poll import poll
 from backends.discovery.probe import Prober
 from backends.fetch import FetchError, fetch
+from backends.lora_loader import LoadDone, LoraLoader, Stand
+from backends.loras import Adapter
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock
+from gateway.adapters import adapters_in_use
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.fleet_watch import FleetWatch, Poll
 from gateway.health_watch import HealthWatch
@@ -73,11 +76,14 @@ def deps_for(
     *,
     observe: Callable[[Record], None],
     log_defect: Callable[[BaseException, str], None],
+    observe_load: Callable[[LoadDone], None] = lambda _: None,
 ) -> Deps:
     """Everything a worker's requests touch. Must be called inside the worker's running loop."""
     loop = asyncio.get_running_loop()
+    live = Live(keys, policies, fleet_of(settings))
+    upstreams = {b.id: _upstream(settings, pool, b.url, loop) for pool in settings.pools for b in pool.backends}
     return Deps(
-        live=Live(keys, policies, fleet_of(settings)),
+        live=live,
         clock=time.monotonic,
         wall=time.time,
         rng=random.Random(secrets.randbits(64)),
@@ -86,7 +92,8 @@ def deps_for(
         load=Load(b.id for pool in settings.pools for b in pool.backends),
         budget=RetryBudget(),
         ledger=MemoryLedger(),
-        upstreams={b.id: _upstream(settings, pool, b.url, loop) for pool in settings.pools for b in pool.backends},
+        upstreams=upstreams,
+        loras=_lora_loader(settings, live, upstreams, observe_load),
         dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
         patience=_patience(settings),
         watch=Watch(),
@@ -97,6 +104,18 @@ def deps_for(
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
     )
+
+
+def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstream], observe_load: Callable[[LoadDone], None]) -> LoraLoader:
+    stands = {
+        pool.name: Stand(
+            {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}, pool.max_loras, DIALECTS[pool.dialect]
+        )
+        for pool in settings.pools
+        if pool.loras
+    }
+    busy = partial(adapters_in_use, live, time.monotonic)
+    return LoraLoader(stands, upstreams, busy, time.monotonic, settings.engines.lora_load_s, observe_load)
 
 
 POLL_CONNECTIONS: Final = 2
@@ -112,7 +131,7 @@ def fleet_watch_for(settings: Settings, deps: Deps) -> FleetWatch:
             way = RelayUpstream(_target(settings, pool, backend.url, POLL_CONNECTIONS), deps.clock, deps.loop)
             ways.append(way)
             polls[pool.name, backend.id] = partial(poll, way, DIALECTS[pool.dialect], pool.model)
-    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.clock, deps.rng, ways)
+    return FleetWatch(deps.live, polls, settings.engines.poll_s, deps.clock, deps.rng, ways, deps.loras)
 
 
 def health_watch_for(settings: Settings, deps: Deps) -> HealthWatch:

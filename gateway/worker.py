@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
+from backends.lora_loader import LoadDone
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps
 from gateway.http.data_port import DataPort
@@ -112,10 +113,10 @@ class _Worker:
         stack.push_async_callback(key_watch.close)
         keys = await key_watch.load()
         self._waiting_for.remove("keys")
-        policies = load_policies(settings.policies_dir, [pool.name for pool in settings.pools])
+        policies = load_policies(settings.policies_dir, *settings.policy_targets)
         self._waiting_for.remove("policies")
         self._metrics.know(_model_names(policies))
-        deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect)
+        deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect, observe_load=self._observe_load)
         self._deps = deps
         health_watch = health_watch_for(settings, deps)
         stack.push_async_callback(health_watch.close)
@@ -185,6 +186,11 @@ class _Worker:
         if self._access_log is not None:
             self._access_log.write(record)
 
+    def _observe_load(self, done: LoadDone) -> None:
+        self._metrics.observe_load(done)
+        tell = log.warning if done.why else log.info
+        tell(f"adapter {done.act}", backend=done.backend, lora=done.served, took_s=round(done.took_s, 3), reason=done.why)
+
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
         deps, door = self._deps, self._door
         metrics = None
@@ -222,6 +228,7 @@ class _Worker:
             sent,
             ended,
             prefill_tokens_per_s=None if prefill is None else prefill.tokens_per_s,
+            loras=deps.loras.resident(backend.id),
         )
 
 

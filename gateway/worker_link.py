@@ -40,7 +40,7 @@ _ALL_LINE: Final = b"all\n"
 
 
 class BackendState(msgspec.Struct, frozen=True):
-    """One backend as one worker sees it. `why` says what keeps it from being used, empty when `up`."""
+    """One backend as one worker sees it. `why` says what keeps it from being used, empty when `up`; `loras` are its adapters."""
 
     pool: str
     backend: str
@@ -61,6 +61,7 @@ class BackendState(msgspec.Struct, frozen=True):
     """The same of its queue."""
     prefill_tokens_per_s: float | None = None
     """How fast it prefills, measured between readings."""
+    loras: tuple[str, ...] = ()
 
     def estimated(self) -> "BackendState":
         """With `running_now` and `waiting_now` worked out from the rest."""
@@ -291,6 +292,7 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         one.sent_since + other.sent_since,
         one.ended_since + other.ended_since,
         prefill_tokens_per_s=fresher.prefill_tokens_per_s,
+        loras=tuple(sorted({*one.loras, *other.loras})),
     )
 
 

@@ -19,6 +19,8 @@ class ModelRule(msgspec.Struct, frozen=True):
 
     name: str
     pool: str
+    lora: str = ""
+    """The adapter of the pool that answers; empty for the model as it is. No adapter can be reached but through a rule."""
 
 
 class TenantPolicy(msgspec.Struct, frozen=True):
@@ -69,14 +71,14 @@ def compiled(documents: Iterable[PolicyDocument]) -> PolicySet:
 
 
 def _digest(ordered: list[PolicyDocument]) -> str:
-    content = [document.model_dump() | {"models": sorted((m.name, m.pool) for m in document.models)} for document in ordered]
+    content = [document.model_dump() | {"models": sorted((m.name, m.pool, m.lora or "") for m in document.models)} for document in ordered]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS]
 
 
 def _policy(document: PolicyDocument) -> TenantPolicy:
     return TenantPolicy(
         tenant=document.tenant,
-        models=MappingProxyType({entry.name: ModelRule(entry.name, entry.pool) for entry in document.models}),
+        models=MappingProxyType({entry.name: ModelRule(entry.name, entry.pool, entry.lora or "") for entry in document.models}),
         routing=document.routing,
         expose_headers=document.expose_headers,
         max_output_tokens=document.max_output_tokens,

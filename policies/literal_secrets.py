@@ -52,7 +52,9 @@ _RUN: Final = re.compile(rf"[A-Za-z0-9+/=_-]{{{MIN_RUN_CHARS},}}")
 _HEX: Final = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
 _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 
-NAMES: Final = frozenset({"name", "id", "model", "pool", "tenant", "revision", "file", "certificate", "private_key", "policies", "sql"})
+NAMES: Final = frozenset(
+    {"name", "id", "model", "pool", "lora", "tenant", "revision", "digest", "path", "file", "certificate", "private_key", "policies", "sql"}
+)
 """Keys whose values may look random, since they are names, commits, digests and paths; only the first test applies to them.
 A password in `sql` is looked for where URLs are read."""
 

@@ -1,7 +1,7 @@
 """Reads the policy folder: every `*.yaml` in it, every mistake at once, each with file, line and key."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,15 +18,16 @@ MAX_FILES: Final = 10_000
 """Tenants with a policy of their own. All of them are read at every start, so a folder with more is a mistake or needs a store."""
 
 MAX_NAMED: Final = 10
-"""Pools named in a hint."""
+"""Pools or adapters named in a hint."""
 
 
-def load_policies(folder: Path, pools: Collection[str] | None) -> PolicySet:
+def load_policies(folder: Path, pools: Collection[str] | None, loras: Mapping[str, Collection[str]] | None = None) -> PolicySet:
     """The policies of a folder (its own files, no subfolders).
 
     Args:
         folder: with one `*.yaml` per tenant; names beginning with a dot are left out, as editors write them.
         pools: the pools there are; None where that is not known, so that only the policies themselves are checked.
+        loras: the adapters there are, by pool; pools without any may be left out.
 
     Raises:
         ConfigError: with every problem of every file: unknown keys, dangling pools, names given twice, no file at all.
@@ -53,7 +54,7 @@ def load_policies(folder: Path, pools: Collection[str] | None) -> PolicySet:
             continue
         located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
         document, found = checked(PolicyDocument, located)
-        problems += [*found, *_doubled_tenant(located, tenants), *_model_problems(located, pools)]
+        problems += [*found, *_doubled_tenant(located, tenants), *_model_problems(located, pools, loras or {})]
         if document is not None:
             documents.append(document)
     if problems:
@@ -71,8 +72,8 @@ def _doubled_tenant(located: Located, tenants: dict[str, str]) -> list[Problem]:
     return [located.problem(("tenant",), f"{tenant!r} has a policy already", f"keep this one or {first}")]
 
 
-def _model_problems(located: Located, pools: Collection[str] | None) -> list[Problem]:
-    """Names given twice and pools that do not exist; looks at what was written, so that other mistakes hide none of these."""
+def _model_problems(located: Located, pools: Collection[str] | None, loras: Mapping[str, Collection[str]]) -> list[Problem]:
+    """Names given twice, and pools and adapters that do not exist; looks at what was written, so that other mistakes hide none of these."""
     problems = []
     names: set[str] = set()
     entries = located.value("models")
@@ -84,11 +85,17 @@ def _model_problems(located: Located, pools: Collection[str] | None) -> list[Pro
             names.add(name)
         if isinstance(pool, str) and pools is not None and pool not in pools:
             problems.append(located.problem(("models", i, "pool"), f"there is no pool {pool!r}", _meant(pool, pools)))
+        lora, known = located.value("models", i, "lora"), loras.get(pool, ()) if isinstance(pool, str) else ()
+        if isinstance(lora, str) and pools is not None and pool in pools and lora not in known:
+            hint = _meant(lora, known, "write it under loras of that pool")
+            problems.append(located.problem(("models", i, "lora"), f"the pool {pool!r} has no adapter {lora!r}", hint))
     return problems
 
 
-def _meant(pool: str, pools: Collection[str]) -> str:
-    near = difflib.get_close_matches(pool, pools, n=1)
+def _meant(name: str, known: Collection[str], otherwise: str = "there are: none") -> str:
+    near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"there are: {', '.join(sorted(pools)[:MAX_NAMED]) or 'none'}{', …' if len(pools) > MAX_NAMED else ''}"
+    if not known:
+        return otherwise
+    return f"there are: {', '.join(sorted(known)[:MAX_NAMED])}{', …' if len(known) > MAX_NAMED else ''}"

@@ -16,12 +16,15 @@ TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z0-9]([a-z0-9-]{
 ModelName = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
 PoolName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
+LoraName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
 
 class ModelEntry(Strict):
     """One model a tenant may use."""
 
     name: ModelName = Field(description="The name callers use: 1 to 256 printable ASCII characters without spaces.")
     pool: PoolName = Field(description="The pool of `tidegate.yaml` that serves it.")
+    lora: LoraName | None = Field(default=None, description="The adapter of that pool to answer with; null for the model as it is.")
 
 
 class PolicyDocument(Strict):

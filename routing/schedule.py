@@ -20,6 +20,8 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     policy: str
     ranked: Ranked
     excluded: tuple[Backend, ...]
+    extra: tuple[str, ...] = ()
+    """Names of terms that follow the policy's own."""
 
     @property
     def backends(self) -> list[Backend]:
@@ -28,7 +30,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     def explanation(self) -> Explanation:
         """The decision with every term, made only when somebody asks: most requests are never explained."""
-        names = TERMS[self.policy]
+        names = TERMS[self.policy] + self.extra
         return Explanation(
             policy=self.policy,
             candidates=(

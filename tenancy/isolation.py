@@ -14,7 +14,7 @@ would hit its blocks; no adapter may be named with this prefix."""
 
 
 def cache_salt(secret: bytes, *fields: str) -> str:
-    """HMAC-SHA256 over the length-prefixed fields (tenant, model, revision, ...), as 32 hex digits behind `PREFIX`.
+    """HMAC-SHA256 over the length-prefixed fields (tenant, model, revision, adapter), as 32 hex digits behind `PREFIX`.
 
     Length prefixes keep ("org_1", "2345") and ("org_12345", "") apart. vLLM accepts up to 128 characters without `@ / \\ NUL`.
     """

@@ -9,7 +9,7 @@ from backends.dialects import dynamo, llamacpp, openai, sglang, tgi, triton, trt
 from backends.dialects.dialect import Dialect
 from backends.dialects.fields import fit
 
-__all__ = ["DIALECTS", "Dialect", "body_for", "fit"]
+__all__ = ["DIALECTS", "Dialect", "body_for", "fit", "model_asked"]
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     "vllm": vllm.DIALECT,
@@ -21,6 +21,14 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "llamacpp": llamacpp.DIALECT,
     "openai": openai.DIALECT,
 }
+
+
+def model_asked(dialect: Dialect, served_model: str, lora: str) -> str:
+    """What a request names as its model to be answered by the model, or by an adapter (its engine-side name) on top of it."""
+    if not lora:
+        return served_model
+    assert dialect.lora_model is not None  # adapters of other dialects do not load from settings
+    return dialect.lora_model.format(base=served_model, adapter=lora)
 
 
 def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: str | None) -> bytes:

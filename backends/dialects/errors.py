@@ -84,9 +84,11 @@ def fault_from_reply(
         return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
     if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
         return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
-    if status in (400, 413, 422) and not _UNKNOWN_MODEL.match(said.text):
+    if status in (400, 404) and _UNKNOWN_MODEL.match(said.text):
+        return Fault(Kind.MODEL_NOT_SERVED, "The engine serving this request failed.", detail=detail)
+    if status in (400, 413, 422):
         return _refused(said, detail, served)
-    # 401, 403, an unknown model: how we are set up towards our own engines, and nothing the caller can mend
+    # 401, 403, other 404: how we are set up towards our own engines, and nothing the caller can mend
     retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
@@ -222,8 +224,11 @@ BUSY_STATUSES: Final = (429, 503, 529)
 GENERATION_FAILED: Final = 424
 """TGI's: the model failed behind its router; nothing was wrong with the request."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
-_UNKNOWN_MODEL: Final = re.compile(r"Unknown (?:model|LoRA)\b")
-"""Triton's 400. The model's name is ours, so the caller has done nothing wrong."""
+_UNKNOWN_MODEL: Final = re.compile(
+    r"The model `.{1,300}` does not exist|The following requested LoRA adapters are not loaded|Unknown (?:model|LoRA)\b"
+)
+"""vLLM's words; SGLang's, which takes any other name for its model; Triton's 400. The model's name is ours, so the caller has
+done nothing wrong."""
 _NO_ROUTE: Final = re.compile(r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model")
 
 _LIMITS: Final = (

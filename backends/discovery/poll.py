@@ -2,27 +2,15 @@
 
 from typing import Final
 
-import msgspec
-
 from backends.dialects import Dialect
 from backends.fetch import FetchError, FetchTimeout, fetch
+from backends.model_list import read_model_list
 from backends.ports import Polled, Upstream
 
 POLL_TIMEOUT_S: Final = 2.0
 """A healthy engine answers its model list within milliseconds; a busy one may take a second while it prefills."""
 
 MAX_LIST_BYTES: Final = 1024 * 1024
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-_decode_models = msgspec.json.Decoder(_Models).decode
 
 
 async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
@@ -35,10 +23,10 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
         if reply.status != 200:
             return Polled(f"{path} answers {reply.status}")
     try:
-        listed = [m.id for m in _decode_models(reply.body).data]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        listed = read_model_list(reply.body)
+    except ValueError:
         return Polled(f"{dialect.models_path} does not answer with a model list")
-    names = frozenset(listed)
-    if model not in names:
-        return Polled(f"serves {', '.join(listed[:5]) or 'no model'}, not {model}", names)
-    return Polled("", names)
+    known = (*listed.models, *listed.loras)
+    reason = "" if model in known else f"serves {', '.join(known[:5]) or 'no model'}, not {model}"
+    # a pool's model may be an adapter its engines were started with; other adapters answer to their own requests only
+    return Polled(reason, frozenset(listed.models) | ({model} & set(known)), loras=frozenset(listed.loras))

@@ -25,6 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, default=131_072)
     parser.add_argument("--max-queued", type=int, help="requests beyond which it answers 503")
+    parser.add_argument("--max-loras", type=int, default=0, help="adapters it can hold; 0 for an engine without")
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME", help="adapter it has from the start; repeat for more")
+    parser.add_argument("--lora-load-s", type=float, default=0.0, help="seconds that loading an adapter takes")
     parser.add_argument("--api-key", help="key it wants on inference routes")
     parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
     parser.add_argument("--instant", action="store_true", help="answer at once, for measuring what stands in front")
@@ -47,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
             max_num_seqs=given.max_num_seqs,
             max_model_len=given.max_model_len,
             max_queued=given.max_queued,
+            max_loras=given.max_loras,
+            loras=tuple(given.lora),
+            lora_load_s=given.lora_load_s,
             api_key=given.api_key,
             instant=given.instant,
             event_rate=given.event_rate,

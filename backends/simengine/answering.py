@@ -8,6 +8,7 @@ import msgspec
 from backends.simengine import shapes
 from backends.simengine.batching import Batcher, Sequence
 from backends.simengine.connection import SimConnection
+from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.streams import Later, StreamOut
 from backends.simengine.text import natural_length, tokens_of, words
@@ -23,7 +24,7 @@ class Refusal(Exception):
         self.param = param
 
 
-def read_request(settings: SimSettings, kind: str, body: bytes) -> dict[str, Any]:
+def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) -> dict[str, Any]:
     """The request as a dictionary, with the checks engines make. Raises Refusal in the dialect's words."""
     try:
         request = msgspec.json.decode(body)
@@ -35,7 +36,10 @@ def read_request(settings: SimSettings, kind: str, body: bytes) -> dict[str, Any
     if not isinstance(request, dict) or needed not in request:
         raise Refusal(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
     model = request.get("model", settings.models[0])
-    if model not in settings.models and settings.dialect == "vllm":
+    adapter = str(model).partition(":")[2]
+    if settings.dialect == "sglang" and settings.max_loras and adapter and adapter not in loras.loaded:
+        raise Refusal(400, f"The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: {[*loras.loaded]}.")
+    if model not in settings.models and model not in loras.loaded and settings.dialect == "vllm":
         aliases = ", ".join(settings.models)
         raise Refusal(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
     temperature = request.get("temperature")
@@ -90,6 +94,8 @@ class Answer:
         fault = connection.fault.name if connection.fault else ""
         self._fault = fault
         self._head = msgspec.structs.replace(head, model="another-model") if fault == "wrong_model" else head
+        self.model = head.model
+        """What was asked for."""
         self._stream = bool(request.get("stream"))
         self._wants_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self._out = StreamOut(connection, later)

@@ -1,5 +1,6 @@
 """The simulated engine's other routes: health, models, metrics, tokens, load, and the remote control of its faults."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def control(engine: "SimEngine", connection: SimConnection) -> None:
     """Answer everything that is not inference."""
     method, path, settings = connection.method, connection.path, engine.settings
+    if engine.loras.order(connection):
+        return
     if path in ("/health", "/ping", "/health_generate"):
         connection.reply(200, b"")
     elif path == "/version":
@@ -28,6 +31,7 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
         body = shapes.metrics(
             settings.dialect, settings.models[0], values, settings.block_size, engine.batcher.kv.blocks, engine.started_unix
         )
+        body += _lora_metrics(engine)
         connection.reply(200, body, "text/plain; version=0.0.4; charset=utf-8")
     elif path == "/load" and settings.dialect == "vllm":
         connection.reply(200, shapes.encode({"server_load": engine.in_flight}))
@@ -58,6 +62,7 @@ def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:
         }
         for m in settings.models
     ]
+    cards += engine.loras.cards()
     if path == "/v1/models":
         connection.reply(200, shapes.encode({"object": "list", "data": cards}))
         return
@@ -89,6 +94,16 @@ def _faults(engine: "SimEngine", connection: SimConnection) -> None:
         connection.reply(400, shapes.encode({"detail": str(error)}))
         return
     connection.reply(200, b"{}")
+
+
+def _lora_metrics(engine: "SimEngine") -> bytes:
+    """vLLM's series: names in labels, the time as the value."""
+    settings = engine.settings
+    if not settings.max_loras or settings.dialect != "vllm":
+        return b""
+    running = ",".join(sorted(engine.models_in_use & engine.loras.loaded.keys()))
+    labels = f'max_lora="{settings.max_loras}",running_lora_adapters="{running}",waiting_lora_adapters=""'
+    return f"vllm:lora_requests_info{{{labels}}} {time.time()}\n".encode()
 
 
 def _values(engine: "SimEngine") -> dict[str, float]:

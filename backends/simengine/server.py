@@ -20,6 +20,7 @@ from backends.simengine.connection import SimConnection
 from backends.simengine.control import control
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
+from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.text import embedding, tokens_of
 
@@ -58,6 +59,7 @@ class SimEngine:
         self._answers: dict[int, Answer] = {}
         self._owner: dict[int, Answer] = {}
         self._stepping = False
+        self.loras = Loras(settings)
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
         )
@@ -71,6 +73,11 @@ class SimEngine:
     def in_flight(self) -> int:
         """Requests being answered."""
         return len(self._answers)
+
+    @property
+    def models_in_use(self) -> set[str]:
+        """What requests under way asked for."""
+        return {answer.model for answer in self._answers.values()}
 
     @property
     def counters(self) -> Counters:
@@ -186,7 +193,7 @@ class SimEngine:
 
     def _start(self, connection: SimConnection, kind: str) -> None:
         settings = self.settings
-        request = read_request(settings, kind, connection.body)
+        request = read_request(settings, self.loras, kind, connection.body)
         waiting = len(self.batcher.waiting) + len(self.batcher.running)
         if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):
             message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."

@@ -31,6 +31,12 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 131_072
     max_queued: int | None = None
     """Requests waiting or running beyond which it answers 503; None for no limit."""
+    max_loras: int = 0
+    """Adapters it holds at once; without any, the routes to load them do not exist."""
+    loras: tuple[str, ...] = ()
+    """Adapters it is started with."""
+    lora_load_s: float = 0.0
+    """How long a load takes, before `speed`."""
     api_key: str | None = None
     instant: bool = False
     """Answer at once with a fixed text: for measuring what stands in front."""
@@ -51,6 +57,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"preset {self.preset!r}: one of {', '.join(PRESETS)}")
         if not self.models or self.speed <= 0 or self.block_size < 1 or self.max_num_seqs < 1:
             raise ValueError("models, speed, block_size and max_num_seqs must be positive")
+        if len(self.loras) > self.max_loras or self.lora_load_s < 0:
+            raise ValueError("max_loras must have room for loras, and lora_load_s must not be negative")
 
     @property
     def timing(self) -> Timing:

@@ -8,6 +8,7 @@ from gateway.cli.backends import backend_app
 from gateway.cli.check import check, export_schema
 from gateway.cli.demo import demo
 from gateway.cli.keys import keys_app, tenant_app
+from gateway.cli.loras import lora_app
 from gateway.cli.serve import serve, version
 from gateway.cli.simengine import simengine
 
@@ -31,6 +32,7 @@ app.command("export-schema")(export_schema)
 app.command()(version)
 app.add_typer(backend_app, name="backend")
 app.add_typer(keys_app, name="key")
+app.add_typer(lora_app, name="lora")
 app.add_typer(tenant_app, name="tenant")
 
 

@@ -34,12 +34,8 @@ def list_backends(
     if as_json:
         typer.echo(body.decode())
         return
-    try:
-        listing = msgspec.json.decode(body, type=_Listing)
-    except msgspec.DecodeError:
-        _fail(f"{admin} does not answer like the admin port of a gateway of this version")
     table = Table("backend", "pool", "state", "in flight", "running", "waiting", "kv", "age", "why")
-    for seen in listing.backends:
+    for seen in _listing(admin, body):
         signals = seen.signals
         table.add_row(
             seen.backend,
@@ -53,6 +49,18 @@ def list_backends(
             seen.why or (f"does not report {', '.join(signals.missing)}" if signals and signals.missing else ""),
         )
     out.print(table)
+
+
+def fleet_of(admin: str) -> list[BackendState]:
+    """The fleet as the gateway behind the admin port sees it; ends the command with a sentence when it cannot be had."""
+    return _listing(admin, _get(admin, "/backends"))
+
+
+def _listing(admin: str, body: bytes) -> list[BackendState]:
+    try:
+        return msgspec.json.decode(body, type=_Listing).backends
+    except msgspec.DecodeError:
+        _fail(f"{admin} does not answer like the admin port of a gateway of this version")
 
 
 def _shown(number: int | None) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gateway.secrets import SecretError, read_reference
 from gateway.settings import ConfigError, SecretReference, Settings, read_settings
-from policies.compile import PolicySet
+from policies.compile import ModelRule, PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
 from policies.load import load_policies
 from policies.problems import Problem, listing
@@ -32,7 +32,7 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
     policies: PolicySet | None = None
     if reading.policies_dir is not None and (reading.settings is not None or reading.policies_dir.is_dir()):
         try:
-            policies = load_policies(reading.policies_dir, reading.pools)
+            policies = load_policies(reading.policies_dir, reading.pools, reading.loras)
         except ConfigError as error:
             problems += error.problems
     if problems or reading.settings is None or policies is None:
@@ -65,14 +65,19 @@ def _summarise(settings: Settings, policies: PolicySet) -> None:
         count = len(pool.backends)
         lines.append(f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}, {count} backend{'s' * (count > 1)}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
+        lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}" for lora in pool.loras]
     for policy in policies.policies():
         who = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
-        models = ", ".join(f"{rule.name} -> {rule.pool}" for _, rule in sorted(policy.models.items()))
+        models = ", ".join(_meaning(rule) for _, rule in sorted(policy.models.items()))
         lines.append(f"{who}: {models or 'no model'}")
     if policies.for_tenant(EVERYONE) is None:
         lines.append("every other tenant: no policy, so no model")
     for line in [*lines, f"ok, policies {policies.digest}"]:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _meaning(rule: ModelRule) -> str:
+    return f"{rule.name} -> {rule.pool}" + (f" with {rule.lora}" if rule.lora else "")
 
 
 def _missing_secrets(settings: Settings) -> list[str]:

@@ -25,7 +25,7 @@ def serve(
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts workers one by one."""
     try:
         settings = load_settings(config, os.environ)
-        load_policies(settings.policies_dir, [pool.name for pool in settings.pools])
+        load_policies(settings.policies_dir, *settings.policy_targets)
     except ConfigError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -61,6 +61,8 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
     Kind.WRONG_MODEL: Row(502, _SERVER, "upstream_error"),
     Kind.BACKEND_LOST: Row(504, _SERVER, "upstream_timeout"),
+    Kind.MODEL_NOT_SERVED: Row(502, _SERVER, "upstream_error"),
+    Kind.LORA_UNAVAILABLE: Row(503, _SERVER, "no_backend"),
 }
 """Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
 

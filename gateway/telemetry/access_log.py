@@ -26,8 +26,8 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Lines not yet taken by the reader; about 2,500, then new ones are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 40
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 13 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 36
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 16 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
@@ -80,6 +80,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     engine_request_id: str = ""
     failed: str = ""
     detail: str = ""
+    lora: str = ""
+    lora_wait_us: int = 0
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(Line) if f.type is str)
@@ -136,6 +138,8 @@ def _flat(record: Record) -> Line:
         record.engine_request_id,
         ",".join(record.failed),
         record.detail,
+        record.lora,
+        int(record.lora_wait_s * 1e6),
     )
 
 

@@ -34,6 +34,7 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Prompt tokens the engine computes per second of prefill, measured between readings.",
         ("pool", "backend"),
     ),
+    "tidegate_backend_lora": ("1 for each adapter on the backend.", ("pool", "backend", "lora")),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
@@ -162,6 +163,8 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     yield _gauge("tidegate_backend_signals_missing", [(labels, float(len(signals.missing))) for labels, signals, _ in read])
     rates = [((b.pool, b.backend), b.prefill_tokens_per_s) for b in fleet if b.prefill_tokens_per_s is not None]
     yield _gauge("tidegate_backend_prefill_tokens_per_second", rates)
+    there = [((b.pool, b.backend, lora), 1.0) for b in fleet for lora in b.loras]
+    yield _gauge("tidegate_backend_lora", there[:MAX_SERIES])
     for name, value in _SIGNAL_GAUGES.items():
         yield _gauge(name, [(labels, float(number)) for labels, signals, _ in read if (number := value(signals)) is not None])
 

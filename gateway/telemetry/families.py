@@ -27,6 +27,8 @@ STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
 CLOSINGS: Final = ("settle", "estimate", "release")
+LORA_RESULTS: Final = ("ok", "failed")
+LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
 
 DURATION_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 """From a cached model list to a long reasoning answer; roughly doubling, so quantiles are within a factor of 2."""
@@ -105,5 +107,13 @@ ATTEMPTS: Final = Family(
 HOLDS: Final = Family(
     "tidegate_hold_closings_total", "How reservations ended.", split_label="closing", split=CLOSINGS
 )  # fmt: skip
+LORA_REQUESTS: Final = Family(
+    "tidegate_lora_requests_total", "Finished requests to models that are answered with an adapter.", ("lora", "pool"),
+    split_label="result", split=LORA_RESULTS,
+)  # fmt: skip
+LORA_CALLS: Final = Family(
+    "tidegate_lora_calls_total", "Adapters that engines were told to load or unload.", ("backend", "lora"),
+    split_label="call", split=LORA_CALL_WORDS,
+)  # fmt: skip
 
-FAMILIES: Final = (REQUESTS, DURATION, OVERHEAD, TTFT, INTER_TOKEN, TPOT, TOKENS, ATTEMPTS, HOLDS)
+FAMILIES: Final = (REQUESTS, DURATION, OVERHEAD, TTFT, INTER_TOKEN, TPOT, TOKENS, ATTEMPTS, HOLDS, LORA_REQUESTS, LORA_CALLS)

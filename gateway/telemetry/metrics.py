@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.story import Record
+from backends.lora_loader import LoadDone
+from gateway.story import OK, Record
 from gateway.telemetry.families import (
     ATTEMPTS,
     CLOSINGS,
@@ -24,6 +25,9 @@ from gateway.telemetry.families import (
     FAMILIES,
     HOLDS,
     INTER_TOKEN,
+    LORA_CALL_WORDS,
+    LORA_CALLS,
+    LORA_REQUESTS,
     MAX_SERIES,
     NONE,
     OTHER,
@@ -41,7 +45,7 @@ from gateway.telemetry.families import (
 )
 
 MAX_NAMES: Final = 500
-"""Distinct models, pools, backends and tenants that get a label value of their own."""
+"""Distinct models, pools, backends, adapters and tenants that get a label value of their own."""
 MAX_LABEL_CHARS: Final = 128
 """Characters kept of a label value; longer names would let one tenant's choice of name fill the scrape."""
 MAX_BOUND: Final = 4096
@@ -105,7 +109,7 @@ class Metrics:
         max_series: ceiling of exposed series per family.
     """
 
-    __slots__ = ("_backends", "_bound", "_cells", "_holds", "_models", "_pools", "_tenants", "connections", "in_flight")
+    __slots__ = ("_backends", "_bound", "_cells", "_holds", "_loras", "_models", "_pools", "_tenants", "connections", "in_flight")
 
     def __init__(self, models: Iterable[str] = (), max_series: int = MAX_SERIES) -> None:
         self.in_flight = 0
@@ -119,6 +123,7 @@ class Metrics:
         self._pools: set[str] = set()
         self._backends: set[str] = set()
         self._tenants: set[str] = set()
+        self._loras: set[str] = set()
         self.know(models)
 
     def know(self, models: Iterable[str]) -> None:
@@ -146,6 +151,9 @@ class Metrics:
             attempts[0] += 1
         for backend in record.failed:
             self._attempt_failed(record.pool, backend)
+        if record.lora:
+            names = (_named(record.lora, self._loras), _named(record.pool, self._pools))
+            self._cells[LORA_REQUESTS.name].cell(names)[record.outcome != OK] += 1
         if record.closing:
             at = _CLOSING_AT.get(record.closing)
             if at is not None:
@@ -178,6 +186,12 @@ class Metrics:
     def _attempt_failed(self, pool: str, backend: str) -> None:
         """Counts an attempt that was made good by another backend; the last attempt is counted with its request."""
         self._cells[ATTEMPTS.name].cell((_named(pool, self._pools), _named(backend, self._backends)))[0] += 1
+
+    def observe_load(self, done: LoadDone) -> None:
+        """Counts one load or unload of an adapter."""
+        names = (_named(done.backend, self._backends), _named(done.served, self._loras))
+        word = f"{done.act}_failed" if done.why else done.act
+        self._cells[LORA_CALLS.name].cell(names)[LORA_CALL_WORDS.index(word)] += 1
 
     def snapshot(self, access_log_dropped: int = 0) -> MetricsSnapshot:
         """A copy of all numbers; `access_log_dropped` comes from the access log of the same process."""

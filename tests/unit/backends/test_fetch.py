@@ -53,6 +53,16 @@ async def test_a_whole_reply_is_returned() -> None:
     assert (upstream.calls[0].method, upstream.calls[0].path, upstream.calls[0].body) == ("GET", "/metrics", b"")
 
 
+async def test_an_order_is_a_post_with_its_body() -> None:
+    upstream = FakeUpstream()
+    task = asyncio.create_task(fetch(upstream, "/v1/load_lora_adapter", timeout_s=5.0, max_bytes=8, body=b"{}"))
+    await asyncio.sleep(0)
+    upstream.sinks[0].on_head(200, {})
+    upstream.sinks[0].on_end()
+    assert (await task).status == 200
+    assert (upstream.calls[0].method, upstream.calls[0].path, upstream.calls[0].body) == ("POST", "/v1/load_lora_adapter", b"{}")
+
+
 async def test_too_much_is_refused_and_the_engine_stopped() -> None:
     upstream = FakeUpstream()
     task = await asked(upstream)

@@ -10,6 +10,7 @@ EXAMPLES = Path(load.__file__).parent / "examples"
 GOOD = sorted(file for file in EXAMPLES.glob("*.yaml") if not file.name.startswith("settings-"))
 BAD = sorted(file for file in (EXAMPLES / "bad").glob("*.yaml") if not file.name.startswith("settings-"))
 POOLS = ["chat", "embeddings"]
+LORAS = {"chat": ["support-bot"]}
 
 
 @pytest.fixture
@@ -26,14 +27,14 @@ def folder(tmp_path):
 
 def refused(folder, pools=POOLS):
     with pytest.raises(ConfigError) as caught:
-        load_policies(folder, pools)
+        load_policies(folder, pools, LORAS)
     return [str(problem).removeprefix(f"{folder}/") for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("file", GOOD, ids=lambda file: file.stem)
 def test_every_shipped_example_loads(file, tmp_path):
     (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert len(load_policies(tmp_path, POOLS).policies()) == 1
+    assert len(load_policies(tmp_path, POOLS, LORAS).policies()) == 1
 
 
 @pytest.mark.parametrize("file", BAD, ids=lambda file: file.stem)

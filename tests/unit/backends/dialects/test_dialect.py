@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from backends.dialects import DIALECTS, body_for, fit
+from backends.dialects import DIALECTS, body_for, fit, model_asked
 from domain.ask import Endpoint
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import CONTROLS
@@ -123,3 +123,9 @@ def test_adapters_are_loaded_by_two_calls_where_the_engine_has_them() -> None:
 def test_model_names_of_adapters_are_patterns() -> None:
     names = {name: d.lora_model.format(base="b", adapter="a") for name, d in DIALECTS.items() if d.lora_model is not None}
     assert names == {"vllm": "a", "sglang": "b:a", "tgi": "a", "dynamo": "a"}
+
+
+@pytest.mark.parametrize(("name", "asked"), [("vllm", "bot@12"), ("sglang", "m:bot@12"), ("tgi", "bot@12")])
+def test_a_request_names_the_adapter_as_the_engine_wants_it(name: str, asked: str) -> None:
+    assert model_asked(DIALECTS[name], "m", "bot@12") == asked
+    assert model_asked(DIALECTS[name], "m", "") == "m"

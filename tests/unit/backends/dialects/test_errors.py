@@ -32,7 +32,7 @@ SHAPES: list[tuple[int, bytes, Kind]] = [
     (401, b'{"error":"Unauthorized"}', Kind.ENGINE_ERROR),
     (403, b'{"detail":"Forbidden"}', Kind.ENGINE_ERROR),
     (404, b"", Kind.ENGINE_ERROR),
-    (404, nested("The model `x` does not exist. Not Found", param="model"), Kind.ENGINE_ERROR),
+    (404, nested("The model `x` does not exist. Not Found", param="model"), Kind.MODEL_NOT_SERVED),
     (404, b'{"detail":"Not Found"}', Kind.UNSUPPORTED_PARAMETER),
     (405, b'{"detail":"Method Not Allowed"}', Kind.UNSUPPORTED_PARAMETER),
     (400, nested("The model does not support Embeddings API"), Kind.UNSUPPORTED_PARAMETER),

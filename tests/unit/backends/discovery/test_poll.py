@@ -67,6 +67,16 @@ async def test_why_an_engine_is_down(replies: list[bytes], reason: str) -> None:
     assert bool(found) == bool(reason)
 
 
+async def test_adapters_are_told_apart_from_models() -> None:
+    async with SimEngine(SimSettings(models=("m", "alias"), max_loras=2, loras=("bot", "own"))) as sim:
+        way = RelayUpstream(endpoint(sim.url), time.monotonic, asyncio.get_running_loop())
+        found = await poll(way, DIALECTS["vllm"], "m")
+        own = await poll(way, DIALECTS["vllm"], "own")  # a pool whose model is an adapter its engines were started with
+        await way.close()
+    assert (found.reason, found.names, found.loras) == ("", {"m", "alias"}, {"bot", "own"})
+    assert (own.reason, own.names) == ("", {"m", "alias", "own"})
+
+
 async def test_nobody_listening_is_said_in_an_operators_words() -> None:
     async with scripted(engine()) as server:
         url = server.url

@@ -128,7 +128,7 @@ def test_the_pages_own_examples_load(tmp_path):
     (tmp_path / "tidegate.yaml").write_text(settings)
     (tmp_path / "policies" / "acme.yaml").write_text(policy)
     loaded = load_settings(tmp_path / "tidegate.yaml", {})
-    assert load_policies(loaded.policies_dir, [pool.name for pool in loaded.pools]).for_tenant("acme") is not None
+    assert load_policies(loaded.policies_dir, *loaded.policy_targets).for_tenant("acme") is not None
 
 
 def test_export_writes_schemas_and_refreshes_the_page(tmp_path):

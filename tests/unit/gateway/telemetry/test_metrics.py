@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.lora_loader import LoadDone
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.story import GAP_BOUNDS_S, Record
@@ -18,6 +19,8 @@ from gateway.telemetry.families import (
     FAMILIES,
     HOLDS,
     INTER_TOKEN,
+    LORA_CALLS,
+    LORA_REQUESTS,
     MAX_SERIES,
     OVERHEAD_BOUNDS_S,
     REQUESTS,
@@ -209,3 +212,15 @@ def test_rows_of_another_version_are_left_out() -> None:
         {"tidegate_gone_total": [(("x",), [1])], REQUESTS.name: [(("one label",), [1]), (("a", "b", "c", "d"), [1, 2])]}
     )
     assert all(rows == [] for rows in merge([foreign]).families.values())
+
+
+def test_adapters_are_counted_by_their_engine_side_names() -> None:
+    metrics = Metrics(["llama"])
+    lora = msgspec.structs.replace(PLAIN, lora="bot@1")
+    for record in (PLAIN, lora, lora, msgspec.structs.replace(lora, outcome="lora_unavailable", status=503)):
+        metrics.observe(record)
+    for act, why in (("load", ""), ("load", "404"), ("unload", "")):
+        metrics.observe_load(LoadDone("b1", "bot@1", act, why, 0.1))
+    families = metrics.snapshot().families
+    assert families[LORA_REQUESTS.name] == [(("bot@1", "llama-h100"), [2, 1])]
+    assert families[LORA_CALLS.name] == [(("b1", "bot@1"), [1, 1, 1, 0])]

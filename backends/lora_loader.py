@@ -1,0 +1,235 @@
+"""Gets adapters onto engines: the calls behind `backends.loras`, one at a time per engine and adapter.
+
+A request holds its adapter on a backend before it is sent there and releases it when it is over. Where the adapter is not
+loaded, the first request to need it starts the load and all others wait for that one. A load is a task of its own: a caller
+that leaves does not cut it short for the others.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from backends.dialects.dialect import Dialect, LoraCalls
+from backends.fetch import Fetched, FetchError, fetch
+from backends.loras import HOLD_OFF_S, Adapter, InUse, LoraUnavailable, Shelf
+from backends.model_list import read_model_list
+from backends.ports import Upstream
+from domain.clock import Clock
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""A model list of thousands; what engines say to a load is a sentence."""
+
+_ALREADY: Final = b"already"
+"""In the 400 for a name that is there: since names are pinned to content, that is what was wanted."""
+_ABSENT: Final = (b"cannot be found", b"does not exist")
+"""In the refusal to unload a name that is not there; vLLM says so with a 404."""
+
+
+class LoadDone(msgspec.Struct, frozen=True):
+    """One load or unload that is over, for whoever counts them."""
+
+    backend: str
+    served: str
+    act: str
+    """`load` or `unload`."""
+    why: str
+    """What went wrong; empty when nothing did."""
+    took_s: float
+
+
+class Stand(msgspec.Struct, frozen=True):
+    """What one pool can do about its adapters."""
+
+    adapters: Mapping[str, Adapter]
+    """By the name policies use."""
+    slots: int
+    dialect: Dialect
+
+
+class LoraLoader:
+    """See the module.
+
+    Args:
+        stands: what is configured, by pool; pools without adapters have none.
+        ways: the way to each backend, by id; looked up for every call, so backends may come and go.
+        busy: what a backend itself reports as in use, by its id.
+        load_s: longest time for one load, what has to be unloaded first included.
+    """
+
+    def __init__(
+        self,
+        stands: Mapping[str, Stand],
+        ways: Mapping[str, Upstream],
+        busy: Callable[[str], InUse],
+        clock: Clock,
+        load_s: float,
+        done: Callable[[LoadDone], None] = lambda _: None,
+    ) -> None:
+        self.stands: Final = stands
+        self.busy: Final = busy
+        self.clock: Final = clock
+        self.load_s: Final = load_s
+        self.done: Final = done
+        self._ways = ways
+        self._shelves: dict[str, Shelf] = {}
+        # one task per engine and adapter, gone when it is over; bounded by backends times configured adapters
+        self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
+        """Unloads under way, by engine and adapter."""
+
+    def adapter(self, pool: str, name: str) -> Adapter:
+        """The adapter behind a policy's name. Raises KeyError; policies are checked at load, so that is a defect."""
+        return self.stands[pool].adapters[name]
+
+    def shelf(self, pool: str, backend: str) -> Shelf:
+        """What is known of a backend's adapters. Made when it is first asked for; those of backends that left go then."""
+        found = self._shelves.get(backend)
+        if found is None:
+            for gone in self._shelves.keys() - self._ways.keys():
+                del self._shelves[gone]
+            stand = self.stands[pool]
+            found = self._shelves[backend] = Shelf(stand.slots, loads=stand.dialect.lora is not None)
+        return found
+
+    def resident(self, backend: str) -> tuple[str, ...]:
+        """The adapters believed to be on a backend, by engine-side name."""
+        shelf = self._shelves.get(backend)
+        return shelf.resident() if shelf is not None else ()
+
+    def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
+        """The backends that have the adapter or are getting it, and why others cannot."""
+        now, there, unable = self.clock(), set(), {}
+        for backend in backends:
+            shelf = self.shelf(pool, backend)
+            if shelf.comes(adapter.served):
+                there.add(backend)
+            elif why := shelf.obstacle(adapter.served, now, self.busy(backend)):
+                unable[backend] = why
+        return there, unable
+
+    async def hold(self, pool: str, backend: str, adapter: Adapter, within_s: float) -> Shelf:
+        """Have the adapter on the backend, and keep it there until it is released on the Shelf returned.
+
+        Raises:
+            LoraUnavailable: it is not there within `within_s`; nothing is held then.
+        """
+        shelf = self.shelf(pool, backend)
+        # charged before it is there, so that nothing else evicts it between its load and its first request
+        shelf.charge(adapter.served, self.clock())
+        try:
+            if not shelf.has(adapter.served):
+                await self._loaded(pool, backend, adapter, within_s)
+        except BaseException:
+            shelf.release(adapter.served, self.clock())
+            raise
+        return shelf
+
+    def bar(self, shelf: Shelf, adapter: Adapter, why: str) -> None:
+        """Keep requests for the adapter away from a backend for a while, and load it anew then."""
+        shelf.lost(adapter.served)
+        shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
+
+    async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float) -> None:
+        key = (backend, adapter.served)
+        task = self._loads.get(key)
+        if task is None:
+            load = _Load(self, self.stands[pool].dialect, backend, self.shelf(pool, backend), self._ways[backend])
+            task = self._loads[key] = asyncio.get_running_loop().create_task(load.run(adapter))
+            task.add_done_callback(lambda _: self._loads.pop(key, None))
+        done, _ = await asyncio.wait((task,), timeout=max(0.0, within_s))
+        why = task.result() if done else f"not loaded within {within_s:.3g} s"
+        if why:
+            raise LoraUnavailable(why)
+
+
+class _Load:
+    """One load, with what has to be unloaded for it. Never raises for the engine's sake."""
+
+    def __init__(self, loader: LoraLoader, dialect: Dialect, backend: str, shelf: Shelf, way: Upstream) -> None:
+        self._loader = loader
+        self._dialect = dialect
+        self._backend = backend
+        self._shelf = shelf
+        self._way = way
+        self._begun = loader.clock()
+        self._deadline = self._begun + loader.load_s
+
+    async def run(self, adapter: Adapter) -> str:
+        """Load it; returns why that failed, or nothing."""
+        served, shelf, loader = adapter.served, self._shelf, self._loader
+        try:
+            leaving = loader.unloads.get((self._backend, served))
+            if leaving is not None:
+                await asyncio.wait((leaving,))
+            await self._look()
+            if shelf.has(served):
+                return ""  # another gateway process was faster
+            victims = shelf.begin(served, loader.clock(), loader.busy(self._backend))
+        except (LoraUnavailable, FetchError) as error:
+            return str(error)
+        why, sure = await self._evict_and_load(adapter, victims)
+        if why:
+            shelf.failed(served, why, loader.clock() + HOLD_OFF_S, sure=sure)
+        else:
+            shelf.loaded(served, loader.clock())
+        loader.done(LoadDone(self._backend, served, "load", why, loader.clock() - self._begun))
+        return why
+
+    async def _look(self) -> None:
+        """Ask the engine what it has: other gateway processes load and evict as well."""
+        changes, path = self._shelf.changes, self._dialect.models_path
+        reply = await self._ask(path, None)
+        try:
+            self._shelf.reported(read_model_list(reply.body).loras, changes)
+        except ValueError as error:
+            raise LoraUnavailable(f"{path}: {error}") from None
+
+    async def _evict_and_load(self, adapter: Adapter, victims: Collection[str]) -> tuple[str, bool]:
+        """Why it was not loaded, and whether that is sure."""
+        calls = self._dialect.lora
+        assert calls is not None  # `Shelf.begin` refuses for engines that cannot
+        whys = await asyncio.gather(*[self._begin_unload(victim, calls) for victim in victims])
+        if any(whys):
+            return "; ".join(filter(None, whys)), True
+        order = msgspec.json.encode({calls.name_field: adapter.served, calls.path_field: adapter.path})
+        try:
+            reply = await self._ask(calls.load_path, order)
+        except FetchError as error:
+            return f"{calls.load_path}: {error}", False
+        if reply.status == 200 or (reply.status == 400 and _ALREADY in reply.body):
+            return "", True
+        return f"{calls.load_path} answers {reply.status}: {_text(reply)}", True
+
+    def _begin_unload(self, victim: str, calls: LoraCalls) -> asyncio.Task[str]:
+        unloads, key = self._loader.unloads, (self._backend, victim)
+        task = unloads[key] = asyncio.get_running_loop().create_task(self._unload(victim, calls))
+        task.add_done_callback(lambda _: unloads.pop(key, None))
+        return task
+
+    async def _unload(self, victim: str, calls: LoraCalls) -> str:
+        loader, shelf, why = self._loader, self._shelf, ""
+        begun = loader.clock()
+        try:
+            reply = await self._ask(calls.unload_path, msgspec.json.encode({calls.name_field: victim}))
+        except FetchError as error:
+            why = f"{calls.unload_path}: {error}"
+            shelf.stays(victim, sure=False)
+        else:
+            if reply.status in (200, 404) or any(word in reply.body for word in _ABSENT):
+                shelf.unloaded(victim)
+            else:
+                why = f"{calls.unload_path} answers {reply.status}: {_text(reply)}"
+                shelf.stays(victim, sure=True)
+        loader.done(LoadDone(self._backend, victim, "unload", why, loader.clock() - begun))
+        return why
+
+    async def _ask(self, path: str, body: bytes | None) -> Fetched:
+        left_s = max(0.0, self._deadline - self._loader.clock())
+        return await fetch(self._way, path, timeout_s=left_s, max_bytes=MAX_ANSWER_BYTES, body=body)
+
+
+def _text(reply: Fetched) -> str:
+    """The beginning of what the engine said, on one line; for logs."""
+    return " ".join(reply.body[:200].decode("utf-8", "replace").split())

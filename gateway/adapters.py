@@ -1,0 +1,77 @@
+"""Requests that are answered with an adapter: where routing and `backends.lora_loader` meet.
+
+An adapter is reached through a policy's rule and in no other way: callers' own adapter fields are stripped, and the name an
+engine is asked for is always ours.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from backends.loras import NONE, Adapter, InUse, LoraUnavailable
+from domain.clock import Clock
+from domain.faults import Fault, Kind, Retry
+from gateway.deps import Deps, Live
+from gateway.story import Story
+from routing.fleet import Backend, Pool
+from routing.residency import with_adapter
+from routing.schedule import Route
+
+ABOUT_ADAPTERS: Final = frozenset({Kind.WRONG_MODEL, Kind.MODEL_NOT_SERVED})
+"""Faults that, where an adapter was asked for, say nothing against the backend: the model itself may be served well."""
+
+FRESH_S: Final = 2.0
+"""An engine's word on which adapters are in use counts for this long; it is read ten times a second."""
+
+
+def adapters_in_use(live: Live, clock: Clock, backend: str) -> InUse:
+    """The adapters that a backend itself reports as in use, by any gateway; none when it has not reported lately."""
+    signals = live.signals.get(backend)
+    if signals is None or signals.loras is None or clock() - signals.read_at > FRESH_S:
+        return NONE
+    return InUse(signals.loras, signals.read_at)
+
+
+def placed(route: Route, adapter: Adapter, pool: Pool, deps: Deps) -> Route:
+    """The Route, ordered for the adapter; see `routing.residency`."""
+    there, unable = deps.loras.where(pool.name, [backend.id for backend in route.backends], adapter)
+    return with_adapter(route, there, unable, deps.load)
+
+
+async def with_held(
+    adapter: Adapter, backend: Backend, story: Story, deps: Deps, attempt: Callable[[], Awaitable[Fault | None]]
+) -> Fault | None:
+    """An attempt with the adapter loaded and kept meanwhile.
+
+    Where the engine turns out not to know the adapter (it was restarted, or somebody unloaded it), it is loaded and asked once
+    more: its 404 cost nothing, so this is no retry that a budget should bound.
+    """
+    fault: Fault | None = None
+    for _ in range(2):
+        begun = deps.clock()
+        deps.load.charge(backend.id)
+        try:
+            shelf = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s)
+        except LoraUnavailable as error:
+            return _unavailable(f"{backend.id}: {error}", deps)
+        finally:
+            deps.load.release(backend.id)
+            story.lora_wait_s += deps.clock() - begun
+        try:
+            fault = await attempt()
+        finally:
+            shelf.release(adapter.served, deps.clock())
+        if fault is not None and fault.kind is Kind.WRONG_MODEL:
+            deps.loras.bar(shelf, adapter, f"{adapter.served}: {fault.detail}")
+        if fault is None or fault.kind is not Kind.MODEL_NOT_SERVED:
+            return fault
+        shelf.lost(adapter.served)
+    return fault
+
+
+def _unavailable(detail: str, deps: Deps) -> Fault:
+    return Fault(
+        Kind.LORA_UNAVAILABLE,
+        "No engine can serve this model right now. Try again shortly.",
+        retry=Retry(should=True, after_s=1.0 + 4.0 * deps.rng.random()),
+        detail=detail,
+    )

@@ -1,0 +1,85 @@
+"""`tidegate lora …`: digests of adapter folders, and which adapters are where."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from backends.lora_digest import NotAnAdapter, lora_digest
+from backends.loras import Adapter
+from gateway.cli.backends import ADMIN, fleet_of
+from gateway.settings import ConfigError, Settings, load_settings
+from gateway.worker_link import BackendState
+
+lora_app = typer.Typer(no_args_is_help=True, help="Adapters: what they are pinned by, and where they are.")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One adapter of one pool."""
+
+    pool: str
+    lora: str
+    """The name policies use; empty for one that the configuration does not know."""
+    served: str
+    """The engine-side name."""
+    digest: str
+    path: str
+    backends: tuple[str, ...]
+    """Where it is loaded."""
+
+
+@lora_app.command("digest")
+def digest(folder: Annotated[Path, typer.Argument(help="The adapter's folder, with adapter_config.json and the weights.")]) -> None:
+    """Print the digest of an adapter folder: what goes into `digest` of tidegate.yaml. docs/lora.md says what it is made of."""
+    try:
+        typer.echo(lora_digest(folder))
+    except NotAnAdapter as error:
+        err.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+@lora_app.command("list")
+def list_loras(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml"),
+    admin: Annotated[str, typer.Option(help="Where the gateway's admin port is.")] = ADMIN,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+) -> None:
+    """Print every adapter of the settings with its digest, and the backends of the running gateway that have it loaded.
+
+    Adapters that are loaded and not in the settings are listed without a name: older versions, until their place is needed.
+    """
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        err.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    found = rows(settings, fleet_of(admin))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+        return
+    table = Table("adapter", "pool", "digest", "engines know it as", "loaded on")
+    for row in found:
+        table.add_row(row.lora or "-", row.pool, row.digest[:12] or "-", row.served, ", ".join(row.backends) or "-")
+    out.print(table)
+
+
+def rows(settings: Settings, fleet: list[BackendState]) -> list[Row]:
+    """The adapters of the settings by pool and name, then those that only engines know."""
+    found = []
+    for pool in settings.pools:
+        members = [seen for seen in fleet if seen.pool == pool.name]
+        known = {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}
+        for name in sorted(known):
+            adapter = known[name]
+            there = tuple(seen.backend for seen in members if adapter.served in seen.loras)
+            found.append(Row(pool.name, name, adapter.served, adapter.digest, adapter.path, there))
+        others = {served for seen in members for served in seen.loras} - {adapter.served for adapter in known.values()}
+        for served in sorted(others):
+            found.append(Row(pool.name, "", served, "", "", tuple(seen.backend for seen in members if served in seen.loras)))
+    return found

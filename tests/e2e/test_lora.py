@@ -1,0 +1,243 @@
+"""Adapters as callers see them: whose they are, which answers, and what happens when engines forget."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from backends.loras import SETTLE_S
+from backends.signals import Signals
+from backends.simengine import SimEngine, SimSettings
+from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.scale import scaled
+
+SIM = SimSettings(models=("sim",), speed=2000, max_loras=2)
+DIGESTS = {"support": "aa" * 32, "sales": "bb" * 32, "legal": "cc" * 32}
+SERVED = {name: f"{name}@{digest[:12]}" for name, digest in DIGESTS.items()}
+BOTS = [{"name": f"{name}-bot", "pool": "chat", "lora": name} for name in DIGESTS]
+POLICIES: tuple[dict[str, Any], ...] = (
+    {"tenant": "acme", "models": [{"name": "sim", "pool": "chat"}, *BOTS], "expose_headers": True},
+    {"tenant": "bolt", "models": [{"name": "sim", "pool": "chat"}]},
+)
+
+
+def pool(slots: int = 2, digests: dict[str, str] = DIGESTS, **fields: Any) -> dict[str, Any]:
+    loras = [{"name": name, "digest": digest, "path": f"/adapters/{name}"} for name, digest in digests.items()]
+    return {"loras": loras, "max_loras": slots, **fields}
+
+
+async def said(running: Gateway, model: str, **fields: Any) -> str:
+    async with running.client(verify=False) as client:  # no TLS here, and reading the machine's certificates takes 0.1 s
+        reply = await client.post("/v1/chat/completions", json=chat(model=model, max_tokens=12, **fields))
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["model"] == model
+        return str(reply.json()["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_each_adapter_answers_in_its_own_words_under_the_public_name(dialect: str) -> None:
+    settings = SimSettings(models=("sim",), speed=2000, max_loras=3, dialect=dialect)
+    async with SimEngine(settings) as engine, gateway(engine.url, policies=POLICIES, pool=pool(3, dialect=dialect)) as running:
+        texts = [await said(running, model) for model in ("sim", "support-bot", "sales-bot", "legal-bot")]
+        assert len(set(texts)) == 4
+        assert await said(running, "support-bot") == texts[1]
+        async with running.client() as client:
+            seen = await stream(client, model="support-bot", max_tokens=12)
+        assert (seen.text, seen.done, {event["model"] for event in seen.events}) == (texts[1], True, {"support-bot"})
+        asked = [json.loads(received.body)["model"] for received in engine.received]
+        expected = SERVED["support"] if dialect == "vllm" else f"sim:{SERVED['support']}"
+        assert asked[1] == asked[4] == asked[5] == expected
+        assert engine.loras.loads == 3
+        records = await running.recorded(6)
+        assert [record.lora for record in records[:2]] == ["", SERVED["support"]]
+        assert records[1].lora_wait_s > 0
+        assert records[1].overhead_s < records[1].duration_s
+
+
+@pytest.mark.req("R42")
+async def test_a_forbidden_adapter_looks_like_an_unknown_model() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool()) as running:
+        await said(running, "support-bot")
+        before = len(engine.received)
+        forbidden = ["support-bot", "support", SERVED["support"], f"sim:{SERVED['support']}"]
+        bodies = set()
+        async with running.client("bolt") as client:
+            for name in [*forbidden, "no-such-model"]:
+                reply = await client.post("/v1/chat/completions", json=chat(model=name))
+                listed = await client.get(f"/v1/models/{name.replace(':', '%3A')}")
+                assert (reply.status_code, listed.status_code) == (404, 404)
+                assert reply.json()["error"]["message"] == listed.json()["error"]["message"]
+                bodies.add(reply.text.replace(name, "NAME"))
+            assert [m["id"] for m in (await client.get("/v1/models")).json()["data"]] == ["sim"]
+            plain = (await client.post("/v1/chat/completions", json=chat(max_tokens=12))).json()
+            tricky = await client.post("/v1/chat/completions", json=chat(max_tokens=12, lora_path=SERVED["support"], lora_name="support"))
+            assert tricky.json()["choices"] == plain["choices"]
+        assert len(bodies) == 1
+        assert len(engine.received) == before + 2
+        assert {record.lora for record in running.records if record.tenant == "bolt"} == {""}
+
+
+@pytest.mark.req("R42")
+async def test_other_bytes_are_another_adapter_and_meet_nothing_of_the_old_one(record_property: pytest.FixtureRequest) -> None:
+    changed = {**DIGESTS, "support": "dd" * 32}
+    prompt = [{"role": "user", "content": "the same long words again and again " * 40}]
+    repeats, hits, texts = 20, 0, []
+    async with SimEngine(SIM) as engine:
+        for digests in (DIGESTS, changed):
+            async with gateway(engine.url, policies=POLICIES, pool=pool(digests=digests)) as running, running.client() as client:
+                cached = []
+                for _ in range(repeats):
+                    reply = (
+                        await client.post("/v1/chat/completions", json=chat(model="support-bot", messages=prompt, max_tokens=8))
+                    ).json()
+                    texts.append(reply["choices"][0]["message"]["content"])
+                    cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+                assert min(cached[1:]) > 0  # the cache works, so that the next line says something
+                hits += cached[0]
+        assert hits == 0
+        assert set(texts[:repeats]).isdisjoint(texts[repeats:])
+        names = {json.loads(received.body)["model"] for received in engine.received}
+        salts = {json.loads(received.body)["cache_salt"] for received in engine.received}
+        assert names == {SERVED["support"], "support@" + "dd" * 6}
+        assert len(salts) == 2
+    record_property("figure", f"{repeats} repeats: 0 cached tokens and 0 answers of the old version")  # type: ignore[operator]
+
+
+async def test_three_adapters_share_two_slots() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool()) as running:
+        texts = {model: await said(running, model) for model in ("support-bot", "sales-bot", "support-bot", "legal-bot")}
+        assert sorted(engine.loras.loaded) == sorted([SERVED["support"], SERVED["legal"]])
+        for model, text in texts.items():
+            assert await said(running, model) == text
+        assert engine.loras.most == 2
+        async with running.client() as client:
+            asked = [chat(model=model, max_tokens=4) for model in ("support-bot", "sales-bot")] * 20
+            many = await asyncio.gather(*(client.post("/v1/chat/completions", json=one) for one in asked))
+        assert {reply.status_code for reply in many} == {200}
+        assert engine.loras.most == 2
+
+
+async def test_a_full_engine_refuses_with_a_time_to_come_back_and_another_one_takes_it() -> None:
+    slow = SimSettings(models=("sim",), speed=1, max_loras=1)
+    async with SimEngine(slow) as full, SimEngine(SIM) as free:
+        async with gateway(full.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
+            begun = asyncio.create_task(stream(client, model="support-bot", max_tokens=40, ignore_eos=True))
+            while not full.in_flight:
+                await asyncio.sleep(0.01)
+            reply = await client.post("/v1/chat/completions", json=chat(model="sales-bot"))
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_backend")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "adapter slots are in use" in running.records[0].detail
+            assert (await begun).done
+            assert await said(running, "sales-bot")
+            assert [*full.loras.loaded] == [SERVED["sales"]]
+        async with gateway(full.url, free.url, policies=POLICIES, pool=pool(1)) as running, running.client() as client:
+            begun = asyncio.create_task(stream(client, model="sales-bot", max_tokens=40, ignore_eos=True))
+            while not full.in_flight:
+                await asyncio.sleep(0.01)
+            reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=2))
+            assert reply.headers["x-tidegate-backend"] == "e1"
+            assert (await begun).done
+
+
+async def test_a_restarted_engine_is_given_its_adapters_again_without_an_error() -> None:
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), poll=False) as running:
+        text = await said(running, "support-bot")
+        for _ in range(scaled(5, 50)):
+            engine.loras.loaded.clear()
+            assert await said(running, "support-bot") == text
+        assert {record.outcome for record in running.records} == {"ok"}
+        assert max(record.attempts for record in running.records) == 2
+
+
+async def test_a_restart_that_a_poll_sees_costs_no_failed_attempt() -> None:
+    sections = {"engines": {"poll_s": 0.02}}
+    async with SimEngine(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), **sections) as running:
+        await said(running, "support-bot")
+        engine.loras.loaded.clear()
+        async with asyncio.timeout(5):
+            while running.deps.loras.resident("e0"):
+                await asyncio.sleep(0.01)
+        await said(running, "support-bot")
+        assert [record.attempts for record in running.records] == [1, 1]
+
+
+async def test_a_path_that_is_not_there_is_an_operators_matter_and_costs_other_models_nothing() -> None:
+    broken = pool()
+    broken["loras"][0]["path"] = "/nosuch/support"
+    async with SimEngine(SIM) as one, SimEngine(SIM) as other:
+        async with gateway(one.url, other.url, policies=POLICIES, pool=broken) as running, running.client() as client:
+            replies = [await client.post("/v1/chat/completions", json=chat(model="support-bot")) for _ in range(3)]
+            assert {reply.status_code for reply in replies} == {503}
+            assert all("retry-after" in reply.headers and "nosuch" not in reply.text for reply in replies)
+            assert "No adapter found for /nosuch/support" in running.records[0].detail
+            assert [record.outcome for record in running.records] == ["lora_unavailable", "no_backend", "no_backend"]
+            assert await said(running, "sales-bot")
+            assert await said(running, "sim")
+            assert len(one.received) + len(other.received) == 2
+
+
+async def test_the_base_models_answer_is_not_taken_for_an_adapters() -> None:
+    class Careless(SimEngine):
+        """Answers whatever is asked as the base model, and says so."""
+
+        def _infer(self, connection: Any, kind: str) -> None:
+            connection.body = connection.body.replace(SERVED["support"].encode(), b"sim")
+            super()._infer(connection, kind)
+
+    async with Careless(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool()) as running, running.client() as client:
+        reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=4))
+        assert reply.status_code == 502
+        assert running.records[0].outcome == "wrong_model"
+        assert await said(running, "sim")  # the model itself is served as before
+        assert (await client.post("/v1/chat/completions", json=chat(model="support-bot"))).status_code == 503
+
+
+async def test_requests_prefer_who_has_the_adapter_but_not_for_ever() -> None:
+    slower = SimSettings(models=("sim",), speed=20, max_loras=2)
+    async with SimEngine(slower) as one, SimEngine(slower) as other:
+        async with gateway(one.url, other.url, policies=POLICIES, pool=pool()) as running, running.client() as client:
+            for _ in range(10):
+                await said(running, "support-bot")
+            assert sorted([one.loras.loads, other.loras.loads]) == [0, 1]
+            slow = [asyncio.create_task(stream(client, model="support-bot", max_tokens=200, ignore_eos=True)) for _ in range(40)]
+            assert all(seen.done for seen in await asyncio.gather(*slow))
+            assert [one.loras.loads, other.loras.loads] == [1, 1]
+            reply = await client.post("/v1/chat/completions", json=chat(model="support-bot", max_tokens=2))
+            assert "adapter_absent=0" in reply.headers["x-tidegate-reason"]
+
+
+async def test_fifty_callers_of_a_cold_adapter_wait_for_one_load_per_engine() -> None:
+    slow = SimSettings(models=("sim",), speed=2000, max_loras=2, lora_load_s=200)
+    async with SimEngine(slow) as one, SimEngine(slow) as other:
+        async with gateway(one.url, other.url, policies=POLICIES, pool=pool()) as running:
+            assert len(set(await asyncio.gather(*(said(running, "support-bot") for _ in range(50))))) == 1
+            assert one.loras.loads <= 1 and other.loras.loads <= 1
+            assert {record.attempts for record in running.records} == {1}
+
+
+async def test_a_load_that_takes_too_long_is_given_up() -> None:
+    stuck = SimSettings(models=("sim",), max_loras=2, lora_load_s=3600)
+    sections = {"engines": {"lora_load_s": 0.2, "poll_s": 0.02}}
+    async with SimEngine(stuck) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), **sections) as running:
+        async with running.client() as client:
+            reply = await client.post("/v1/chat/completions", json=chat(model="support-bot"))
+        assert reply.status_code == 503
+        assert "within 0.2 s" in running.records[0].detail or "no answer within" in running.records[0].detail
+        assert engine.count == 0
+        assert running.deps.load.total() == 0
+
+
+async def test_what_the_engine_says_it_runs_is_not_unloaded_by_us() -> None:
+    """Another gateway's requests count: only the engine knows of them."""
+    async with (
+        SimEngine(SIM) as engine,
+        gateway(engine.url, policies=POLICIES, pool=pool(1), poll=False) as running,
+        running.client() as client,
+    ):
+        await said(running, "support-bot")
+        running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock() + SETTLE_S, loras=(SERVED["support"],))
+        assert (await client.post("/v1/chat/completions", json=chat(model="sales-bot"))).status_code == 503
+        running.deps.live.signals["e0"] = Signals(read_at=running.deps.clock(), loras=())
+        assert await said(running, "sales-bot")

@@ -1,0 +1,241 @@
+"""Loads as they happen: one per engine and adapter, however many ask; and nothing left behind after ten thousand."""
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from backends.dialects import DIALECTS
+from backends.lora_loader import LoadDone, LoraLoader, Stand
+from backends.loras import HOLD_OFF_S, NONE, Adapter, InUse, LoraUnavailable
+from backends.ports import Call, Flight, Loss, ReplySink, Upstream
+from tests.scale import scaled
+
+ADAPTERS = {name: Adapter(name, digit * 64, f"/adapters/{name}") for name, digit in zip("abc", "012", strict=True)}
+A, B, C = ADAPTERS.values()
+CYCLES = scaled(2_000, 10_000)
+
+
+class Engine(Upstream):
+    """vLLM's three routes in memory; `answer` may be replaced to misbehave."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.slots = slots
+        self.loaded: list[str] = []
+        self.orders: list[tuple[str, str]] = []
+        self.most = 0
+        self.answer: Callable[[Call], tuple[int, bytes] | Loss | None] = self.behave
+
+    def behave(self, call: Call) -> tuple[int, bytes]:
+        if call.method == "GET":
+            cards = [{"id": "m"}, *({"id": name, "parent": "m"} for name in self.loaded)]
+            return 200, json.dumps({"data": cards}).encode()
+        order = json.loads(call.body)
+        name = order["lora_name"]
+        self.orders.append((call.path.removeprefix("/v1/").partition("_")[0], name))
+        if "unload" in call.path:
+            if name not in self.loaded:
+                return 404, b"cannot be found"
+            self.loaded.remove(name)
+            return 200, b"Success"
+        if name in self.loaded:
+            return 400, b"has already been loaded"
+        assert order["lora_path"] == f"/adapters/{name[0]}"
+        self.loaded.append(name)
+        self.most = max(self.most, len(self.loaded))
+        return 200, b"Success"
+
+    def dispatch(self, call: Call, sink: ReplySink) -> Flight:
+        asyncio.get_running_loop().call_soon(self._reply, call, sink)
+        return _Flight()
+
+    def _reply(self, call: Call, sink: ReplySink) -> None:
+        found = self.answer(call)
+        if isinstance(found, Loss):
+            sink.on_loss(found, "gone")
+        elif found is not None:
+            sink.on_head(found[0], {})
+            sink.on_data(found[1])
+            sink.on_end()
+
+    async def close(self) -> None: ...
+
+
+class _Flight(Flight):
+    def abort(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Site:
+    def __init__(self, *engines: Engine, dialect: str = "vllm", slots: int = 2, load_s: float = 5.0) -> None:
+        self.now = 100.0
+        self.done: list[LoadDone] = []
+        self.engines = {f"e{i}": engine for i, engine in enumerate(engines)}
+        self.busy: dict[str, InUse] = {}
+        stand = Stand(ADAPTERS, slots, DIALECTS[dialect])
+        self.loader = LoraLoader(
+            {"p": stand}, self.engines, lambda backend: self.busy.get(backend, NONE), lambda: self.now, load_s, self.done.append
+        )
+
+    async def hold(self, adapter: Adapter, backend: str = "e0") -> None:
+        await self.loader.hold("p", backend, adapter, 5.0)
+
+    async def use(self, adapter: Adapter, backend: str = "e0") -> None:
+        self.now += 1
+        (await self.loader.hold("p", backend, adapter, 5.0)).release(adapter.served, self.now)
+
+    async def refused(self, work: Awaitable[None]) -> str:
+        with pytest.raises(LoraUnavailable) as caught:
+            await work
+        return str(caught.value)
+
+
+async def test_fifty_first_requests_are_one_load_per_backend() -> None:
+    site = Site(Engine(), Engine())
+    await asyncio.gather(*(site.hold(A, f"e{i % 2}") for i in range(100)))
+    for engine in site.engines.values():
+        assert engine.orders == [("load", A.served)]
+    assert [(done.backend, done.act, done.why) for done in site.done] == [("e0", "load", ""), ("e1", "load", "")]
+
+
+async def test_the_least_recently_used_is_unloaded_before_the_third_is_loaded() -> None:
+    engine = Engine()
+    site = Site(engine)
+    for adapter in (A, B, A, C):
+        await site.use(adapter)
+    assert engine.orders == [("load", A.served), ("load", B.served), ("unload", B.served), ("load", C.served)]
+    assert engine.most == 2
+    assert site.loader.resident("e0") == (A.served, C.served)
+
+
+async def test_what_has_requests_is_kept_and_the_newcomer_refused() -> None:
+    engine = Engine()
+    site = Site(engine)
+    await site.hold(A)
+    await site.hold(B)
+    assert "all 2 adapter slots are in use" in await site.refused(site.hold(C))
+    site.busy["e0"] = InUse([B.served], site.now + 1)
+    site.loader.shelf("p", "e0").release(A.served, site.now)
+    site.loader.shelf("p", "e0").release(B.served, site.now)
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", A.served), ("load", C.served)]  # B is in use by somebody else's word
+
+
+async def test_many_adapters_at_once_stay_within_the_slots() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+
+    async def one(adapter: Adapter) -> None:
+        for _ in range(20):
+            try:
+                await site.use(adapter)
+            except LoraUnavailable:
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(one(adapter) for adapter in ADAPTERS.values()))
+    assert engine.most == 1
+
+
+async def test_another_process_was_faster() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.loaded.append(A.served)
+    await site.use(A)
+    assert engine.orders == []
+    site.loader.shelf("p", "e0").lost(A.served)
+    engine.answer = lambda call: (200, b'{"data":[]}') if call.method == "GET" else engine.behave(call)
+    await site.use(A)  # its list is behind: "already loaded" is what was wanted
+    assert engine.orders == [("load", A.served)]
+    assert site.done[-1].why == ""
+
+
+async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
+    engine = Engine()
+    site = Site(engine)
+    refusal = (404, b'{"error": "no adapter\n in /adapters/a"}')
+    engine.answer = lambda call: refusal if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    assert await site.refused(site.hold(A)) == '/v1/load_lora_adapter answers 404: {"error": "no adapter in /adapters/a"}'
+    engine.answer = engine.behave
+    assert "answers 404" in await site.refused(site.hold(A))
+    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why})
+    assert engine.orders == []
+    site.now += HOLD_OFF_S
+    await site.use(A)
+    assert engine.orders == [("load", A.served)]
+
+
+@pytest.mark.parametrize("answer", [Loss.NO_REPLY, (500, b"out of memory")])
+async def test_an_eviction_that_fails_loads_nothing(answer: Loss | tuple[int, bytes]) -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    await site.use(A)
+    engine.answer = lambda call: answer if "unload" in call.path else engine.behave(call)
+    assert "/v1/unload_lora_adapter" in await site.refused(site.hold(B))
+    assert engine.loaded == [A.served]
+    assert engine.orders == [("load", A.served)]
+
+
+async def test_a_lost_load_holds_its_slot_and_the_next_look_tells() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    engine.answer = lambda call: Loss.CUT if call.method == "POST" and engine.behave(call) else engine.behave(call)
+    assert "cut: gone" in await site.refused(site.hold(A))
+    engine.answer = engine.behave
+    await site.use(A)
+    assert engine.orders == [("load", A.served)]
+
+
+async def test_whoever_waits_too_long_leaves_and_the_load_goes_on_for_others() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.answer = lambda call: None
+    assert await site.refused(site.loader.hold("p", "e0", A, 0.0)) == "not loaded within 0 s"  # type: ignore[arg-type]  # awaited for its exception
+    waiting = asyncio.create_task(site.hold(A))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert site.loader.shelf("p", "e0").obstacle(A.served, 0.0, NONE) == ""
+
+
+async def test_engines_without_run_time_loading_are_never_told() -> None:
+    engine = Engine()
+    site = Site(engine, dialect="openai")
+    assert "cannot be told to load it" in await site.refused(site.hold(A))
+    engine.loaded.append(A.served)
+    await site.use(A)
+    assert engine.orders == []
+
+
+async def test_a_backend_that_left_is_forgotten() -> None:
+    site = Site(Engine())
+    for i in range(100):
+        site.engines.clear()
+        site.engines[f"new-{i}"] = Engine()
+        await site.use(A, f"new-{i}")
+    assert sum(bool(site.loader.resident(f"new-{i}")) for i in range(100)) == 1
+
+
+@pytest.mark.req("ROUTERS-9")
+async def test_cycles_of_loads_leave_nothing_behind(record_property: pytest.FixtureRequest) -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+
+    async def cycle(times: int) -> tuple[int, int, int]:
+        for i in range(times):
+            await site.use((A, B)[i % 2])
+        engine.orders.clear()
+        site.done.clear()
+        await asyncio.sleep(0)
+        gc.collect()
+        return len(gc.get_objects()), len(asyncio.all_tasks()), threading.active_count()
+
+    before = await cycle(100)
+    after = await cycle(CYCLES)
+    assert after[1:] == before[1:]
+    assert after[0] - before[0] < 100
+    record_property("figure", f"{CYCLES} load/unload cycles: {after[0] - before[0]:+d} objects, +0 tasks, +0 threads")  # type: ignore[operator]
