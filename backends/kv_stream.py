@@ -1,0 +1,300 @@
+"""One engine's KV events in order: sequence numbers, gaps, replays, restarts, and whether what is known is all there is. Pure.
+
+Batches are numbered from 0 by each engine process. A gap is closed by a replay of what the engine keeps (its last 10,000
+batches by default); when that fails, everything known is dropped and built up again from what still comes. Until the engine
+clears its cache or restarts, such a state is a lower bound: every block in it is there, and there may be others. `trusted` is
+said of a state that is exact.
+
+Sequence numbers do not tell processes apart, so every replay begins with the last batch that is known: a batch of that number
+with other bytes was sent by another process. The one assumption is that a process's batches do not come after its successor's,
+which separate connections see to.
+"""
+
+from typing import Final
+
+import msgspec
+
+from backends.kv_blocks import KvConsumer, KvCounts, KvState
+from backends.kv_events import Cleared, Removed, Stored, decode
+from backends.kv_hashes import Recognition
+from backends.kv_order import Recent, Waiting
+
+MAX_ROUNDS: Final = 20
+"""Replays in a row, each of which brought something: a ROUTER socket drops what does not fit in its queue of 1,000, and ten
+of those are all that an engine keeps."""
+
+
+class KvStream:
+    """The events of one backend, handed to `consumer` in order. The caller reports connections (`connected`, `disconnected`) and
+    what comes (`batch`, `replayed`, `replay_over`), and after each of these asks `next_replay`, which says from which batch on
+    the engine shall be asked for a replay.
+
+    Args:
+        consumer: what the events build up.
+        can_replay: whether there is somebody to ask for a replay.
+    """
+
+    def __init__(self, consumer: KvConsumer, *, can_replay: bool) -> None:
+        self.counts = KvCounts()
+        self.epoch = 0
+        """Counts the engine's processes, as far as they were seen."""
+        self._consumer = consumer
+        self._can_replay = can_replay
+        self._up = False
+        self._waiting = Waiting()
+        self._catching = ""
+        """Why a replay is needed; empty when none is."""
+        self._routine = False
+        """The replay is a mere check: nothing says that something is missing."""
+        self._replaying = False
+        self._rounds = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.next = 0
+        """The number of the batch that comes next."""
+        self._recent = Recent()
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._heard = False
+        self._lost = ""
+        self._hashing = Recognition()
+        self._overlap = False
+        """The replay's first batch should be the last one known."""
+        self._hole = False
+        """The replay's rest is of no use."""
+        self._begun_at = 0
+
+    @property
+    def reason(self) -> str:
+        """Why what is known is not all there is; empty when it is."""
+        if not self._up:
+            return "not connected"
+        if self._catching and not self._routine:
+            return f"catching up: {self._catching}"
+        if not self._heard:
+            return self._lost or "nothing heard from the engine yet"
+        return self._lost or self._consumer.overflow
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the consumer holds exactly what the engine did after batch `next - 1`."""
+        return not self.reason
+
+    def state(self) -> KvState:
+        """All of it at this moment."""
+        reason, counts = self.reason, msgspec.structs.replace(self.counts)
+        return KvState(self._consumer.count, not reason, reason, self.epoch, self._hashing.name, counts)
+
+    def connected(self) -> None:
+        """The engine's socket is there, for the first time or again: what was published meanwhile is not known."""
+        self._up = True
+        if self._can_replay:
+            self._catch_up("the connection is new")
+            self._waiting.clear()  # the replay brings those again, in order
+        elif self._heard:
+            self._lose("the connection was lost, and without a replay address nothing tells what was missed")
+
+    def disconnected(self) -> None:
+        """The engine's socket is gone; a replay under way will not be completed."""
+        self._up = self._replaying = False
+        self._catching = ""
+        self._waiting.clear()
+
+    def restarted(self, at_unix: float) -> None:
+        """The engine's process began at this time of its own clock. Does nothing when batches of that process are known."""
+        if self._first_at is None or self._first_at < at_unix:
+            self.gone()
+            if self._up and self._can_replay:
+                self._catch_up("the engine restarted")
+                self._waiting.clear()
+
+    def gone(self) -> None:
+        """The process that published is no more: forget what it held. The next one numbers its batches from 0."""
+        if self._heard or self._lost:
+            self.epoch += 1
+        self._consumer.cleared()
+        self._routine = False
+        self._forget()
+
+    def check(self) -> None:
+        """Ask whether there is something newer; for when nothing has come for a while. The last batches of all can be lost
+        without a gap that shows it."""
+        if self._up and self._can_replay and not self._catching and self._heard:
+            self._catch_up("a check")
+            self._routine = True
+
+    def batch(self, seq: int, payload: bytes) -> None:
+        """A batch as it was published."""
+        if self._catching:
+            self._keep(seq, payload)
+        elif seq == self.next:
+            self._apply(seq, payload)
+        elif seq > self.next:
+            self._gap(seq, payload)
+        else:
+            self._behind(seq, payload)
+
+    def _gap(self, seq: int, payload: bytes) -> None:
+        missing = seq - self.next
+        self.counts.gaps += 1
+        self.counts.missed += missing
+        why = _gap_of(missing) if self._heard else f"listening since batch {seq} only"
+        if self._can_replay:
+            self._catch_up(why)
+            self._keep(seq, payload)
+        else:
+            self._jump(seq, payload, f"{why}, and there is no replay address")
+
+    def _behind(self, seq: int, payload: bytes) -> None:
+        """A number that was there already: the same batch again, one that comes too late, or another process."""
+        if self._recent.same(seq, payload):
+            self.counts.repeated += 1
+        elif self._can_replay:
+            self._catch_up("the sequence went back")
+            self._keep(seq, payload)
+        elif seq in self._recent or self._is_newer(payload):
+            self.gone()
+            self.batch(seq, payload)
+        else:
+            self.counts.repeated += 1
+            if not self._lost:
+                self._lose(f"batch {seq} came after batch {self.next - 1}, and there is no replay address")
+
+    def _is_newer(self, payload: bytes) -> bool:
+        try:
+            return decode(payload).at > self._last_at
+        except ValueError:
+            return False
+
+    def _keep(self, seq: int, payload: bytes) -> None:
+        if not self._waiting.add(seq, payload):
+            why, self._catching, self._replaying = self._catching, "", False
+            self._jump(seq, payload, f"{why}; too many batches came while waiting for the replay")
+
+    def next_replay(self) -> int | None:
+        """The number of the first batch to ask for, when a replay is wanted that is not under way; a replay that is under
+        way then is out of date. Asking begins it."""
+        if not self._catching or self._replaying:
+            return None
+        self._replaying = True
+        self.counts.replays += 1
+        return self.next - 1 if self._overlap else self.next
+
+    def _catch_up(self, why: str) -> None:
+        self._catching = why
+        self._routine = False
+        self._rounds = 0
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._replaying = self._hole = False
+        self._overlap = self.next - 1 in self._recent
+        self._begun_at = self.next
+
+    def _again(self) -> bool:
+        """Ask once more; False when that was done often enough."""
+        self._rounds += 1
+        if self._rounds >= MAX_ROUNDS:
+            return False
+        if not self._heard:
+            self._catching = "the engine restarted"
+        self._begin_round()
+        return True
+
+    def replayed(self, seq: int, payload: bytes) -> None:
+        """A batch out of the engine's buffer."""
+        if not self._replaying or self._hole or seq < self.next - 1:
+            return
+        if self._overlap:
+            self._overlap = False
+            if seq == self.next - 1:
+                if not self._recent.same(seq, payload):
+                    self.gone()
+                    self._hole = True  # what follows continues a beginning that is not known: ask for that first
+                return
+            self._jump(seq, payload, f"{self._what()}, and the engine's buffer begins at batch {seq}")
+        elif seq == self.next:
+            self._apply(seq, payload)
+        elif seq > self.next == self._begun_at:
+            self._jump(seq, payload, f"{self._what()}, and the engine's buffer begins at batch {seq}")
+        else:
+            self._hole = seq > self.next
+
+    def replay_over(self, failed: str = "") -> None:
+        """The replay's end: complete as far as the engine goes, or `failed` in words."""
+        if not self._replaying:
+            return
+        self._replaying = False
+        why = f"{self._what()}, and the replay failed: {failed}" if failed else ""
+        if failed:
+            if not self._routine:
+                self._lose(why)
+        elif self._overlap or self._hole:
+            if self._overlap:
+                self.gone()  # it has not come as far as its predecessor
+            if self._again():
+                return
+            why = f"{self._what()}, and {MAX_ROUNDS} replays were not enough"
+            self._lose(why)
+        else:
+            self._heard = True
+        self._go_on(why)
+
+    def _go_on(self, why: str) -> None:
+        """Take what came meanwhile; `why` says what keeps the replay from being asked for once more."""
+        while self._waiting:
+            if not why and self._waiting.first > self.next > self._begun_at and self._again():
+                return
+            seq, payload = self._waiting.take()
+            if seq == self.next:
+                self._apply(seq, payload)
+            elif seq > self.next:
+                self._jump(seq, payload, why or f"{_gap_of(seq - self.next)} that the replay did not close")
+        self._catching, self._routine = "", False
+
+    def _what(self) -> str:
+        return "something was missed" if self._routine else self._catching
+
+    def _jump(self, seq: int, payload: bytes, why: str) -> None:
+        """Give up what is missing and go on behind it."""
+        self._lose(why)
+        self._apply(seq, payload)
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        self._consumer.cleared()
+
+    def _apply(self, seq: int, payload: bytes) -> None:
+        self.next = seq + 1
+        self._heard = True
+        self.counts.batches += 1
+        self._recent.add(seq, payload)
+        if seq == 0:
+            self._lost = ""  # there is nothing before it
+        try:
+            batch = decode(payload)
+        except ValueError as error:
+            self.counts.refused += 1
+            self._lose(f"batch {seq} {error}")
+            return
+        self._last_at = batch.at
+        if self._first_at is None:
+            self._first_at = batch.at
+        consumer, counts = self._consumer, self.counts
+        for event in batch.events:
+            if isinstance(event, Stored):
+                consumer.stored(event)
+                counts.stored += len(event.hashes)
+                self._hashing.look(event)
+            elif isinstance(event, Removed):
+                consumer.removed(event.hashes)
+                counts.removed += len(event.hashes)
+            elif isinstance(event, Cleared):
+                consumer.cleared()
+                counts.cleared += 1
+                self._lost = ""
+
+
+def _gap_of(batches: int) -> str:
+    return f"gap of {batches} batch{'es' if batches != 1 else ''}"
