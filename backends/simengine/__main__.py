@@ -30,6 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lora-load-s", type=float, default=0.0, help="seconds that loading an adapter takes")
     parser.add_argument("--api-key", help="key it wants on inference routes")
     parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
+    parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, for instance tcp://*:5557")
+    parser.add_argument("--kv-replay", metavar="ENDPOINT", help="answer replay requests there, for instance tcp://*:5558")
+    parser.add_argument("--kv-buffer", type=int, default=10_000, help="batches of KV events kept for replays")
     parser.add_argument("--instant", action="store_true", help="answer at once, for measuring what stands in front")
     parser.add_argument("--event-rate", type=float, default=0.0, help="with --instant: events per second of each stream")
     parser.add_argument("--stamp", action="store_true", help="with --instant: events carry the sender's clock")
@@ -58,6 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
             event_rate=given.event_rate,
             stamp=given.stamp,
             seed=given.seed,
+            kv_events=given.kv_events,
+            kv_replay=given.kv_replay,
+            kv_buffer=given.kv_buffer,
             faults=tuple(parse_rule(text) for text in given.fault),
         )
     except ValueError as error:

@@ -7,6 +7,7 @@ running is put back and computed again.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from backends.simengine.kv import Holding, KvCache, block_hashes
@@ -20,6 +21,7 @@ class Sequence:
     prompt: list[int]
     max_output: int
     hashes: list[bytes]
+    salt: str = ""
     holding: Holding | None = None
     cached_tokens: int = 0
     computed: int = 0
@@ -73,10 +75,12 @@ class Batcher:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.counters = Counters()
+        self.stored: Callable[[bytes | None, list[bytes], list[int], str], None] | None = None
+        """Told of blocks that can be found from now on: the block before them, their hashes, their tokens, and the salt."""
 
     def sequence(self, prompt: list[int], max_output: int, *salts: str) -> Sequence:
         """A new sequence; not scheduled before `add`."""
-        return Sequence(prompt, max_output, block_hashes(prompt, self.block_size, *salts))
+        return Sequence(prompt, max_output, block_hashes(prompt, self.block_size, *salts), salts[-1] if len(salts) > 1 else "")
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether it could ever run."""
@@ -144,7 +148,7 @@ class Batcher:
                 continue  # aborted meanwhile
             sequence.computed += chunk
             if sequence.computed >= sequence.to_compute:
-                self.kv.publish(sequence.holding, sequence.hashes)
+                self._publish(sequence, sequence.holding)
                 produced.append(sequence)
         produced += [s for s in step.decoding if s.holding is not None]
         for sequence in produced:
@@ -155,6 +159,14 @@ class Batcher:
                 self._release(sequence)
                 self.counters.finished += 1
         return produced
+
+    def _publish(self, sequence: Sequence, holding: Holding) -> None:
+        before = len(holding.shared)
+        self.kv.publish(holding, sequence.hashes)
+        after = len(holding.shared)
+        if after > before and self.stored is not None:
+            tokens = sequence.prompt[before * self.block_size : after * self.block_size]
+            self.stored(holding.shared[before - 1] if before else None, holding.shared[before:after], tokens, sequence.salt)
 
     def _decoding(self) -> list[Sequence]:
         """Sequences that decode in the next step, each with room for its token."""

@@ -44,6 +44,9 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
     elif path == "/sim/drain" and method == "POST":
         engine.draining = True
         connection.reply(200, b"{}")
+    elif path in ("/reset_prefix_cache", "/flush_cache") and method == "POST":
+        engine.forget_prefixes()
+        connection.reply(200, b"")
     elif path == "/sim/faults" and method == "POST":
         _faults(engine, connection)
     else:

@@ -6,7 +6,7 @@ evictable (the same, used by nobody; the least recently used goes first). Hashes
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def block_hashes(tokens: Sequence[int], block_size: int, *salts: str) -> list[bytes]:
@@ -44,6 +44,8 @@ class KvCache:
         self.private = 0
         self._users: dict[bytes, int] = {}
         self._evictable: OrderedDict[bytes, None] = OrderedDict()
+        self.evicted: Callable[[bytes], None] | None = None
+        """Told of each block that is thrown out to make room."""
 
     @property
     def used(self) -> int:
@@ -89,8 +91,10 @@ class KvCache:
 
     def _take(self, holding: Holding, blocks: int) -> None:
         while self.free < blocks:
-            self._evictable.popitem(last=False)
+            block, _ = self._evictable.popitem(last=False)
             self.free += 1
+            if self.evicted is not None:
+                self.evicted(block)
         self.free -= blocks
         self.private += blocks
         holding.private += blocks

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import uvloop
@@ -18,14 +18,16 @@ from backends.simengine.answering import Answer, Refusal, read_request
 from backends.simengine.batching import Batcher, Counters, Sequence
 from backends.simengine.connection import SimConnection
 from backends.simengine.control import control
+from backends.simengine.embeddings import embeddings
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
-from backends.simengine.text import embedding, tokens_of
+
+if TYPE_CHECKING:
+    from backends.simengine.kv_publisher import KvPublisher
 
 KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
-DIMENSIONS: Final = 256
 KEPT: Final = 1000
 """Requests kept for a test to look at."""
 
@@ -50,6 +52,7 @@ class SimEngine:
         self._connections: set[SimConnection] = set()
         self.count = 0
         self.connections_made = 0
+        self.kv_events: KvPublisher | None = None
         self._restart()
         self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
 
@@ -63,6 +66,9 @@ class SimEngine:
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
         )
+        if self.kv_events is not None:
+            self.kv_events.restart()
+            self.batcher.stored, self.batcher.kv.evicted = self.kv_events.stored, self.kv_events.removed
 
     @property
     def url(self) -> str:
@@ -96,6 +102,11 @@ class SimEngine:
         """Listen."""
         self._loop = asyncio.get_running_loop()
         self._instant = Instant(self.settings, self._loop) if self.settings.instant else None
+        if self.settings.kv_events is not None:
+            from backends.simengine.kv_publisher import KvPublisher
+
+            self.kv_events = KvPublisher(self.settings, self._loop)
+            self._restart()
         self._server = await self._loop.create_server(self._accept, self.settings.host, self.settings.port, backlog=4096)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -107,7 +118,18 @@ class SimEngine:
         for connection in list(self._connections):
             connection.on_gone = None
             connection.transport.abort()
+        if self.kv_events is not None:
+            self.kv_events.close()
+            self.kv_events = None
         await asyncio.sleep(0)
+
+    def forget_prefixes(self) -> None:
+        """Clear the prefix cache, unless something runs."""
+        if not self.batcher.kv.used:
+            self.batcher.kv.clear()
+            if self.kv_events is not None:
+                self.kv_events.cleared()
+                self.kv_events.flush()
 
     async def drained(self) -> None:
         """Refuse new requests and wait until the running ones are over."""
@@ -181,6 +203,9 @@ class SimEngine:
                 other.reset()
             self._restart()
             return False
+        elif name == "lose_kv_events" and self.kv_events is not None:
+            self.kv_events.lose(fault.after)
+            return False
         else:
             return name == "frozen"
         return True
@@ -213,19 +238,8 @@ class SimEngine:
         self._step()
 
     def _embed(self, connection: SimConnection, request: dict[str, Any], head: shapes.Ids) -> None:
-        given = request["input"]
-        texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
-        counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
-        size = int(request.get("dimensions") or DIMENSIONS)
-        data = []
-        for i, text in enumerate(texts):
-            vector: Any = embedding(text if isinstance(text, str) else repr(text), size)
-            if request.get("encoding_format") == "base64":
-                vector = _base64(vector)
-            data.append({"object": "embedding", "index": i, "embedding": vector})
-        total = {"prompt_tokens": sum(counts), "total_tokens": sum(counts), "completion_tokens": 0}
-        body = shapes.encode({"id": head.id, "object": "list", "created": head.created, "model": head.model, "data": data, "usage": total})
-        delay = self.batcher.timing.step_ms([(sum(counts), 0)], 0, 0) / 1000 / self.settings.speed
+        body, tokens = embeddings(request, head)
+        delay = self.batcher.timing.step_ms([(tokens, 0)], 0, 0) / 1000 / self.settings.speed
         self._loop.call_later(delay, connection.reply, 200, body)
 
     def _abandon(self, answer: Answer) -> None:
@@ -254,6 +268,8 @@ class SimEngine:
             return  # there was a restart since
         self._stepping = False
         produced: list[Sequence] = batcher.end(step)
+        if self.kv_events is not None:
+            self.kv_events.flush()
         for sequence in produced:
             answer = self._owner.get(id(sequence))
             if answer is not None:
@@ -270,13 +286,6 @@ def _own_fault(body: bytes) -> FaultRule | None:
         return None if given is None else rule_of(given if isinstance(given, dict) else {"name": given})
     except (ValueError, AttributeError) as error:
         raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None
-
-
-def _base64(vector: list[float]) -> str:
-    import base64
-    import struct
-
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def run(settings: SimSettings) -> None:

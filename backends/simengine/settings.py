@@ -48,6 +48,12 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether chunks carry `"usage": null` until the totals come, when usage was asked for."""
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
+    kv_events: str | None = None
+    """Where KV events are published, `tcp://*:5557`; None for nowhere."""
+    kv_replay: str | None = None
+    """Where replays of them are asked for."""
+    kv_buffer: int = 10_000
+    """Batches kept for replays."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -59,6 +65,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("models, speed, block_size and max_num_seqs must be positive")
         if len(self.loras) > self.max_loras or self.lora_load_s < 0:
             raise ValueError("max_loras must have room for loras, and lora_load_s must not be negative")
+        if self.kv_replay is not None and self.kv_events is None:
+            raise ValueError("replays of KV events need KV events")
 
     @property
     def timing(self) -> Timing:

@@ -1,0 +1,289 @@
+"""The way to one engine's KV events: a ZeroMQ subscription, its replays, and what becomes of the connection.
+
+vLLM and SGLang publish `[topic, number, batch]` and answer a replay request `["", number]` with one `["", (topic,) number,
+batch]` per batch they keep and a last one numbered -1. The engine binds when its endpoint has a wildcard, else it connects and
+we bind. Sockets are read from the event loop without a task or a future per batch; no turn of the loop takes more than
+`TURN_S` and one batch.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from backends.kv_events import MAX_BATCH_BYTES
+from backends.kv_stream import KvStream
+from domain.clock import Clock
+
+TURN_S: Final = 0.002
+"""Longest time one socket is read in one turn of the loop; streams wait meanwhile."""
+MAX_PER_TURN: Final = 64
+HIGH_WATER: Final = 64
+"""Batches of one engine that may lie between its socket and us. What does not fit stays with the engine, whose queue is 100,000
+by default, so this bounds memory and loses nothing."""
+REPLAY_HIGH_WATER: Final = 20_000
+"""A replay comes at once, and the engine's socket drops what does not fit: room for twice what it keeps by default."""
+SETTLE_S: Final = 0.2
+"""From a connection to the first replay request: by then the engine has our subscription, so nothing falls between the two."""
+REPLAY_SILENCE_S: Final = 2.0
+"""Longest wait for the next batch of a replay; vLLM looks for requests ten times a second."""
+REPLAY_WITHIN_S: Final = 30.0
+"""Longest replay; 10,000 batches take about a second."""
+CHECK_AFTER_S: Final = 10.0
+"""Silence after which the engine is asked whether there is anything newer: the last batch of all can be lost unseen."""
+FORGET_AFTER_S: Final = 30.0
+"""How long blocks of an engine that is not connected are kept in case it was only the network."""
+END: Final = -1
+
+_UP: Final = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED
+_DOWN: Final = zmq.EVENT_DISCONNECTED
+
+
+class KvSubscriber:
+    """One backend's events, fed to `stream`.
+
+    Args:
+        endpoint: where the engine publishes, `tcp://host:port` or `ipc:///path`.
+        replay: where it answers replay requests; None when it does not.
+        bind: listen there instead, for an engine that connects.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        stream: KvStream,
+        endpoint: str,
+        replay: str | None,
+        *,
+        bind: bool,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.stream = stream
+        self.trouble = ""
+        """Why there is no socket, in words; empty when there is one."""
+        self._context = context
+        self._endpoint = endpoint
+        self._replay_endpoint = replay
+        self._bind = bind
+        self._clock = clock
+        self._loop = loop
+        self._batches: _Inbox | None = None
+        self._monitor: _Inbox | None = None
+        self._replay: _Replay | None = None
+        self._peers: set[int] = set()
+        self._settled: asyncio.TimerHandle | None = None
+        self._heard_at = self._gone_at = clock()
+
+    def tick(self) -> None:
+        """To be called about once a second, first to begin: opens the socket, and looks at what takes too long."""
+        if self._batches is None:
+            self._open()
+        now = self._clock()
+        if not self._peers:
+            if now - self._gone_at > FORGET_AFTER_S:
+                self._gone_at = now
+                self.stream.gone()
+        elif now - self._heard_at > CHECK_AFTER_S:
+            self._heard_at = now
+            self.stream.check()
+            self._follow()
+
+    def close(self) -> None:
+        """Close every socket. Idempotent."""
+        if self._settled is not None:
+            self._settled.cancel()
+        for part in (self._replay, self._batches, self._monitor):
+            if part is not None:
+                part.close()
+        self._replay = self._batches = self._monitor = None
+
+    def _open(self) -> None:
+        socket = self._context.socket(zmq.SUB)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
+        socket.setsockopt(zmq.RECONNECT_IVL, 200)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        monitor = socket.get_monitor_socket(_UP | _DOWN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        try:
+            (socket.bind if self._bind else socket.connect)(self._endpoint)
+        except zmq.ZMQError as error:
+            self.trouble = f"cannot {'listen on' if self._bind else 'connect to'} {self._endpoint}: {zmq.strerror(error.errno or 0)}"
+            socket.disable_monitor()
+            monitor.close(0)
+            socket.close(0)
+            return
+        self.trouble = ""
+        self._monitor = _Inbox(self._loop, self._clock, monitor, self._on_monitor)
+        self._batches = _Inbox(self._loop, self._clock, socket, self._on_batch)
+
+    def _on_monitor(self, frames: list[bytes]) -> None:
+        news = parse_monitor_message(frames)
+        kind, peer = int(news["event"]), int(news["value"])
+        if kind & _UP:
+            self._peers.add(peer)
+        elif kind & _DOWN:
+            self._peers.discard(peer)
+            if not self._peers:
+                self._gone_at = self._clock()
+                self._stop_replay()
+                self.stream.disconnected()
+        else:  # the handshake is done: batches may come from now on
+            self._heard_at = self._clock()
+            self.stream.connected()
+            if self._settled is not None:
+                self._settled.cancel()
+            self._settled = self._loop.call_later(SETTLE_S, self._settle)
+
+    def _settle(self) -> None:
+        self._settled = None
+        self._follow()
+
+    def _on_batch(self, frames: list[bytes]) -> None:
+        if self._monitor is not None:
+            self._monitor.read()  # a connection's beginning is heard before its batches
+        seq = _number(frames)
+        if seq is None or seq < 0:
+            return  # not a batch; if it stands for one, the next number tells
+        self._heard_at = self._clock()
+        self.stream.batch(seq, frames[-1])
+        self._follow()
+
+    def _follow(self) -> None:
+        """Ask for the replay that the stream wants, if it wants one."""
+        if self._settled is not None or self._replay_endpoint is None:
+            return
+        start = self.stream.next_replay()
+        if start is not None:
+            self._stop_replay()
+            self._replay = _Replay(self._context, self._replay_endpoint, start, self._on_replayed, self._clock, self._loop)
+
+    def _on_replayed(self, seq: int, payload: bytes, failed: str) -> None:
+        if seq >= 0:
+            self.stream.replayed(seq, payload)
+            return
+        self._stop_replay()
+        self.stream.replay_over(failed)
+        self._follow()
+
+    def _stop_replay(self) -> None:
+        if self._replay is not None:
+            self._replay.close()
+            self._replay = None
+
+
+class _Replay:
+    """One replay over a socket of its own, so that answers to an older request never mix with it."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        start: int,
+        take: Callable[[int, bytes, str], None],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._take = take
+        self._clock = clock
+        self._loop = loop
+        self._begun_at = self._heard_at = clock()
+        self._inbox: _Inbox | None = None
+        self._timer = loop.call_later(REPLAY_SILENCE_S, self._look)
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, REPLAY_HIGH_WATER)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
+        try:
+            socket.connect(endpoint)
+            socket.send_multipart([b"", start.to_bytes(8, "big")], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            self._timer.cancel()
+            self._timer = loop.call_later(
+                REPLAY_SILENCE_S, take, END, b"", f"cannot connect to {endpoint}: {zmq.strerror(error.errno or 0)}"
+            )
+            return
+        self._inbox = _Inbox(loop, clock, socket, self._on_frames)
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        self._heard_at = self._clock()
+        seq = _number(frames)
+        if seq is not None:
+            self._take(max(seq, END), frames[-1], "")
+
+    def _look(self) -> None:
+        now = self._clock()
+        if now - self._begun_at > REPLAY_WITHIN_S:
+            self._take(END, b"", f"it was not over after {REPLAY_WITHIN_S:g} s")
+        elif now - self._heard_at >= REPLAY_SILENCE_S:
+            self._take(END, b"", f"no answer within {REPLAY_SILENCE_S:g} s")
+        else:
+            self._timer = self._loop.call_later(REPLAY_SILENCE_S / 4, self._look)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        if self._inbox is not None:
+            self._inbox.close()
+
+
+class _Inbox:
+    """Hands a socket's messages to `take`, as they come, a bounded number in one turn of the loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, socket: zmq.Socket[bytes], take: Callable[[list[bytes]], None]
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._socket = socket
+        self._take = take
+        self._closed = False
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._more: asyncio.Handle | None = None
+        loop.add_reader(self._fd, self.read)
+        # libzmq signals changes only: what is there already would never be announced
+        self._more = loop.call_soon(self.read)
+
+    def read(self) -> None:
+        """Take what is there; the rest in the loop's next turn."""
+        until = self._clock() + TURN_S
+        for _ in range(MAX_PER_TURN):
+            if self._closed:
+                return
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frames)
+            if self._clock() > until:
+                break
+        if not self._closed:
+            if self._more is not None:
+                self._more.cancel()
+            self._more = self._loop.call_soon(self.read)
+
+    def close(self) -> None:
+        """Stop. May be called from inside `take`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        if self._more is not None:
+            self._more.cancel()
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disable_monitor()
+        self._socket.close(0)
+
+
+def _number(frames: list[bytes]) -> int | None:
+    """The number in a message's last but one frame."""
+    return int.from_bytes(frames[-2], "big", signed=True) if len(frames) >= 2 and len(frames[-2]) == 8 else None

@@ -1,0 +1,125 @@
+"""The simulated engine's KV events: what its cache stores and evicts, published over ZeroMQ and kept for replays as vLLM does.
+
+One batch per step that changed something. Imported only when an engine is told to publish.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from backends.simengine.settings import SimSettings
+
+END: Final = (-1).to_bytes(8, "big", signed=True)
+TOPIC: Final = b"kv@sim"
+
+
+class KvPublisher:
+    """A PUB socket, and a ROUTER for replays. An endpoint with `*` or `::`, or of kind ipc, is bound; another is connected to.
+
+    Raises:
+        OSError: an endpoint cannot be used.
+    """
+
+    def __init__(self, settings: SimSettings, loop: asyncio.AbstractEventLoop) -> None:
+        assert settings.kv_events is not None
+        self._block_size = settings.block_size
+        self._events: list[dict[str, Any]] = []
+        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=settings.kv_buffer)
+        self._seq = 0
+        self._losing = 0
+        self._loop = loop
+        self._context = zmq.Context()
+        self._publisher = self._context.socket(zmq.PUB)
+        self._publisher.setsockopt(zmq.SNDHWM, 100_000)
+        self._router = self._context.socket(zmq.ROUTER)
+        try:
+            at = settings.kv_events
+            (self._publisher.bind if "*" in at or "::" in at or at.startswith("ipc:") else self._publisher.connect)(at)
+            if settings.kv_replay is not None:
+                self._router.bind(settings.kv_replay)
+        except zmq.ZMQError as error:
+            self._context.destroy(0)
+            raise OSError(error.errno, f"KV events: {zmq.strerror(error.errno or 0)}") from None
+        self.endpoint = self._publisher.getsockopt_string(zmq.LAST_ENDPOINT)
+        """Where it publishes; a port `*` is a number here."""
+        self.replay_endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._fd = int(self._router.getsockopt(zmq.FD))
+        loop.add_reader(self._fd, self._answer)
+
+    def stored(self, parent: bytes | None, hashes: Sequence[bytes], tokens: Sequence[int], salt: str) -> None:
+        """A sequence's blocks can be found from now on."""
+        keys = [[salt] if salt and parent is None and not at else None for at in range(len(hashes))]
+        self._events.append(
+            {
+                "type": "BlockStored",
+                "block_hashes": [_short(block) for block in hashes],
+                "parent_block_hash": None if parent is None else _short(parent),
+                "token_ids": list(tokens),
+                "block_size": self._block_size,
+                "lora_id": None,
+                "medium": "GPU",
+                "lora_name": None,
+                "extra_keys": keys,
+                "group_idx": 0,
+            }
+        )
+
+    def removed(self, block: bytes) -> None:
+        """A block was evicted."""
+        self._events.append({"type": "BlockRemoved", "block_hashes": [_short(block)], "medium": "GPU", "group_idx": 0})
+
+    def cleared(self) -> None:
+        """Every block is gone."""
+        self._events.append({"type": "AllBlocksCleared"})
+
+    def flush(self) -> None:
+        """Publish what has happened since the last time, as one batch."""
+        if not self._events:
+            return
+        number, payload = self._seq.to_bytes(8, "big"), msgspec.msgpack.encode([time.time(), self._events, 0])
+        self._seq += 1
+        self._events = []
+        self._kept.append((number, payload))
+        if self._losing:
+            self._losing -= 1
+        else:
+            self._publisher.send_multipart([TOPIC, number, payload], zmq.NOBLOCK)
+
+    def lose(self, batches: int) -> None:
+        """Send none of the next `batches` to subscribers; replays have them."""
+        self._losing = batches
+
+    def restart(self) -> None:
+        """A new process: numbers begin at 0, nothing is kept."""
+        self._seq = 0
+        self._events = []
+        self._kept.clear()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._loop.remove_reader(self._fd)
+        self._context.destroy(0)
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(frames) != 3:
+                continue
+            peer, _, start = frames
+            for number, payload in self._kept:
+                if number >= start:
+                    self._router.send_multipart([peer, b"", TOPIC, number, payload])
+            self._router.send_multipart([peer, b"", TOPIC, END, b""])
+
+
+def _short(block: bytes) -> int:
+    """What vLLM sends of a hash: its low 64 bits."""
+    return int.from_bytes(block[-8:], "big")
