@@ -20,6 +20,9 @@ METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", 
 
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
+UNIX_PATH_BYTES: Final = 107
+"""Longest path of a unix socket on Linux (`sun_path`, 108 with its end)."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*\.?")
 _NUMBERS: Final = re.compile(r"(0[xX][0-9A-Fa-f]*|[0-9]+)(\.(0[xX][0-9A-Fa-f]*|[0-9]+))*\.?")
 _BIND: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
@@ -101,6 +104,28 @@ def checked_engine_url(url: str) -> str:
         raise ValueError("has something else than an IPv6 address in brackets; write for instance http://[2001:db8::1]:8000")
     _refuse_metadata(checked_host(host))
     return url
+
+
+def checked_events_endpoint(endpoint: str) -> str:
+    """Where KV events are published or replayed: `tcp://host:port` or `ipc:///path`.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address.
+    """
+    if endpoint.startswith("ipc://"):
+        path = endpoint[6:]
+        if not path.startswith("/") or len(path.encode()) > UNIX_PATH_BYTES or not path.isprintable():
+            raise ValueError(f"has no usable path; write ipc:///folder/file with at most {UNIX_PATH_BYTES} bytes of path")
+        return endpoint
+    if not endpoint.startswith("tcp://"):
+        raise ValueError("is no address of KV events; write tcp://host:port or ipc:///path")
+    if "*" in endpoint:
+        raise ValueError("has a wildcard, which only the engine's own setting may have; write the host to connect to or listen on")
+    host, port = split_address(endpoint[6:])
+    if not port:
+        raise ValueError("has no usable port; write 1 to 65535")
+    _refuse_metadata(host)
+    return endpoint
 
 
 def _refuse_metadata(host: str) -> None:

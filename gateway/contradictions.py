@@ -66,7 +66,7 @@ class Written:
 
 def contradictions(written: Written, folder: Path) -> list[Problem]:
     """Every problem between fields, and between fields and the machine; relative paths start at `folder`."""
-    checks = (_listeners, _callers, _store, _engines, _fleet)
+    checks = (_listeners, _callers, _store, _engines, _fleet, _kv_events)
     found = [problem for check in checks for problem in check(written)]
     return found + [problem for look in (_policies, _tls, _database) for problem in look(written, folder)]
 
@@ -143,6 +143,23 @@ def _loras(written: Written, pool: int) -> Iterator[Problem]:
         name = written.text(*at)
         if name and names.setdefault(name, i) != i:
             yield written.located.problem(at, f"{name!r} is the name of loras[{names[name]}] already", "a name has one digest; keep one")
+
+
+def _kv_events(written: Written) -> Iterator[Problem]:
+    """Two subscriptions to one publisher would each take the other's numbers for its own; two listeners cannot share an address."""
+    located, workers = written.located, written.number("workers")
+    used: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        for j in range(written.count("pools", i, "backends")):
+            at: Path_ = ("pools", i, "backends", j, "kv_events")
+            if written.value(*at, "bind") is True and workers is not None and workers > 1:
+                hint = "let the engine bind: give its own endpoint a wildcard (tcp://*:5557) and leave bind away, or set workers: 1"
+                yield located.problem((*at, "bind"), f"{workers:g} workers cannot listen on one address", hint)
+            endpoint = written.text(*at, "endpoint")
+            if endpoint and endpoint in used:
+                hint = "each engine, and each data-parallel rank, publishes on a port of its own"
+                yield located.problem((*at, "endpoint"), f"{endpoint} is the endpoint of {used[endpoint]} already", hint)
+            used.setdefault(endpoint, f"pools[{i}].backends[{j}]")
 
 
 def _policies(written: Written, folder: Path) -> Iterator[Problem]:

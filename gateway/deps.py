@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from backends.attempt import RetryBudget
 from backends.dialects import Dialect
 from backends.health import Health
+from backends.kv_blocks import KvState
 from backends.lora_loader import LoraLoader
 from backends.ports import Upstream
 from backends.readings import PrefillRate
@@ -26,7 +27,7 @@ from tenancy.ports import Ledger
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "health", "keys", "marks", "names", "policies", "prefill", "signals")
+    __slots__ = ("fleet", "health", "keys", "kv", "marks", "names", "policies", "prefill", "signals")
 
     def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
         self.keys = keys
@@ -42,6 +43,8 @@ class Live:
         """What this process had sent and seen end when each of those readings was asked for."""
         self.prefill: dict[str, PrefillRate] = {}
         """How fast each backend prefills, by backend id."""
+        self.kv: dict[str, KvState] = {}
+        """What each backend that publishes KV events holds, by backend id."""
 
 
 class Watch:

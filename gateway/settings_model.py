@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from domain.strict import Strict
-from gateway.addresses import checked_engine_url, checked_host_header, checked_origin, split_address, sqlite_file
+from gateway.addresses import checked_engine_url, checked_events_endpoint, checked_host_header, checked_origin, split_address, sqlite_file
 from gateway.settings_lora import LoraSettings
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
@@ -155,11 +155,29 @@ class SecretSettings(Strict):
         return None if isinstance(value, dict) and value and all(part is None for part in value.values()) else value
 
 
+class KvEventsSettings(Strict):
+    """Where an engine publishes what its prefix cache stores and removes. Prompts pass there in clear: keep it secret."""
+
+    endpoint: str = Field(description="Where it publishes: `tcp://host:port` or `ipc:///path`.")
+    replay: str | None = Field(
+        default=None, description="Where it answers replay requests; without it, a single lost batch ends trust until its cache is cleared."
+    )
+    bind: bool = Field(default=False, description="Listen at the endpoint, for an engine that connects to it; with one worker only.")
+
+    @field_validator("endpoint", "replay")
+    @classmethod
+    def _safe(cls, endpoint: str | None) -> str | None:
+        return None if endpoint is None else checked_events_endpoint(endpoint)
+
+
 class BackendSettings(Strict):
     """One engine endpoint; one data-parallel rank counts as one."""
 
     id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
     url: str = Field(description="Where it listens: `http(s)://host[:port][/prefix]`, without `/v1`.")
+    kv_events: KvEventsSettings | None = Field(
+        default=None, description="Where the engine publishes its KV events; without it, what it holds is not known."
+    )
 
     @field_validator("url")
     @classmethod

@@ -29,6 +29,7 @@ from gateway.fleet_watch import FleetWatch, Poll
 from gateway.health_watch import HealthWatch
 from gateway.http.edge.patience import Patience
 from gateway.key_watch import KeyWatch
+from gateway.kv_watch import KvWatch
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
 from gateway.signal_watch import Read, SignalWatch
@@ -47,6 +48,7 @@ __all__ = [
     "fleet_watch_for",
     "health_watch_for",
     "key_watch_for",
+    "kv_watch_for",
     "prepare_store",
     "signal_watch_for",
 ]
@@ -170,6 +172,38 @@ async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float],
     if reply.status != 200:
         raise FetchError(f"{path} answers {reply.status}")
     return read(reply.body, clock())
+
+
+def kv_watch_for(settings: Settings, deps: Deps, count: Callable[[str, str, int, int], None]) -> KvWatch:
+    """The listener to every backend that publishes KV events; `count` is told of (pool, backend, batches, gaps)."""
+    publishing = {b.id: (pool.name, b.kv_events) for pool in settings.pools for b in pool.backends if b.kv_events is not None}
+    if not publishing:
+        return KvWatch(deps.live, {})
+    # imported only when there is something to hear: ZeroMQ and its thread cost a worker 10 MB
+    import zmq
+
+    from backends.clients.kv_subscriber import KvSubscriber
+    from backends.kv_blocks import HeldBlocks
+    from backends.kv_stream import KvStream
+
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    subscriptions = {
+        backend: KvSubscriber(
+            context,
+            KvStream(HeldBlocks(), can_replay=told.replay is not None),
+            told.endpoint,
+            told.replay,
+            bind=told.bind,
+            clock=deps.clock,
+            loop=deps.loop,
+        )
+        for backend, (_, told) in publishing.items()
+    }
+
+    def counted(backend: str, batches: int, gaps: int) -> None:
+        count(publishing[backend][0], backend, batches, gaps)
+
+    return KvWatch(deps.live, subscriptions, counted, partial(context.destroy, 0))
 
 
 async def prepare_store(settings: Settings) -> None:

@@ -32,7 +32,7 @@ from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, key_watch_for, signal_watch_for
+from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, key_watch_for, kv_watch_for, signal_watch_for
 from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
@@ -126,7 +126,9 @@ class _Worker:
         self._waiting_for.remove("fleet")
         signal_watch = signal_watch_for(settings, deps)
         stack.push_async_callback(signal_watch.close)
-        return deps, [fleet_watch.run(), health_watch.run(), signal_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
+        kv_watch = kv_watch_for(settings, deps, self._metrics.count_kv_events)
+        stack.push_async_callback(kv_watch.close)
+        return deps, [fleet_watch.run(), health_watch.run(), signal_watch.run(), kv_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data
@@ -228,6 +230,7 @@ class _Worker:
             sent,
             ended,
             prefill_tokens_per_s=None if prefill is None else prefill.tokens_per_s,
+            kv=deps.live.kv.get(backend.id),
             loras=deps.loras.resident(backend.id),
         )
 

@@ -16,8 +16,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from backends.kv_blocks import KvState
 from backends.readings import standing
 from backends.signals import Signals
+from gateway.addresses import UNIX_PATH_BYTES
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 
 State = Literal["starting", "ready", "draining"]
@@ -30,8 +32,6 @@ MAX_LINKS: Final = 16
 """Connections a worker answers at once: one admin process, its predecessor during a restart, and a person looking."""
 REQUEST_WITHIN_S: Final = 1.0
 """Time a connection has to say what it wants; the peer is a process of ours on the same machine."""
-UNIX_PATH_BYTES: Final = 107
-"""Longest path of a unix socket on Linux (`sun_path`, 108 with its end)."""
 MAX_GONE: Final = 8
 """Ended workers whose last numbers are kept apart, in case they only missed a scrape."""
 
@@ -62,6 +62,8 @@ class BackendState(msgspec.Struct, frozen=True):
     prefill_tokens_per_s: float | None = None
     """How fast it prefills, measured between readings."""
     loras: tuple[str, ...] = ()
+    kv: KvState | None = None
+    """What its prefix cache holds, where it publishes that."""
 
     def estimated(self) -> "BackendState":
         """With `running_now` and `waiting_now` worked out from the rest."""
@@ -292,8 +294,16 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         one.sent_since + other.sent_since,
         one.ended_since + other.ended_since,
         prefill_tokens_per_s=fresher.prefill_tokens_per_s,
+        kv=_least(one.kv, other.kv),
         loras=tuple(sorted({*one.loras, *other.loras})),
     )
+
+
+def _least(one: KvState | None, other: KvState | None) -> KvState | None:
+    """The state of the worker that knows least: what all workers know is no more than that."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda state: (state.trusted, state.blocks))
 
 
 def _age_s(seen: BackendState) -> float:

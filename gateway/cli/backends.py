@@ -34,7 +34,7 @@ def list_backends(
     if as_json:
         typer.echo(body.decode())
         return
-    table = Table("backend", "pool", "state", "in flight", "running", "waiting", "kv", "age", "why")
+    table = Table("backend", "pool", "state", "in flight", "running", "waiting", "kv", "blocks", "age", "why")
     for seen in _listing(admin, body):
         signals = seen.signals
         table.add_row(
@@ -45,8 +45,9 @@ def list_backends(
             _shown(signals.running if signals else None),
             _shown(signals.waiting if signals else None),
             "?" if signals is None or signals.kv_usage is None else f"{signals.kv_usage:.0%}",
+            "" if seen.kv is None else f"{seen.kv.blocks} {'exact' if seen.kv.trusted else 'untrusted'}",
             "?" if seen.signals_age_s is None else f"{seen.signals_age_s:.1f} s",
-            seen.why or (f"does not report {', '.join(signals.missing)}" if signals and signals.missing else ""),
+            _why(seen),
         )
     out.print(table)
 
@@ -61,6 +62,15 @@ def _listing(admin: str, body: bytes) -> list[BackendState]:
         return msgspec.json.decode(body, type=_Listing).backends
     except msgspec.DecodeError:
         _fail(f"{admin} does not answer like the admin port of a gateway of this version")
+
+
+def _why(seen: BackendState) -> str:
+    """What keeps it from being used, or what is not known of it."""
+    if seen.why:
+        return seen.why
+    missing = f"does not report {', '.join(seen.signals.missing)}" if seen.signals and seen.signals.missing else ""
+    events = f"KV events: {seen.kv.reason}" if seen.kv and seen.kv.reason else ""
+    return "; ".join(filter(None, (missing, events)))
 
 
 def _shown(number: int | None) -> str:

@@ -35,6 +35,8 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("pool", "backend"),
     ),
     "tidegate_backend_lora": ("1 for each adapter on the backend.", ("pool", "backend", "lora")),
+    "tidegate_backend_kv_blocks": ("Blocks that the engine certainly holds in its prefix cache.", ("pool", "backend")),
+    "tidegate_backend_kv_events_trusted": ("1 when every worker knows exactly what the engine holds, else 0.", ("pool", "backend")),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
@@ -167,6 +169,9 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     yield _gauge("tidegate_backend_lora", there[:MAX_SERIES])
     for name, value in _SIGNAL_GAUGES.items():
         yield _gauge(name, [(labels, float(number)) for labels, signals, _ in read if (number := value(signals)) is not None])
+    heard = [((b.pool, b.backend), b.kv) for b in fleet if b.kv is not None]
+    yield _gauge("tidegate_backend_kv_blocks", [(labels, float(kv.blocks)) for labels, kv in heard])
+    yield _gauge("tidegate_backend_kv_events_trusted", [(labels, float(kv.trusted)) for labels, kv in heard])
 
 
 def _process_counters(scrape: Scrape) -> Iterator[Metric]:

@@ -115,5 +115,25 @@ LORA_CALLS: Final = Family(
     "tidegate_lora_calls_total", "Adapters that engines were told to load or unload.", ("backend", "lora"),
     split_label="call", split=LORA_CALL_WORDS,
 )  # fmt: skip
+KV_BATCHES: Final = Family(
+    "tidegate_backend_kv_event_batches_total", "Batches of KV events applied, over all workers.", ("pool", "backend")
+)
+KV_GAPS: Final = Family(
+    "tidegate_backend_kv_event_gaps_total", "Times that batches of KV events were missing, over all workers.", ("pool", "backend")
+)
 
-FAMILIES: Final = (REQUESTS, DURATION, OVERHEAD, TTFT, INTER_TOKEN, TPOT, TOKENS, ATTEMPTS, HOLDS, LORA_REQUESTS, LORA_CALLS)
+FAMILIES: Final = (
+    REQUESTS,
+    DURATION,
+    OVERHEAD,
+    TTFT,
+    INTER_TOKEN,
+    TPOT,
+    TOKENS,
+    ATTEMPTS,
+    HOLDS,
+    LORA_REQUESTS,
+    LORA_CALLS,
+    KV_BATCHES,
+    KV_GAPS,
+)

@@ -25,6 +25,8 @@ from gateway.telemetry.families import (
     FAMILIES,
     HOLDS,
     INTER_TOKEN,
+    KV_BATCHES,
+    KV_GAPS,
     LORA_CALL_WORDS,
     LORA_CALLS,
     LORA_REQUESTS,
@@ -192,6 +194,13 @@ class Metrics:
         names = (_named(done.backend, self._backends), _named(done.served, self._loras))
         word = f"{done.act}_failed" if done.why else done.act
         self._cells[LORA_CALLS.name].cell(names)[LORA_CALL_WORDS.index(word)] += 1
+
+    def count_kv_events(self, pool: str, backend: str, batches: int, gaps: int) -> None:
+        """Counts what a backend published."""
+        if batches or gaps:
+            labels = (_named(pool, self._pools), _named(backend, self._backends))
+            self._cells[KV_BATCHES.name].cell(labels)[0] += batches
+            self._cells[KV_GAPS.name].cell(labels)[0] += gaps
 
     def snapshot(self, access_log_dropped: int = 0) -> MetricsSnapshot:
         """A copy of all numbers; `access_log_dropped` comes from the access log of the same process."""

@@ -26,7 +26,7 @@ pools:
   - name: chat
     model: sim
     backends:
-      - {{id: e0, url: "{url}"}}
+      - {{id: e0, url: "{url}"{backend}}}
 """
 POLICY = 'tenant: "*"\nmodels:\n  - {name: sim, pool: chat}\n'
 
@@ -49,10 +49,12 @@ def tidegate(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 @asynccontextmanager
-async def serving(home: Path, url: str, workers: int = 1, accept_s: float = 0.0, grace_s: float = 20.0) -> AsyncIterator[Served]:
+async def serving(
+    home: Path, url: str, workers: int = 1, accept_s: float = 0.0, grace_s: float = 20.0, backend: str = ""
+) -> AsyncIterator[Served]:
     (home / "policies").mkdir()
     (home / "policies" / "default.yaml").write_text(POLICY)
-    (home / "tidegate.yaml").write_text(SETTINGS.format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s))
+    (home / "tidegate.yaml").write_text(SETTINGS.format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s, backend=backend))
     made = await asyncio.to_thread(tidegate, "key", "create", "--tenant", "acme", "--create-tenant", "--json", home=home)
     assert made.returncode == 0, made.stderr
     run_dir = home / "run"
@@ -175,7 +177,7 @@ async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_proper
 def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.yaml").write_text(POLICY.replace("pool: chat", "pool: chta"))
-    (tmp_path / "tidegate.yaml").write_text(SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1))
+    (tmp_path / "tidegate.yaml").write_text(SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1, backend=""))
     for command in ("serve", "check"):
         done = tidegate(command, "-c", "tidegate.yaml", home=tmp_path)
         assert done.returncode == 1
@@ -188,7 +190,7 @@ def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
 def test_a_missing_engine_key_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.yaml").write_text(POLICY)
-    settings = SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1)
+    settings = SETTINGS.format(url="http://127.0.0.1:9", workers=1, accept_s=0, grace_s=1, backend="")
     (tmp_path / "tidegate.yaml").write_text(settings.replace("    model: sim", "    model: sim\n    api_key: {file: nope.key}"))
     done = tidegate("serve", "-c", "tidegate.yaml", home=tmp_path)
     assert done.returncode == 1

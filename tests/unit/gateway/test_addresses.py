@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.addresses import checked_engine_url, checked_host_header, checked_origin, clash, split_address
+from gateway.addresses import checked_engine_url, checked_events_endpoint, checked_host_header, checked_origin, clash, split_address
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,30 @@ def test_host_headers():
 )
 def test_listeners_that_would_meet(one, other, expected):
     assert clash(one, other) is clash(other, one) is expected
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5557", "tcp://gpu-0.example:1", "tcp://[::1]:5557", "ipc:///run/engine/kv"])
+def test_where_kv_events_may_come_from(endpoint):
+    assert checked_events_endpoint(endpoint) == endpoint
+
+
+@pytest.mark.req("R40")
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("http://a:1", "write tcp://host:port or ipc:///path"),
+        ("inproc://a", "write tcp://host:port or ipc:///path"),
+        ("tcp://*:5557", "has a wildcard"),
+        ("tcp://a", "is no address"),
+        ("tcp://a:0", "has no usable port"),
+        ("tcp://eth0;a:5557", "has no usable host name"),
+        ("tcp://169.254.169.254:5557", "cloud-metadata"),
+        ("tcp://[::ffff:169.254.169.254]:5557", "cloud-metadata"),
+        ("tcp://0x7f.1:5557", "no usable IPv4 address"),
+        ("ipc://relative", "has no usable path"),
+        ("ipc:///" + "x" * 107, "has no usable path"),
+    ],
+)
+def test_where_they_may_not(endpoint, says):
+    with pytest.raises(ValueError, match=says):
+        checked_events_endpoint(endpoint)

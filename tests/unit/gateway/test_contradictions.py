@@ -7,6 +7,7 @@ DEFAULTS = {
     "data": {"bind": "127.0.0.1:8080", "tls": None},
     "admin": {"bind": "127.0.0.1:8081"},
     "stores": {"sql": "sqlite:///a.db"},
+    "workers": 1,
     "engines": {"first_token_base_s": 10.0, "first_token_cap_s": 120.0, "client": "relay"},
 }
 
@@ -73,3 +74,17 @@ def test_a_certificate_needs_its_own_key(tmp_path):
 def test_every_double_name_is_told(tmp_path):
     text = "pools:\n" + "- {name: p, backends: [{id: x}, {id: x}]}\n" * 2
     assert len(found(text, tmp_path)) == 4
+
+
+def test_listeners_for_kv_events_and_their_addresses_are_not_shared(tmp_path):
+    def pool(*events):
+        rows = "".join(f"  - {{id: b{at}, kv_events: {{{fields}}}}}\n" for at, fields in enumerate(events))
+        return f"pools:\n- name: p\n  backends:\n{rows}"
+
+    listener = 'endpoint: "tcp://127.0.0.1:5557", bind: true'
+    assert found(pool(listener), tmp_path) == []
+    assert found("workers: 1\n" + pool(listener), tmp_path) == []
+    (problem,) = found("workers: 2\n" + pool(listener), tmp_path)
+    assert "2 workers cannot listen on one address; let the engine bind" in problem
+    (problem,) = found(pool('endpoint: "tcp://a:1"', 'endpoint: "tcp://b:1"', 'endpoint: "tcp://a:1"'), tmp_path)
+    assert "pools[0].backends[2].kv_events.endpoint: tcp://a:1 is the endpoint of pools[0].backends[0] already" in problem

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from backends.kv_blocks import KvState
 from backends.signals import Signals
 from domain.usage import Usage
 from gateway.story import GAP_BOUNDS_S, Record
@@ -113,6 +114,23 @@ def test_what_an_engine_does_not_report_has_no_sample() -> None:
     assert found["tidegate_backend_in_flight_requests", b1] == 2
     assert ("tidegate_backend_waiting_requests", b1) not in found
     assert not [name for name, labels in found if labels == b2 and ("signals" in name or "prefill" in name)]
+
+
+@pytest.mark.req("ROUTERS-11")
+def test_kv_events_are_as_sure_as_the_worker_that_knows_least() -> None:
+    def knowing(index: int, kv: KvState) -> WorkerSnapshot:
+        metrics = Metrics(["llama"])
+        metrics.count_kv_events("p", "b1", 5, index)
+        fleet = (BackendState("p", "b1", True, kv=kv), BackendState("p", "b2", True))
+        return msgspec.structs.replace(worker(index), fleet=fleet, metrics=metrics.snapshot(0))
+
+    found = samples(knowing(0, KvState(90, True)), knowing(1, KvState(100, False, "gap of 3 batches")))
+    b1, b2 = (("backend", "b1"), ("pool", "p")), (("backend", "b2"), ("pool", "p"))
+    assert found["tidegate_backend_kv_blocks", b1] == 100
+    assert found["tidegate_backend_kv_events_trusted", b1] == 0
+    assert found["tidegate_backend_kv_event_batches_total", b1] == 10
+    assert found["tidegate_backend_kv_event_gaps_total", b1] == 1
+    assert not [name for name, labels in found if labels == b2 and "_kv_" in name]
 
 
 def test_a_place_nobody_answers_from_is_missing() -> None:
