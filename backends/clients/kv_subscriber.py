@@ -257,13 +257,10 @@ class _Inbox:
         """Take what is there; the rest in the loop's next turn."""
         until = self._clock() + TURN_S
         for _ in range(MAX_PER_TURN):
-            if self._closed:
+            # asked first, because finding nothing raises, which costs five times as much
+            if self._closed or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frames)
+            self._take(self._socket.recv_multipart(zmq.NOBLOCK))
             if self._clock() > until:
                 break
         if not self._closed:

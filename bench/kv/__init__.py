@@ -1,0 +1,1 @@
+"""What listening to KV events costs."""
