@@ -22,12 +22,12 @@ MAX_BLOCK_SIZE: Final = 65_536
 GPU: Final = "GPU"
 
 
-class _Secretive(msgspec.Struct, frozen=True):
+class _Secretive(msgspec.Struct, frozen=True, gc=False):
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return []
 
 
-class Stored(_Secretive, frozen=True):
+class Stored(_Secretive, frozen=True, gc=False):
     """Blocks that can be found from now on, a chain in order. An engine stores a block again when it computed it twice."""
 
     hashes: list[int]
@@ -49,7 +49,7 @@ class Stored(_Secretive, frozen=True):
         return f"Stored({len(self.hashes)} blocks of {self.block_size}, {'root' if self.parent is None else 'child'})"
 
 
-class Removed(_Secretive, frozen=True):
+class Removed(_Secretive, frozen=True, gc=False):
     """Blocks of which one copy is gone."""
 
     hashes: list[int]
@@ -60,14 +60,14 @@ class Removed(_Secretive, frozen=True):
         return f"Removed({len(self.hashes)} blocks)"
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class Cleared(msgspec.Struct, frozen=True, gc=False):
     """The engine holds nothing any more."""
 
 
 Event: TypeAlias = Stored | Removed | Cleared
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """What one step of an engine changed."""
 
     at: float
@@ -78,7 +78,7 @@ class Batch(msgspec.Struct, frozen=True):
 _Hash: TypeAlias = int | bytes
 
 
-class _StoredMap(msgspec.Struct, tag="BlockStored", frozen=True):
+class _StoredMap(msgspec.Struct, tag="BlockStored", frozen=True, gc=False):
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
     token_ids: list[int | tuple[int, int]]
@@ -91,17 +91,17 @@ class _StoredMap(msgspec.Struct, tag="BlockStored", frozen=True):
     cache_salt: str | None = None
 
 
-class _RemovedMap(msgspec.Struct, tag="BlockRemoved", frozen=True):
+class _RemovedMap(msgspec.Struct, tag="BlockRemoved", frozen=True, gc=False):
     block_hashes: list[_Hash]
     medium: str | None = None
     group_idx: int | None = None
 
 
-class _ClearedMap(msgspec.Struct, tag="AllBlocksCleared", frozen=True):
+class _ClearedMap(msgspec.Struct, tag="AllBlocksCleared", frozen=True, gc=False):
     pass
 
 
-class _StoredArray(msgspec.Struct, tag="BlockStored", array_like=True, frozen=True):
+class _StoredArray(msgspec.Struct, tag="BlockStored", array_like=True, frozen=True, gc=False):
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
     token_ids: list[int | tuple[int, int]]
@@ -114,22 +114,22 @@ class _StoredArray(msgspec.Struct, tag="BlockStored", array_like=True, frozen=Tr
     cache_salt: None = None
 
 
-class _RemovedArray(msgspec.Struct, tag="BlockRemoved", array_like=True, frozen=True):
+class _RemovedArray(msgspec.Struct, tag="BlockRemoved", array_like=True, frozen=True, gc=False):
     block_hashes: list[_Hash]
     medium: str | None = None
     group_idx: int | None = None
 
 
-class _ClearedArray(msgspec.Struct, tag="AllBlocksCleared", array_like=True, frozen=True):
+class _ClearedArray(msgspec.Struct, tag="AllBlocksCleared", array_like=True, frozen=True, gc=False):
     pass
 
 
-class _MapBatch(msgspec.Struct, array_like=True, frozen=True):
+class _MapBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at: float
     events: list[_StoredMap | _RemovedMap | _ClearedMap]
 
 
-class _ArrayBatch(msgspec.Struct, array_like=True, frozen=True):
+class _ArrayBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at: float
     events: list[_StoredArray | _RemovedArray | _ClearedArray]
 
