@@ -125,3 +125,10 @@ class KvState(msgspec.Struct, frozen=True):
     """How the engine hashes blocks, recognised from one of them: `vllm-sha256`, `vllm-sha256_cbor`, `sglang`; empty when it is
     not known."""
     counts: KvCounts = msgspec.field(default_factory=KvCounts)
+
+
+def least(one: KvState | None, other: KvState | None) -> KvState | None:
+    """The state of the worker that knows least: what all workers know is no more than that."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda state: (state.trusted, state.blocks))

@@ -5,14 +5,17 @@ Every worker listens for itself: an index that decides in microseconds has to li
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import structlog
 
 from backends.kv_blocks import KvState
-from backends.kv_stream import KvStream
+from backends.signals import START_JITTER_S
 from gateway.deps import Live
+
+if TYPE_CHECKING:
+    from backends.kv_stream import KvStream
 
 log = structlog.get_logger("tidegate.kv")
 
@@ -23,7 +26,7 @@ TICK_S: Final = 0.5
 class Subscription(Protocol):
     """One backend's events."""
 
-    stream: KvStream
+    stream: "KvStream"
     trouble: str
 
     def tick(self) -> None:
@@ -82,7 +85,7 @@ class KvWatch:
         """The engine says when its process began: a new time means that its cache is empty."""
         signals = self._live.signals.get(backend)
         began = signals.started_unix if signals is not None else None
-        if began is not None and began != self._started.setdefault(backend, began):
+        if began is not None and abs(began - self._started.setdefault(backend, began)) > START_JITTER_S:
             self._started[backend] = began
             subscription.stream.restarted(began)
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from backends.kv_blocks import KvState
+from backends.kv_blocks import KvState, least
 from backends.readings import standing
 from backends.signals import Signals
 from gateway.addresses import UNIX_PATH_BYTES
@@ -282,7 +282,7 @@ def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
 
 
 def _joined(one: BackendState, other: BackendState) -> BackendState:
-    fresher = other if _age_s(other) < _age_s(one) else one
+    fresher = min(one, other, key=lambda seen: inf if seen.signals_age_s is None else seen.signals_age_s)
     return BackendState(
         one.pool,
         one.backend,
@@ -294,17 +294,6 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         one.sent_since + other.sent_since,
         one.ended_since + other.ended_since,
         prefill_tokens_per_s=fresher.prefill_tokens_per_s,
-        kv=_least(one.kv, other.kv),
+        kv=least(one.kv, other.kv),
         loras=tuple(sorted({*one.loras, *other.loras})),
     )
-
-
-def _least(one: KvState | None, other: KvState | None) -> KvState | None:
-    """The state of the worker that knows least: what all workers know is no more than that."""
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=lambda state: (state.trusted, state.blocks))
-
-
-def _age_s(seen: BackendState) -> float:
-    return inf if seen.signals_age_s is None else seen.signals_age_s

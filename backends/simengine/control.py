@@ -45,12 +45,21 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
         engine.draining = True
         connection.reply(200, b"{}")
     elif path in ("/reset_prefix_cache", "/flush_cache") and method == "POST":
-        engine.forget_prefixes()
+        _forget_prefixes(engine)
         connection.reply(200, b"")
     elif path == "/sim/faults" and method == "POST":
         _faults(engine, connection)
     else:
         connection.reply(404, b'{"detail":"Not Found"}')
+
+
+def _forget_prefixes(engine: "SimEngine") -> None:
+    """Clear the prefix cache, unless something runs."""
+    if not engine.batcher.kv.used:
+        engine.batcher.kv.clear()
+        if engine.kv_events is not None:
+            engine.kv_events.cleared()
+            engine.kv_events.flush()
 
 
 def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:

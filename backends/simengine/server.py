@@ -123,14 +123,6 @@ class SimEngine:
             self.kv_events = None
         await asyncio.sleep(0)
 
-    def forget_prefixes(self) -> None:
-        """Clear the prefix cache, unless something runs."""
-        if not self.batcher.kv.used:
-            self.batcher.kv.clear()
-            if self.kv_events is not None:
-                self.kv_events.cleared()
-                self.kv_events.flush()
-
     async def drained(self) -> None:
         """Refuse new requests and wait until the running ones are over."""
         self.draining = True

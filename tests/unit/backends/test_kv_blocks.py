@@ -1,6 +1,6 @@
 import pytest
 
-from backends.kv_blocks import HeldBlocks
+from backends.kv_blocks import HeldBlocks, KvState, least
 from backends.kv_events import Stored
 
 
@@ -42,3 +42,11 @@ def test_churn_leaves_nothing_behind() -> None:
         held.stored(chain(cycle, cycle + 1, cycle + 2))
         held.removed([cycle + 2, cycle + 1, cycle])
     assert held.count == 0
+
+
+def test_workers_together_know_what_the_one_knows_that_knows_least() -> None:
+    exact, more, lost = KvState(90, True), KvState(100, True), KvState(120, False, "gap of 3 batches")
+    assert least(exact, more) == exact
+    assert least(exact, lost) == least(lost, exact) == lost
+    assert least(None, exact) == least(exact, None) == exact
+    assert least(None, None) is None
