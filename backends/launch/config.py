@@ -1,0 +1,71 @@
+"""A launch configuration: how one class of engine is started so that the gateway can use it. A strict model of the YAML.
+
+The files are in `configs/`; each is laid over what the gateway needs of every engine of its kind (`configs/shared/`), flag by
+flag. Knows no file and starts nothing; whether a flag exists is for `manifest.py`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from domain.strict import Strict
+
+EngineName = Literal["vllm", "sglang"]
+Scalar = str | int | float
+FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=80)]
+
+
+class Hardware(Strict):
+    """What one such process runs on."""
+
+    gpus: int = Field(ge=0, le=64, description="GPUs this process uses; 0 for a CPU engine.")
+    gpu_memory_gib: float | None = Field(default=None, gt=0, le=4096, description="Memory of one GPU, GiB.")
+    memory_gib: int = Field(default=64, ge=1, le=16_384, description="Memory of the machine this process needs, GiB.")
+    shm_gib: int = Field(default=16, ge=1, le=1024, description="Shared memory, GiB: ranks of one engine talk through it.")
+    cpus: int = Field(default=8, ge=1, le=512, description="Processor cores this process needs.")
+
+
+class SizingSettings(Strict):
+    """What `tidegate engine size` computes with when no other model is named."""
+
+    model: dict[str, JsonValue] = Field(description="The members of the model's config.json that decide its size.")
+    context: int = Field(ge=1, le=100_000_000, description="Tokens of a sequence, prompt and answer, at which concurrency is computed.")
+    reserve_gib: float = Field(
+        default=0.0, ge=0, le=1024, description="Memory per GPU for activations, CUDA graphs and buffers, GiB: an assumption."
+    )
+    kv_gib: float | None = Field(default=None, gt=0, description="KV memory where the engine is told it outright (CPU), GiB.")
+
+
+class LaunchConfig(Strict):
+    """One launch configuration, laid over the shared part of its engine."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", description="Its name; a name Kubernetes and systemd take too.")
+    engine: EngineName = Field(description="Which engine.")
+    version: str = Field(pattern=r"^\d+\.\d+\.\d+$", description="The release whose parser the flags are checked against.")
+    summary: str = Field(min_length=1, max_length=160, description="What it is for, one line.")
+    image: str = Field(min_length=1, description="Container image for compose and Kubernetes.")
+    command: list[str] = Field(min_length=1, description="The program and what stands before the flags.")
+    image_command: list[str] | None = Field(default=None, description="The same inside the image, where it differs.")
+    parameters: dict[ParameterName, Scalar] = Field(description="What `--set` changes, with defaults; `{name}` elsewhere stands for it.")
+    flags: dict[FlagName, JsonValue] = Field(description="Flags without dashes; true for a switch, a mapping for JSON, a list for several.")
+    environment: dict[VariableName, str] = Field(description="Environment variables.")
+    hardware: Hardware = Field(description="What it runs on.")
+    ready_s: int = Field(default=900, ge=10, le=7200, description="Longest time from start to healthy, seconds.")
+    sizing: SizingSettings = Field(description="What its sizes are computed from.")
+
+
+def laid_over(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """`own` over `shared`: mappings of flags, parameters and variables member by member, everything else whole.
+
+    A member that is null in `own` takes the shared one away.
+    """
+    merged = {**shared, **own}
+    for part in ("flags", "parameters", "environment"):
+        upper = own.get(part) or {}
+        if not isinstance(upper, dict):
+            continue  # the model says what is wrong with it
+        both = {**shared.get(part, {}), **upper}
+        merged[part] = {name: value for name, value in both.items() if value is not None}
+    return merged

@@ -1,0 +1,242 @@
+"""From a launch configuration and its parameters to the command line, environment and addresses of one engine. Pure.
+
+Derived parameters, each of which may be set outright:
+- `events_endpoint`, `replay_endpoint`: on a loopback host KV events stay on the machine, elsewhere they are bound on every
+  interface at `events_port` and `replay_port`. Events carry every prompt's tokens and the tenants' salts in clear.
+- `load_endpoint` (SGLang): its load push needs a wildcard address (`resolve_load_pub_range`, 0.5.23), so it is off on loopback.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+from pydantic import JsonValue
+
+from backends.launch.config import EngineName, LaunchConfig, Scalar
+from backends.launch.manifest import Manifest, check_flags
+
+_PLACE: Final = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+_NUMBERS: Final = frozenset({"port", "events_port", "replay_port", "grace_s"})
+
+STOP_MARGIN_S: Final = 15
+"""Seconds an engine gets to exit after its own drain is over; vLLM's CPU build was measured at 1.4 s idle, GPUs free memory first."""
+
+
+class LaunchError(Exception):
+    """A launch configuration, a parameter or a flag is wrong; the text has one sentence a line."""
+
+
+class KvEvents(msgspec.Struct, frozen=True):
+    """Where a gateway on the engine's host subscribes: the engine's own endpoints, wildcards replaced by the engine's host."""
+
+    endpoint: str
+    replay_endpoint: str
+    topic: str
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine, ready to be started or written down."""
+
+    config: LaunchConfig
+    parameters: dict[str, Scalar]
+    flags: dict[str, JsonValue]
+    """Resolved, in the order of the file."""
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    """The whole command line."""
+    image_command: tuple[str, ...]
+    """The same for a container."""
+    host: str
+    port: int
+    id: str
+    """What the gateway calls the backend."""
+    served_name: str
+    grace_s: int
+    """How long running requests may go on after SIGTERM, seconds."""
+    kv_events: KvEvents | None
+
+    @property
+    def engine(self) -> EngineName:
+        """Which engine."""
+        return self.config.engine
+
+    @property
+    def url(self) -> str:
+        """Where this engine answers, seen from its own machine."""
+        host = self.host if not is_wildcard(self.host) else "127.0.0.1"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def stop_s(self) -> int:
+        """Seconds between SIGTERM and SIGKILL: the drain, and what exiting takes."""
+        return self.grace_s + STOP_MARGIN_S
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a server bound to it answers on every interface."""
+    return host in ("0.0.0.0", "::", "*", "")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValue] | None = None) -> Launch:
+    """The engine that `config` describes, with `given` parameters and flags in place of its own.
+
+    Raises:
+        LaunchError: an unknown name, a value of the wrong kind, a `{name}` nobody defines, or flags the engine would not take.
+    """
+    parameters, flags = _with(config, manifest, given or {})
+    parameters = _derived(config.engine, parameters)
+    problems: list[str] = []
+    filled = {name: _fill(value, parameters, f"--{name}", problems) for name, value in flags.items()}
+    environment = {name: str(_fill(value, parameters, name, problems)) for name, value in config.environment.items()}
+    command = [str(_fill(part, parameters, "command", problems)) for part in config.command]
+    inside = [str(_fill(part, parameters, "image_command", problems)) for part in config.image_command or config.command]
+    problems += check_flags(manifest, filled) + contradictions(filled)
+    if problems:
+        raise LaunchError("\n".join(problems))
+    argv = command_line(filled)
+    return Launch(
+        config=config,
+        parameters=parameters,
+        flags=filled,
+        environment=environment,
+        command=(*command, *argv),
+        image_command=(*inside, *argv),
+        host=str(parameters["host"]),
+        port=int(parameters["port"]),
+        id=str(parameters["id"]),
+        served_name=str(parameters["served_name"]),
+        grace_s=int(parameters["grace_s"]),
+        kv_events=_events(filled, parameters),
+    )
+
+
+def command_line(flags: Mapping[str, JsonValue]) -> list[str]:
+    """Flags as arguments: a switch alone, JSON without spaces, several values after one flag."""
+    argv: list[str] = []
+    for name, value in flags.items():
+        argv.append(f"--{name}")
+        if isinstance(value, list):
+            argv += [_text(one) for one in value]
+        elif value is not True:
+            argv.append(_text(value))
+    return argv
+
+
+def contradictions(flags: Mapping[str, JsonValue]) -> list[str]:
+    """Flags that an engine takes and that do not go together."""
+    found = []
+    running, admitted = _whole(flags, "max-num-seqs"), _whole(flags, "max-num-queued-reqs")
+    # it counts running and waiting together in the API process (SchedulerConfig.max_num_queued_reqs, vLLM 0.33)
+    if running is not None and admitted is not None and admitted < running * (_whole(flags, "data-parallel-size-local") or 1):
+        found.append(f"--max-num-queued-reqs {admitted} counts running requests too, so --max-num-seqs {running} is never reached; raise it")
+    if flags.get("enable-priority-scheduling") is True and flags.get("schedule-policy", "fcfs") not in ("fcfs", "lof"):
+        found.append(f"--schedule-policy {flags['schedule-policy']} does not go with --enable-priority-scheduling; write fcfs or lof")
+    if flags.get("disaggregation-mode") == "decode" and "kv-events-config" in flags:
+        if flags.get("disaggregation-decode-enable-radix-cache") is not True:
+            found.append("--kv-events-config on a decode engine says nothing without --disaggregation-decode-enable-radix-cache")
+    if "served-model-name" in flags and flags.get("enable-lora") is True and ":" in str(flags["served-model-name"]):
+        found.append("--served-model-name holds a colon, which SGLang reads as base:adapter; choose another")
+    return found
+
+
+def _whole(flags: Mapping[str, JsonValue], name: str) -> int | None:
+    try:
+        return int(str(flags[name]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _with(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValue]) -> tuple[dict[str, Scalar], dict[str, JsonValue]]:
+    """Parameters and flags with what was given in their place; a name is a parameter first, then a flag of the engine."""
+    parameters, flags = dict(config.parameters), dict(config.flags)
+    derived = {"events_endpoint", "replay_endpoint", "load_endpoint", "id"}
+    for name, value in given.items():
+        if name in parameters or name in derived:
+            if isinstance(value, bool) or not isinstance(value, Scalar):
+                raise LaunchError(f"--set {name}: takes text or a number, not {json.dumps(value)}")
+            parameters[name] = _number(name, value) if name in _NUMBERS else value
+        elif f"--{name}" in manifest.flags:
+            if value is None or value is False:
+                flags.pop(name, None)
+            else:
+                flags[name] = value
+        else:
+            near = get_close_matches(name, [*parameters, *derived, *(flag[2:] for flag in manifest.flags)], n=1)
+            raise LaunchError(
+                f"--set {name}: neither a parameter of {config.name} nor a flag of {config.engine} {config.version}"
+                + (f"; did you mean {near[0]}?" if near else "")
+            )
+    return parameters, flags
+
+
+def _number(name: str, value: Scalar) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise LaunchError(f"--set {name}: takes a whole number, not {value!r}") from None
+    most = 86_400 if name == "grace_s" else 65_535
+    if not 0 < number <= most:
+        raise LaunchError(f"--set {name}: is between 1 and {most}, not {number}")
+    return number
+
+
+def _derived(engine: EngineName, parameters: dict[str, Scalar]) -> dict[str, Scalar]:
+    host = str(parameters["host"])
+    local = is_loopback(host)
+    if not local:
+        events, replay = f"tcp://*:{parameters['events_port']}", f"tcp://*:{parameters['replay_port']}"
+    elif engine == "vllm":
+        # vLLM binds wildcards and ipc only and *connects* to tcp://127.0.0.1 (ZmqEventPublisher, 0.33)
+        folder = parameters["runtime_dir"]
+        events, replay = (f"ipc://{folder}/tidegate-{parameters['port']}-{what}.sock" for what in ("kv", "replay"))
+    else:
+        at = f"[{host}]" if ":" in host else host.replace("localhost", "127.0.0.1")
+        events, replay = f"tcp://{at}:{parameters['events_port']}", f"tcp://{at}:{parameters['replay_port']}"
+    # an endpoint that is set decides about the load push too
+    wildcard = "*" in str(parameters.get("events_endpoint", events))
+    computed: dict[str, Scalar] = {"events_endpoint": events, "replay_endpoint": replay, "load_endpoint": "auto" if wildcard else "off"}
+    return {**computed, **parameters}
+
+
+def _fill(value: Any, parameters: Mapping[str, Scalar], where: str, problems: list[str]) -> Any:
+    """`value` with every `{name}` replaced; a text that is nothing but one keeps the parameter's type."""
+    if isinstance(value, dict):
+        return {key: _fill(part, parameters, where, problems) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_fill(part, parameters, where, problems) for part in value]
+    if not isinstance(value, str):
+        return value
+    for name in _PLACE.findall(value):
+        if name not in parameters:
+            problems.append(f"{where}: {{{name}}} is no parameter; there are {', '.join(sorted(parameters))}")
+            return value
+    whole = _PLACE.fullmatch(value)
+    return parameters[whole[1]] if whole else _PLACE.sub(lambda place: str(parameters[place[1]]), value)
+
+
+def _events(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> KvEvents | None:
+    events = flags.get("kv-events-config")
+    if not isinstance(events, dict):
+        return None
+    host = str(parameters["host"])
+    reachable = "127.0.0.1" if is_wildcard(host) else host
+    endpoint, replay = (str(events.get(key, "")).replace("*", reachable) for key in ("endpoint", "replay_endpoint"))
+    return KvEvents(endpoint, replay, str(events.get("topic", "")))
+
+
+def _text(value: JsonValue) -> str:
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
