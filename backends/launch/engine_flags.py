@@ -26,8 +26,9 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
             if not name.startswith("--"):
                 continue
             entry: dict[str, Any] = {"type": _type(action)}
-            if action.choices is not None and 0 < len(action.choices) <= MOST_CHOICES:
-                entry["choices"] = [str(choice) for choice in action.choices]
+            choices = [str(choice) for choice in action.choices or ()]
+            if 0 < len(choices) <= MOST_CHOICES:
+                entry["choices"] = choices
             if action.nargs in ("*", "+") or (isinstance(action.nargs, int) and action.nargs > 1):
                 entry["many"] = True
             flags[name.replace("_", "-")] = entry

@@ -142,13 +142,15 @@ def contradictions(flags: Mapping[str, JsonValue]) -> list[str]:
     running, admitted = _whole(flags, "max-num-seqs"), _whole(flags, "max-num-queued-reqs")
     # it counts running and waiting together in the API process (SchedulerConfig.max_num_queued_reqs, vLLM 0.33)
     if running is not None and admitted is not None and admitted < running * (_whole(flags, "data-parallel-size-local") or 1):
-        found.append(f"--max-num-queued-reqs {admitted} counts running requests too, so --max-num-seqs {running} is never reached; raise it")
+        found.append(
+            f"--max-num-queued-reqs {admitted} counts running requests too, so --max-num-seqs {running} is never reached; raise it"
+        )
     if flags.get("enable-priority-scheduling") is True and flags.get("schedule-policy", "fcfs") not in ("fcfs", "lof"):
         found.append(f"--schedule-policy {flags['schedule-policy']} does not go with --enable-priority-scheduling; write fcfs or lof")
-    if flags.get("disaggregation-mode") == "decode" and "kv-events-config" in flags:
-        if flags.get("disaggregation-decode-enable-radix-cache") is not True:
-            found.append("--kv-events-config on a decode engine says nothing without --disaggregation-decode-enable-radix-cache")
-    if "served-model-name" in flags and flags.get("enable-lora") is True and ":" in str(flags["served-model-name"]):
+    silent = flags.get("disaggregation-mode") == "decode" and flags.get("disaggregation-decode-enable-radix-cache") is not True
+    if silent and "kv-events-config" in flags:
+        found.append("--kv-events-config on a decode engine says nothing without --disaggregation-decode-enable-radix-cache")
+    if "model-path" in flags and ":" in str(flags.get("served-model-name", "")):
         found.append("--served-model-name holds a colon, which SGLang reads as base:adapter; choose another")
     return found
 

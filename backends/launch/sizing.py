@@ -88,7 +88,10 @@ def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
     """The plan that a launch configuration describes; `memory_bytes` in place of its own GPU's."""
     flags, config = launch.flags, launch.config
     vllm = launch.engine == "vllm"
-    dp, tp = _number(flags, "data-parallel-size" if vllm else "dp-size", 1), _number(flags, "tensor-parallel-size" if vllm else "tp-size", 1)
+    dp, tp = (
+        _number(flags, "data-parallel-size" if vllm else "dp-size", 1),
+        _number(flags, "tensor-parallel-size" if vllm else "tp-size", 1),
+    )
     # SGLang deals its data-parallel attention out of the tensor-parallel ranks, vLLM adds ranks
     attention = tp if vllm or flags.get("enable-dp-attention") is not True else max(1, tp // dp)
     experts = tp * dp if flags.get("enable-expert-parallel") is True else 1
@@ -110,7 +113,9 @@ def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
         kv_element_bytes=KV_BYTES.get(kv),
         linear_bits=QUANTIZED_BITS.get(quantized),
         max_sequences=_number(flags, "max-num-seqs" if vllm else "max-running-requests", 0) or None,
-        lora_slots=_number(flags, "max-loras" if vllm else "max-loras-per-batch", 1 if vllm else 8) if flags.get("enable-lora") is True else 0,
+        lora_slots=_number(flags, "max-loras" if vllm else "max-loras-per-batch", 1 if vllm else 8)
+        if flags.get("enable-lora") is True
+        else 0,
         lora_rank=_number(flags, "max-lora-rank", 16),
     )
 

@@ -7,6 +7,7 @@ import typer
 from gateway.cli.backends import backend_app
 from gateway.cli.check import check, export_schema
 from gateway.cli.demo import demo
+from gateway.cli.engines import engine_app
 from gateway.cli.keys import keys_app, tenant_app
 from gateway.cli.loras import lora_app
 from gateway.cli.serve import serve, version
@@ -31,6 +32,8 @@ app.command()(simengine)
 app.command("export-schema")(export_schema)
 app.command()(version)
 app.add_typer(backend_app, name="backend")
+app.add_typer(engine_app, name="engine")
+app.add_typer(engine_app, name="engines", hidden=True)
 app.add_typer(keys_app, name="key")
 app.add_typer(lora_app, name="lora")
 app.add_typer(tenant_app, name="tenant")

@@ -1,0 +1,221 @@
+"""Whether a running engine is what the gateway needs: facts against needs, one finding each, with the flag that mends it. Pure."""
+
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from backends.launch.engine_facts import Facts
+from backends.launch.resolve import Launch
+
+HASH_ALGORITHM: Final = "sha256_cbor"
+"""The one of vLLM's that others can reproduce; SGLang has one only."""
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway needs of an engine. None or False: nothing in particular."""
+
+    served_name: str | None = None
+    context: int | None = None
+    """At least so many tokens."""
+    block_size: int | None = None
+    """Exactly; the index of a pool has one."""
+    sequences: int | None = None
+    """At least so many at once."""
+    lora_slots: int | None = None
+    lora_rank: int | None = None
+    generates: bool = True
+    """False for embeddings: nothing is cached, so nothing about caches is needed."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["ok", "wrong", "unread"]
+    text: str
+    """What it is; and when it is wrong, what it should be and the flag for it."""
+
+
+def needs_of(launch: Launch) -> Needs:
+    """What an engine started from a launch configuration must show."""
+    flags, vllm = launch.flags, launch.engine == "vllm"
+
+    def number(name: str) -> int | None:
+        return int(str(flags[name])) if name in flags else None
+
+    adapters = flags.get("enable-lora") is True
+    return Needs(
+        served_name=launch.served_name,
+        context=number("max-model-len" if vllm else "context-length"),
+        block_size=number("block-size" if vllm else "page-size"),
+        sequences=number("max-num-seqs" if vllm else "max-running-requests"),
+        lora_slots=number("max-loras" if vllm else "max-loras-per-batch") if adapters else None,
+        lora_rank=number("max-lora-rank") if adapters else None,
+        generates=flags.get("runner") != "pooling" and flags.get("is-embedding") is not True,
+    )
+
+
+def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
+    """Every finding, in a fixed order. An engine of another kind than vLLM and SGLang tells its model list, no more."""
+    findings = [
+        *_served_name(facts, needs, _flag(engine, "--served-model-name", "--served-model-name", "")),
+        *_context(engine, facts, needs),
+    ]
+    if engine not in ("vllm", "sglang"):
+        return findings
+    if needs.generates:
+        findings += [*_cache(engine, facts, needs), *_events(engine, facts)]
+        findings.append(_usage(engine, facts))
+    findings += [*_sequences(engine, facts, needs), _admission(engine, facts), _priority(engine, facts), *_lora(engine, facts, needs)]
+    if engine == "vllm":
+        findings.append(_grace(facts))
+    return findings
+
+
+def _finding(what: str, value: object, good: Callable[[], bool], is_now: str, otherwise: str, unread: str) -> Finding:
+    """`otherwise` says what is needed and the flag; `unread` why nothing is known and what would tell."""
+    if value is None:
+        return Finding(what, "unread", f"cannot be read: {unread}")
+    return Finding(what, "ok", is_now) if good() else Finding(what, "wrong", f"{is_now}; {otherwise}")
+
+
+def _flag(engine: str, vllm: str, sglang: str, other: str) -> str:
+    return {"vllm": vllm, "sglang": sglang}.get(engine, other)
+
+
+def _unread(engine: str) -> str:
+    if engine == "vllm":
+        return "vLLM tells it in /server_info only, which needs VLLM_SERVER_DEV_MODE=1 (not in production); look at its command line"
+    return "/server_info did not answer"
+
+
+def _served_name(facts: Facts, needs: Needs, flag: str) -> Iterator[Finding]:
+    if needs.served_name is None:
+        return
+    names = facts.served_names
+    mend = f"start it with {flag} {needs.served_name}" if flag else "rename the pool's `model`"
+    yield _finding(
+        "served name",
+        names,
+        lambda: needs.served_name in (names or ()),
+        f"serves {', '.join(names or ()) or 'nothing'}",
+        f"the pool asks for {needs.served_name}: {mend}",
+        "/v1/models gave no list",
+    )
+
+
+def _context(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+    if needs.context is None:
+        return
+    flag = _flag(engine, "--max-model-len", "--context-length", "its own setting for the context:")
+    yield _finding(
+        "context length",
+        facts.context,
+        lambda: (facts.context or 0) >= (needs.context or 0),
+        f"{facts.context} tokens",
+        f"{needs.context} are needed: {flag} {needs.context}",
+        "/v1/models says no max_model_len",
+    )
+
+
+def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+    unread = "vllm:cache_config_info is not in /metrics" if engine == "vllm" else _unread(engine)
+    mend = _flag(engine, "start it with --enable-prefix-caching", "start it without --disable-radix-cache", "")
+    on = facts.prefix_caching
+    yield _finding("prefix cache", on, lambda: on is True, "on" if on else "off", f"prefixes are computed again each time: {mend}", unread)
+    if engine == "vllm":
+        found = facts.hash_algorithm
+        otherwise = f"nobody outside the process can reproduce it: --prefix-caching-hash-algo {HASH_ALGORITHM}"
+        yield _finding("hash algorithm", found, lambda: found == HASH_ALGORITHM, str(found), otherwise, unread)
+    flag = _flag(engine, "--block-size", "--page-size", "")
+    yield _finding(
+        "block size",
+        facts.block_size,
+        lambda: needs.block_size in (None, facts.block_size),
+        f"{facts.block_size} tokens",
+        f"{needs.block_size} is needed, as everywhere in the pool: {flag} {needs.block_size}",
+        unread,
+    )
+
+
+def _events(engine: str, facts: Facts) -> Iterator[Finding]:
+    unread = "/kv_event_sources did not answer" if engine == "vllm" else _unread(engine)
+    first = '"enable_kv_cache_events":true,' if engine == "vllm" else ""
+    mend = f'--kv-events-config \'{{{first}"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}}\''
+    on = facts.kv_events
+    now = f"published at {facts.events_endpoint}" if on else "off"
+    yield _finding("KV events", on, lambda: on is True, now, f"the gateway cannot know what is cached: {mend}", unread)
+    if not on:
+        return
+    if engine == "vllm":
+        endpoint = facts.events_endpoint or ""
+        binds = "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
+        otherwise = f"vLLM connects to {endpoint} instead of listening there: give a wildcard (tcp://*:5557) or an ipc:// endpoint"
+        yield _finding("events socket", endpoint, lambda: binds, "bound" if binds else "not bound", otherwise, unread)
+    replay = facts.replay
+    otherwise = "a lost message costs the whole index of this engine: add replay_endpoint to --kv-events-config"
+    yield _finding("events replay", replay, lambda: replay is True, "on" if replay else "off", otherwise, unread)
+
+
+def _usage(engine: str, facts: Facts) -> Finding:
+    on = facts.usage_details
+    flag = _flag(engine, "--enable-prompt-tokens-details", "--enable-cache-report", "")
+    unread = "no answer of one token was asked for, or none came" if engine == "vllm" else _unread(engine)
+    now = "usage says cached tokens" if on else "usage does not say cached tokens"
+    return _finding("usage details", on, lambda: on is True, now, f"a prefix hit cannot be told from none: {flag}", unread)
+
+
+def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+    if needs.sequences is None:
+        return
+    flag = _flag(engine, "--max-num-seqs", "--max-running-requests", "")
+    enough = (facts.sequences or 0) >= needs.sequences
+    otherwise = f"{needs.sequences} are needed: {flag} {needs.sequences}"
+    yield _finding("sequences at once", facts.sequences, lambda: enough, str(facts.sequences), otherwise, _unread(engine))
+
+
+def _admission(engine: str, facts: Facts) -> Finding:
+    """Without a limit requests pile up where the gateway can neither reorder nor withdraw them."""
+    limit, running = facts.admitted, facts.sequences or 0
+    flag = _flag(engine, "--max-num-queued-reqs", "--max-queued-requests", "")
+    example = max(1, running // 4) + (running if engine == "vllm" else 0)
+    if limit == 0 or limit is None:
+        now, otherwise = "no limit", f"they pile up where nobody can reorder them: {flag} {example}"
+    else:
+        now = f"{limit} requests"
+        otherwise = f"fewer than the {running} it can run at once, since running ones count: {flag} {example}"
+    return _finding("queue limit", limit, lambda: bool(limit) and (limit or 0) >= running, now, otherwise, _unread(engine))
+
+
+def _priority(engine: str, facts: Facts) -> Finding:
+    flags = {
+        "off": _flag(engine, "--scheduling-policy priority", "--enable-priority-scheduling --schedule-low-priority-values-first", ""),
+        "high first": "--schedule-low-priority-values-first",
+    }
+    now = facts.priority or ""
+    otherwise = f"the gateway writes low values for what is urgent: {flags.get(now, '')}"
+    return _finding("priority", facts.priority, lambda: now == "low first", now, otherwise, _unread(engine))
+
+
+def _lora(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+    if needs.lora_slots is None:
+        return
+    slots_flag = _flag(engine, "--max-loras", "--max-loras-per-batch", "")
+    if facts.lora is not None:
+        mend = f"adapters cannot be loaded: --enable-lora {slots_flag} {needs.lora_slots}"
+        yield _finding("adapters", facts.lora, lambda: facts.lora is True, "on" if facts.lora else "off", mend, "")
+        if not facts.lora:
+            return
+    slots, rank = facts.lora_slots, facts.lora_rank
+    otherwise = f"{needs.lora_slots} are needed in one batch: {slots_flag} {needs.lora_slots}"
+    yield _finding("adapter slots", slots, lambda: (slots or 0) >= (needs.lora_slots or 0), str(slots), otherwise, _unread(engine))
+    if needs.lora_rank is not None:
+        otherwise = f"adapters of rank {needs.lora_rank} do not fit: --max-lora-rank {needs.lora_rank}"
+        yield _finding("adapter rank", rank, lambda: (rank or 0) >= (needs.lora_rank or 0), str(rank), otherwise, _unread(engine))
+
+
+def _grace(facts: Facts) -> Finding:
+    grace = facts.grace_s
+    otherwise = "streams in flight at SIGTERM get neither data nor an end: --shutdown-timeout 120"
+    return _finding("drain at SIGTERM", grace, lambda: bool(grace), f"{grace} s", otherwise, _unread("vllm"))

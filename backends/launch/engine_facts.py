@@ -1,0 +1,163 @@
+"""What a running engine says of how it was started, from the replies of its own endpoints. Pure; None is "it does not say".
+
+vLLM tells its cache settings in `/metrics` to everybody, and the rest in `/server_info` only with VLLM_SERVER_DEV_MODE=1.
+SGLang tells everything in `/server_info`. Whether usage carries cached tokens is seen in one answer of one token.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from backends.prometheus_text import Wanted
+
+MODELS: Final = "/v1/models"
+METRICS: Final = "/metrics"
+VLLM_EVENTS: Final = "/kv_event_sources"
+VLLM_INFO: Final = "/server_info?config_format=json"
+SGLANG_INFO: Final = "/server_info"
+COMPLETION: Final = "/v1/completions"
+"""Asked with POST, for one token."""
+
+PATHS: Final[Mapping[str, tuple[str, ...]]] = {"vllm": (MODELS, METRICS, VLLM_EVENTS, VLLM_INFO), "sglang": (MODELS, SGLANG_INFO)}
+"""What is read of each kind of engine; of any other, the model list alone."""
+
+_WANTED: Final = Wanted(("vllm:cache_config_info", "vllm:lora_requests_info"))
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine runs. None: it does not say, or could not be asked."""
+
+    served_names: tuple[str, ...] | None = None
+    """Without adapters."""
+    context: int | None = None
+    """Tokens, prompt and answer."""
+    block_size: int | None = None
+    blocks: int | None = None
+    """KV blocks it reports."""
+    prefix_caching: bool | None = None
+    hash_algorithm: str | None = None
+    kv_events: bool | None = None
+    events_endpoint: str | None = None
+    replay: bool | None = None
+    sequences: int | None = None
+    """Most it runs at once."""
+    admitted: int | None = None
+    """Most requests it takes in before it answers 503; 0: no limit."""
+    lora: bool | None = None
+    lora_slots: int | None = None
+    lora_rank: int | None = None
+    usage_details: bool | None = None
+    priority: str | None = None
+    """`low first`, `high first` or `off`."""
+    grace_s: float | None = None
+    """How long it drains on SIGTERM."""
+
+
+def read_facts(engine: str, replies: Mapping[str, bytes]) -> Facts:
+    """The facts in these replies, by path; a path that is missing was not answered. What cannot be decoded counts as not said."""
+    names, context = _models(replies.get(MODELS))
+    details = _usage_details(replies.get(COMPLETION))
+    if engine == "vllm":
+        return _vllm(replies, names, context, details)
+    if engine == "sglang":
+        return _sglang(_document(replies.get(SGLANG_INFO)), names, context)
+    return Facts(served_names=names, context=context, usage_details=details)
+
+
+def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: int | None, details: bool | None) -> Facts:
+    found = _WANTED.find(replies.get(METRICS, b""))
+    cache = found["vllm:cache_config_info"][0].labels if "vllm:cache_config_info" in found else {}
+    adapters = found["vllm:lora_requests_info"][0].labels if "vllm:lora_requests_info" in found else {}
+    info = _document(replies.get(VLLM_INFO)).get("vllm_config")
+    told = info if isinstance(info, dict) else {}
+    scheduler, lora = _part(told, "scheduler_config"), _part(told, "lora_config")
+    sources = _document(replies.get(VLLM_EVENTS)) if VLLM_EVENTS in replies else None
+    source = next((one for one in sources.values() if isinstance(one, dict)), {}) if sources is not None else {}
+    policy = scheduler.get("policy")
+    return Facts(
+        served_names=names,
+        context=context,
+        block_size=_whole(cache.get("block_size")),
+        blocks=_whole(cache.get("num_gpu_blocks")),
+        prefix_caching={"True": True, "False": False}.get(cache.get("enable_prefix_caching", "")),
+        hash_algorithm=cache.get("prefix_caching_hash_algo"),
+        kv_events=None if sources is None else bool(source),
+        events_endpoint=source.get("endpoint"),
+        replay=bool(source.get("replay_endpoint")) if source else None,
+        sequences=_whole(scheduler.get("max_num_seqs")),
+        admitted=(_whole(scheduler["max_num_queued_reqs"]) or 0) if "max_num_queued_reqs" in scheduler else None,
+        lora=bool(told["lora_config"]) if "lora_config" in told else (True if adapters else None),
+        lora_slots=_whole(lora.get("max_loras", adapters.get("max_lora"))),
+        lora_rank=_whole(lora.get("max_lora_rank")),
+        usage_details=details,
+        priority=None if policy is None else "low first" if policy == "priority" else "off",
+        grace_s=_whole(told.get("shutdown_timeout")),
+    )
+
+
+def _sglang(told: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> Facts:
+    if not told:
+        return Facts(served_names=names, context=context)
+    events = told.get("kv_events_config")
+    parsed = _document(events.encode()) if isinstance(events, str) else events if isinstance(events, dict) else {}
+    running, waiting = _whole(told.get("max_running_requests")), _whole(told.get("max_queued_requests"))
+    first = "low first" if told.get("schedule_low_priority_values_first") is True else "high first"
+    lora = told.get("enable_lora") is True or bool(told.get("lora_paths"))
+    page, total = _whole(told.get("page_size")), _whole(told.get("max_total_num_tokens"))
+    return Facts(
+        served_names=names,
+        context=context if context is not None else _whole(told.get("context_length")),
+        block_size=page,
+        blocks=None if not page or total is None else total // page,
+        prefix_caching=told.get("disable_radix_cache") is not True,
+        kv_events=parsed.get("publisher") == "zmq",
+        events_endpoint=parsed.get("endpoint"),
+        replay=bool(parsed.get("replay_endpoint")) if parsed else None,
+        sequences=running,
+        admitted=0 if waiting is None else (running or 0) + waiting,
+        lora=lora,
+        lora_slots=_whole(told.get("max_loras_per_batch")) if lora else None,
+        lora_rank=_whole(told.get("max_lora_rank")) if lora else None,
+        usage_details=told.get("enable_cache_report") is True,
+        priority=first if told.get("enable_priority_scheduling") is True else "off",
+    )
+
+
+def _models(body: bytes | None) -> tuple[tuple[str, ...] | None, int | None]:
+    """Names of base models and the context of the first; adapters have a parent."""
+    listed = _document(body).get("data")
+    if not isinstance(listed, list):
+        return None, None
+    base = [one for one in listed if isinstance(one, dict) and not one.get("parent") and isinstance(one.get("id"), str)]
+    context = base[0].get("max_model_len") if base else None
+    return tuple(one["id"] for one in base), _whole(context)
+
+
+def _usage_details(body: bytes | None) -> bool | None:
+    usage = _document(body).get("usage")
+    if not isinstance(usage, dict):
+        return None
+    details = usage.get("prompt_tokens_details")
+    return isinstance(details, dict) and details.get("cached_tokens") is not None
+
+
+def _document(body: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(body) if body else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: object) -> int | None:
+    try:
+        return int(str(value))
+    except ValueError:
+        return None

@@ -1,0 +1,93 @@
+"""An engine written down for Kubernetes: a Deployment and a headless Service. Pure.
+
+Headless, because the gateway chooses among pods itself and has to see each of them. KV events hold prompts in clear: admit
+the gateway's pods to the two event ports and nobody else (NetworkPolicy).
+"""
+
+from math import ceil
+from typing import Any, Final
+
+from backends.launch.render import HEADER, model_folders, ports, yaml_text
+from backends.launch.resolve import Launch
+
+LEAVING_S: Final = 5
+"""Between a pod's leaving the Service and SIGTERM: the gateway looks every 5 s, and vLLM answers 500 to what comes after SIGTERM."""
+PROBE_S: Final = 10
+VOLUME: Final = "models"
+"""The claim that holds the models; make it once per namespace."""
+
+
+def kubernetes(launch: Launch) -> str:
+    """Deployment and Service as YAML. Raises LaunchError for a model path that is relative."""
+    return f"# {HEADER}\n" + yaml_text(_deployment(launch), _service(launch))
+
+
+def _labels(launch: Launch) -> dict[str, str]:
+    return {"app.kubernetes.io/name": launch.config.name, "app.kubernetes.io/component": "engine"}
+
+
+def _deployment(launch: Launch) -> dict[str, Any]:
+    pod = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": LEAVING_S + launch.stop_s,
+        "containers": [_container(launch)],
+        "volumes": [
+            {"name": "models", "persistentVolumeClaim": {"claimName": VOLUME, "readOnly": True}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{launch.config.hardware.shm_gib}Gi"}},
+        ],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": launch.config.name, "labels": _labels(launch)},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": _labels(launch)},
+            # GPUs for one more are rarely free: the old one goes first
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "progressDeadlineSeconds": launch.config.ready_s + 600,
+            "template": {"metadata": {"labels": _labels(launch)}, "spec": pod},
+        },
+    }
+
+
+def _container(launch: Launch) -> dict[str, Any]:
+    hardware = launch.config.hardware
+    program, *arguments = (_unexpanded(word) for word in launch.image_command)
+    needed = {"cpu": str(hardware.cpus), "memory": f"{hardware.memory_gib}Gi"}
+    gpus = {"nvidia.com/gpu": hardware.gpus} if hardware.gpus else {}
+    health = {"httpGet": {"path": "/health", "port": "http"}}
+    return {
+        "name": "engine",
+        "image": launch.config.image,
+        "command": [program],
+        "args": arguments,
+        "env": [{"name": name, "value": _unexpanded(value)} for name, value in launch.environment.items()],
+        "ports": [{"name": name, "containerPort": port} for name, port in ports(launch).items()],
+        "resources": {"requests": {**needed, **gpus}, "limits": {"memory": needed["memory"], **gpus}},
+        "startupProbe": {**health, "periodSeconds": PROBE_S, "failureThreshold": ceil(launch.config.ready_s / PROBE_S)},
+        "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 2, "failureThreshold": 2},
+        # slow to judge: a busy engine answers late, and a restart costs minutes. Whether tokens come is for the gateway to see.
+        "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 8},
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVING_S)]}}},
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "volumeMounts": [
+            *({"name": "models", "mountPath": folder, "readOnly": True} for folder in model_folders(launch)),
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ],
+    }
+
+
+def _service(launch: Launch) -> dict[str, Any]:
+    opened = [{"name": name, "port": port, "targetPort": name} for name, port in ports(launch).items()]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": launch.config.name, "labels": _labels(launch)},
+        "spec": {"clusterIP": "None", "selector": _labels(launch), "ports": opened},
+    }
+
+
+def _unexpanded(text: str) -> str:
+    """Kubernetes puts variables in place of $(NAME) in commands and values."""
+    return text.replace("$(", "$$(")

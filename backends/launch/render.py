@@ -1,0 +1,163 @@
+"""An engine written down for a shell, a compose file or systemd. Pure; every value is quoted by the rules of where it goes.
+
+Kubernetes is in `kubernetes.py`.
+"""
+
+import shlex
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import yaml
+
+from backends.launch.config import Scalar
+from backends.launch.resolve import Launch, LaunchError
+
+HEADER: Final = "made by `tidegate engine render`; a starting point, not measured on your machine"
+
+_SYSTEMD_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%"}
+
+
+def shell(launch: Launch) -> str:
+    """A script for sh: variables, then the engine in its place, so that signals reach it."""
+    lines = ["#!/bin/sh", f"# {launch.config.name}: {launch.config.summary}", f"# {HEADER}", "set -eu"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
+    return "\n".join([*lines, "exec " + " \\\n  ".join(shlex.join(part) for part in parts(launch.command))]) + "\n"
+
+
+def parts(command: tuple[str, ...]) -> list[list[str]]:
+    """The command line cut before each flag, one line each."""
+    cut: list[list[str]] = [[]]
+    for argument in command:
+        if argument.startswith("--") and cut[-1]:
+            cut.append([])
+        cut[-1].append(argument)
+    return cut
+
+
+def compose(launch: Launch) -> str:
+    """A compose file with one service. Ports are published on loopback; raises LaunchError for a model path that is relative."""
+    program, *arguments = launch.image_command
+    hardware = launch.config.hardware
+    service: dict[str, Any] = {
+        "image": launch.config.image,
+        "entrypoint": [program],
+        "command": arguments,
+        "environment": launch.environment,
+        "ports": [f"127.0.0.1:{port}:{port}" for port in ports(launch).values()],
+        "volumes": [f"{folder}:{folder}:ro" for folder in model_folders(launch)],
+        "shm_size": f"{hardware.shm_gib}g",
+        "ulimits": {"nofile": 65536},
+        "stop_signal": "SIGTERM",
+        "stop_grace_period": f"{launch.stop_s}s",
+        "restart": "unless-stopped",
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", f"import urllib.request as u; u.urlopen('http://127.0.0.1:{launch.port}/health', timeout=2)"],
+            "interval": "10s",
+            "timeout": "5s",
+            "retries": 3,
+            "start_period": f"{launch.config.ready_s}s",
+        },
+    }
+    if hardware.gpus:
+        device = {"driver": "nvidia", "count": hardware.gpus, "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+    else:
+        service["deploy"] = {"resources": {"limits": {"cpus": str(hardware.cpus), "memory": f"{hardware.memory_gib}g"}}}
+    # compose puts variables in place of $NAME in every value
+    document = _each_text({"services": {launch.config.name: service}}, lambda text: text.replace("$", "$$"))
+    return f"# {HEADER}\n" + yaml_text(document)
+
+
+def systemd(launch: Launch) -> str:
+    """A service unit. The account `tidegate` is the gateway's, so that it may read event sockets in the runtime folder."""
+    name = launch.config.name
+    program = launch.command[0]
+    if not program.startswith("/"):
+        raise LaunchError(f"systemd wants the program's whole path; say --executable /path/to/{program}")
+    command = " \\\n  ".join(" ".join(_systemd_word(word, command=True) for word in part) for part in parts(launch.command))
+    return "\n".join(
+        [
+            f"# {HEADER}",
+            "[Unit]",
+            f"Description={_systemd_text(f'{name}: {launch.config.summary}')}",
+            "After=network-online.target",
+            "Wants=network-online.target",
+            "",
+            "[Service]",
+            "Type=exec",
+            "User=tidegate",
+            "Group=tidegate",
+            *(f"Environment={_systemd_word(f'{key}={value}', command=False)}" for key, value in launch.environment.items()),
+            f"ExecStart={command}",
+            "KillMode=mixed",
+            f"TimeoutStopSec={launch.stop_s}",
+            "Restart=on-failure",
+            "RestartSec=5",
+            "LimitNOFILE=65536",
+            f"RuntimeDirectory=tidegate-{name}",
+            "RuntimeDirectoryMode=0750",
+            f"CacheDirectory=tidegate-{name}",
+            "NoNewPrivileges=yes",
+            "PrivateTmp=yes",
+            "ProtectSystem=full",
+            "",
+            "[Install]",
+            "WantedBy=multi-user.target",
+            "",
+        ]
+    )
+
+
+def runtime_dir(name: str) -> Scalar:
+    """Where a rendered unit's sockets lie (RuntimeDirectory=)."""
+    return f"/run/tidegate-{name}"
+
+
+def ports(launch: Launch) -> dict[str, int]:
+    """What a container has to open, by name: the API, and KV events where they are published over TCP."""
+    opened = {"http": launch.port}
+    if launch.kv_events is not None:
+        for name, endpoint in (("kv-events", launch.kv_events.endpoint), ("kv-replay", launch.kv_events.replay_endpoint)):
+            if endpoint.startswith("tcp://"):
+                opened[name] = int(endpoint.rpartition(":")[2])
+    return opened
+
+
+def model_folders(launch: Launch) -> list[str]:
+    """Folders a container has to see: those of the model and of a draft model. Raises LaunchError for a relative path."""
+    found = []
+    for name in ("model", "draft_model"):
+        if name not in launch.parameters:
+            continue
+        path = PurePosixPath(str(launch.parameters[name]))
+        if not path.is_absolute() or path == path.parent:
+            raise LaunchError(f"a container needs an absolute path; say --set {name}=/models/… (here: {path})")
+        if str(path.parent) not in found:
+            found.append(str(path.parent if path.parent != path.parent.parent else path))
+    return found
+
+
+def yaml_text(*documents: dict[str, Any]) -> str:
+    """YAML, members in the order given."""
+    return yaml.safe_dump_all(documents, sort_keys=False, width=140, allow_unicode=True)
+
+
+def _each_text(value: Any, change: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _each_text(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_each_text(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _systemd_word(word: str, *, command: bool) -> str:
+    """One word by systemd.service(5), "Command lines": C escapes in double quotes, %% and, in commands, $$."""
+    escaped = _systemd_text(word)
+    if command:
+        escaped = escaped.replace("$", "$$")
+    plain = escaped == word and word and not set(word) & set(" ';#")
+    return word if plain else f'"{escaped}"'
+
+
+def _systemd_text(text: str) -> str:
+    return "".join(_SYSTEMD_ESCAPES.get(letter, letter) for letter in text)

@@ -1,0 +1,242 @@
+"""`tidegate engine run`: one engine in the foreground, registered with a running gateway while it is healthy.
+
+    start -> healthy -> registered -> (SIGTERM) drained at the gateway -> SIGTERM to the engine -> removed
+
+An engine that dies takes its registration with it, and the command ends as the engine did. If this command is itself killed
+with SIGKILL the engine goes on; systemd and containers end both.
+"""
+
+import http.client
+import os
+import signal
+import subprocess
+import time
+from types import FrameType
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+from rich.console import Console
+
+from backends.dialects import DIALECTS
+from backends.launch.resolve import Launch
+from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, TokenFile, fail, segment, token_from
+from gateway.cli.launch_options import Executable, Name, Sets, launch_from
+
+LOOK_S: Final = 0.2
+"""How often the engine and the gateway are looked at; a person does not notice, and it costs nothing."""
+SETTLE_S: Final = 1.0
+"""A drain is believed once the gateway was seen to say so; its workers hear of it within this time."""
+HEALTH_WITHIN_S: Final = 2.0
+
+err = Console(stderr=True, highlight=False)
+
+
+def run_engine(
+    name: Name,
+    sets: Sets = None,
+    executable: Executable = None,
+    pool: Annotated[str | None, typer.Option(help="The pool it joins once it is healthy; without one it just runs.")] = None,
+    url: Annotated[str | None, typer.Option(help="Where gateways reach it; default: its own host and port.")] = None,
+    kv_events: Annotated[bool, typer.Option(help="Register where it publishes KV events, too.")] = True,
+    ready_s: Annotated[float | None, typer.Option(min=1, help="Longest start, seconds; default: the configuration's.")] = None,
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Start an engine in the foreground and wait until it is healthy; with --pool, register it, and drain it on SIGTERM or Ctrl-C.
+
+    Ends with the engine's own exit code, or 0 when it was asked to end. A second signal ends the drain, a third kills the engine.
+    """
+    launch = launch_from(name, sets, executable)
+    place = None
+    if pool is not None:
+        place = Place(AdminClient(admin, token_from(token_file)), pool, launch, url or launch.url, with_events=kv_events)
+    try:
+        engine = Engine(launch)
+    except OSError as error:
+        fail(f"{launch.command[0]} cannot be started ({error.strerror}); install the engine, or say --executable", code=127)
+    raise typer.Exit(Run(engine, place, ready_s or launch.config.ready_s).to_its_end())
+
+
+class Engine:
+    """The engine's process, in a group of its own so that Ctrl-C reaches us first. Raises OSError when it cannot be started."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self._process = subprocess.Popen(launch.command, env={**os.environ, **launch.environment}, start_new_session=True)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, a signal's number counted from 128 as shells do; None while it runs."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def is_healthy(self) -> bool:
+        """Whether its health path answers 200."""
+        parts = urlsplit(self.launch.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=HEALTH_WITHIN_S)
+        try:
+            connection.request("GET", DIALECTS[self.launch.engine].health_path)
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def terminate(self) -> None:
+        """SIGTERM to the engine alone: it ends its own workers."""
+        if self.code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._process.wait()
+
+
+class _Seen(msgspec.Struct):
+    backend: str
+    in_flight: int = 0
+    state: str = ""
+
+
+class _Listing(msgspec.Struct):
+    backends: list[_Seen]
+
+
+class Place:
+    """The engine's place in a gateway's fleet. After `take`, no trouble with the gateway is more than a sentence."""
+
+    def __init__(self, admin: AdminClient, pool: str, launch: Launch, url: str, *, with_events: bool) -> None:
+        self._admin = admin
+        self._path = f"/backends/{segment(launch.id)}"
+        self._id = launch.id
+        self._grace_s = launch.grace_s
+        self._body: dict[str, Any] = {"pool": pool, "id": launch.id, "url": url}
+        if with_events and launch.kv_events is not None:
+            self._body["kv_events"] = {"endpoint": launch.kv_events.endpoint, "replay": launch.kv_events.replay_endpoint}
+        self.taken = False
+
+    def take(self) -> None:
+        """Register; ends the command when the gateway refuses."""
+        try:
+            self._admin.post("/backends", self._body)
+        except typer.Exit:
+            if "kv_events" not in self._body:
+                raise
+            err.print("trying again without its KV events", markup=False)
+            self._admin.post("/backends", {key: value for key, value in self._body.items() if key != "kv_events"})
+        self.taken = True
+        err.print(f"registered as {self._id} in pool {self._body['pool']}", markup=False)
+
+    def drain(self) -> bool:
+        """No new requests from now on; whether the gateway took the order."""
+        return self._quietly(lambda: self._admin.post(f"{self._path}/drain?grace_s={self._grace_s}"))
+
+    def is_empty(self) -> bool:
+        """Whether nothing runs on it any more. What cannot be asked is not empty."""
+        seen: list[_Seen] = []
+
+        def look() -> None:
+            seen.extend(msgspec.json.decode(self._admin.get("/backends"), type=_Listing).backends)
+
+        if not self._quietly(look):
+            return False
+        own = [one for one in seen if one.backend == self._id]
+        return all(one.in_flight == 0 for one in own)
+
+    def leave(self) -> None:
+        """Take the registration away."""
+        if self.taken:
+            self.taken = False
+            self._quietly(lambda: self._admin.delete(self._path))
+
+    def _quietly(self, do: Any) -> bool:
+        try:
+            do()
+        except (typer.Exit, msgspec.DecodeError):
+            return False
+        return True
+
+
+class Run:
+    """One engine from its start to its end."""
+
+    def __init__(self, engine: Engine, place: Place | None, ready_s: float) -> None:
+        self._engine = engine
+        self._place = place
+        self._ready_s = ready_s
+        self._signals = 0
+
+    def to_its_end(self) -> int:
+        """Runs until the engine has ended; the exit code of the command."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._noted)
+        try:
+            if self._wait_until_healthy():
+                err.print(f"{self._engine.launch.config.name} is healthy at {self._engine.launch.url}", markup=False)
+                self._join()
+                while self._engine.code is None and not self._signals:
+                    time.sleep(LOOK_S)
+                self._drain()
+            return self._end()
+        finally:
+            # whatever went wrong above, no engine stays behind
+            self._engine.kill()
+            if self._place is not None:
+                self._place.leave()
+
+    def _join(self) -> None:
+        """Register; an engine that the gateway refuses is ended in good order before the command is."""
+        try:
+            if self._place is not None:
+                self._place.take()
+        except typer.Exit:
+            self._end()
+            raise
+
+    def _noted(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+    def _wait_until_healthy(self) -> bool:
+        deadline = time.monotonic() + self._ready_s
+        while self._engine.code is None and not self._signals:
+            if self._engine.is_healthy():
+                return True
+            if time.monotonic() > deadline:
+                err.print(f"not healthy after {self._ready_s:g} s; its own log says why", markup=False)
+                break
+            time.sleep(LOOK_S)
+        return False
+
+    def _drain(self) -> None:
+        """The gateway's part: no new requests, and those that run go on, at most for the grace."""
+        if self._place is None or self._engine.code is not None or not self._place.drain():
+            return
+        err.print("draining", markup=False)
+        begun = time.monotonic()
+        empty_since: float | None = None
+        # workers hear of a drain a moment after it was ordered, so empty counts once it has lasted
+        while self._engine.code is None and self._signals < 2 and time.monotonic() - begun < self._engine.launch.grace_s:
+            now = time.monotonic()
+            empty_since = (empty_since or now) if self._place.is_empty() else None
+            if empty_since is not None and now - empty_since >= SETTLE_S:
+                return
+            time.sleep(LOOK_S)
+
+    def _end(self) -> int:
+        """Ends the engine unless it has ended; the exit code."""
+        code = self._engine.code
+        if code is not None:
+            err.print(f"the engine ended by itself with code {code}", markup=False)
+            return code
+        asked = self._signals > 0
+        self._engine.terminate()
+        deadline = time.monotonic() + self._engine.launch.stop_s
+        while self._engine.code is None and self._signals < 3 and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return 0 if asked else 1
