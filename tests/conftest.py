@@ -21,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
+    config.addinivalue_line("markers", "real_engine: needs a real engine on this machine; run by `make test-engines` only")
+    config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")
     config.pluginmanager.register(_Book(config), "requirements-book")
 
 

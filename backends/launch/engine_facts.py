@@ -98,7 +98,7 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
 
 
 def _sglang(told: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> Facts:
-    if not told:
+    if "page_size" not in told:  # some other document
         return Facts(served_names=names, context=context)
     events = told.get("kv_events_config")
     parsed = _document(events.encode()) if isinstance(events, str) else events if isinstance(events, dict) else {}

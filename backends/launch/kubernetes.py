@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Final
 
 from backends.launch.render import HEADER, model_folders, ports, yaml_text
-from backends.launch.resolve import Launch
+from backends.launch.resolve import Launch, is_loopback
 
 LEAVING_S: Final = 5
 """Between a pod's leaving the Service and SIGTERM: the gateway looks every 5 s, and vLLM answers 500 to what comes after SIGTERM."""
@@ -29,6 +29,8 @@ def _labels(launch: Launch) -> dict[str, str]:
 def _deployment(launch: Launch) -> dict[str, Any]:
     pod = {
         "automountServiceAccountToken": False,
+        # a Service called vllm would put VLLM_PORT=tcp://… into the environment, which vLLM reads as its own
+        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": LEAVING_S + launch.stop_s,
         "containers": [_container(launch)],
         "volumes": [
@@ -62,7 +64,7 @@ def _container(launch: Launch) -> dict[str, Any]:
         "image": launch.config.image,
         "command": [program],
         "args": arguments,
-        "env": [{"name": name, "value": _unexpanded(value)} for name, value in launch.environment.items()],
+        "env": [_variable(name, value) for name, value in launch.environment.items()],
         "ports": [{"name": name, "containerPort": port} for name, port in ports(launch).items()],
         "resources": {"requests": {**needed, **gpus}, "limits": {"memory": needed["memory"], **gpus}},
         "startupProbe": {**health, "periodSeconds": PROBE_S, "failureThreshold": ceil(launch.config.ready_s / PROBE_S)},
@@ -86,6 +88,13 @@ def _service(launch: Launch) -> dict[str, Any]:
         "metadata": {"name": launch.config.name, "labels": _labels(launch)},
         "spec": {"clusterIP": "None", "selector": _labels(launch), "ports": opened},
     }
+
+
+def _variable(name: str, value: str) -> dict[str, Any]:
+    """One variable. The address that other pods find this one at is the pod's own, unless one was set."""
+    if name == "VLLM_NIXL_SIDE_CHANNEL_HOST" and is_loopback(value):
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return {"name": name, "value": _unexpanded(value)}
 
 
 def _unexpanded(text: str) -> str:

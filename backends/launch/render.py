@@ -139,7 +139,16 @@ def model_folders(launch: Launch) -> list[str]:
 
 def yaml_text(*documents: dict[str, Any]) -> str:
     """YAML, members in the order given."""
-    return yaml.safe_dump_all(documents, sort_keys=False, width=140, allow_unicode=True)
+    text: str = yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=140, allow_unicode=True)
+    return text
+
+
+class _Plain(yaml.SafeDumper):
+    """PyYAML's safe dumper without anchors: people copy parts of these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Always: what stands twice is written twice."""
+        return True
 
 
 def _each_text(value: Any, change: Any) -> Any:

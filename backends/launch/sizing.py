@@ -158,7 +158,7 @@ def size(shape: Shape, plan: Plan, context: int, *, weights_total_bytes: int | N
         notes.append(f"memory holds {sequences} sequences, the engine runs {plan.max_sequences} at once")
     return Sizes(
         parameters=shape.parameters,
-        weights_total_bytes=int(total * scale),
+        weights_total_bytes=int(total) if weights_total_bytes is None else weights_total_bytes,
         weights_bytes=weights,
         lora_bytes=lora,
         kv_token_bytes=int(per_layer * layers),

@@ -159,7 +159,10 @@ def test_an_engine_that_dies_takes_its_registration_and_its_code_along(
     process, _ = start()
     until(lambda: bool(admin.members))
     (engine,) = [
-        int(line) for line in subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout.split()
+        int(line)
+        for line in subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
     ]
     os.kill(engine, signal.SIGKILL)
     assert process.wait(20) == 128 + signal.SIGKILL

@@ -8,6 +8,10 @@ import json
 import os
 import sys
 import traceback
+from typing import Any
+
+STUBS: list[Any] = []
+"""Kept: a library's operators go with it."""
 
 
 def vllm_verdicts(lines: dict[str, list[str]]) -> tuple[str, dict[str, str | None]]:
@@ -31,17 +35,22 @@ def vllm_verdicts(lines: dict[str, list[str]]) -> tuple[str, dict[str, str | Non
 
 
 def sglang_verdicts(lines: dict[str, list[str]]) -> tuple[str, dict[str, str | None]]:
-    import torch
-
-    # torchvision's own operators are not there beside a CPU build of torch; its import asks for them
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    stubs()
     from importlib.metadata import version
 
     from sglang.srt.server_args import prepare_server_args
 
     return version("sglang"), _each(lines, prepare_server_args)
+
+
+def stubs() -> None:
+    """Operators of torchvision that are not there beside a CPU build of torch, and that SGLang's imports ask for."""
+    import torch
+
+    if not STUBS:
+        STUBS.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            STUBS[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def _each(lines: dict[str, list[str]], check: object) -> dict[str, str | None]:

@@ -1,0 +1,107 @@
+import msgspec
+import pytest
+
+from backends.launch.catalogue import load
+from backends.launch.check import Needs, compare, needs_of
+from backends.launch.engine_facts import Facts
+from backends.launch.manifest import manifest_for, manifests
+from backends.launch.resolve import resolve
+
+GOOD = Facts(
+    served_names=("m",),
+    context=4096,
+    block_size=32,
+    prefix_caching=True,
+    hash_algorithm="sha256_cbor",
+    kv_events=True,
+    events_endpoint="tcp://*:5557",
+    replay=True,
+    sequences=16,
+    admitted=24,
+    lora=True,
+    lora_slots=2,
+    lora_rank=8,
+    usage_details=True,
+    priority="low first",
+    grace_s=20,
+)
+NEEDS = Needs(served_name="m", context=4096, block_size=32, sequences=16, lora_slots=2, lora_rank=8)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_fits_is_ok_throughout(engine: str) -> None:
+    assert {finding.state for finding in compare(engine, GOOD, NEEDS)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrong", "what", "flag"),
+    [
+        ("vllm", {"served_names": ("x",)}, "served name", "--served-model-name m"),
+        ("vllm", {"context": 100}, "context length", "--max-model-len 4096"),
+        ("sglang", {"context": 100}, "context length", "--context-length 4096"),
+        ("vllm", {"prefix_caching": False}, "prefix cache", "--enable-prefix-caching"),
+        ("sglang", {"prefix_caching": False}, "prefix cache", "--disable-radix-cache"),
+        ("vllm", {"hash_algorithm": "sha256"}, "hash algorithm", "--prefix-caching-hash-algo sha256_cbor"),
+        ("vllm", {"block_size": 16}, "block size", "--block-size 32"),
+        ("sglang", {"block_size": 1}, "block size", "--page-size 32"),
+        ("vllm", {"kv_events": False}, "KV events", "--kv-events-config"),
+        ("sglang", {"kv_events": False}, "KV events", "--kv-events-config"),
+        ("vllm", {"events_endpoint": "tcp://127.0.0.1:5557"}, "events socket", "tcp://*:5557"),
+        ("vllm", {"replay": False}, "events replay", "--kv-events-config"),
+        ("vllm", {"usage_details": False}, "usage details", "--enable-prompt-tokens-details"),
+        ("sglang", {"usage_details": False}, "usage details", "--enable-cache-report"),
+        ("vllm", {"sequences": 4}, "sequences at once", "--max-num-seqs 16"),
+        ("sglang", {"sequences": 4}, "sequences at once", "--max-running-requests 16"),
+        ("vllm", {"admitted": 0}, "queue limit", "--max-num-queued-reqs 20"),
+        ("vllm", {"admitted": 10}, "queue limit", "--max-num-queued-reqs 20"),
+        ("sglang", {"admitted": 0}, "queue limit", "--max-queued-requests 4"),
+        ("vllm", {"priority": "off"}, "priority", "--scheduling-policy priority"),
+        ("sglang", {"priority": "off"}, "priority", "--enable-priority-scheduling"),
+        ("sglang", {"priority": "high first"}, "priority", "--schedule-low-priority-values-first"),
+        ("vllm", {"lora": False}, "adapters", "--enable-lora"),
+        ("vllm", {"lora_slots": 1}, "adapter slots", "--max-loras 2"),
+        ("sglang", {"lora_slots": 1}, "adapter slots", "--max-loras-per-batch 2"),
+        ("vllm", {"lora_rank": 4}, "adapter rank", "--max-lora-rank 8"),
+        ("vllm", {"grace_s": 0}, "drain at SIGTERM", "--shutdown-timeout 120"),
+    ],
+)
+def test_each_mismatch_is_one_finding_with_a_flag_the_engine_knows(engine: str, wrong: dict[str, object], what: str, flag: str) -> None:
+    found = compare(engine, msgspec.structs.replace(GOOD, **wrong), NEEDS)
+    (finding,) = [one for one in found if one.state != "ok"]
+    assert (finding.state, finding.what) == ("wrong", what)
+    assert flag in finding.text
+    newest = max(version for name, version in manifests() if name == engine)
+    for word in finding.text.split():
+        if word.startswith("--"):
+            assert word.rstrip(",;:") in manifest_for(engine, newest).flags
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
+def test_what_cannot_be_read_is_said_of_each_thing_and_is_no_mismatch(engine: str) -> None:
+    findings = compare(engine, Facts(), NEEDS)
+    assert {finding.state for finding in findings} == {"unread"}
+    assert all(finding.text.startswith("cannot be read: ") for finding in findings)
+    assert len(findings) == (2 if engine == "llamacpp" else len(findings))
+
+
+def test_an_engine_for_embeddings_needs_no_cache() -> None:
+    without = msgspec.structs.replace(GOOD, kv_events=False, prefix_caching=False, usage_details=False, hash_algorithm="sha256")
+    findings = compare("vllm", without, msgspec.structs.replace(NEEDS, generates=False))
+    assert {finding.state for finding in findings} == {"ok"}
+
+
+def test_nothing_in_particular_is_needed_where_nothing_is_said() -> None:
+    assert all(finding.state == "ok" for finding in compare("vllm", GOOD, Needs()))
+
+
+def test_needs_of_a_configuration_are_what_it_says() -> None:
+    def needs(name: str) -> Needs:
+        config = load(name)
+        return needs_of(resolve(config, manifest_for(config.engine, config.version)))
+
+    assert needs("vllm-cpu-test") == Needs(served_name="tiny", context=2048, block_size=32, sequences=16, lora_slots=2, lora_rank=8)
+    assert needs("sglang-multi-lora") == Needs(
+        served_name="llama-3.1-8b", context=16384, block_size=64, sequences=256, lora_slots=8, lora_rank=64
+    )
+    assert not needs("vllm-embeddings").generates
+    assert not needs("sglang-embeddings").generates

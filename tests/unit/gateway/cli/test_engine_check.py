@@ -1,0 +1,135 @@
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from backends.launch.engine_facts import COMPLETION, METRICS, MODELS, VLLM_EVENTS, VLLM_INFO
+from gateway.cli import app
+
+RECORDED = Path(__file__).parents[3] / "wire" / "engine_launch"
+
+
+def recording(kind: str = "") -> dict[str, bytes]:
+    files = {MODELS: "models.json", METRICS: "cache_config.txt", VLLM_INFO: "server_info.json", COMPLETION: "completion.json"}
+    replies = {path: (RECORDED / f"vllm-0.32.0-{kind}{file}").read_bytes() for path, file in files.items()}
+    return {**replies, VLLM_EVENTS: b"{}" if kind else (RECORDED / "vllm-0.32.0-kv_event_sources.json").read_bytes()}
+
+
+@contextmanager
+def engine(replies: dict[str, bytes], key: str | None = None) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = replies.get(self.path, b"")
+            refused = key is not None and self.headers.get("authorization") != f"Bearer {key}"
+            self.send_response(401 if refused else 200 if self.path in replies else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = _answer
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner(env={"COLUMNS": "250", **(env or {})}).invoke(app, ["engine", "check", *arguments])
+
+
+def test_an_engine_started_by_its_configuration_passes() -> None:
+    with engine(recording()) as url:
+        result = run(url, "--launch", "vllm-cpu-test")
+    assert result.exit_code == 0
+    assert "WRONG" not in result.stdout
+    assert "?" not in result.stdout
+
+
+def test_each_wrong_flag_is_named_with_its_mend() -> None:
+    with engine(recording("wrong-")) as url:
+        result = run(url, "--launch", "vllm-cpu-test")
+        found = json.loads(run(url, "--launch", "vllm-cpu-test", "--json").stdout)
+    assert result.exit_code == 1
+    wrong = {one["what"] for one in found["engines"][0]["findings"] if one["state"] == "wrong"}
+    assert wrong == {
+        "served name",
+        "context length",
+        "hash algorithm",
+        "block size",
+        "KV events",
+        "usage details",
+        "sequences at once",
+        "queue limit",
+        "priority",
+        "adapter slots",
+    }
+    assert result.stdout.count("WRONG") == len(wrong)
+
+
+def test_what_cannot_be_read_is_said_and_does_not_fail() -> None:
+    replies = recording()
+    del replies[VLLM_INFO]
+    with engine(replies) as url:
+        result = run(url, "--launch", "vllm-cpu-test", "--no-probe")
+    assert result.exit_code == 0
+    assert "?     priority: cannot be read" in result.stdout
+    assert "?     usage details: cannot be read: no answer of one token was asked for" in result.stdout
+
+
+def test_the_backends_of_a_settings_file_have_the_name_of_their_pool_and_one_block_size(tmp_path: Path) -> None:
+    with engine(recording()) as one, engine(recording("wrong-")) as other:
+        backends = f'[{{id: a, url: "{one}"}}, {{id: b, url: "{other}"}}, {{id: c, url: "http://127.0.0.1:1"}}]'
+        (tmp_path / "policies").mkdir()
+        (tmp_path / "tidegate.yaml").write_text(f"pools: [{{name: p, model: tiny, backends: {backends}}}]\n")
+        result = run("-c", str(tmp_path / "tidegate.yaml"))
+    assert result.exit_code == 1
+    first, second, third = re_split(result.stdout)
+    assert "WRONG" not in first
+    assert "the pool asks for tiny: start it with --served-model-name tiny" in second
+    assert "64 tokens; 32 is needed, as everywhere in the pool" in second
+    assert "does not answer at http://127.0.0.1:1/v1/models (ConnectionRefusedError" in third
+
+
+def re_split(text: str) -> list[str]:
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            found[-1] += line + "\n"
+        else:
+            found.append(line + "\n")
+    return found
+
+
+def test_a_key_is_asked_for_and_given() -> None:
+    with engine(recording(), key="k") as url:
+        assert "name the variable that holds it with --api-key-env" in run(url).stdout
+        assert run(url, "--api-key-env", "ENGINE_KEY", env={"ENGINE_KEY": "k"}).exit_code == 0
+        assert run(url, "--api-key-env", "NO_SUCH_KEY").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["http://127.0.0.1:1", "--dialect", "other"], 2, "--dialect 'other' is unknown"),
+        (["engine:8000"], 1, "write http://host:port"),
+        (["-c", "none.yaml"], 1, "none.yaml"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], code: int, says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert says in result.output
