@@ -1,10 +1,11 @@
 """Whether a running engine is what the gateway needs: facts against needs, one finding each, with the flag that mends it. Pure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import msgspec
 
+from backends.dialects import DIALECTS
 from backends.launch.engine_facts import Facts
 from backends.launch.resolve import Launch
 
@@ -24,6 +25,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """At least so many at once."""
     lora_slots: int | None = None
     lora_rank: int | None = None
+    lora_held: int | None = None
+    """Adapters it keeps ready at least: a pool's `max_loras`."""
     generates: bool = True
     """False for embeddings: nothing is cached, so nothing about caches is needed."""
 
@@ -73,11 +76,11 @@ def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
     return findings
 
 
-def _finding(what: str, value: object, good: Callable[[], bool], is_now: str, otherwise: str, unread: str) -> Finding:
+def _finding(what: str, value: object, good: bool, is_now: str, otherwise: str, unread: str) -> Finding:
     """`otherwise` says what is needed and the flag; `unread` why nothing is known and what would tell."""
     if value is None:
         return Finding(what, "unread", f"cannot be read: {unread}")
-    return Finding(what, "ok", is_now) if good() else Finding(what, "wrong", f"{is_now}; {otherwise}")
+    return Finding(what, "ok", is_now) if good else Finding(what, "wrong", f"{is_now}; {otherwise}")
 
 
 def _flag(engine: str, vllm: str, sglang: str, other: str) -> str:
@@ -98,7 +101,7 @@ def _served_name(facts: Facts, needs: Needs, flag: str) -> Iterator[Finding]:
     yield _finding(
         "served name",
         names,
-        lambda: needs.served_name in (names or ()),
+        needs.served_name in (names or ()),
         f"serves {', '.join(names or ()) or 'nothing'}",
         f"the pool asks for {needs.served_name}: {mend}",
         "/v1/models gave no list",
@@ -112,7 +115,7 @@ def _context(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     yield _finding(
         "context length",
         facts.context,
-        lambda: (facts.context or 0) >= (needs.context or 0),
+        (facts.context or 0) >= (needs.context or 0),
         f"{facts.context} tokens",
         f"{needs.context} are needed: {flag} {needs.context}",
         "/v1/models says no max_model_len",
@@ -123,16 +126,16 @@ def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     unread = "vllm:cache_config_info is not in /metrics" if engine == "vllm" else _unread(engine)
     mend = _flag(engine, "start it with --enable-prefix-caching", "start it without --disable-radix-cache", "")
     on = facts.prefix_caching
-    yield _finding("prefix cache", on, lambda: on is True, "on" if on else "off", f"prefixes are computed again each time: {mend}", unread)
+    yield _finding("prefix cache", on, on is True, "on" if on else "off", f"prefixes are computed again each time: {mend}", unread)
     if engine == "vllm":
         found = facts.hash_algorithm
         otherwise = f"nobody outside the process can reproduce it: --prefix-caching-hash-algo {HASH_ALGORITHM}"
-        yield _finding("hash algorithm", found, lambda: found == HASH_ALGORITHM, str(found), otherwise, unread)
+        yield _finding("hash algorithm", found, found == HASH_ALGORITHM, str(found), otherwise, unread)
     flag = _flag(engine, "--block-size", "--page-size", "")
     yield _finding(
         "block size",
         facts.block_size,
-        lambda: needs.block_size in (None, facts.block_size),
+        needs.block_size in (None, facts.block_size),
         f"{facts.block_size} tokens",
         f"{needs.block_size} is needed, as everywhere in the pool: {flag} {needs.block_size}",
         unread,
@@ -145,17 +148,17 @@ def _events(engine: str, facts: Facts) -> Iterator[Finding]:
     mend = f'--kv-events-config \'{{{first}"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}}\''
     on = facts.kv_events
     now = f"published at {facts.events_endpoint}" if on else "off"
-    yield _finding("KV events", on, lambda: on is True, now, f"the gateway cannot know what is cached: {mend}", unread)
+    yield _finding("KV events", on, on is True, now, f"the gateway cannot know what is cached: {mend}", unread)
     if not on:
         return
     if engine == "vllm":
         endpoint = facts.events_endpoint or ""
         binds = "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
         otherwise = f"vLLM connects to {endpoint} instead of listening there: give a wildcard (tcp://*:5557) or an ipc:// endpoint"
-        yield _finding("events socket", endpoint, lambda: binds, "bound" if binds else "not bound", otherwise, unread)
+        yield _finding("events socket", endpoint, binds, "bound" if binds else "not bound", otherwise, unread)
     replay = facts.replay
     otherwise = "a lost message costs the whole index of this engine: add replay_endpoint to --kv-events-config"
-    yield _finding("events replay", replay, lambda: replay is True, "on" if replay else "off", otherwise, unread)
+    yield _finding("events replay", replay, replay is True, "on" if replay else "off", otherwise, unread)
 
 
 def _usage(engine: str, facts: Facts) -> Finding:
@@ -163,7 +166,7 @@ def _usage(engine: str, facts: Facts) -> Finding:
     flag = _flag(engine, "--enable-prompt-tokens-details", "--enable-cache-report", "")
     unread = "no answer of one token was asked for, or none came" if engine == "vllm" else _unread(engine)
     now = "usage says cached tokens" if on else "usage does not say cached tokens"
-    return _finding("usage details", on, lambda: on is True, now, f"a prefix hit cannot be told from none: {flag}", unread)
+    return _finding("usage details", on, on is True, now, f"a prefix hit cannot be told from none: {flag}", unread)
 
 
 def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
@@ -172,7 +175,7 @@ def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     flag = _flag(engine, "--max-num-seqs", "--max-running-requests", "")
     enough = (facts.sequences or 0) >= needs.sequences
     otherwise = f"{needs.sequences} are needed: {flag} {needs.sequences}"
-    yield _finding("sequences at once", facts.sequences, lambda: enough, str(facts.sequences), otherwise, _unread(engine))
+    yield _finding("sequences at once", facts.sequences, enough, str(facts.sequences), otherwise, _unread(engine))
 
 
 def _admission(engine: str, facts: Facts) -> Finding:
@@ -185,37 +188,39 @@ def _admission(engine: str, facts: Facts) -> Finding:
     else:
         now = f"{limit} requests"
         otherwise = f"fewer than the {running} it can run at once, since running ones count: {flag} {example}"
-    return _finding("queue limit", limit, lambda: bool(limit) and (limit or 0) >= running, now, otherwise, _unread(engine))
+    return _finding("queue limit", limit, bool(limit) and (limit or 0) >= running, now, otherwise, _unread(engine))
 
 
 def _priority(engine: str, facts: Facts) -> Finding:
-    flags = {
-        "off": _flag(engine, "--scheduling-policy priority", "--enable-priority-scheduling --schedule-low-priority-values-first", ""),
-        "high first": "--schedule-low-priority-values-first",
-    }
+    """The direction must be the dialect's, by which the gateway signs what it writes."""
+    told = DIALECTS[engine].priority
+    wanted = f"{told.sooner} first" if told is not None else ""
     now = facts.priority or ""
-    otherwise = f"the gateway writes low values for what is urgent: {flags.get(now, '')}"
-    return _finding("priority", facts.priority, lambda: now == "low first", now, otherwise, _unread(engine))
+    mend = told.needs if told is not None and now == "off" else "start it without --schedule-low-priority-values-first"
+    otherwise = f"the gateway writes {engine}'s priorities {wanted}: {mend}"
+    return _finding("priority", facts.priority, now == wanted, now, otherwise, _unread(engine))
 
 
 def _lora(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
-    if needs.lora_slots is None:
+    parts = (
+        ("adapter slots", needs.lora_slots, facts.lora_slots, _flag(engine, "--max-loras", "--max-loras-per-batch", "")),
+        ("adapter rank", needs.lora_rank, facts.lora_rank, "--max-lora-rank"),
+        ("adapters held", needs.lora_held, facts.lora_held, _flag(engine, "--max-cpu-loras", "--max-loaded-loras", "")),
+    )
+    wanted = [part for part in parts if part[1] is not None]
+    if not wanted:
         return
-    slots_flag = _flag(engine, "--max-loras", "--max-loras-per-batch", "")
     if facts.lora is not None:
-        mend = f"adapters cannot be loaded: --enable-lora {slots_flag} {needs.lora_slots}"
-        yield _finding("adapters", facts.lora, lambda: facts.lora is True, "on" if facts.lora else "off", mend, "")
+        mend = "adapters cannot be loaded: --enable-lora " + " ".join(f"{flag} {need}" for _, need, _, flag in wanted)
+        yield _finding("adapters", facts.lora, facts.lora is True, "on" if facts.lora else "off", mend, "")
         if not facts.lora:
             return
-    slots, rank = facts.lora_slots, facts.lora_rank
-    otherwise = f"{needs.lora_slots} are needed in one batch: {slots_flag} {needs.lora_slots}"
-    yield _finding("adapter slots", slots, lambda: (slots or 0) >= (needs.lora_slots or 0), str(slots), otherwise, _unread(engine))
-    if needs.lora_rank is not None:
-        otherwise = f"adapters of rank {needs.lora_rank} do not fit: --max-lora-rank {needs.lora_rank}"
-        yield _finding("adapter rank", rank, lambda: (rank or 0) >= (needs.lora_rank or 0), str(rank), otherwise, _unread(engine))
+    for what, need, found, flag in wanted:
+        enough = (found or 0) >= (need or 0)
+        yield _finding(what, found, enough, str(found), f"{need} are needed: {flag} {need}", _unread(engine))
 
 
 def _grace(facts: Facts) -> Finding:
     grace = facts.grace_s
     otherwise = "streams in flight at SIGTERM get neither data nor an end: --shutdown-timeout 120"
-    return _finding("drain at SIGTERM", grace, lambda: bool(grace), f"{grace} s", otherwise, _unread("vllm"))
+    return _finding("drain at SIGTERM", grace, bool(grace), f"{grace} s", otherwise, _unread("vllm"))

@@ -48,9 +48,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lora: bool | None = None
     lora_slots: int | None = None
     lora_rank: int | None = None
+    lora_held: int | None = None
+    """Adapters it keeps ready, those not in any batch included."""
     usage_details: bool | None = None
     priority: str | None = None
-    """`low first`, `high first` or `off`."""
+    """`lower first`, `higher first` or `off`."""
     grace_s: float | None = None
     """How long it drains on SIGTERM."""
 
@@ -91,8 +93,9 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
         lora=bool(told["lora_config"]) if "lora_config" in told else (True if adapters else None),
         lora_slots=_whole(lora.get("max_loras", adapters.get("max_lora"))),
         lora_rank=_whole(lora.get("max_lora_rank")),
+        lora_held=_whole(lora.get("max_cpu_loras")),
         usage_details=details,
-        priority=None if policy is None else "low first" if policy == "priority" else "off",
+        priority=None if policy is None else "lower first" if policy == "priority" else "off",
         grace_s=_whole(told.get("shutdown_timeout")),
     )
 
@@ -103,7 +106,7 @@ def _sglang(told: dict[str, Any], names: tuple[str, ...] | None, context: int | 
     events = told.get("kv_events_config")
     parsed = _document(events.encode()) if isinstance(events, str) else events if isinstance(events, dict) else {}
     running, waiting = _whole(told.get("max_running_requests")), _whole(told.get("max_queued_requests"))
-    first = "low first" if told.get("schedule_low_priority_values_first") is True else "high first"
+    first = "lower first" if told.get("schedule_low_priority_values_first") is True else "higher first"
     lora = told.get("enable_lora") is True or bool(told.get("lora_paths"))
     page, total = _whole(told.get("page_size")), _whole(told.get("max_total_num_tokens"))
     return Facts(
@@ -120,6 +123,7 @@ def _sglang(told: dict[str, Any], names: tuple[str, ...] | None, context: int | 
         lora=lora,
         lora_slots=_whole(told.get("max_loras_per_batch")) if lora else None,
         lora_rank=_whole(told.get("max_lora_rank")) if lora else None,
+        lora_held=_whole(told.get("max_loaded_loras")) if lora else None,
         usage_details=told.get("enable_cache_report") is True,
         priority=first if told.get("enable_priority_scheduling") is True else "off",
     )

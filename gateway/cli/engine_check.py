@@ -138,7 +138,7 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
             key = None if pool.api_key is None else read_reference(pool.api_key, settings.base_dir, os.environ)
         except SecretError as error:
             fail(f"pool {pool.name}: {error}")
-        own = msgspec.structs.replace(needs, served_name=pool.model)
+        own = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
         subjects += [Subject(backend.id, backend.url, pool.dialect, own, key, pool.name) for backend in pool.backends]
     if not subjects:
         fail(f"{config} names no backends; give the URL of an engine")

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.dialects import DIALECTS
 from backends.launch.catalogue import ENGINES, load, names, parse, shared_text, text_of
 from backends.launch.config import LaunchConfig
 from backends.launch.manifest import manifest_for
@@ -46,7 +47,7 @@ def test_every_engine_that_generates_shows_the_gateway_its_cache(name: str) -> N
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_engine_orders_by_priority_low_first_bounds_its_queue_and_drains(name: str) -> None:
+def test_every_engine_orders_by_priority_as_its_dialect_says_bounds_its_queue_and_drains(name: str) -> None:
     launch = launched(name)
     flags = launch.flags
     assert flags["served-model-name"] == launch.served_name
@@ -56,7 +57,10 @@ def test_every_engine_orders_by_priority_low_first_bounds_its_queue_and_drains(n
         assert flags["shutdown-timeout"] == launch.grace_s > 0
         assert launch.environment["PYTHONHASHSEED"] == "0"
     else:
-        assert (flags["enable-priority-scheduling"], flags["schedule-low-priority-values-first"]) == (True, True)
+        assert flags["enable-priority-scheduling"] is True
+        low_first = flags.get("schedule-low-priority-values-first") is True
+        assert DIALECTS["sglang"].priority is not None
+        assert low_first == (DIALECTS["sglang"].priority.sooner == "lower"), "the order of the dialect and of the engines differ"
         assert int(str(flags["max-queued-requests"])) > 0
     assert launch.host == "127.0.0.1"
 

@@ -21,16 +21,23 @@ GOOD = Facts(
     lora=True,
     lora_slots=2,
     lora_rank=8,
+    lora_held=4,
     usage_details=True,
-    priority="low first",
+    priority="lower first",
     grace_s=20,
 )
-NEEDS = Needs(served_name="m", context=4096, block_size=32, sequences=16, lora_slots=2, lora_rank=8)
+
+
+def good(engine: str) -> Facts:
+    return msgspec.structs.replace(GOOD, priority="lower first" if engine == "vllm" else "higher first")
+
+
+NEEDS = Needs(served_name="m", context=4096, block_size=32, sequences=16, lora_slots=2, lora_rank=8, lora_held=4)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_what_fits_is_ok_throughout(engine: str) -> None:
-    assert {finding.state for finding in compare(engine, GOOD, NEEDS)} == {"ok"}
+    assert {finding.state for finding in compare(engine, good(engine), NEEDS)} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -57,16 +64,18 @@ def test_what_fits_is_ok_throughout(engine: str) -> None:
         ("sglang", {"admitted": 0}, "queue limit", "--max-queued-requests 4"),
         ("vllm", {"priority": "off"}, "priority", "--scheduling-policy priority"),
         ("sglang", {"priority": "off"}, "priority", "--enable-priority-scheduling"),
-        ("sglang", {"priority": "high first"}, "priority", "--schedule-low-priority-values-first"),
+        ("sglang", {"priority": "lower first"}, "priority", "without --schedule-low-priority-values-first"),
         ("vllm", {"lora": False}, "adapters", "--enable-lora"),
         ("vllm", {"lora_slots": 1}, "adapter slots", "--max-loras 2"),
         ("sglang", {"lora_slots": 1}, "adapter slots", "--max-loras-per-batch 2"),
         ("vllm", {"lora_rank": 4}, "adapter rank", "--max-lora-rank 8"),
+        ("vllm", {"lora_held": 2}, "adapters held", "--max-cpu-loras 4"),
+        ("sglang", {"lora_held": 2}, "adapters held", "--max-loaded-loras 4"),
         ("vllm", {"grace_s": 0}, "drain at SIGTERM", "--shutdown-timeout 120"),
     ],
 )
 def test_each_mismatch_is_one_finding_with_a_flag_the_engine_knows(engine: str, wrong: dict[str, object], what: str, flag: str) -> None:
-    found = compare(engine, msgspec.structs.replace(GOOD, **wrong), NEEDS)
+    found = compare(engine, msgspec.structs.replace(good(engine), **wrong), NEEDS)
     (finding,) = [one for one in found if one.state != "ok"]
     assert (finding.state, finding.what) == ("wrong", what)
     assert flag in finding.text

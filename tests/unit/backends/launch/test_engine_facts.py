@@ -29,8 +29,9 @@ def test_a_vllm_started_by_its_configuration() -> None:
         lora=True,
         lora_slots=2,
         lora_rank=8,
+        lora_held=2,
         usage_details=True,
-        priority="low first",
+        priority="lower first",
         grace_s=20,
     )
 
@@ -66,7 +67,7 @@ def test_a_sglang_started_by_its_configuration() -> None:
         admitted=24,
         lora=False,
         usage_details=True,
-        priority="low first",
+        priority="lower first",
     )
 
 

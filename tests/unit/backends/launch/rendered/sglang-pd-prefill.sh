@@ -14,7 +14,6 @@ exec /opt/python3 -m sglang.launch_server \
   --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv@sglang-pd-prefill@llama-3.1-8b","bind":true}' \
   --load-publish-endpoint auto \
   --enable-priority-scheduling \
-  --schedule-low-priority-values-first \
   --schedule-policy fcfs \
   --disaggregation-mode prefill \
   --disaggregation-transfer-backend mooncake \
