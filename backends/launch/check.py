@@ -27,6 +27,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_held: int | None = None
     """Adapters it keeps ready at least: a pool's `max_loras`."""
+    gateway_binds: bool = False
+    """The gateway listens for the events (a backend's `kv_events.bind`), so the engine has to connect."""
     generates: bool = True
     """False for embeddings: nothing is cached, so nothing about caches is needed."""
 
@@ -68,7 +70,7 @@ def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
     if engine not in ("vllm", "sglang"):
         return findings
     if needs.generates:
-        findings += [*_cache(engine, facts, needs), *_events(engine, facts)]
+        findings += [*_cache(engine, facts, needs), *_events(engine, facts, needs)]
         findings.append(_usage(engine, facts))
     findings += [*_sequences(engine, facts, needs), _admission(engine, facts), _priority(engine, facts), *_lora(engine, facts, needs)]
     if engine == "vllm":
@@ -142,7 +144,7 @@ def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     )
 
 
-def _events(engine: str, facts: Facts) -> Iterator[Finding]:
+def _events(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     unread = "/kv_event_sources did not answer" if engine == "vllm" else _unread(engine)
     first = '"enable_kv_cache_events":true,' if engine == "vllm" else ""
     mend = f'--kv-events-config \'{{{first}"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}}\''
@@ -151,7 +153,7 @@ def _events(engine: str, facts: Facts) -> Iterator[Finding]:
     yield _finding("KV events", on, on is True, now, f"the gateway cannot know what is cached: {mend}", unread)
     if not on:
         return
-    if engine == "vllm":
+    if engine == "vllm" and not needs.gateway_binds:
         endpoint = facts.events_endpoint or ""
         binds = "*" in endpoint or "::" in endpoint or endpoint.startswith("ipc://")
         otherwise = f"vLLM connects to {endpoint} instead of listening there: give a wildcard (tcp://*:5557) or an ipc:// endpoint"

@@ -139,7 +139,10 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
         except SecretError as error:
             fail(f"pool {pool.name}: {error}")
         own = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
-        subjects += [Subject(backend.id, backend.url, pool.dialect, own, key, pool.name) for backend in pool.backends]
+        for backend in pool.backends:
+            binds = backend.kv_events is not None and backend.kv_events.bind
+            needed = msgspec.structs.replace(own, gateway_binds=binds)
+            subjects.append(Subject(backend.id, backend.url, pool.dialect, needed, key, pool.name))
     if not subjects:
         fail(f"{config} names no backends; give the URL of an engine")
     return subjects

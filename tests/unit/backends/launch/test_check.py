@@ -99,6 +99,12 @@ def test_an_engine_for_embeddings_needs_no_cache() -> None:
     assert {finding.state for finding in findings} == {"ok"}
 
 
+def test_an_engine_may_connect_to_a_gateway_that_listens() -> None:
+    connects = msgspec.structs.replace(GOOD, events_endpoint="tcp://10.0.0.1:5557")
+    findings = compare("vllm", connects, msgspec.structs.replace(NEEDS, gateway_binds=True))
+    assert {finding.state for finding in findings} == {"ok"}
+
+
 def test_nothing_in_particular_is_needed_where_nothing_is_said() -> None:
     assert all(finding.state == "ok" for finding in compare("vllm", GOOD, Needs()))
 
