@@ -150,7 +150,7 @@ def wait_until_gone(pid: int) -> None:
 def gone(pid: int) -> bool | None:
     """Whether a process has ended; None when not, for `until`. One that its parent has not noticed has ended too: there
     is no init in small containers."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return True if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z" else None
     return True
 
