@@ -41,6 +41,7 @@ ELSEWHERE: Final = frozenset(
         Kind.BACKEND_LOST,
         Kind.MODEL_NOT_SERVED,
         Kind.BROKEN_STREAM,
+        Kind.BACKEND_DRAINED,
     }
 )
 """Kinds of failure that another backend may not have. First-token time-outs are not among them: see `LATE_SHARE`."""

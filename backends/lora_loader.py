@@ -93,6 +93,10 @@ class LoraLoader:
             found = self._shelves[backend] = Shelf(stand.slots, loads=stand.dialect.lora is not None)
         return found
 
+    def forget(self, backend: str) -> None:
+        """Know nothing of this backend's adapters any more: it left, or another process may be behind its address."""
+        self._shelves.pop(backend, None)
+
     def resident(self, backend: str) -> tuple[str, ...]:
         """The adapters believed to be on a backend, by engine-side name."""
         shelf = self._shelves.get(backend)

@@ -65,6 +65,7 @@ class Kind(Enum):
     BACKEND_LOST = "backend_lost"
     MODEL_NOT_SERVED = "model_not_served"
     LORA_UNAVAILABLE = "lora_unavailable"
+    BACKEND_DRAINED = "backend_drained"
 
 
 SOURCE: Final[dict[Kind, Source]] = (
@@ -86,6 +87,7 @@ SOURCE: Final[dict[Kind, Source]] = (
             Kind.BACKEND_LOST,
             Kind.MODEL_NOT_SERVED,
             Kind.LORA_UNAVAILABLE,
+            Kind.BACKEND_DRAINED,
         ),
         Source.ENGINE,
     )

@@ -9,11 +9,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-METADATA_NETWORKS: Final = tuple(
-    map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32"))
-)
-"""Link-local ranges, and where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine lives there, so such
-an address is a mistake or an attack."""
+from backends.reach import METADATA_NETWORKS
 
 METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
 """Names for the same."""

@@ -93,5 +93,5 @@ def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
 
 
 def _tidy(path: Path) -> None:
-    for ours in (*path.glob("worker-*.sock"), path / "ready.json", path / "supervisor.json"):
+    for ours in (*path.glob("worker-*.sock"), *(path / name for name in ("ready.json", "supervisor.json", "drains.json"))):
         ours.unlink(missing_ok=True)

@@ -118,7 +118,8 @@ class Deps:
     load: Load
     budget: RetryBudget
     ledger: Ledger
-    upstreams: Mapping[str, Upstream]
+    upstreams: dict[str, Upstream]
+    """The ways to those backends that may get new requests, kept by `gateway.roster`; draining ones are not in it."""
     loras: LoraLoader
     dialects: Mapping[str, Dialect]
     patience: Patience

@@ -15,6 +15,7 @@ from backends.signals import Signals
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
+from gateway.loops import closed, ended
 from routing.fleet import Backend, State
 from routing.load import Load
 from routing.warmth import SLOW_START_S
@@ -47,8 +48,8 @@ def show(live: Live, pool_name: str, now: float) -> None:
 
 
 def _shown(backend: Backend, health: Health | None, now: float) -> Backend:
-    if health is None:
-        return backend
+    if health is None or backend.state is State.DRAINING:
+        return backend  # a drain is ended by `gateway.roster` alone, whatever is found meanwhile
     up_since = health.up_since
     warming = up_since if up_since is not None and now - up_since < SLOW_START_S else None
     reason = health.reason
@@ -98,16 +99,14 @@ class HealthWatch:
         self._live.health[backend_id] = Health(self._silence_s)
         self._probes[backend_id] = (probe, way)
 
-    async def remove(self, backend_id: str) -> None:
-        """Forget this backend."""
+    def remove(self, backend_id: str) -> Awaitable[None]:
+        """Forget this backend, from now on; what is returned ends when its connections are closed."""
         self._live.health.pop(backend_id, None)
         _, way = self._probes.pop(backend_id, (None, None))
         running = self._running.pop(backend_id, None)
         if running is not None:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        if way is not None:
-            await way.close()
+        return closed(ended(running), way)
 
     async def run(self) -> None:
         """Watch until cancelled."""

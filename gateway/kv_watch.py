@@ -61,6 +61,18 @@ class KvWatch:
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
+    def add(self, backend: str, subscription: Subscription) -> None:
+        """Listen to one more backend."""
+        self._subscriptions[backend] = subscription
+
+    def remove(self, backend: str) -> None:
+        """Listen to it no more, and forget what it held."""
+        subscription = self._subscriptions.pop(backend, None)
+        if subscription is not None:
+            subscription.close()
+        for known in (self._live.kv, self._started, self._said):
+            known.pop(backend, None)
+
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:

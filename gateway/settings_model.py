@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
+from domain.membership import KvEvents, Member, Owner
 from domain.strict import Strict
 from gateway.addresses import checked_engine_url, checked_events_endpoint, checked_host_header, checked_origin, split_address, sqlite_file
+from gateway.discover_settings import DiscoverSettings, checked_networks
 from gateway.settings_lora import LoraSettings
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
@@ -148,7 +150,13 @@ class SecretSettings(Strict):
         "database, made on first use.",
     )
 
-    @field_validator("pepper", mode="before")
+    admin_token: SecretReference | None = Field(
+        default=None,
+        description="The token that changing the fleet over the admin port asks for, at least 24 characters; without it, the admin port "
+        "only shows.",
+    )
+
+    @field_validator("pepper", "admin_token", mode="before")
     @classmethod
     def _unset(cls, value: Any) -> Any:
         """`{file: null, env: null}` is what a template holds before anything is filled in."""
@@ -184,6 +192,12 @@ class BackendSettings(Strict):
     def _safe(cls, url: str) -> str:
         return checked_engine_url(url)
 
+    def member(self, pool: str, owner: Owner) -> Member:
+        """The same as a member of the fleet."""
+        told = self.kv_events
+        events = None if told is None else KvEvents(told.endpoint, told.replay, told.bind)
+        return Member(pool, self.id, self.url, owner, kv_events=events)
+
 
 class PoolSettings(Strict):
     """Backends that serve one model revision."""
@@ -203,7 +217,16 @@ class PoolSettings(Strict):
     max_loras: int = Field(
         default=1, ge=1, le=1000, description="Adapters each engine holds at once, those it was started with included; see docs/lora.md."
     )
-    backends: list[BackendSettings] = Field(min_length=1, max_length=1000, description="The engines.")
+    backends: list[BackendSettings] = Field(
+        default=[], max_length=1000, description="The engines. An empty list is filled by `discover`, or over the admin port."
+    )
+    discover: DiscoverSettings | None = Field(default=None, description="Where further engines are found: {file: …} or {dns: …}.")
+
+    @model_validator(mode="after")
+    def _filled(self) -> "PoolSettings":
+        if "backends" not in self.model_fields_set and self.discover is None:
+            raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
+        return self
 
 
 class EngineSettings(Strict):
@@ -230,11 +253,16 @@ class EngineSettings(Strict):
     )
     lora_load_s: Seconds = Field(default=30.0, description="Longest wait for an adapter to be loaded before its request is sent.")
     poll_s: Seconds = Field(default=1.0, description="How often each engine is asked whether it is there.")
+    register_networks: Annotated[list[str], AfterValidator(checked_networks)] = Field(
+        default=["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+        max_length=100,
+        description="Networks that backends from DNS or the admin port may be in. Link-local and cloud-metadata addresses never are.",
+    )
     signals_s: Seconds = Field(default=0.1, description="How often each engine is asked for its load; every worker asks.")
 
 
 class DrainSettings(Strict):
-    """How a worker ends on SIGTERM."""
+    """How a worker ends on SIGTERM, and a backend that leaves."""
 
     accept_s: float = Field(default=5.0, ge=0, le=600, description="How long new connections are still taken while load balancers notice.")
     grace_s: float = Field(default=120.0, ge=0, le=86_400, description="How long running requests may go on; then they get an error event.")

@@ -4,7 +4,8 @@ A reading that cannot be had leaves the last one in place, with its age; whoever
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -16,6 +17,7 @@ from backends.signals import Signals, restarted
 from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.health_watch import note_signals
+from gateway.loops import Loops, closed
 from routing.load import Load
 
 log = structlog.get_logger("tidegate.signals")
@@ -45,21 +47,33 @@ def pause_s(every_s: float, took_s: float, draw: float) -> float:
 class SignalWatch:
     """Reads every backend about every `every_s` seconds, and a slow one less often (`pause_s`)."""
 
-    def __init__(
-        self, live: Live, load: Load, reads: dict[str, Read], every_s: float, clock: Clock, rng: Rng, ways: Iterable[Upstream] = ()
-    ) -> None:
+    def __init__(self, live: Live, load: Load, every_s: float, clock: Clock, rng: Rng) -> None:
         self._live = live
         self._load = load
-        self._reads = reads
         self._every_s = every_s
         self._clock = clock
         self._rng = rng
-        self._ways = list(ways)
-        self._trouble = dict.fromkeys(reads, "")
+        self._reads: dict[str, Read] = {}
+        self._ways: dict[str, Upstream] = {}
+        self._trouble: dict[str, str] = {}
+        self._loops: Loops[str] = Loops()
+
+    def add(self, backend: str, read: Read, way: Upstream | None = None) -> None:
+        """Read one more backend, at once when `run` runs. `way` is closed when it leaves."""
+        self._reads[backend] = read
+        if way is not None:
+            self._ways[backend] = way
+        self._loops.add(backend, partial(self._run_one, backend))
+
+    def remove(self, backend: str) -> Awaitable[None]:
+        """Read it no more, from now on; what is returned ends when its connections are closed."""
+        self._reads.pop(backend, None)
+        self._trouble.pop(backend, None)
+        return closed(self._loops.drop(backend), self._ways.pop(backend, None))
 
     async def run(self) -> None:
         """Read until cancelled."""
-        await asyncio.gather(*(self._run_one(backend) for backend in self._reads), asyncio.Event().wait())
+        await self._loops.run()
 
     async def _run_one(self, backend: str) -> None:
         while True:
@@ -76,6 +90,8 @@ class SignalWatch:
         except (FetchError, ValueError) as error:
             trouble = str(error)[:200]
         else:
+            if backend not in self._reads:
+                return self._every_s  # it left meanwhile
             live = self._live
             before = live.signals.get(backend)
             live.signals[backend] = signals
@@ -83,15 +99,10 @@ class SignalWatch:
             live.prefill[backend] = measured(live.prefill.get(backend), signals)
             note_signals(live, backend, signals, self._clock(), restarted=before is not None and restarted(before, signals))
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
-        if trouble != self._trouble[backend]:
+        if trouble != self._trouble.get(backend, ""):
             self._trouble[backend] = trouble
             if trouble:
                 log.warning("signals in doubt", backend=backend, reason=trouble)
             else:
                 log.info("signals complete", backend=backend)
         return pause_s(self._every_s, self._clock() - asked_at, self._rng.random())
-
-    async def close(self) -> None:
-        """Close the connections readings went over."""
-        for way in self._ways:
-            await way.close()

@@ -146,7 +146,7 @@ async def forward(ask: Ask, rule: ModelRule, pool: Pool, route: Route, exchange:
     budget, candidates = deps.budget, route.backends
     fault: Fault | None = None
     retries, retrying = 0, False
-    for backend in candidates:
+    for at, backend in enumerate(candidates):
         try:
             attempt = partial(_attempt, backend, ask, call, pool, asked, (first_token_s, begin_s), exchange, story, deps)
             fault = await (attempt() if adapter is None else with_held(adapter, backend, story, deps, attempt))
@@ -159,6 +159,7 @@ async def forward(ask: Ask, rule: ModelRule, pool: Pool, route: Route, exchange:
             return
         spent = (deps.clock() - first_dispatch) / first_token_s
         begun = story.events > 0
+        candidates[at + 1 :] = [b for b in candidates[at + 1 :] if b.id in deps.upstreams]  # some may have left meanwhile
         if fault.kind is Kind.LORA_UNAVAILABLE and backend is not candidates[-1]:
             continue  # nothing was sent, so going on is no retry
         if backend is candidates[-1] or not may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=spent, budget=budget):
@@ -187,6 +188,9 @@ async def _attempt(
     """One call to one backend, which is asked for the pool's model or for an adapter; returns when its reply is over."""
     if exchange.gone:
         return Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete.")
+    way = deps.upstreams.get(backend.id)
+    if way is None:
+        return Fault(Kind.BACKEND_DRAINED, "The engine was taken out of service. Try again.", detail=f"{backend.id} has left the fleet")
     story.attempts += 1
     story.backend = backend.id
     story.last_event_at = story.first_event_at = story.answer_at = None
@@ -217,7 +221,7 @@ async def _attempt(
     deps.watch.add(relay)
     try:
         deps.load.charge(backend.id)
-        relay.flight = deps.upstreams[backend.id].dispatch(call, relay)
+        relay.flight = way.dispatch(call, relay)
         fault = await relay.outcome
     finally:
         if not relay.outcome.done() and relay.flight is not None:

@@ -21,10 +21,12 @@ import uvloop
 from backends.lora_loader import LoadDone
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps
+from gateway.fleet_wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door
 from gateway.http.edge.limits import EdgeLimits
+from gateway.registered_source import RegisteredSource
 from gateway.secrets import read_pepper
 from gateway.settings import Settings
 from gateway.story import Record
@@ -32,8 +34,8 @@ from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, key_watch_for, kv_watch_for, signal_watch_for
-from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
+from gateway.wiring import deps_for, key_watch_for, open_stores
+from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, supervision, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
 from routing.fleet import Backend
@@ -72,6 +74,7 @@ class _Worker:
         self._metrics = Metrics()
         self._access_log: AccessLog | None = None
         self._deps: Deps | None = None
+        self._fleet: FleetParts | None = None
         self._door: Door | None = None
 
     async def run(self) -> None:
@@ -98,8 +101,6 @@ class _Worker:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            for way in deps.upstreams.values():
-                await way.close()
         if self._access_log is not None:
             self._access_log.close()
         if broken is not None:
@@ -109,7 +110,8 @@ class _Worker:
         """Learn everything a request needs; no request is accepted before this returns."""
         settings = self._settings
         pepper = read_pepper(settings)
-        key_watch = key_watch_for(settings, pepper)
+        stores = open_stores(settings)
+        key_watch = key_watch_for(stores, pepper)
         stack.push_async_callback(key_watch.close)
         keys = await key_watch.load()
         self._waiting_for.remove("keys")
@@ -118,17 +120,29 @@ class _Worker:
         self._metrics.know(_model_names(policies))
         deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect, observe_load=self._observe_load)
         self._deps = deps
-        health_watch = health_watch_for(settings, deps)
-        stack.push_async_callback(health_watch.close)
-        fleet_watch = fleet_watch_for(settings, deps)
-        stack.push_async_callback(fleet_watch.close)
-        await fleet_watch.first_round()
+        run_dir = Path(self._seat.run_dir)
+        known = supervision(run_dir)
+        own_ports = frozenset((self._seat.sock.getsockname()[1], settings.admin.bind_address[1], known.admin_port if known else 0))
+        fleet = fleet_for(
+            settings,
+            deps,
+            registered=RegisteredSource(stores.members),
+            run_dir=run_dir,
+            own_ports=own_ports,
+            count_kv=self._metrics.count_kv_events,
+        )
+            settings,
+            deps,
+            registered=RegisteredSource(stores.members),
+            run_dir=run_dir,
+            own_ports=own_ports,
+            count_kv=self._metrics.count_kv_events,
+        )
+        stack.push_async_callback(fleet.close)
+        await fleet.learn()
+        self._fleet = fleet
         self._waiting_for.remove("fleet")
-        signal_watch = signal_watch_for(settings, deps)
-        stack.push_async_callback(signal_watch.close)
-        kv_watch = kv_watch_for(settings, deps, self._metrics.count_kv_events)
-        stack.push_async_callback(kv_watch.close)
-        return deps, [fleet_watch.run(), health_watch.run(), signal_watch.run(), kv_watch.run(), key_watch.run(deps.live, KEY_POLL_S)]
+        return deps, [*fleet.loops(), key_watch.run(deps.live, KEY_POLL_S)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data
@@ -208,17 +222,19 @@ class _Worker:
             started_at=self._started_at,
             reasons=tuple(f"{what} not known yet" for what in self._waiting_for),
             fleet=tuple(self._backend_state(deps, b) for p in pools for b in p.backends) if deps else (),
+            sources=self._fleet.membership.states() if self._fleet else (),
+            clashes=self._fleet.membership.clashes if self._fleet else (),
             policy_digest=deps.live.policies.digest if deps else "",
             metrics=metrics,
         )
 
-    @staticmethod
-    def _backend_state(deps: Deps, backend: Backend) -> BackendState:
+    def _backend_state(self, deps: Deps, backend: Backend) -> BackendState:
         signals = deps.live.signals.get(backend.id)
         age_s = None if signals is None else deps.clock() - signals.read_at
         in_flight = deps.load.in_flight[backend.id]
         mark, prefill = deps.live.marks.get(backend.id), deps.live.prefill.get(backend.id)
         sent, ended = (0, 0) if mark is None else deps.load.since(backend.id, mark)
+        member = self._fleet.roster.member(backend.id) if self._fleet else None
         return BackendState(
             backend.pool,
             backend.id,
@@ -232,6 +248,9 @@ class _Worker:
             prefill_tokens_per_s=None if prefill is None else prefill.tokens_per_s,
             kv=deps.live.kv.get(backend.id),
             loras=deps.loras.resident(backend.id),
+            state=backend.state.value,
+            source=member.owner if member else "",
+            url=member.url if member else "",
         )
 
 

@@ -19,6 +19,7 @@ import msgspec
 from backends.kv_blocks import KvState, least
 from backends.readings import standing
 from backends.signals import Signals
+from domain.membership import SourceState
 from gateway.addresses import UNIX_PATH_BYTES
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 
@@ -34,6 +35,9 @@ REQUEST_WITHIN_S: Final = 1.0
 """Time a connection has to say what it wants; the peer is a process of ours on the same machine."""
 MAX_GONE: Final = 8
 """Ended workers whose last numbers are kept apart, in case they only missed a scrape."""
+
+CAUTION: Final = {"up": 0, "unknown": 1, "down": 2, "ejected": 3, "draining": 4}
+"""When workers differ about a backend the more cautious state is shown; one not listed here counts as most cautious."""
 
 _STATE_LINE: Final = b"state\n"
 _ALL_LINE: Final = b"all\n"
@@ -64,6 +68,11 @@ class BackendState(msgspec.Struct, frozen=True):
     loras: tuple[str, ...] = ()
     kv: KvState | None = None
     """What its prefix cache holds, where it publishes that."""
+    state: str = ""
+    """`up`, `down`, `draining`, …: a value of `routing.fleet.State`."""
+    source: str = ""
+    """Who names it: a value of `domain.membership.Owner`."""
+    url: str = ""
 
     def estimated(self) -> "BackendState":
         """With `running_now` and `waiting_now` worked out from the rest."""
@@ -83,6 +92,9 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     reasons: tuple[str, ...] = ()
     fleet: tuple[BackendState, ...] = ()
+    sources: tuple[SourceState, ...] = ()
+    clashes: tuple[str, ...] = ()
+    """Sources that name one backend twice, in words."""
     policy_digest: str = ""
     metrics: MetricsSnapshot | None = None
     """None when only the state was asked for."""
@@ -296,4 +308,7 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         prefill_tokens_per_s=fresher.prefill_tokens_per_s,
         kv=least(one.kv, other.kv),
         loras=tuple(sorted({*one.loras, *other.loras})),
+        state=max(one.state, other.state, key=lambda state: CAUTION.get(state, len(CAUTION))),
+        source=one.source or other.source,
+        url=one.url or other.url,
     )

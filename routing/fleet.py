@@ -15,6 +15,8 @@ class State(Enum):
     DOWN = "down"
     EJECTED = "ejected"
     """It answers polls and brings no tokens; only probes go there."""
+    DRAINING = "draining"
+    """Leaving, or told to pause: what runs on it may finish, nothing new goes there."""
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -70,6 +72,17 @@ class Fleet(msgspec.Struct, frozen=True):
         """The same fleet with this one backend replaced; `self` when nothing changed."""
         backends = tuple(backend if b.id == backend.id else b for b in self.pools[backend.pool].backends)
         return self.with_backends(backend.pool, backends)
+
+    def with_member(self, backend: Backend) -> "Fleet":
+        """The same fleet with this backend in its pool, whether it was there or not."""
+        there = self.pools[backend.pool].backends
+        if any(b.id == backend.id for b in there):
+            return self.with_backend(backend)
+        return self.with_backends(backend.pool, (*there, backend))
+
+    def without(self, pool_name: str, backend_id: str) -> "Fleet":
+        """The same fleet without this backend."""
+        return self.with_backends(pool_name, tuple(b for b in self.pools[pool_name].backends if b.id != backend_id))
 
 
 def _sorted(pool: Pool) -> Pool:

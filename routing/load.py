@@ -18,6 +18,18 @@ class Load:
         self.sent: dict[str, int] = dict.fromkeys(backend_ids, 0)
         """Requests ever sent to each backend; what is not in flight any more has ended."""
 
+    def add(self, backend_id: str) -> None:
+        """A backend joins, with nothing in flight."""
+        self.in_flight.setdefault(backend_id, 0)
+        self.sent.setdefault(backend_id, 0)
+
+    def drop(self, backend_id: str) -> None:
+        """A backend has left. Raises ValueError while something is in flight on it: its release would have nowhere to go."""
+        if self.in_flight.get(backend_id):
+            raise ValueError(f"{self.in_flight[backend_id]} requests are in flight on {backend_id!r}")
+        self.in_flight.pop(backend_id, None)
+        self.sent.pop(backend_id, None)
+
     def charge(self, backend_id: str) -> None:
         """Count one request on the backend; pair it with `release` in a `finally`."""
         self.in_flight[backend_id] += 1

@@ -13,14 +13,16 @@ import httpx
 import msgspec
 
 from domain.identity import TenantId
+from domain.membership import MemberSource
 from gateway.deps import Deps
+from gateway.fleet_wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door
 from gateway.http.edge.limits import EdgeLimits
 from gateway.settings import Settings
 from gateway.story import Record
-from gateway.wiring import deps_for, fleet_watch_for, health_watch_for, signal_watch_for
+from gateway.wiring import deps_for
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Minted, Pepper, digest_of, mint
@@ -36,6 +38,7 @@ class Gateway:
 
     port: int
     deps: Deps
+    fleet: FleetParts
     door: Door
     keys: dict[str, str]
     records: list[Record] = field(default_factory=list)
@@ -83,10 +86,15 @@ async def gateway(
     policies: Sequence[dict[str, Any]] = ({"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True},),
     limits: dict[str, Any] | None = None,
     poll: bool = True,
+    registered: MemberSource | None = None,
+    run_dir: Path | None = None,
+    base_dir: Path | None = None,
     **sections: Any,
 ) -> AsyncIterator[Gateway]:
     """Serve in front of `engines` (their URLs) on a free loopback port."""
     settings = settings_for(engines, **sections)
+    if base_dir is not None:
+        settings = settings.based_at(base_dir)
     tenants = {"acme": 1, "bolt": 2}
     keys = {tenant: _key(tenant, seed) for tenant, seed in tenants.items()}
     ring = KeyRing((record for _, record in keys.values()), PEPPER)
@@ -94,19 +102,19 @@ async def gateway(
     records: list[Record] = []
     defects: list[BaseException] = []
     deps = deps_for(settings, policy_set, ring, PEPPER, observe=records.append, log_defect=lambda error, _: defects.append(error))
-    health = health_watch_for(settings, deps)
-    watch = fleet_watch_for(settings, deps)
-    await watch.first_round()
+    fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)
+    await fleet.learn()
     data_port = DataPort(deps)
     edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
     hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
     door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts)
     server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
-    made = Gateway(server.sockets[0].getsockname()[1], deps, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects)
+    made = Gateway(
+        server.sockets[0].getsockname()[1], deps, fleet, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects
+    )
     tasks = [asyncio.create_task(_sweep(deps, door))]
-    signals = signal_watch_for(settings, deps)
     if poll:
-        tasks += [asyncio.create_task(work) for work in (watch.run(), health.run(), signals.run())]
+        tasks += [asyncio.create_task(loop) for loop in fleet.loops()]
     try:
         yield made
     finally:
@@ -116,10 +124,7 @@ async def gateway(
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(door.connections):
             connection.abort()
-        for watching in (watch, health, signals):
-            await watching.close()
-        for way in deps.upstreams.values():
-            await way.close()
+        await fleet.close()
         await asyncio.sleep(0.01)
     assert defects == [], defects
 

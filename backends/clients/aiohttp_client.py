@@ -10,9 +10,13 @@ import socket
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
 
 from backends.clients.endpoint import Endpoint
-from backends.clients.relay import KEEPALIVE, STALE_WINDOW_S
+from backends.clients.keepalive import tune
+from backends.clients.pinning import RefusedAddress, addresses_of, is_literal
+from backends.clients.relay import STALE_WINDOW_S
 from backends.ports import Call, Loss, ReplySink
 from domain.clock import Clock
 
@@ -56,7 +60,15 @@ class AiohttpUpstream:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=self._target.idle_s, socket_factory=_socket, ttl_dns_cache=5)
+            connector = aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=self._target.idle_s,
+                socket_factory=_socket,
+                resolver=_Judged(self._target, self._loop),
+                # a name that is judged is looked up at every connect, as the relay does
+                use_dns_cache=self._target.reach is None,
+                ttl_dns_cache=5,
+            )
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._target.connect_timeout_s, connect=None)
             trace = aiohttp.TraceConfig()
             trace.on_connection_reuseconn.append(_note_reuse)
@@ -79,7 +91,7 @@ class AiohttpUpstream:
                 if not stale or self._clock() - sent_at > STALE_WINDOW_S or flight.sink is None:
                     raise
                 await self._once(call, flight)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError, RefusedAddress) as error:
             flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             flight.lose(Loss.CUT if flight.head_seen else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
@@ -91,6 +103,8 @@ class AiohttpUpstream:
 
     async def _once(self, call: Call, flight: "AiohttpFlight") -> None:
         target = self._target
+        if is_literal(target.host):
+            await addresses_of(target, self._loop)  # the library resolves names only: an address in the URL is judged here
         scheme = "https" if target.tls else "http"
         async with self._opened().request(
             call.method,
@@ -150,6 +164,31 @@ class AiohttpFlight:
             sink.on_loss(loss, detail)
 
 
+class _Judged(ThreadedResolver):
+    """Resolves through `backends.clients.pinning` where the endpoint is judged or its address is given."""
+
+    def __init__(self, target: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._target = target
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
+        """The addresses that may be connected to. Raises RefusedAddress."""
+        target = self._target
+        if target.reach is None and not target.address:
+            return await super().resolve(host, port, family)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in await addresses_of(target, self._loop)
+        ]
+
+
 async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _parameters: object) -> None:
     context.trace_request_ctx.reused = True
 
@@ -176,7 +215,5 @@ def _socket(address: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socke
     family, kind, proto, _, _ = address
     made = socket.socket(family, kind, proto)
     made.setblocking(False)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE:
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    tune(made)
     return made

@@ -5,6 +5,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from backends.reach import Reach
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """An engine's address, split once at start-up, with the connection policy towards it."""
@@ -23,6 +25,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     max_connections: int
     """Connections open at once, busy ones included; more calls are refused with `Loss.CAPACITY`."""
 
+    address: str = ""
+    """The IP address to connect to where it is known already; the host is then only a name, for TLS and the Host header."""
+    reach: Reach | None = None
+    """What may be connected to, checked at every connect; None for endpoints from operators' own files."""
+
     @property
     def host_header(self) -> str:
         """The Host header's value: with the port unless it is the scheme's own."""
@@ -38,6 +45,8 @@ def endpoint(
     idle_s: float = 4.0,
     max_connections: int = 1024,
     tls: ssl.SSLContext | None = None,
+    address: str = "",
+    reach: Reach | None = None,
 ) -> Endpoint:
     """Split `url` (`http` or `https`, host, optional port and path prefix); an https URL without `tls` trusts the system's CAs.
 
@@ -57,4 +66,6 @@ def endpoint(
         connect_timeout_s=connect_timeout_s,
         idle_s=idle_s,
         max_connections=max_connections,
+        address=address,
+        reach=reach,
     )

@@ -11,6 +11,8 @@ from collections import deque
 from typing import Final, cast
 
 from backends.clients.endpoint import Endpoint
+from backends.clients.keepalive import tune
+from backends.clients.pinning import dial
 from backends.clients.reply_parser import ReplyError, ReplyParser
 from backends.ports import Call, Loss, ReplySink
 from domain.clock import Clock
@@ -20,9 +22,8 @@ STALE_WINDOW_S: Final = 1.0
 and the call is sent once more on a fresh one. Later than that the engine may have begun to work, so it is a failure and the
 retry budget decides. A close racing with a request shows within one round trip; 1 s leaves room for a busy host."""
 
-KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 30_000))
-"""TCP keep-alive after 15 s, every 5 s, 3 times; unacknowledged data for 30 s (in ms). So a peer that vanished without a FIN
-is noticed within about 30 s even while nothing is sent."""
+SHOWN_BYTES: Final = 24
+"""Bytes of a peer that is no HTTP server shown to operators: enough to tell TLS, SSH or a database by."""
 
 
 class RelayUpstream:
@@ -68,19 +69,15 @@ class RelayUpstream:
         connection = _Connection(self)
         try:
             async with asyncio.timeout(target.connect_timeout_s):
-                await self._loop.create_connection(
-                    lambda: connection,
-                    target.host,
-                    target.port,
-                    ssl=target.tls,
-                    server_hostname=target.host if target.tls else None,
-                )
+                await dial(target, self._loop, lambda: connection)
         except TimeoutError:
             flight.lose(Loss.CONNECT, f"no connection within {target.connect_timeout_s:g} s")
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be encoded
             flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
         else:
-            if flight.sink is None:
+            if connection.unasked is not None:
+                flight.lose(Loss.GARBLED, f"speaks before it is asked: {connection.unasked!r}")
+            elif flight.sink is None:
                 self.park(connection)
             else:
                 connection.start(flight, reused=False)
@@ -189,6 +186,8 @@ class _Connection(asyncio.Protocol):
         self._closing = False
         self._reading = True
         self.was_open = False
+        self.unasked: bytes | None = None
+        """What the peer said before any call was sent: it is no HTTP server."""
         self.idle_since = 0.0
         self.transport: asyncio.Transport
 
@@ -198,9 +197,7 @@ class _Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            tune(sock)
         self.was_open = True
         self._upstream.opened(self)
 
@@ -231,6 +228,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         flight = self._flight
         if flight is None:
+            self.unasked = data[:SHOWN_BYTES]
             self.shut()  # bytes nobody asked for: the next reply could not be told from them
             return
         sink, parser = flight.sink, self._parser
@@ -241,7 +239,7 @@ class _Connection(asyncio.Protocol):
         try:
             body = parser.feed(data)
         except ReplyError as error:
-            self._lose(Loss.GARBLED, str(error))
+            self._lose(Loss.GARBLED, str(error) if head_was_out else f"{error}, in what begins with {data[:SHOWN_BYTES]!r}")
             return
         if not head_was_out and parser.head_done:
             sink.on_head(parser.status, parser.headers)

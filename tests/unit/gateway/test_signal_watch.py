@@ -36,7 +36,9 @@ def watched() -> tuple[Live, SignalWatch, Engine]:
     live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
     live.health["a"].polled(Polled(""), 0.0)
-    return live, SignalWatch(live, engine.load, {"a": engine}, 0.1, lambda: 7.0 + engine.now, random.Random(1)), engine
+    watch = SignalWatch(live, engine.load, 0.1, lambda: 7.0 + engine.now, random.Random(1))
+    watch.add("a", engine)
+    return live, watch, engine
 
 
 @pytest.mark.parametrize("error", [FetchError("no answer within 1 s"), ValueError("no list of loads")])

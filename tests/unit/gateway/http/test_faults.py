@@ -26,7 +26,7 @@ STATUS = {
     499: {"client_gone"},
     500: {"internal"},
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"}
-    | {"model_not_served"},
+    | {"model_not_served", "backend_drained"},
     503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable"},
     504: {"first_token_timeout", "token_gap_timeout", "backend_lost"},
 }

@@ -1,0 +1,67 @@
+"""Which addresses may be connected to on the word of others: of DNS answers, and of whoever may register backends. Pure.
+
+An address is judged as the number it is, never as text, and forms that carry another address inside (IPv4 in IPv6) are
+refused whole, so that there is no second reading of any of them (R40). What operators write into their own files is not
+judged here.
+"""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+METADATA_NETWORKS: Final[tuple[Network, ...]] = tuple(
+    map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32"))
+)
+"""Link-local ranges, and where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine lives there, so such
+an address is a mistake or an attack."""
+
+CARRIERS: Final[tuple[Network, ...]] = tuple(
+    map(ipaddress.ip_network, ("::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+)
+"""IPv6 ranges whose addresses stand for IPv4 ones: mapped, compatible, NAT64 (RFC 6052, 8215), 6to4, Teredo."""
+
+NEVER: Final[tuple[Network, ...]] = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "ff00::/8", "224.0.0.0/4", "::/128")))
+"""This host, reserved and broadcast, multicast, unspecified."""
+
+LOOPBACK: Final = ipaddress.IPv6Address("::1")
+"""The one address of `::/96` that is what it says."""
+
+
+def networks_of(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Networks from their texts. Raises ValueError for a text that is none, or that has host bits."""
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """What may be reached."""
+
+    networks: tuple[Network, ...]
+    own_ports: frozenset[int] = frozenset()
+    """Ports of our own listeners."""
+    is_local: Callable[[str], bool] = lambda _address: True
+    """Whether an address is this machine's; where that cannot be told, ours is assumed."""
+
+    def refusal(self, text: str, port: int) -> str:
+        """Why `text` (an IP address) and `port` must not be connected to, in words for an operator; empty when they may."""
+        if "%" in text:
+            return "has a zone, and only link-local addresses need one"
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return "is no IP address"
+        if any(address in network for network in METADATA_NETWORKS):
+            return "is a link-local or cloud-metadata address; no engine lives there"
+        if any(address in network for network in NEVER):
+            return "is no address of one machine"
+        if address != LOOPBACK and any(address in network for network in CARRIERS):
+            return "is an IPv6 form of an IPv4 address; write the IPv4 address"
+        if not any(address in network for network in self.networks):
+            return "is outside engines.register_networks"
+        if port in self.own_ports and self.is_local(text):
+            return f"with port {port} is this gateway itself"
+        return ""

@@ -1,0 +1,117 @@
+"""`pools[].discover.file`: backends in a YAML file of their own, read again whenever it changes.
+
+Checked like `tidegate.yaml`, with file, line, key and what to write; a file with a mistake is as good as none, so the last
+good one stays in force.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pydantic import Field
+
+from domain.membership import Member, SourceError
+from domain.strict import Strict
+from gateway.settings import Settings
+from gateway.settings_model import BackendSettings
+from policies.literal_secrets import literal_secrets
+from policies.located_yaml import Located, read_yaml
+from policies.problems import ConfigError, Problem
+from policies.validated import checked
+
+LOOK_EVERY_S: Final = 1.0
+"""How often the file's identity is looked at: one stat."""
+
+
+class BackendsDocument(Strict):
+    """A whole backends file."""
+
+    backends: list[BackendSettings] = Field(max_length=1000, description="The engines; an empty list drains all of them.")
+
+
+def read_backends(path: Path, environ: Mapping[str, str]) -> list[BackendSettings]:
+    """Read and check a backends file.
+
+    Raises:
+        ConfigError: every mistake found, with file, line, key and what to write instead.
+    """
+    located = read_yaml(path, environ)
+    located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
+    document, problems = checked(BackendsDocument, located)
+    problems += _doubled(located)
+    if document is None or problems:
+        raise ConfigError(problems)
+    return document.backends
+
+
+def _doubled(located: Located) -> list[Problem]:
+    entries = located.value("backends")
+    seen: set[str] = set()
+    problems = []
+    for i in range(len(entries) if isinstance(entries, list) else 0):
+        name = located.value("backends", i, "id")
+        if isinstance(name, str) and name in seen:
+            problems.append(located.problem(("backends", i, "id"), f"{name!r} is listed twice", "ids are unique in the whole fleet"))
+        elif isinstance(name, str):
+            seen.add(name)
+    return problems
+
+
+def backends_files(settings: Settings) -> dict[str, Path]:
+    """The file of each pool that has one, by pool."""
+    return {p.name: settings.base_dir / p.discover.file for p in settings.pools if p.discover is not None and p.discover.file is not None}
+
+
+def problems_in_files(settings: Settings, environ: Mapping[str, str]) -> list[Problem]:
+    """Every mistake in every backends file, for the checks before a start."""
+    problems: list[Problem] = []
+    for path in backends_files(settings).values():
+        try:
+            read_backends(path, environ)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+class FileSource:
+    """See `domain.membership.MemberSource`."""
+
+    owner: Final = "file"
+    every_s = LOOK_EVERY_S
+    keep_s = inf
+
+    def __init__(self, pool: str, path: Path, environ: Mapping[str, str]) -> None:
+        self.name = f"file {path.name}"
+        self.pool = pool
+        self._path = path
+        self._environ = environ
+        self._seen: tuple[int, ...] | None = None
+        self._last: Sequence[Member] | SourceError = SourceError("not read yet")
+
+    async def read(self) -> Sequence[Member]:
+        """Look at the file, off the loop: a file server may be slow."""
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Sequence[Member]:
+        try:
+            stat = os.stat(self._path)
+        except OSError as error:
+            self._seen = None
+            raise SourceError(f"{self._path} cannot be read ({error.strerror}); create it, or remove discover.file") from None
+        identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if identity != self._seen:
+            # the identity first: a change during the reading is then seen at the next look
+            self._seen, self._last = identity, self._parsed()
+        if isinstance(self._last, SourceError):
+            raise self._last
+        return self._last
+
+    def _parsed(self) -> Sequence[Member] | SourceError:
+        try:
+            return [b.member(self.pool, self.owner) for b in read_backends(self._path, self._environ)]
+        except ConfigError as error:
+            return SourceError(str(error))

@@ -1,0 +1,51 @@
+"""The settings of discovery: where a pool's backends are found, and which networks such backends may be in."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from backends.reach import networks_of
+from domain.strict import Strict
+from gateway.addresses import checked_host
+
+
+def checked_networks(texts: list[str]) -> list[str]:
+    """Networks as address/bits.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    try:
+        networks_of(texts)
+    except ValueError:
+        raise ValueError("has something that is no network; write address/bits without host bits, for instance 10.0.0.0/8") from None
+    return texts
+
+
+class DiscoverSettings(Strict):
+    """Where a pool's backends are found while the gateway runs: a file or a DNS name."""
+
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A YAML file with `backends`, relative to the settings file; read whenever it changes.",
+    )
+    dns: str | None = Field(default=None, max_length=253, description="A DNS name whose addresses are the backends.")
+    record: Literal["a", "srv"] = Field(default="a", description="`a`: A and AAAA, with `port`; `srv`: SRV, which says host and port.")
+    port: int | None = Field(default=None, ge=1, le=65_535, description="Port of every backend, with `record: a`.")
+    scheme: Literal["http", "https"] = Field(default="http", description="How backends found by DNS speak.")
+    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="How often the name is resolved.")
+
+    @field_validator("dns")
+    @classmethod
+    def _name(cls, dns: str | None) -> str | None:
+        return None if dns is None else checked_host(dns)
+
+    @model_validator(mode="after")
+    def _one(self) -> "DiscoverSettings":
+        if (self.file is None) == (self.dns is None):
+            raise ValueError("names no place, or two; write either {file: backends.yaml} or {dns: name, port: 8000}")
+        if self.dns is not None and (self.port is None) != (self.record == "srv"):
+            raise ValueError("does not say which port; write port with record: a, and none with record: srv, whose answer has it")
+        return self

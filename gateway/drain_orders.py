@@ -1,0 +1,46 @@
+"""Backends that an operator has drained at this gateway: the admin process writes them down, every worker reads them.
+
+They lie in the run directory, so they hold for all workers, also for those started later, and end with the gateway. Drains of
+registered backends are not here: they are stored with the registration, for every gateway on the database.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.worker_link import publish
+
+FILE: Final = "drains.json"
+MAX_BYTES: Final = 1024 * 1024
+"""A thousand ids of 64 characters take 90 KB."""
+
+
+class DrainOrders(msgspec.Struct, frozen=True):
+    """Grace in seconds by backend id."""
+
+    drained: dict[str, float] = {}
+
+
+def read_orders(run_dir: Path) -> Mapping[str, float]:
+    """The drains in force; none when nothing readable is there."""
+    try:
+        with open(run_dir / FILE, "rb") as file:
+            return msgspec.json.decode(file.read(MAX_BYTES), type=DrainOrders).drained
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def order_drain(run_dir: Path, backend_id: str, grace_s: float) -> None:
+    """Drain a backend at this gateway. Raises OSError when it cannot be written down."""
+    publish(run_dir, FILE, DrainOrders({**read_orders(run_dir), backend_id: grace_s}))
+
+
+def end_drain(run_dir: Path, backend_id: str) -> bool:
+    """Let it take requests again; False when it was not drained here. Raises OSError when it cannot be written down."""
+    orders = dict(read_orders(run_dir))
+    if orders.pop(backend_id, None) is None:
+        return False
+    publish(run_dir, FILE, DrainOrders(orders))
+    return True

@@ -1,0 +1,205 @@
+"""Builds what keeps a worker's fleet: the sources of backends, and for each backend its ways, its poll and its readings.
+
+With `gateway/wiring.py` the only builder of adapters; what is made here comes and goes with backends, what is made there
+stays as long as the process.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from backends.clients.endpoint import Endpoint, endpoint
+from backends.clients.pinning import is_local
+from backends.clients.relay import RelayUpstream
+from backends.dialects import DIALECTS
+from backends.discovery.dns import DnsSource, system_lookup
+from backends.discovery.poll import poll
+from backends.discovery.probe import Prober
+from backends.fetch import FetchError, fetch
+from backends.ports import Upstream
+from backends.reach import Reach, networks_of
+from backends.signals import Signals
+from domain.clock import Clock
+from domain.membership import Member, MemberSource
+from gateway.backends_file import FileSource, backends_files
+from gateway.deps import Deps
+from gateway.drain_orders import read_orders
+from gateway.fleet_watch import FleetWatch
+from gateway.health_watch import HealthWatch
+from gateway.kv_listener import CountKv, KvListener
+from gateway.kv_watch import KvWatch
+from gateway.membership import Membership, StaticSource
+from gateway.roster import Attach, Detach, Roster
+from gateway.secrets import read_reference
+from gateway.settings import PoolSettings, Settings
+from gateway.signal_watch import SignalWatch
+
+POLL_CONNECTIONS: Final = 2
+"""Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
+
+SIGNALS_WITHIN_S: Final = 1.0
+MAX_SIGNALS_BYTES: Final = 4 * 1024 * 1024
+"""A metrics page has 20 to 300 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetParts:
+    """What keeps one worker's fleet."""
+
+    roster: Roster
+    membership: Membership
+    fleet_watch: FleetWatch
+    health_watch: HealthWatch
+    signal_watch: SignalWatch
+    kv_watch: KvWatch
+
+    async def learn(self) -> None:
+        """Read every source and poll every backend once; afterwards the fleet is known."""
+        await self.membership.first()
+        await self.fleet_watch.first_round()
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run as long as the worker serves."""
+        return [
+            self.membership.run(),
+            self.roster.run(),
+            self.fleet_watch.run(),
+            self.health_watch.run(),
+            self.signal_watch.run(),
+            self.kv_watch.run(),
+        ]
+
+    async def close(self) -> None:
+        """Close every connection to engines."""
+        await self.roster.close()
+        await self.kv_watch.close()
+
+
+def reach_of(settings: Settings, own_ports: frozenset[int]) -> Reach:
+    """What backends from DNS and the admin port may be."""
+    return Reach(networks_of(settings.engines.register_networks), own_ports, is_local)
+
+
+def fleet_for(
+    settings: Settings,
+    deps: Deps,
+    *,
+    registered: MemberSource | None = None,
+    run_dir: Path | None = None,
+    own_ports: frozenset[int] = frozenset(),
+    count_kv: CountKv = lambda pool, backend, batches, gaps: None,
+) -> FleetParts:
+    """The keepers of a worker's fleet, which is empty until `learn`.
+
+    Args:
+        registered: what operators registered; None where there is no store.
+        run_dir: where drains of this gateway are written down.
+        own_ports: ports of our own listeners.
+        count_kv: told of (pool, backend, batches, gaps) as KV events come.
+    """
+    ways = _Ways(settings, deps, reach_of(settings, own_ports))
+    engines = settings.engines
+    fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
+    health_watch = HealthWatch(deps.live, deps.load, deps.watch, engines.first_token_base_s, deps.clock)
+    signal_watch = SignalWatch(deps.live, deps.load, engines.signals_s, deps.clock, deps.rng)
+    listener = KvListener(deps, ways.reach, count_kv)
+    each: tuple[Attach, ...] = (
+        partial(_judged, ways, health_watch),
+        partial(_polled, ways, fleet_watch),
+        partial(_read, ways, signal_watch),
+        listener.attach,
+    )
+    roster = Roster(deps, ways.for_requests, each, settings.drain.grace_s)
+    orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
+    sources = [*_sources(settings), *([registered] if registered else [])]
+    return FleetParts(
+        roster, Membership(sources, ways.pools, roster, deps.clock, orders), fleet_watch, health_watch, signal_watch, listener.watch
+    )
+
+
+def _sources(settings: Settings) -> list[MemberSource]:
+    static = [b.member(pool.name, "static") for pool in settings.pools for b in pool.backends]
+    sources: list[MemberSource] = [StaticSource(static)]
+    sources += [FileSource(pool, path, os.environ) for pool, path in backends_files(settings).items()]
+    for pool in settings.pools:
+        if pool.discover is not None and pool.discover.dns is not None:
+            d = pool.discover
+            lookup = system_lookup(d.dns or "", d.port)
+            sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
+    return sources
+
+
+class _Ways:
+    """Makes the connections to backends."""
+
+    def __init__(self, settings: Settings, deps: Deps, reach: Reach) -> None:
+        self.settings = settings
+        self.deps = deps
+        self.reach = reach
+        self.pools: dict[str, PoolSettings] = {pool.name: pool for pool in settings.pools}
+        # read once: a secret that goes away later must not end a worker because a backend joins
+        self._keys = {pool.name: _authorization(settings, pool) for pool in settings.pools}
+
+    def for_requests(self, member: Member) -> Upstream:
+        engines = self.settings.engines
+        target = self._target(member, engines.max_connections_per_backend)
+        if engines.client == "aiohttp":
+            # imported only when chosen: aiohttp is an extra, and costs a worker 15 MB
+            from backends.clients.aiohttp_client import AiohttpUpstream
+
+            return AiohttpUpstream(target, self.deps.clock, self.deps.loop)
+        return RelayUpstream(target, self.deps.clock, self.deps.loop)
+
+    def for_questions(self, member: Member) -> RelayUpstream:
+        return RelayUpstream(self._target(member, POLL_CONNECTIONS), self.deps.clock, self.deps.loop)
+
+    def _target(self, member: Member, max_connections: int) -> Endpoint:
+        return endpoint(
+            member.url,
+            authorization=self._keys[member.pool],
+            connect_timeout_s=self.settings.engines.connect_timeout_s,
+            idle_s=self.settings.engines.idle_connection_s,
+            max_connections=max_connections,
+            address=member.address,
+            reach=self.reach if member.owner in ("dns", "registered") else None,
+        )
+
+
+def _judged(ways: _Ways, watch: HealthWatch, member: Member) -> Detach:
+    pool, way = ways.pools[member.pool], ways.for_questions(member)
+    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, ways.settings.engines.first_token_base_s), way)
+    return partial(watch.remove, member.id)
+
+
+def _polled(ways: _Ways, watch: FleetWatch, member: Member) -> Detach:
+    pool, way = ways.pools[member.pool], ways.for_questions(member)
+    watch.add(member.pool, member.id, partial(poll, way, DIALECTS[pool.dialect], pool.model), way)
+    return partial(watch.remove, member.pool, member.id)
+
+
+def _read(ways: _Ways, watch: SignalWatch, member: Member) -> Detach:
+    dialect = DIALECTS[ways.pools[member.pool].dialect]
+    if dialect.signals_path is None or dialect.read_signals is None:
+        return _nothing
+    way = ways.for_questions(member)
+    watch.add(member.id, partial(_read_signals, way, dialect.signals_path, dialect.read_signals, ways.deps.clock), way)
+    return partial(watch.remove, member.id)
+
+
+def _nothing() -> Awaitable[None]:
+    return asyncio.sleep(0)
+
+
+async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:
+    reply = await fetch(way, path, timeout_s=SIGNALS_WITHIN_S, max_bytes=MAX_SIGNALS_BYTES)
+    if reply.status != 200:
+        raise FetchError(f"{path} answers {reply.status}")
+    return read(reply.body, clock())
+
+
+def _authorization(settings: Settings, pool: PoolSettings) -> str | None:
+    return None if pool.api_key is None else f"Bearer {read_reference(pool.api_key, settings.base_dir, os.environ)}"

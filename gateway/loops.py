@@ -1,0 +1,63 @@
+"""Background loops by key that come and go while others run on: one per backend, for polls, readings and subscriptions.
+
+A loop that fails takes the whole of them down, as one that was there from the start would: a worker that serves without
+polls would serve blindly.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from backends.ports import Upstream
+
+K = TypeVar("K", bound=Hashable)
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""Begins one loop; it runs until it is cancelled."""
+
+
+class Loops(Generic[K]):
+    """At most one loop per key; bounded by who adds."""
+
+    def __init__(self) -> None:
+        self._work: dict[K, Work] = {}
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def add(self, key: K, work: Work) -> None:
+        """Run `work` from now on, or from the beginning of `run`."""
+        self._work[key] = work
+        if self._group is not None:
+            self._tasks[key] = self._group.create_task(work())
+
+    def drop(self, key: K) -> Awaitable[None]:
+        """End the loop of `key`: it is told at once; what is returned ends when it has ended."""
+        self._work.pop(key, None)
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            task.cancel()
+        return ended(task)
+
+    async def run(self) -> None:
+        """Run every loop until cancelled. Raises what a loop raises."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for key, work in self._work.items():
+                    self._tasks[key] = self._group.create_task(work())
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+            self._tasks.clear()
+
+
+async def closed(loop: Awaitable[None], way: Upstream | None) -> None:
+    """Wait for a loop's end, then close the connections it used."""
+    await loop
+    if way is not None:
+        await way.close()
+
+
+async def ended(task: asyncio.Task[None] | None) -> None:
+    """Wait for a task that was told to end, however it does."""
+    if task is not None:
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,148 @@
+"""Who should be in the fleet: reads every source, keeps the last good answer of each, and hands the merged set to the roster.
+
+A source that cannot be read changes nothing: its last answer stays in force, the log says so once, and a gauge shows it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from math import inf
+
+import msgspec
+import structlog
+
+from domain.clock import Clock
+from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
+from gateway.loops import Loops
+from gateway.roster import Roster
+
+log = structlog.get_logger("tidegate.discovery")
+
+Orders = Callable[[], Mapping[str, float]]
+"""Backends an operator has drained at this gateway: grace in seconds by id."""
+
+
+class _Answer:
+    __slots__ = ("at", "members", "trouble")
+
+    def __init__(self) -> None:
+        self.members: Sequence[Member] = ()
+        self.at: float | None = None
+        self.trouble = ""
+
+
+class Membership:
+    """Joins the sources.
+
+    Args:
+        sources: all of them; each fills one pool, or any.
+        pools: the pools there are.
+        orders: who is drained at this gateway; asked at every look.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[MemberSource],
+        pools: Collection[str],
+        roster: Roster,
+        clock: Clock,
+        orders: Orders = dict,
+        orders_every_s: float = 0.5,
+    ) -> None:
+        self._sources = tuple(sources)
+        self._pools = frozenset(pools)
+        self._roster = roster
+        self._clock = clock
+        self._orders = orders
+        self._orders_every_s = orders_every_s
+        self._drained: Mapping[str, float] = {}
+        self._answers = [_Answer() for _ in self._sources]
+        self.clashes: tuple[str, ...] = ()
+        """Wishes that lost against others, in words."""
+
+    async def first(self) -> None:
+        """Read every source once; those that cannot be read stay empty until they can."""
+        self._drained = self._orders()
+        await asyncio.gather(*(self._read(i) for i in range(len(self._sources))))
+        self._apply()
+
+    async def run(self) -> None:
+        """Read on until cancelled."""
+        loops: Loops[int] = Loops()
+        for i in range(len(self._sources)):
+            loops.add(i, partial(self._run_one, i))
+        loops.add(-1, self._follow_orders)
+        await loops.run()
+
+    async def _run_one(self, i: int) -> None:
+        if self._sources[i].every_s == inf:
+            return  # it cannot change
+        while True:
+            await asyncio.sleep(self._sources[i].every_s)
+            if await self._read(i):
+                self._apply()
+
+    async def _follow_orders(self) -> None:
+        while True:
+            await asyncio.sleep(self._orders_every_s)
+            orders = self._orders()
+            if orders != self._drained:
+                self._drained = orders
+                self._apply()
+
+    async def _read(self, i: int) -> bool:
+        """Whether the source's answer is another one now."""
+        source, answer = self._sources[i], self._answers[i]
+        try:
+            members = await source.read()
+        except SourceError as error:
+            trouble = str(error)
+            if trouble != answer.trouble:
+                log.warning("source cannot be read, keeping its last answer", source=source.name, pool=source.pool, reason=trouble)
+                answer.trouble = trouble
+            if answer.members and answer.at is not None and self._clock() - answer.at > source.keep_s:
+                log.error("the last answer is too old, giving it up", source=source.name, pool=source.pool, backends=len(answer.members))
+                answer.members = ()
+                return True
+            return False
+        if answer.trouble:
+            log.info("source can be read again", source=source.name, pool=source.pool)
+        changed = list(members) != list(answer.members)
+        answer.members, answer.at, answer.trouble = members, self._clock(), ""
+        return changed
+
+    def _apply(self) -> None:
+        wanted = [member for answer in self._answers for member in answer.members]
+        members, clashes = merged(wanted, self._pools)
+        for clash in clashes:
+            if clash not in self.clashes:
+                log.warning("two sources disagree", reason=clash)
+        self.clashes = clashes
+        drained = self._drained
+        ordered = {i: msgspec.structs.replace(m, drain_grace_s=drained[i]) if i in drained else m for i, m in members.items()}
+        self._roster.apply(ordered)
+
+    def states(self) -> tuple[SourceState, ...]:
+        """Every source now."""
+        now = self._clock()
+        return tuple(
+            SourceState(s.name, s.pool, s.owner, len(a.members), a.trouble, None if a.at is None else now - a.at)
+            for s, a in zip(self._sources, self._answers, strict=True)
+        )
+
+
+class StaticSource:
+    """What stands in the settings; see `domain.membership.MemberSource`."""
+
+    name = "tidegate.yaml"
+    owner: Owner = "static"
+    pool = ""
+    every_s = inf
+    keep_s = inf
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = tuple(members)
+
+    async def read(self) -> Sequence[Member]:
+        """The same every time."""
+        return self._members

@@ -1,0 +1,65 @@
+"""Registered backends in SQL, beside the keys: the same database, migrations and change counter.
+
+Here and not in `backends/discovery/` because that may not know this package's schema; the values come from `domain`.
+"""
+
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from domain.membership import MAX_REGISTERED, Member, MembersFull, MemberTaken
+from tenancy.stores.sql.schema import backend, change
+
+BACKENDS: Final = "backends"
+
+
+class SqlMemberStore:
+    """See `domain.membership.MemberStore`."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def version(self) -> int:
+        """See the port."""
+        async with self._engine.connect() as connection:
+            found = await connection.scalar(sa.select(change.c.version).where(change.c.what == BACKENDS))
+        return found or 0
+
+    async def load(self) -> list[Member]:
+        """See the port."""
+        async with self._engine.connect() as connection:
+            rows = await connection.execute(sa.select(backend).order_by(backend.c.id).limit(MAX_REGISTERED))
+        return [Member(row["pool"], row["id"], row["url"], "registered", drain_grace_s=row["drain_grace_s"]) for row in rows.mappings()]
+
+    async def add(self, member: Member, now_unix: float) -> None:
+        """See the port."""
+        row = {"id": member.id, "pool": member.pool, "url": member.url, "registered_unix": now_unix, "drain_grace_s": member.drain_grace_s}
+        try:
+            async with self._engine.begin() as connection:
+                await _raise_version(connection)  # first, so that two writers wait for each other and the count below holds
+                if (await connection.scalar(sa.select(sa.func.count()).select_from(backend)) or 0) >= MAX_REGISTERED:
+                    raise MembersFull(f"{MAX_REGISTERED} backends are registered already; remove some")
+                await connection.execute(sa.insert(backend).values(**row))
+        except IntegrityError:
+            raise MemberTaken(f"backend {member.id!r} is registered already") from None
+
+    async def set_drain(self, backend_id: str, grace_s: float | None) -> bool:
+        """See the port."""
+        return await self._write(sa.update(backend).where(backend.c.id == backend_id).values(drain_grace_s=grace_s))
+
+    async def remove(self, backend_id: str) -> bool:
+        """See the port."""
+        return await self._write(sa.delete(backend).where(backend.c.id == backend_id))
+
+    async def _write(self, statement: sa.Update | sa.Delete) -> bool:
+        async with self._engine.begin() as connection:
+            if (await connection.execute(statement)).rowcount == 0:
+                return False
+            await _raise_version(connection)
+        return True
+
+
+async def _raise_version(connection: AsyncConnection) -> None:
+    await connection.execute(sa.update(change).where(change.c.what == BACKENDS).values(version=change.c.version + 1))
