@@ -25,7 +25,19 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class FetchError(Exception):
-    """There was no usable reply; the message says why, in words for an operator."""
+    """There was no usable reply; the message says why.
+
+    Attributes:
+        loss: how it was lost on the way; None when it was not.
+        detail: what the transport says of it.
+        received: whether the head of a reply had come by then.
+    """
+
+    def __init__(self, why: str, *, loss: Loss | None = None, detail: str = "", received: bool = False) -> None:
+        super().__init__(why)
+        self.loss = loss
+        self.detail = detail
+        self.received = received
 
 
 class FetchTimeout(FetchError):
@@ -40,24 +52,29 @@ class _Collector(ReplySink):
         self._headers: Mapping[bytes, bytes] = {}
         self.outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
 
+    @property
+    def begun(self) -> bool:
+        """Whether the head of a reply has come."""
+        return self._status != 0
+
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
 
     def on_data(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > self._max_bytes:
-            self._fail(f"answers more than {self._max_bytes} bytes")
+            self._fail(FetchError(f"answers more than {self._max_bytes} bytes"))
 
     def on_end(self) -> None:
         if not self.outcome.done():
             self.outcome.set_result(Fetched(self._status, self._headers, bytes(self._body)))
 
     def on_loss(self, loss: Loss, detail: str) -> None:
-        self._fail(f"{loss.value}: {detail}"[:200])
+        self._fail(FetchError(f"{loss.value}: {detail}"[:200], loss=loss, detail=detail))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, error: FetchError) -> None:
         if not self.outcome.done():
-            self.outcome.set_exception(FetchError(why))
+            self.outcome.set_exception(error)
 
 
 async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int, body: bytes | None = None) -> Fetched:
@@ -73,6 +90,6 @@ async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: i
         async with asyncio.timeout(timeout_s):
             return await collector.outcome
     except TimeoutError:
-        raise FetchTimeout(f"no answer within {timeout_s:g} s") from None
+        raise FetchTimeout(f"no answer within {timeout_s:g} s", received=collector.begun) from None
     finally:
         flight.abort()  # of no effect once the reply is whole

@@ -6,6 +6,7 @@ stays as long as the process.
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backends.clients.endpoint import Endpoint, endpoint
-from backends.clients.pinning import is_local
+from backends.clients.pinning import is_local, resolved
 from backends.clients.relay import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
@@ -33,10 +34,14 @@ from gateway.health_watch import HealthWatch
 from gateway.kv_listener import CountKv, KvListener
 from gateway.kv_watch import KvWatch
 from gateway.membership import Membership, StaticSource
+from gateway.registry import Registry
 from gateway.roster import Attach, Detach, Roster
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
 from gateway.signal_watch import SignalWatch
+from gateway.supervisor import Seat
+from gateway.wiring import open_stores
+from gateway.worker_link import supervision
 
 POLL_CONNECTIONS: Final = 2
 """Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
@@ -131,6 +136,25 @@ def _sources(settings: Settings) -> list[MemberSource]:
             lookup = system_lookup(d.dns or "", d.port)
             sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
     return sources
+
+
+def registry_for(settings: Settings, seat: Seat) -> Registry:
+    """What changes the fleet over the admin port; in the admin process, inside its loop."""
+    loop = asyncio.get_running_loop()
+    known = supervision(Path(seat.run_dir))
+    stores = open_stores(settings)
+    own_ports = frozenset((seat.sock.getsockname()[1], settings.data.bind_address[1], known.data_port if known else 0))
+    return Registry(
+        pools=[pool.name for pool in settings.pools],
+        static=[b.id for pool in settings.pools for b in pool.backends],
+        store=stores.members,
+        reach=reach_of(settings, own_ports),
+        resolve=lambda host, port: resolved(host, port, loop),
+        run_dir=Path(seat.run_dir),
+        grace_s=settings.drain.grace_s,
+        wall=time.time,
+        close=stores.close,
+    )
 
 
 class _Ways:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import structlog
 
+from gateway.fleet_wiring import registry_for
 from gateway.http.admin import admin_main
-from gateway.secrets import SecretError, read_pepper, read_reference
+from gateway.secrets import SecretError, read_admin_token, read_pepper, read_reference
 from gateway.settings import ConfigError, Settings, load_settings
 from gateway.supervisor import CannotStart, Plan, Seat, run
 from gateway.telemetry.logs import configure_logs
@@ -49,11 +50,21 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
 
     def admin(seat: Seat) -> None:
         configure_logs(settings.log.level, role="admin")
-        admin_main(seat, version=installed_version(), workers=settings.workers)
+        try:
+            # read anew as workers do, so that SIGHUP takes up pools and the token here too
+            current = load_settings(config, os.environ)
+            token = read_admin_token(current)
+        except (ConfigError, SecretError) as error:
+            log.error("cannot serve with this configuration", reason=str(error))
+            raise SystemExit(1) from None
+        admin_main(
+            seat, version=installed_version(), workers=settings.workers, registry=lambda seat: registry_for(current, seat), token=token
+        )
 
     try:
         # once, before there are workers: they only read, and migrating would cost each of them memory for good
         read_pepper(settings)
+        read_admin_token(settings)
         for pool in settings.pools:
             if pool.api_key is not None:
                 read_reference(pool.api_key, settings.base_dir, os.environ)

@@ -14,6 +14,8 @@ from tenancy.keys import Pepper
 
 PEPPER_BYTES: Final = 32
 MAX_SECRET_BYTES: Final = 4096
+MIN_TOKEN_CHARS: Final = 24
+"""24 characters of hexadecimal are 96 bits, beyond guessing over a network."""
 
 
 class SecretError(Exception):
@@ -58,6 +60,20 @@ def read_pepper(settings: Settings) -> Pepper:
             raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
         secret = _beside(settings.base_dir / file)
     return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
+
+
+def read_admin_token(settings: Settings) -> str | None:
+    """What changing the fleet over the admin port asks for; None when it is switched off.
+
+    Raises:
+        SecretError: it is configured and missing, or too short to be guessed by nobody.
+    """
+    if settings.secrets.admin_token is None:
+        return None
+    token = read_reference(settings.secrets.admin_token, settings.base_dir, os.environ)
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii():
+        raise SecretError(f"secrets.admin_token holds fewer than {MIN_TOKEN_CHARS} ASCII characters; make one with: openssl rand -hex 32")
+    return token
 
 
 def _beside(database: Path) -> bytes:

@@ -131,13 +131,6 @@ class _Worker:
             own_ports=own_ports,
             count_kv=self._metrics.count_kv_events,
         )
-            settings,
-            deps,
-            registered=RegisteredSource(stores.members),
-            run_dir=run_dir,
-            own_ports=own_ports,
-            count_kv=self._metrics.count_kv_events,
-        )
         stack.push_async_callback(fleet.close)
         await fleet.learn()
         self._fleet = fleet

@@ -19,7 +19,7 @@ import msgspec
 from backends.kv_blocks import KvState, least
 from backends.readings import standing
 from backends.signals import Signals
-from domain.membership import SourceState
+from domain.membership import Owner, SourceState
 from gateway.addresses import UNIX_PATH_BYTES
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 
@@ -70,8 +70,8 @@ class BackendState(msgspec.Struct, frozen=True):
     """What its prefix cache holds, where it publishes that."""
     state: str = ""
     """`up`, `down`, `draining`, …: a value of `routing.fleet.State`."""
-    source: str = ""
-    """Who names it: a value of `domain.membership.Owner`."""
+    source: Owner | Literal[""] = ""
+    """Who names it."""
     url: str = ""
 
     def estimated(self) -> "BackendState":

@@ -3,6 +3,7 @@
 from typing import Final
 
 from backends.dialects import Dialect
+from backends.discovery.diagnose import of_failure, of_list, of_status
 from backends.fetch import FetchError, FetchTimeout, fetch
 from backends.model_list import read_model_list
 from backends.ports import Polled, Upstream
@@ -19,14 +20,16 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
         try:
             reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
         except FetchError as error:
-            return Polled(f"{path}: {error}", silent=isinstance(error, FetchTimeout))
+            return Polled(of_failure(path, error), silent=isinstance(error, FetchTimeout))
         if reply.status != 200:
-            return Polled(f"{path} answers {reply.status}")
+            return Polled(of_status(path, reply.status, reply.headers, reply.body))
     try:
         listed = read_model_list(reply.body)
     except ValueError:
-        return Polled(f"{dialect.models_path} does not answer with a model list")
+        return Polled(of_list(dialect.models_path, reply.headers, reply.body))
     known = (*listed.models, *listed.loras)
-    reason = "" if model in known else f"serves {', '.join(known[:5]) or 'no model'}, not {model}"
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in known[:5]) or "no model"
+    hint = "look whether the URL is this pool's engine, or at its served model name"
+    reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
     # a pool's model may be an adapter its engines were started with; other adapters answer to their own requests only
     return Polled(reason, frozenset(listed.models) | ({model} & set(known)), loras=frozenset(listed.loras))

@@ -1,20 +1,17 @@
-"""`tidegate backend …`: the fleet as a running gateway sees it."""
+"""`tidegate backend …`: the fleet as a running gateway sees it, and changes to it."""
 
-import http.client
-from typing import Annotated, Final, NoReturn
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from domain.membership import SourceState
+from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, TokenFile, fail, segment, token_from
 from gateway.worker_link import BackendState
 
 backend_app = typer.Typer(no_args_is_help=True, help="Backends of a running gateway.")
-
-ADMIN: Final = "http://127.0.0.1:8081"
-WITHIN_S: Final = 5.0
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -22,25 +19,29 @@ err = Console(stderr=True, highlight=False)
 
 class _Listing(msgspec.Struct):
     backends: list[BackendState]
+    sources: list[SourceState] = []
+    clashes: list[str] = []
 
 
 @backend_app.command("list")
 def list_backends(
-    admin: Annotated[str, typer.Option(help="Where the gateway's admin port is.")] = ADMIN,
+    admin: AdminUrl = ADMIN,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Print every backend: whether it is used, what is on it, what it says of itself, and why it is down."""
-    body = _get(admin, "/backends")
+    """Print every backend: whether it is used, who names it, what is on it, what it says of itself, and why it is not up."""
+    body = AdminClient(admin).get("/backends")
     if as_json:
         typer.echo(body.decode())
         return
-    table = Table("backend", "pool", "state", "in flight", "running", "waiting", "kv", "blocks", "age", "why")
-    for seen in _listing(admin, body):
+    listing = _listing(admin, body)
+    table = Table("backend", "pool", "state", "source", "in flight", "running", "waiting", "kv", "blocks", "age", "why")
+    for seen in listing.backends:
         signals = seen.signals
         table.add_row(
             seen.backend,
             seen.pool,
-            "up" if seen.up else "down",
+            seen.state or ("up" if seen.up else "down"),
+            seen.source,
             str(seen.in_flight),
             _shown(signals.running if signals else None),
             _shown(signals.waiting if signals else None),
@@ -50,18 +51,58 @@ def list_backends(
             _why(seen),
         )
     out.print(table)
+    for source in listing.sources:
+        if source.trouble:
+            kept = f"its last answer, {source.members} backends, stays in force" if source.members else "it has given no backend yet"
+            err.print(f"{source.name} of pool {source.pool or 'any'}: {source.trouble}; {kept}", markup=False, soft_wrap=True)
+    for clash in listing.clashes:
+        err.print(clash, markup=False, soft_wrap=True)
+
+
+@backend_app.command("add")
+def add_backend(pool: str, backend_id: str, url: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Register a backend with every gateway on the database; it takes requests once a poll finds it right."""
+    AdminClient(admin, token_from(token_file)).post("/backends", {"pool": pool, "id": backend_id, "url": url})
+    out.print(f"backend {backend_id} registered; gateways use it within 5 s, once it answers", markup=False)
+
+
+@backend_app.command("drain")
+def drain_backend(
+    backend_id: str,
+    grace_s: Annotated[float | None, typer.Option(help="Seconds that running requests have; default: the gateway's drain.grace_s.")] = None,
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Give a backend no new requests; what runs on it may finish within the grace."""
+    query = "" if grace_s is None else f"?grace_s={grace_s:g}"
+    answer = AdminClient(admin, token_from(token_file)).post(f"/backends/{segment(backend_id)}/drain{query}")
+    out.print(f"backend {backend_id} drains, {answer['grace_s']:g} s for what runs. {answer['message']}", markup=False, soft_wrap=True)
+
+
+@backend_app.command("resume")
+def resume_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Let a drained backend take requests again."""
+    AdminClient(admin, token_from(token_file)).post(f"/backends/{segment(backend_id)}/resume")
+    out.print(f"backend {backend_id} takes requests again, once a poll finds it right", markup=False)
+
+
+@backend_app.command("remove")
+def remove_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Take a registered backend away: it drains first, and is gone once nothing runs on it."""
+    AdminClient(admin, token_from(token_file)).delete(f"/backends/{segment(backend_id)}")
+    out.print(f"backend {backend_id} is removed; it drains first", markup=False)
 
 
 def fleet_of(admin: str) -> list[BackendState]:
     """The fleet as the gateway behind the admin port sees it; ends the command with a sentence when it cannot be had."""
-    return _listing(admin, _get(admin, "/backends"))
+    return _listing(admin, AdminClient(admin).get("/backends")).backends
 
 
-def _listing(admin: str, body: bytes) -> list[BackendState]:
+def _listing(admin: str, body: bytes) -> _Listing:
     try:
-        return msgspec.json.decode(body, type=_Listing).backends
+        return msgspec.json.decode(body, type=_Listing)
     except msgspec.DecodeError:
-        _fail(f"{admin} does not answer like the admin port of a gateway of this version")
+        fail(f"{admin} does not answer like the admin port of a gateway of this version")
 
 
 def _why(seen: BackendState) -> str:
@@ -76,25 +117,3 @@ def _why(seen: BackendState) -> str:
 def _shown(number: int | None) -> str:
     """Unknown is not zero."""
     return "?" if number is None else str(number)
-
-
-def _get(admin: str, path: str) -> bytes:
-    parts = urlsplit(admin)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        _fail(f"--admin {admin!r} is no address; write http://host:port", code=2)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    try:
-        connection = kind(parts.hostname, parts.port, timeout=WITHIN_S)
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        body = reply.read()
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        _fail(f"no gateway answers at {admin} ({type(error).__name__}); start one, or name its admin port with --admin")
-    if reply.status != 200:
-        _fail(f"{admin}{path} answers {reply.status}; is that the admin port?")
-    return body
-
-
-def _fail(message: str, code: int = 1) -> NoReturn:
-    err.print(message, markup=False, soft_wrap=True)
-    raise typer.Exit(code)

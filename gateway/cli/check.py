@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from gateway.backends_file import problems_in_files
 from gateway.secrets import SecretError, read_reference
 from gateway.settings import ConfigError, SecretReference, Settings, read_settings
 from policies.compile import ModelRule, PolicySet
@@ -35,6 +36,8 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
             policies = load_policies(reading.policies_dir, reading.pools, reading.loras)
         except ConfigError as error:
             problems += error.problems
+    if reading.settings is not None:
+        problems += problems_in_files(reading.settings, os.environ)
     if problems or reading.settings is None or policies is None:
         _complain(problems)
         raise typer.Exit(1)
@@ -62,8 +65,10 @@ def _summarise(settings: Settings, policies: PolicySet) -> None:
     scheme = "https" if settings.data.tls else "http"
     lines = [f"data {scheme}://{settings.data.bind}, admin http://{settings.admin.bind}, workers {settings.workers}"]
     for pool in settings.pools:
-        count = len(pool.backends)
-        lines.append(f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}, {count} backend{'s' * (count > 1)}")
+        count, more = len(pool.backends), pool.discover
+        found = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
+        about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
+        lines.append(f"{about}, {count} backend{'s' * (count != 1)}{found}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}" for lora in pool.loras]
     for policy in policies.policies():
@@ -82,7 +87,10 @@ def _meaning(rule: ModelRule) -> str:
 
 def _missing_secrets(settings: Settings) -> list[str]:
     """References that lead nowhere from here. No mistakes of the files: a build machine that checks them has no secrets."""
-    references: dict[str, SecretReference | None] = {"secrets.pepper": settings.secrets.pepper}
+    references: dict[str, SecretReference | None] = {
+        "secrets.pepper": settings.secrets.pepper,
+        "secrets.admin_token": settings.secrets.admin_token,
+    }
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
     notes = []
     for path, reference in references.items():

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from backends.lora_digest import NotAnAdapter, lora_digest
 from backends.loras import Adapter
-from gateway.cli.backends import ADMIN, fleet_of
+from gateway.cli.admin_client import ADMIN
+from gateway.cli.backends import fleet_of
 from gateway.settings import ConfigError, Settings, load_settings
 from gateway.worker_link import BackendState
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from gateway.backends_file import problems_in_files
 from gateway.settings import load_settings
 from policies.load import load_policies
 from policies.located_yaml import ConfigError
@@ -26,6 +27,8 @@ def serve(
     try:
         settings = load_settings(config, os.environ)
         load_policies(settings.policies_dir, *settings.policy_targets)
+        if problems := problems_in_files(settings, os.environ):
+            raise ConfigError(problems)
     except ConfigError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

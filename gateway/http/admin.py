@@ -1,4 +1,4 @@
-"""The admin port: probes, metrics and version over FastAPI, in a process of its own so that it never weighs on workers.
+"""The admin port: probes, metrics, version and the fleet over FastAPI, in a process of its own so that it never weighs on workers.
 
 Knows workers only through snapshots (`gateway.worker_link`); keys, policies and the data port are not its business.
 `create_admin_app` is the app alone, `admin_main` what the supervisor runs.
@@ -20,6 +20,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from domain.membership import Owner
+from gateway.http.admin_backends import add_backend_routes
+from gateway.http.admin_errors import error_reply
+from gateway.registry import Registry
+from gateway.sources_seen import clashes_seen, sources_seen
 from gateway.supervisor import Seat
 from gateway.telemetry.exposition import Scrape, render
 from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, fleet_seen, not_ready, supervision
@@ -48,6 +53,8 @@ def create_admin_app(
     workers: int,
     draining: Callable[[], bool] = lambda: False,
     supervised: Callable[[], Supervision | None] = lambda: None,
+    registry: Registry | None = None,
+    token: str | None = None,
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -57,6 +64,8 @@ def create_admin_app(
         workers: how many places must be ready for `/readyz` to answer 200.
         draining: true from SIGTERM on; `/readyz` then answers 503 without asking anybody.
         supervised: what the supervisor last published.
+        registry: changes the fleet; None where nothing can be changed.
+        token: what changing the fleet asks for; without one it is refused.
     """
     # No OpenAPI, no docs pages: they load scripts from elsewhere, and the routes are in docs/operations.md.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -87,8 +96,12 @@ def create_admin_app(
         return Response(text, headers={"content-type": content_type})
 
     async def backends() -> Response:
-        seen = fleet_seen(await collect(with_metrics=False))
-        return Response(msgspec.json.encode({"backends": seen}), media_type="application/json", headers=NO_STORE)
+        workers = await collect(with_metrics=False)
+        shown = {"backends": fleet_seen(workers), "sources": sources_seen(workers), "clashes": clashes_seen(workers)}
+        return Response(msgspec.json.encode(shown), media_type="application/json", headers=NO_STORE)
+
+    async def owners() -> dict[str, Owner]:
+        return {b.backend: b.source for b in fleet_seen(await collect(with_metrics=False)) if b.source}
 
     routes: dict[str, Callable[..., Awaitable[Response]]] = {
         "/": index,
@@ -100,32 +113,28 @@ def create_admin_app(
     }
     for path, answer in routes.items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+    if registry is not None:
+        add_backend_routes(app, registry, token, owners)
     return app
-
-
-def _error(status: int, message: str, code: str | None, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An error in OpenAI's shape, so that one parser of errors serves both ports."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status, headers)
 
 
 def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, HTTPException)
         if fault.status_code == 404:
-            return _error(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_url")
+            return error_reply(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_url")
         if fault.status_code == 405:
-            return _error(405, f"Method {request.method} is not allowed here.", None, dict(fault.headers or {}))
-        return _error(fault.status_code, str(fault.detail), "refused", dict(fault.headers or {}))
+            return error_reply(405, f"Method {request.method} is not allowed here.", None, dict(fault.headers or {}))
+        return error_reply(fault.status_code, str(fault.detail), "refused", dict(fault.headers or {}))
 
     async def invalid(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
         # Places and messages only: FastAPI's own answer repeats the input.
         found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors()[:5])
-        return _error(400, f"Invalid request: {found}", "invalid_value")
+        return error_reply(400, f"Invalid request: {found}", "invalid_value")
 
     async def broken(_request: Request, _fault: Exception) -> Response:
-        return _error(500, "Internal error of the admin port; its cause is in the log.", "internal")
+        return error_reply(500, "Internal error of the admin port; its cause is in the log.", "internal")
 
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(RequestValidationError, invalid)
@@ -150,22 +159,33 @@ class _Server(uvicorn.Server):
         self._ready()
 
 
-def admin_main(seat: Seat, *, version: str, workers: int) -> None:
+def admin_main(
+    seat: Seat, *, version: str, workers: int, registry: Callable[[Seat], Registry] | None = None, token: str | None = None
+) -> None:
     """Serves the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
 
     SIGTERM only turns `/readyz` to 503: load balancers must see it for as long as workers still drain.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(seat, version, workers))
+        runner.run(_serve(seat, version, workers, registry, token))
 
 
-async def _serve(seat: Seat, version: str, workers: int) -> None:
+async def _serve(seat: Seat, version: str, workers: int, registry: Callable[[Seat], Registry] | None, token: str | None) -> None:
     draining = asyncio.Event()
 
     async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
         return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
 
-    app = create_admin_app(ask, version=version, workers=workers, draining=draining.is_set, supervised=lambda: supervision(seat.run_dir))
+    changes = registry(seat) if registry is not None else None
+    app = create_admin_app(
+        ask,
+        version=version,
+        workers=workers,
+        draining=draining.is_set,
+        supervised=lambda: supervision(seat.run_dir),
+        registry=changes,
+        token=token,
+    )
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -193,3 +213,5 @@ async def _serve(seat: Seat, version: str, workers: int) -> None:
 
     loop.add_reader(seat.lifeline, let_go)
     await server.serve([seat.sock])
+    if changes is not None:
+        await changes.close()

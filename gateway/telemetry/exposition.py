@@ -13,7 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from backends.signals import Signals
-from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, TPOT, TTFT, Family
+from gateway.sources_seen import clashes_seen, sources_seen
+from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
 from gateway.telemetry.metrics import Cells, MetricsSnapshot
 from gateway.worker_link import BackendState, Supervision, WorkerSnapshot, fleet_seen
 
@@ -37,6 +38,9 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_backend_lora": ("1 for each adapter on the backend.", ("pool", "backend", "lora")),
     "tidegate_backend_kv_blocks": ("Blocks that the engine certainly holds in its prefix cache.", ("pool", "backend")),
     "tidegate_backend_kv_events_trusted": ("1 when every worker knows exactly what the engine holds, else 0.", ("pool", "backend")),
+    "tidegate_discovery_source_up": ("1 when every worker can read the source of backends, else 0.", ("pool", "source")),
+    "tidegate_discovery_answer_age_seconds": ("Age of the source's answer in force.", ("pool", "source")),
+    "tidegate_discovery_clashes": ("Backends that two sources name, or that are for an unknown pool.", ()),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
@@ -147,6 +151,10 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_in_flight_requests", [((), scrape.totals.in_flight)])
     yield _gauge("tidegate_connections", [((), scrape.totals.connections)])
     yield from _backend_gauges(fleet_seen(scrape.workers)[:MAX_SERIES])
+    sources = [((s.pool or NONE, s.owner), s) for s in sources_seen(scrape.workers)]
+    yield _gauge("tidegate_discovery_source_up", [(labels, float(not s.trouble)) for labels, s in sources])
+    yield _gauge("tidegate_discovery_answer_age_seconds", [(labels, s.age_s) for labels, s in sources if s.age_s is not None])
+    yield _gauge("tidegate_discovery_clashes", [((), float(len(clashes_seen(scrape.workers))))])
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in STATES), 0)
     for worker in scrape.workers:
         places[worker.index, worker.state] = places.get((worker.index, worker.state), 0) + 1

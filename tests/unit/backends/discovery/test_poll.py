@@ -43,7 +43,7 @@ async def polled(url: str, model: str = "m", dialect: str = "vllm", **options: o
 async def test_an_engine_that_serves_the_model_is_up(dialect: str) -> None:
     async with SimEngine(SimSettings(models=("m",), dialect=dialect)) as sim:
         assert await polled(sim.url, dialect=dialect) == ""
-        assert await polled(sim.url, "other", dialect=dialect) == "serves m, not other"
+        assert (await polled(sim.url, "other", dialect=dialect)).startswith("serves m, not other")
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ async def test_an_engine_that_serves_the_model_is_up(dialect: str) -> None:
     [
         ([reply(503, b"")], "/health answers 503"),
         ([reply(200, b""), reply(404, b"{}")], "/v1/models answers 404"),
-        ([reply(200, b""), reply(200, b"<html>")], "/v1/models does not answer with a model list"),
+        ([reply(200, b""), reply(200, b"<html>")], "/v1/models answers HTML, not an engine's JSON"),
         ([reply(200, b""), reply(200, b'{"data":' + b"[" * 4000)], "/v1/models does not answer with a model list"),
         ([reply(200, b""), reply(200, b'{"data":[{"id":"\xff"}]}')], "/v1/models does not answer with a model list"),
         ([reply(200, b""), reply(200, models())], "serves no model, not m"),
         ([reply(200, b""), reply(200, models("a", "m"))], ""),
         ([reply(200, b""), reply(200, b" " * (MAX_LIST_BYTES + 1))], f"/v1/models: answers more than {MAX_LIST_BYTES} bytes"),
-        ([b"SSH-2.0-OpenSSH_9.2\r\n"], "/health: garbled"),
+        ([b"SSH-2.0-OpenSSH_9.2\r\n"], "answers like an SSH server"),
     ],
 )
 async def test_why_an_engine_is_down(replies: list[bytes], reason: str) -> None:
@@ -80,7 +80,7 @@ async def test_adapters_are_told_apart_from_models() -> None:
 async def test_nobody_listening_is_said_in_an_operators_words() -> None:
     async with scripted(engine()) as server:
         url = server.url
-    assert (await polled(url)).startswith("/health: connect: ConnectionRefusedError")
+    assert (await polled(url)).startswith("refuses connections: nothing listens there")
 
 
 async def test_polls_carry_the_engines_key() -> None:

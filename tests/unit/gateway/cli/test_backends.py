@@ -9,9 +9,9 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import app
 
-UP = {"pool": "chat", "backend": "gpu-0", "up": True, "in_flight": 2, "signals_age_s": 0.04}
+UP = {"pool": "chat", "backend": "gpu-0", "up": True, "source": "static", "in_flight": 2, "signals_age_s": 0.04}
 SIGNALS = {"read_at": 1.0, "running": 3, "waiting": 0, "kv_usage": 0.416}
-DOWN = {"pool": "chat", "backend": "gpu-1", "up": False, "why": "/health: connect: ConnectionRefusedError"}
+DOWN = {"pool": "chat", "backend": "gpu-1", "up": False, "state": "draining", "source": "registered", "why": "refuses connections"}
 
 
 @contextmanager
@@ -46,8 +46,8 @@ def test_what_is_up_and_what_is_down_and_why() -> None:
         assert result.exit_code == 0
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "gpu-" in line]
         assert rows == [
-            ["gpu-0", "chat", "up", "2", "3", "0", "42%", "", "0.0 s", ""],
-            ["gpu-1", "chat", "down", "0", "?", "?", "?", "", "?", "/health: connect: ConnectionRefusedError"],
+            ["gpu-0", "chat", "up", "static", "2", "3", "0", "42%", "", "0.0 s", ""],
+            ["gpu-1", "chat", "draining", "registered", "0", "?", "?", "?", "", "?", "refuses connections"],
         ]
         assert json.loads(run("--admin", url, "--json").stdout)["backends"][1] == DOWN
 
@@ -57,7 +57,7 @@ def test_what_is_unknown_is_a_question_and_no_zero() -> None:
     signals = {"read_at": 1.0, "running": 3, "missing": ["waiting", "kv_usage"]}
     with admin(200, json.dumps({"backends": [{**UP, "signals": signals}]}).encode()) as url:
         (row,) = [line for line in run("--admin", url).stdout.splitlines() if "gpu-0" in line]
-    assert [cell.strip() for cell in row.split("│")[5:8]] == ["3", "?", "?"]
+    assert [cell.strip() for cell in row.split("│")[6:9]] == ["3", "?", "?"]
     assert "does not report waiting, kv_usage" in row
 
 
