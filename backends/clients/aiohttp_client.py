@@ -92,7 +92,8 @@ class AiohttpUpstream:
                     raise
                 await self._once(call, flight)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UnicodeError, RefusedAddress) as error:
-            flight.lose(Loss.CONNECT, f"{type(error).__name__}: {error}")
+            cause = error.__cause__ if isinstance(error.__cause__, RefusedAddress) else error
+            flight.lose(Loss.CONNECT, f"{type(cause).__name__}: {cause}")
         except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionError) as error:
             flight.lose(Loss.CUT if flight.head_seen else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
         except (aiohttp.ClientError, ValueError) as error:
