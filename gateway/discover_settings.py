@@ -1,12 +1,16 @@
 """The settings of discovery: where a pool's backends are found, and which networks such backends may be in."""
 
-from typing import Literal
+import re
+from typing import Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from backends.reach import networks_of
 from domain.strict import Strict
 from gateway.addresses import checked_host
+
+_SERVICE: Final = re.compile(r"(^|\.)_")
+"""What labels of SRV names begin with: `_http._tcp.engines.example`."""
 
 
 def checked_networks(texts: list[str]) -> list[str]:
@@ -40,7 +44,9 @@ class DiscoverSettings(Strict):
     @field_validator("dns")
     @classmethod
     def _name(cls, dns: str | None) -> str | None:
-        return None if dns is None else checked_host(dns)
+        if dns is not None:
+            checked_host(_SERVICE.sub(r"\1", dns))
+        return dns
 
     @model_validator(mode="after")
     def _one(self) -> "DiscoverSettings":

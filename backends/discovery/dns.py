@@ -5,6 +5,7 @@ the third time in a row, because a name server that has just been restarted says
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
@@ -26,7 +27,13 @@ LOOKUP_WITHIN_S: Final = 4.0
 MAX_FOUND: Final = 1000
 """Addresses taken from one answer."""
 
+MAX_TARGETS: Final = 200
+"""Targets of one SRV answer that are looked up."""
+
 MAX_ID: Final = 64
+
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+"""What may stand in a URL; a name server is not trusted with more."""
 
 
 class Found(msgspec.Struct, frozen=True, order=True):
@@ -116,7 +123,9 @@ class _Srv:
             return []
         except dns.exception.DNSException as error:
             raise OSError(f"{type(error).__name__}: {error}") from None
-        targets = [(str(record.target).rstrip("."), int(record.port)) for record in answer]
+        targets = [(str(record.target).rstrip("."), int(record.port)) for record in answer][:MAX_TARGETS]
+        if odd := [host for host, _ in targets if host and not _HOST.fullmatch(host)]:
+            raise OSError(f"its target {ascii(odd[0])[:80]} is no host name")
         lists = await asyncio.gather(*(_resolved(host, port) for host, port in targets if host))
         return [
             Found(address, port, host) for (host, port), found in zip([t for t in targets if t[0]], lists, strict=True) for address in found

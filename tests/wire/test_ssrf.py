@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import json
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from backends.clients.pinning import dial
 from backends.clients.relay import RelayUpstream
 from backends.fetch import FetchError, fetch
 from backends.reach import Reach, networks_of
+from gateway.addresses import checked_engine_url
 from gateway.registry import Refusal, Registry
 from tenancy.stores.memory import MemoryMemberStore
 
@@ -72,8 +74,23 @@ ADDRESSES = [
     ),
     *("[2002:a9fe:a9fe::1]", "[2001:0:a9fe:a9fe::1]", "[fe80::1]", "[fe80::1%25eth0]", "[fe80::1%eth0]", "[fd00:ec2::254]", "[ff02::1]"),
     *("[2001:4860:4860::8888]", "[fec0::1]", "[v1.fe]", "[::1", "::1", "[]", "[10.0.0.5]", "[0:0:0:0:0:ffff:a9fe:a9fe]"),
-    *("metadata.google.internal", "metadata.google.internal.", "METADATA.GOOGLE.INTERNAL", "metadata.goog", "instance-data", "ｌocalhost"),
-    *("①⑥⑨.②⑤④.①⑥⑨.②⑤④", "127。0。0。1", "engine.example\u200b", "local%68ost", "127.0.0.1%00.example", "engine_.example-", "-x"),
+    *(
+        "metadata.google.internal",
+        "metadata.google.internal.",
+        "METADATA.GOOGLE.INTERNAL",
+        "metadata.goog",
+        "instance-data",
+        "\uff4cocalhost",
+    ),
+    *(
+        "\u2460\u2465\u2468.254.169.254",
+        "127\u30020\u30020\u30021",
+        "engine.example\u200b",
+        "local%68ost",
+        "127.0.0.1%00.example",
+        "engine_.example-",
+        "-x",
+    ),
     *("a..b", ".", "x" * 254, *NAMES),
 ]
 URLS = [
@@ -96,7 +113,7 @@ URLS = [
         "http://10.0.0.5:99999",
         "http://10.0.0.5:-1",
         "http://10.0.0.5:80a",
-        "http://10.0.0.5:８０００",
+        "http://10.0.0.5:\uff18000",
     ),
     *(
         "http://10.0.0.5:8000/../x",
@@ -164,8 +181,6 @@ def registry(loop: Loop, store: MemoryMemberStore, run_dir: Path) -> Registry:
 
 
 def body(url: str) -> bytes:
-    import json
-
     return json.dumps({"pool": "chat", "id": "x", "url": url}).encode()
 
 
@@ -190,8 +205,6 @@ async def test_none_is_registered_and_none_is_connected_to(url: str, tmp_path: P
 
 def hostile(url: str) -> Endpoint:
     """The endpoint of a URL that the check of URLs would not have let through; what it refuses beforehand is a ValueError."""
-    from gateway.addresses import checked_engine_url
-
     return endpoint(checked_engine_url(url), reach=reach())
 
 
