@@ -17,7 +17,7 @@ from pydantic import Field
 from domain.membership import Member, SourceError
 from domain.strict import Strict
 from gateway.settings import Settings
-from gateway.settings_model import BackendSettings
+from gateway.settings_backend import BackendSettings
 from policies.literal_secrets import literal_secrets
 from policies.located_yaml import Located, read_yaml
 from policies.problems import ConfigError, Problem

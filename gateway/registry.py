@@ -16,11 +16,12 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from backends.reach import Reach
 from domain.clock import WallClock
-from domain.membership import OWNED_BY, Member, MembersFull, MemberStore, MemberTaken, Owner
+from domain.membership import OWNED_BY, KvEvents, Member, MembersFull, MemberStore, MemberTaken, Owner
 from domain.strict import Strict
-from gateway.addresses import checked_engine_url
+from gateway.addresses import checked_engine_url, checked_events_endpoint
 from gateway.drain_orders import end_drain, order_drain
-from gateway.settings_model import Name
+from gateway.kv_listener import events_refusal
+from gateway.settings_backend import Name
 
 audit = structlog.get_logger("tidegate.audit")
 
@@ -30,7 +31,15 @@ WHO: Final = "admin token"
 
 T = TypeVar("T")
 
+Events = Annotated[str, StringConstraints(max_length=256), AfterValidator(checked_events_endpoint)]
 Url = Annotated[str, StringConstraints(max_length=2048), AfterValidator(checked_engine_url)]
+
+
+class RegisteredEvents(Strict):
+    """Where a registered backend publishes its KV events."""
+
+    endpoint: Events = Field(description="Where it publishes: `tcp://address:port`.")
+    replay: Events | None = Field(default=None, description="Where it answers replay requests: `tcp://address:port`.")
 
 
 class Registration(Strict):
@@ -39,6 +48,7 @@ class Registration(Strict):
     pool: Name = Field(description="The pool it joins.")
     id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
     url: Url = Field(description="Where it listens: `http(s)://host[:port][/prefix]`, without `/v1`.")
+    kv_events: RegisteredEvents | None = Field(default=None, description="Where it publishes its KV events.")
 
 
 class Refusal(Exception):
@@ -97,7 +107,11 @@ class Registry:
         if owner not in (None, "registered"):
             raise Refusal(409, "backend_exists", f"The id {wanted.id!r} is taken by a backend of {OWNED_BY[owner]}; choose another.")
         await self._check_reach(wanted.url)
-        member = Member(wanted.pool, wanted.id, wanted.url, "registered")
+        told = wanted.kv_events
+        events = None if told is None else KvEvents(told.endpoint, told.replay)
+        if events is not None and (refusal := events_refusal(events, self._reach)):
+            raise Refusal(400, "address_not_allowed", f"kv_events: {refusal}.")
+        member = Member(wanted.pool, wanted.id, wanted.url, "registered", kv_events=events)
         try:
             await _stored(self._store.add(member, self._wall()))
         except MemberTaken:

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from backends.kv_blocks import KvState, least
+from backends.kv_blocks import KvState
 from backends.readings import standing
 from backends.signals import Signals
 from domain.membership import Owner, SourceState
@@ -35,9 +34,6 @@ REQUEST_WITHIN_S: Final = 1.0
 """Time a connection has to say what it wants; the peer is a process of ours on the same machine."""
 MAX_GONE: Final = 8
 """Ended workers whose last numbers are kept apart, in case they only missed a scrape."""
-
-CAUTION: Final = {"up": 0, "unknown": 1, "down": 2, "ejected": 3, "draining": 4}
-"""When workers differ about a backend the more cautious state is shown; one not listed here counts as most cautious."""
 
 _STATE_LINE: Final = b"state\n"
 _ALL_LINE: Final = b"all\n"
@@ -281,34 +277,3 @@ def not_ready(seen: Sequence[WorkerSnapshot], workers: int, known: Supervision |
             reasons.append(f"worker {index}: not answering{ends.get(f'worker-{index}', '')}")
         reasons += [f"worker {index}: {'; '.join((worker.state, *worker.reasons))}" for worker in mine[:2]]
     return reasons
-
-
-def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
-    """Every backend as all workers together see it: up when each may use it, requests added, signals of the freshest reading."""
-    found: dict[tuple[str, str], BackendState] = {}
-    for worker in workers:
-        for seen in worker.fleet:
-            known = found.get((seen.pool, seen.backend))
-            found[seen.pool, seen.backend] = seen if known is None else _joined(known, seen)
-    return [found[key].estimated() for key in sorted(found)]
-
-
-def _joined(one: BackendState, other: BackendState) -> BackendState:
-    fresher = min(one, other, key=lambda seen: inf if seen.signals_age_s is None else seen.signals_age_s)
-    return BackendState(
-        one.pool,
-        one.backend,
-        one.up and other.up,
-        one.why or other.why,
-        one.in_flight + other.in_flight,
-        fresher.signals,
-        fresher.signals_age_s,
-        one.sent_since + other.sent_since,
-        one.ended_since + other.ended_since,
-        prefill_tokens_per_s=fresher.prefill_tokens_per_s,
-        kv=least(one.kv, other.kv),
-        loras=tuple(sorted({*one.loras, *other.loras})),
-        state=max(one.state, other.state, key=lambda state: CAUTION.get(state, len(CAUTION))),
-        source=one.source or other.source,
-        url=one.url or other.url,
-    )

@@ -21,13 +21,13 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from domain.membership import Owner
+from gateway.fleet_seen import clashes_seen, fleet_seen, sources_seen
 from gateway.http.admin_backends import add_backend_routes
 from gateway.http.admin_errors import error_reply
 from gateway.registry import Registry
-from gateway.sources_seen import clashes_seen, sources_seen
 from gateway.supervisor import Seat
 from gateway.telemetry.exposition import Scrape, render
-from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, fleet_seen, not_ready, supervision
+from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, not_ready, supervision
 
 FLEET_WITHIN_S: Final = 0.5
 """Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""

@@ -13,10 +13,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from backends.signals import Signals
-from gateway.sources_seen import clashes_seen, sources_seen
+from gateway.fleet_seen import clashes_seen, fleet_seen, sources_seen
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
 from gateway.telemetry.metrics import Cells, MetricsSnapshot
-from gateway.worker_link import BackendState, Supervision, WorkerSnapshot, fleet_seen
+from gateway.worker_link import BackendState, Supervision, WorkerSnapshot
 
 STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's place; `missing` is a place from which no process answers."""

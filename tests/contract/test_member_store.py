@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from domain.membership import MAX_REGISTERED, Member, MembersFull, MemberTaken
+from domain.membership import MAX_REGISTERED, KvEvents, Member, MembersFull, MemberTaken
 from tenancy.stores.memory import MemoryMemberStore
 from tenancy.stores.sql import SqlMemberStore, migrate, open_engine
 
@@ -34,8 +34,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[
 async def test_what_is_registered_is_read_back(store: Any) -> None:
     hostile = member("b", pool="x'; DROP TABLE backend; --", url="http://h/%s")
     await store.add(hostile, 1.0)
-    await store.add(member("a", drain_grace_s=3.5), 1.0)
-    assert await store.load() == [member("a", drain_grace_s=3.5), hostile]
+    full = member("a", drain_grace_s=3.5, kv_events=KvEvents("tcp://10.0.0.1:5557", "tcp://10.0.0.1:5558"))
+    await store.add(full, 1.0)
+    await store.add(member("c", kv_events=KvEvents("tcp://10.0.0.1:5557")), 1.0)
+    assert await store.load() == [full, hostile, member("c", kv_events=KvEvents("tcp://10.0.0.1:5557"))]
 
 
 async def test_every_write_raises_the_version_and_one_that_changes_nothing_does_not(store: Any) -> None:

@@ -3,13 +3,13 @@
 Here and not in `backends/discovery/` because that may not know this package's schema; the values come from `domain`.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from domain.membership import MAX_REGISTERED, Member, MembersFull, MemberTaken
+from domain.membership import MAX_REGISTERED, KvEvents, Member, MembersFull, MemberTaken
 from tenancy.stores.sql.schema import backend, change
 
 BACKENDS: Final = "backends"
@@ -31,11 +31,20 @@ class SqlMemberStore:
         """See the port."""
         async with self._engine.connect() as connection:
             rows = await connection.execute(sa.select(backend).order_by(backend.c.id).limit(MAX_REGISTERED))
-        return [Member(row["pool"], row["id"], row["url"], "registered", drain_grace_s=row["drain_grace_s"]) for row in rows.mappings()]
+        return [_member(row) for row in rows.mappings()]
 
     async def add(self, member: Member, now_unix: float) -> None:
         """See the port."""
-        row = {"id": member.id, "pool": member.pool, "url": member.url, "registered_unix": now_unix, "drain_grace_s": member.drain_grace_s}
+        events = member.kv_events
+        row = {
+            "id": member.id,
+            "pool": member.pool,
+            "url": member.url,
+            "kv_endpoint": events.endpoint if events else None,
+            "kv_replay": events.replay if events else None,
+            "registered_unix": now_unix,
+            "drain_grace_s": member.drain_grace_s,
+        }
         try:
             async with self._engine.begin() as connection:
                 await _raise_version(connection)  # first, so that two writers wait for each other and the count below holds
@@ -59,6 +68,11 @@ class SqlMemberStore:
                 return False
             await _raise_version(connection)
         return True
+
+
+def _member(row: Any) -> Member:
+    events = None if row["kv_endpoint"] is None else KvEvents(row["kv_endpoint"], row["kv_replay"])
+    return Member(row["pool"], row["id"], row["url"], "registered", kv_events=events, drain_grace_s=row["drain_grace_s"])
 
 
 async def _raise_version(connection: AsyncConnection) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from backends.signals import Signals
+from gateway.fleet_seen import fleet_seen
 from gateway.story import Record
 from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot
@@ -23,7 +24,6 @@ from gateway.worker_link import (
     WorkerLink,
     WorkerSnapshot,
     collect,
-    fleet_seen,
     not_ready,
     publish,
     supervision,

@@ -18,6 +18,8 @@ def upgrade() -> None:
         sa.Column("id", sa.String(64), primary_key=True),
         sa.Column("pool", sa.String(64), nullable=False),
         sa.Column("url", sa.String(2048), nullable=False),
+        sa.Column("kv_endpoint", sa.String(256)),
+        sa.Column("kv_replay", sa.String(256)),
         sa.Column("registered_unix", sa.Float, nullable=False),
         sa.Column("drain_grace_s", sa.Float),
     )

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.discover_settings import DiscoverSettings, checked_networks
+from gateway.settings_discover import DiscoverSettings, checked_networks
 from gateway.settings_model import PoolSettings
 
 
