@@ -93,5 +93,6 @@ def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
 
 
 def _tidy(path: Path) -> None:
-    for ours in (*path.glob("worker-*.sock"), *(path / name for name in ("ready.json", "supervisor.json", "drains.json"))):
+    named = [path / name for name in ("ready.json", "supervisor.json", "drains.json")]
+    for ours in (*path.glob("worker-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
         ours.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ from gateway.fleet_watch import FleetWatch
 from gateway.health_watch import HealthWatch
 from gateway.kv_listener import CountKv, KvListener
 from gateway.kv_watch import KvWatch
+from gateway.last_good import LastGood
 from gateway.membership import Membership, StaticSource
 from gateway.registry import Registry
 from gateway.roster import Attach, Detach, Roster
@@ -119,10 +120,11 @@ def fleet_for(
         listener.attach,
     )
     roster = Roster(deps, ways.for_requests, each, settings.drain.grace_s)
+    kept = None if run_dir is None else LastGood(run_dir, deps.wall)
     orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
     sources = [*_sources(settings), *([registered] if registered else [])]
     return FleetParts(
-        roster, Membership(sources, ways.pools, roster, deps.clock, orders), fleet_watch, health_watch, signal_watch, listener.watch
+        roster, Membership(sources, ways.pools, roster, deps.clock, orders, kept), fleet_watch, health_watch, signal_watch, listener.watch
     )
 
 

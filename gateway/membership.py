@@ -7,12 +7,14 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import Final
 
 import msgspec
 import structlog
 
 from domain.clock import Clock
 from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
+from gateway.last_good import LastGood
 from gateway.loops import Loops
 from gateway.roster import Roster
 
@@ -22,13 +24,22 @@ Orders = Callable[[], Mapping[str, float]]
 """Backends an operator has drained at this gateway: grace in seconds by id."""
 
 
+ORDERS_EVERY_S: Final = 0.5
+"""How often drains of this gateway are looked for: one small file."""
+
+
+KEEP_AGAIN_S: Final = 30.0
+"""How often an answer that stays the same is written down anew, so that its age is told right to later workers."""
+
+
 class _Answer:
-    __slots__ = ("at", "members", "trouble")
+    __slots__ = ("at", "kept_at", "members", "trouble")
 
     def __init__(self) -> None:
         self.members: Sequence[Member] = ()
         self.at: float | None = None
         self.trouble = ""
+        self.kept_at: float | None = None
 
 
 class Membership:
@@ -38,6 +49,7 @@ class Membership:
         sources: all of them; each fills one pool, or any.
         pools: the pools there are.
         orders: who is drained at this gateway; asked at every look.
+        kept: the last answers of the workers before this one.
     """
 
     def __init__(
@@ -47,14 +59,14 @@ class Membership:
         roster: Roster,
         clock: Clock,
         orders: Orders = dict,
-        orders_every_s: float = 0.5,
+        kept: LastGood | None = None,
     ) -> None:
         self._sources = tuple(sources)
         self._pools = frozenset(pools)
         self._roster = roster
         self._clock = clock
         self._orders = orders
-        self._orders_every_s = orders_every_s
+        self._kept = kept
         self._drained: Mapping[str, float] = {}
         self._answers = [_Answer() for _ in self._sources]
         self.clashes: tuple[str, ...] = ()
@@ -84,7 +96,7 @@ class Membership:
 
     async def _follow_orders(self) -> None:
         while True:
-            await asyncio.sleep(self._orders_every_s)
+            await asyncio.sleep(ORDERS_EVERY_S)
             orders = self._orders()
             if orders != self._drained:
                 self._drained = orders
@@ -100,6 +112,8 @@ class Membership:
             if trouble != answer.trouble:
                 log.warning("source cannot be read, keeping its last answer", source=source.name, pool=source.pool, reason=trouble)
                 answer.trouble = trouble
+            if answer.at is None and self._recall(i):
+                return True
             if answer.members and answer.at is not None and self._clock() - answer.at > source.keep_s:
                 log.error("the last answer is too old, giving it up", source=source.name, pool=source.pool, backends=len(answer.members))
                 answer.members = ()
@@ -109,7 +123,26 @@ class Membership:
             log.info("source can be read again", source=source.name, pool=source.pool)
         changed = list(members) != list(answer.members)
         answer.members, answer.at, answer.trouble = members, self._clock(), ""
+        self._keep(source, answer, changed=changed)
         return changed
+
+    def _keep(self, source: MemberSource, answer: _Answer, *, changed: bool) -> None:
+        if self._kept is None or source.every_s == inf:
+            return
+        now = self._clock()
+        if changed or answer.kept_at is None or now - answer.kept_at >= KEEP_AGAIN_S:
+            answer.kept_at = now
+            self._kept.save(source, answer.members)
+
+    def _recall(self, i: int) -> bool:
+        """Take the answer that other workers had, when this one never had any."""
+        source, answer = self._sources[i], self._answers[i]
+        found = self._kept.load(source) if self._kept is not None else None
+        if found is None:
+            return False
+        answer.members, answer.at = found[0], self._clock() - found[1]
+        log.info("taking the last answer of an earlier worker", source=source.name, pool=source.pool, backends=len(found[0]))
+        return True
 
     def _apply(self) -> None:
         wanted = [member for answer in self._answers for member in answer.members]

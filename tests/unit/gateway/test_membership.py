@@ -1,0 +1,117 @@
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from domain.membership import Member, SourceError
+from gateway.last_good import LastGood
+from gateway.membership import Membership, StaticSource
+
+A, B = Member("chat", "a", "http://h:1", "static"), Member("chat", "b", "http://h:2", "file")
+
+
+class Source:
+    """Says what it is told to."""
+
+    name = "file x"
+    owner: Any = "file"
+    pool = "chat"
+    every_s = 1.0
+
+    def __init__(self, *members: Member, keep_s: float = inf) -> None:
+        self.next: Sequence[Member] | Exception = members
+        self.keep_s = keep_s
+
+    async def read(self) -> Sequence[Member]:
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+
+class Roster:
+    def __init__(self) -> None:
+        self.wanted: Mapping[str, Member] = {}
+
+    def apply(self, wanted: Mapping[str, Member]) -> None:
+        self.wanted = wanted
+
+
+class World:
+    def __init__(self, source: Source, orders: dict[str, float] | None = None, kept: LastGood | None = None) -> None:
+        self.now = 0.0
+        self.roster = Roster()
+        sources = [StaticSource([A]), source]
+        self.membership = Membership(sources, {"chat"}, self.roster, lambda: self.now, lambda: orders or {}, kept)  # type: ignore[arg-type]  # a Roster
+
+
+async def test_all_sources_make_one_fleet() -> None:
+    world = World(Source(B))
+    await world.membership.first()
+    assert world.roster.wanted == {"a": A, "b": B}
+
+
+async def test_a_source_that_fails_keeps_its_last_answer_and_says_so_once() -> None:
+    source = Source(B)
+    world = World(source)
+    await world.membership.first()
+    source.next = SourceError("line 3 is wrong")
+    world.now = 40.0
+    with capture_logs() as said:
+        await world.membership.first()
+        await world.membership.first()
+    assert world.roster.wanted == {"a": A, "b": B}
+    assert [line["reason"] for line in said] == ["line 3 is wrong"]
+    state = world.membership.states()[1]
+    assert (state.trouble, state.members, state.age_s) == ("line 3 is wrong", 1, 40.0)
+    source.next = []
+    await world.membership.first()
+    assert (world.roster.wanted, world.membership.states()[1].trouble) == ({"a": A}, "")
+
+
+async def test_an_answer_that_is_too_old_is_given_up() -> None:
+    source = Source(B, keep_s=600.0)
+    world = World(source)
+    await world.membership.first()
+    source.next = SourceError("SERVFAIL")
+    world.now = 599.0
+    await world.membership.first()
+    assert "b" in world.roster.wanted
+    world.now = 601.0
+    await world.membership.first()
+    assert world.roster.wanted == {"a": A}
+
+
+async def test_what_an_operator_drained_is_drained_whoever_names_it() -> None:
+    world = World(Source(B), {"a": 7.0})
+    await world.membership.first()
+    assert world.roster.wanted["a"].drain_grace_s == 7.0
+    assert world.roster.wanted["b"].drain_grace_s is None
+
+
+async def test_contradictions_are_kept_for_whoever_asks() -> None:
+    world = World(Source(Member("chat", "a", "http://h:9", "file")))
+    await world.membership.first()
+    assert world.roster.wanted == {"a": A}
+    assert len(world.membership.clashes) == 1
+
+
+async def test_a_worker_that_starts_while_a_source_is_away_takes_over_what_the_others_had(tmp_path: Path) -> None:
+    unix = 1000.0
+    kept = LastGood(tmp_path, lambda: unix)
+    source = Source(B, keep_s=600.0)
+    await World(source, kept=kept).membership.first()
+    source.next = SourceError("SERVFAIL")
+    unix = 1500.0
+    later = World(source, kept=kept)
+    await later.membership.first()
+    assert later.roster.wanted == {"a": A, "b": B}
+    assert later.membership.states()[1].age_s == 500.0
+    later.now = 101.0
+    await later.membership.first()
+    assert later.roster.wanted == {"a": A}
+    unix = 1700.0
+    too_late = World(source, kept=kept)
+    await too_late.membership.first()
+    assert too_late.roster.wanted == {"a": A}
