@@ -26,8 +26,8 @@ from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 
 LOOK_S: Final = 0.2
 """How often the engine and the gateway are looked at; a person does not notice, and it costs nothing."""
-SETTLE_S: Final = 1.0
-"""A drain is believed once the gateway was seen to say so; its workers hear of it within this time."""
+SETTLE_S: Final = 3.0
+"""For how long it has to be seen draining and empty: each worker of each gateway looks for drains every 2 s, by itself."""
 HEALTH_WITHIN_S: Final = 2.0
 
 err = Console(stderr=True, highlight=False)
@@ -147,7 +147,7 @@ class Place:
         if not self._quietly(look):
             return False
         own = [one for one in seen if one.backend == self._id]
-        return all(one.in_flight == 0 for one in own)
+        return all(one.state == "draining" and one.in_flight == 0 for one in own)
 
     def leave(self) -> None:
         """Take the registration away."""
