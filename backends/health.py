@@ -6,7 +6,7 @@ failed poll or a late first token only says "busy" (sglang#9198). Without them, 
 token, make the backend suspect; whether it may go is the pool's matter (`may_eject`). What went away comes back only with a
 generated token.
 
-It knows no loop, no fleet and no request; `gateway/health_watch.py` brings the evidence and acts.
+It knows no loop, no fleet and no request; `gateway/fleet/health_watch.py` brings the evidence and acts.
 """
 
 from collections import deque

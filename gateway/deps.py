@@ -119,7 +119,7 @@ class Deps:
     budget: RetryBudget
     ledger: Ledger
     upstreams: dict[str, Upstream]
-    """The ways to those backends that may get new requests, kept by `gateway.roster`; draining ones are not in it."""
+    """The ways to those backends that may get new requests, kept by `gateway.fleet.roster`; draining ones are not in it."""
     loras: LoraLoader
     dialects: Mapping[str, Dialect]
     patience: Patience

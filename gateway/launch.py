@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from gateway.fleet_wiring import registry_for
+from gateway.fleet.wiring import registry_for
 from gateway.http.admin import admin_main
 from gateway.secrets import SecretError, read_admin_token, read_pepper, read_reference
 from gateway.settings import ConfigError, Settings, load_settings

@@ -11,8 +11,9 @@ exactly once and the request leaves one Record.
 from domain.ask import Endpoint
 from domain.faults import Fault
 from gateway.deps import Deps
+from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
-from gateway.steps import admit, authenticate, choose, defect, forward, interpret, open_story, record, refuse, settle
+from gateway.steps import admit, authenticate, choose, defect, interpret, open_story, record, refuse, settle
 from tenancy.hold import Hold
 
 

@@ -1,6 +1,6 @@
 """Builds the adapters that live as long as the process: from checked configuration to what the steps work with.
 
-Those that come and go with backends are built by `gateway/fleet_wiring.py`; nobody else builds any.
+Those that come and go with backends are built by `gateway/fleet/wiring.py`; nobody else builds any.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ __all__ = ["StoreError", "Stores", "deps_for", "fleet_of", "key_watch_for", "ope
 
 
 def fleet_of(settings: Settings) -> Fleet:
-    """The configured pools, nobody in them yet: `gateway.roster` lets backends in."""
+    """The configured pools, nobody in them yet: `gateway.fleet.roster` lets backends in."""
     return Fleet(
         pools={
             pool.name: Pool(

@@ -21,12 +21,12 @@ import uvloop
 from backends.lora_loader import LoadDone
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps
-from gateway.fleet_wiring import FleetParts, fleet_for
+from gateway.fleet.registered_source import RegisteredSource
+from gateway.fleet.wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door
 from gateway.http.edge.limits import EdgeLimits
-from gateway.registered_source import RegisteredSource
 from gateway.secrets import read_pepper
 from gateway.settings import Settings
 from gateway.story import Record

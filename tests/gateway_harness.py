@@ -15,7 +15,7 @@ import msgspec
 from domain.identity import TenantId
 from domain.membership import MemberSource
 from gateway.deps import Deps
-from gateway.fleet_wiring import FleetParts, fleet_for
+from gateway.fleet.wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from gateway.backends_file import problems_in_files
+from gateway.fleet.backends_file import problems_in_files
 from gateway.secrets import SecretError, read_reference
 from gateway.settings import ConfigError, SecretReference, Settings, read_settings
 from policies.compile import ModelRule, PolicySet

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway.backends_file import problems_in_files
+from gateway.fleet.backends_file import problems_in_files
 from gateway.settings import load_settings
 from policies.load import load_policies
 from policies.located_yaml import ConfigError

@@ -21,10 +21,10 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from domain.membership import Owner
-from gateway.fleet_seen import clashes_seen, fleet_seen, sources_seen
+from gateway.fleet.registry import Registry
+from gateway.fleet.seen import clashes_seen, fleet_seen, sources_seen
 from gateway.http.admin_backends import add_backend_routes
 from gateway.http.admin_errors import error_reply
-from gateway.registry import Registry
 from gateway.supervisor import Seat
 from gateway.telemetry.exposition import Scrape, render
 from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, not_ready, supervision

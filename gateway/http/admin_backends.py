@@ -1,4 +1,4 @@
-"""The admin port's routes that change the fleet: who may ask, and what is asked. What may be done is `gateway/registry.py`'s."""
+"""The admin port's routes that change the fleet: who may ask, and what is asked. What may be done is `gateway/fleet/registry.py`'s."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,8 +10,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from domain.membership import Owner
+from gateway.fleet.registry import Refusal, Registry
 from gateway.http.admin_errors import error_reply
-from gateway.registry import Refusal, Registry
 
 MAX_BODY_BYTES: Final = 64 * 1024
 

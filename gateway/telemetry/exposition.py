@@ -13,7 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from backends.signals import Signals
-from gateway.fleet_seen import clashes_seen, fleet_seen, sources_seen
+from gateway.fleet.seen import clashes_seen, fleet_seen, sources_seen
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
 from gateway.telemetry.metrics import Cells, MetricsSnapshot
 from gateway.worker_link import BackendState, Supervision, WorkerSnapshot

@@ -17,7 +17,7 @@ from backends.clients.relay import RelayUpstream
 from backends.fetch import FetchError, fetch
 from backends.reach import Reach, networks_of
 from gateway.addresses import checked_engine_url
-from gateway.registry import Refusal, Registry
+from gateway.fleet.registry import Refusal, Registry
 from tenancy.stores.memory import MemoryMemberStore
 
 ALLOWED = ("10.0.0.0/8", "fc00::/7")

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from backends.readings import PrefillRate
 from domain.faults import Fault, Kind, Retry
 from gateway.story import Story
 
@@ -26,10 +27,14 @@ class Patience(msgspec.Struct, frozen=True):
     heartbeat_s: float
     slow_reader_s: float
 
-    def begin_s(self, prompt_bytes: int) -> float:
-        """How long an engine may take to begin to answer a prompt of this size."""
+    def begin_s(self, prompt_bytes: int, measured: PrefillRate | None = None) -> float:
+        """How long an engine may take to begin to answer a prompt of this size; longer for one that was measured to be slower
+        than `first_token_tokens_per_s`."""
+        rate = self.first_token_tokens_per_s
+        if measured is not None and measured.tokens_per_s:
+            rate = min(rate, measured.tokens_per_s)
         # a quarter of the bytes is a fair guess at tokens; the deadline only has to be generous and bounded
-        return min(self.first_token_base_s + prompt_bytes / 4 / self.first_token_tokens_per_s, self.first_token_cap_s)
+        return min(self.first_token_base_s + prompt_bytes / 4 / rate, self.first_token_cap_s)
 
 
 def no_first_token(limit_s: float) -> Fault:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from backends.signals import Signals
-from gateway.fleet_seen import fleet_seen
+from gateway.fleet.seen import fleet_seen
 from gateway.story import Record
 from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot

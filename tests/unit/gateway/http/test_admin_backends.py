@@ -7,7 +7,7 @@ import pytest
 from gateway.http.admin import create_admin_app
 from gateway.http.admin_backends import MAX_BODY_BYTES
 from gateway.worker_link import BackendState, WorkerSnapshot
-from tests.unit.gateway.test_registry import body, registry
+from tests.unit.gateway.fleet.test_registry import body, registry
 
 TOKEN = "a-token-of-more-than-24-characters"
 GOOD = {"authorization": f"Bearer {TOKEN}"}

@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from backends.reach import Reach, networks_of
 from domain.membership import KvEvents, Member, Owner
-from gateway.drain_orders import read_orders
-from gateway.registry import Refusal, Registry
+from gateway.fleet.drain_orders import read_orders
+from gateway.fleet.registry import Refusal, Registry
 from tenancy.stores.memory import MemoryMemberStore
 
 SEEN: Mapping[str, Owner] = {"s": "static", "f": "file", "d": "dns", "r": "registered"}

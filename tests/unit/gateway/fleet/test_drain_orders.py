@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gateway.drain_orders import FILE, end_drain, order_drain, read_orders
+from gateway.fleet.drain_orders import FILE, end_drain, order_drain, read_orders
 
 
 def test_orders_are_given_read_and_ended(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import structlog
 
 from domain.clock import Clock
 from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
-from gateway.last_good import LastGood
-from gateway.loops import Loops
-from gateway.roster import Roster
+from gateway.fleet.last_good import LastGood
+from gateway.fleet.loops import Loops
+from gateway.fleet.roster import Roster
 
 log = structlog.get_logger("tidegate.discovery")
 

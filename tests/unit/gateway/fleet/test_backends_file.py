@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from domain.membership import Member, SourceError
-from gateway.backends_file import FileSource, problems_in_files, read_backends
+from gateway.fleet.backends_file import FileSource, problems_in_files, read_backends
 from gateway.settings import ConfigError
 from tests.gateway_harness import settings_for
 

@@ -6,8 +6,8 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from domain.membership import Member, SourceError
-from gateway.last_good import LastGood
-from gateway.membership import Membership, StaticSource
+from gateway.fleet.last_good import LastGood
+from gateway.fleet.membership import Membership, StaticSource
 
 A, B = Member("chat", "a", "http://h:1", "static"), Member("chat", "b", "http://h:2", "file")
 

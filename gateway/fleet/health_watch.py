@@ -15,7 +15,7 @@ from backends.signals import Signals
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
-from gateway.loops import closed, ended
+from gateway.fleet.loops import closed, ended
 from routing.fleet import Backend, State
 from routing.load import Load
 from routing.warmth import SLOW_START_S
@@ -49,7 +49,7 @@ def show(live: Live, pool_name: str, now: float) -> None:
 
 def _shown(backend: Backend, health: Health | None, now: float) -> Backend:
     if health is None or backend.state is State.DRAINING:
-        return backend  # a drain is ended by `gateway.roster` alone, whatever is found meanwhile
+        return backend  # a drain is ended by `gateway.fleet.roster` alone, whatever is found meanwhile
     up_since = health.up_since
     warming = up_since if up_since is not None and now - up_since < SLOW_START_S else None
     reason = health.reason

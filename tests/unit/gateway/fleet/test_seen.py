@@ -1,5 +1,5 @@
 from domain.membership import SourceState
-from gateway.fleet_seen import clashes_seen, sources_seen
+from gateway.fleet.seen import clashes_seen, sources_seen
 from gateway.worker_link import WorkerSnapshot
 
 

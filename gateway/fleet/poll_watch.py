@@ -8,8 +8,8 @@ from backends.lora_loader import LoraLoader
 from backends.ports import Polled, Upstream
 from domain.clock import Clock, Rng
 from gateway.deps import Live
-from gateway.health_watch import show
-from gateway.loops import Loops, closed
+from gateway.fleet.health_watch import show
+from gateway.fleet.loops import Loops, closed
 
 Poll = Callable[[], Awaitable[Polled]]
 """Polls one backend."""

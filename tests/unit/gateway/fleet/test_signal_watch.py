@@ -8,7 +8,7 @@ from backends.health import Health
 from backends.ports import Polled
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.signal_watch import BUDGET_SHARE, LONGEST_PAUSE_S, SignalWatch, pause_s
+from gateway.fleet.signal_watch import BUDGET_SHARE, LONGEST_PAUSE_S, SignalWatch, pause_s
 from routing.load import Load
 
 

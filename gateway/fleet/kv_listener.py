@@ -15,7 +15,7 @@ import structlog
 from backends.reach import Reach
 from domain.membership import KvEvents, Member
 from gateway.deps import Deps
-from gateway.kv_watch import KvWatch
+from gateway.fleet.kv_watch import KvWatch
 
 if TYPE_CHECKING:
     import zmq
@@ -27,7 +27,7 @@ CountKv = Callable[[str, str, int, int], None]
 
 
 class KvListener:
-    """One per worker; `attach` is a `gateway.roster.Attach`."""
+    """One per worker; `attach` is a `gateway.fleet.roster.Attach`."""
 
     def __init__(self, deps: Deps, reach: Reach, count: CountKv) -> None:
         self._deps = deps

@@ -1,7 +1,7 @@
 import pytest
 
 from domain.membership import Member, SourceError
-from gateway.registered_source import RegisteredSource
+from gateway.fleet.registered_source import RegisteredSource
 from tenancy.stores.memory import MemoryMemberStore
 
 X = Member("chat", "x", "http://h:1", "registered")

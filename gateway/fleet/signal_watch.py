@@ -16,8 +16,8 @@ from backends.readings import measured
 from backends.signals import Signals, restarted
 from domain.clock import Clock, Rng
 from gateway.deps import Live
-from gateway.health_watch import note_signals
-from gateway.loops import Loops, closed
+from gateway.fleet.health_watch import note_signals
+from gateway.fleet.loops import Loops, closed
 from routing.load import Load
 
 log = structlog.get_logger("tidegate.signals")

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.loops import Loops
+from gateway.fleet.loops import Loops
 
 
 async def running(loops: Loops[str]) -> asyncio.Task[None]:

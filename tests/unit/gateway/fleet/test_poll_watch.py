@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from backends.health import FAILURES_TO_GO_DOWN, Health
 from backends.ports import Polled
 from gateway.deps import Live
-from gateway.fleet_watch import FleetWatch
+from gateway.fleet.poll_watch import FleetWatch
 from routing.fleet import Backend, Fleet, Pool, State
 
 

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from domain.membership import KvEvents, Member
-from gateway.last_good import LastGood, file_of
-from tests.unit.gateway.test_membership import Source
+from gateway.fleet.last_good import LastGood, file_of
+from tests.unit.gateway.fleet.test_membership import Source
 
 X = Member("chat", "x", "https://e:1", "dns", "10.0.0.1", KvEvents("tcp://10.0.0.1:5557"), 3.0)
 

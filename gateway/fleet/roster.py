@@ -3,7 +3,7 @@
 A backend joins unknown and takes requests once a poll found it right. One that leaves, or is drained, gets nothing new;
 what runs on it finishes within a grace, what is left then ends with an error event, and only when nothing is in flight any
 more it is forgotten: connections, load slot, signals, names and loops. Decides nothing about who is wanted
-(`gateway/membership.py`) and knows no source.
+(`gateway/fleet/membership.py`) and knows no source.
 """
 
 import asyncio

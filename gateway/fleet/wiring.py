@@ -26,20 +26,20 @@ from backends.reach import Reach, networks_of
 from backends.signals import Signals
 from domain.clock import Clock
 from domain.membership import Member, MemberSource
-from gateway.backends_file import FileSource, backends_files
 from gateway.deps import Deps
-from gateway.drain_orders import read_orders
-from gateway.fleet_watch import FleetWatch
-from gateway.health_watch import HealthWatch
-from gateway.kv_listener import CountKv, KvListener
-from gateway.kv_watch import KvWatch
-from gateway.last_good import LastGood
-from gateway.membership import Membership, StaticSource
-from gateway.registry import Registry
-from gateway.roster import Attach, Detach, Roster
+from gateway.fleet.backends_file import FileSource, backends_files
+from gateway.fleet.drain_orders import read_orders
+from gateway.fleet.health_watch import HealthWatch
+from gateway.fleet.kv_listener import CountKv, KvListener
+from gateway.fleet.kv_watch import KvWatch
+from gateway.fleet.last_good import LastGood
+from gateway.fleet.membership import Membership, StaticSource
+from gateway.fleet.poll_watch import FleetWatch
+from gateway.fleet.registry import Registry
+from gateway.fleet.roster import Attach, Detach, Roster
+from gateway.fleet.signal_watch import SignalWatch
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
-from gateway.signal_watch import SignalWatch
 from gateway.supervisor import Seat
 from gateway.wiring import open_stores
 from gateway.worker_link import supervision

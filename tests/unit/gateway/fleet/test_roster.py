@@ -10,7 +10,7 @@ from backends.ports import Upstream
 from domain.faults import Fault, Kind
 from domain.membership import Member
 from gateway.deps import Live
-from gateway.roster import Detach, Roster
+from gateway.fleet.roster import Detach, Roster
 from routing.fleet import Fleet, Pool, State
 from routing.load import Load
 

@@ -19,8 +19,8 @@ from domain.clock import WallClock
 from domain.membership import OWNED_BY, KvEvents, Member, MembersFull, MemberStore, MemberTaken, Owner
 from domain.strict import Strict
 from gateway.addresses import checked_engine_url, checked_events_endpoint
-from gateway.drain_orders import end_drain, order_drain
-from gateway.kv_listener import events_refusal
+from gateway.fleet.drain_orders import end_drain, order_drain
+from gateway.fleet.kv_listener import events_refusal
 from gateway.settings_backend import Name
 
 audit = structlog.get_logger("tidegate.audit")

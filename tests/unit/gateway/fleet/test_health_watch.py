@@ -7,7 +7,7 @@ from backends.ports import Polled
 from backends.signals import Signals
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
-from gateway.health_watch import HealthWatch, note_outcome, note_signals
+from gateway.fleet.health_watch import HealthWatch, note_outcome, note_signals
 from routing.fleet import Backend, Fleet, Pool, State
 from routing.load import Load
 

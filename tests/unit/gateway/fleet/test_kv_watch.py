@@ -8,7 +8,7 @@ from backends.kv_blocks import HeldBlocks
 from backends.kv_stream import KvStream
 from backends.signals import Signals
 from gateway.deps import Live
-from gateway.kv_watch import KvWatch
+from gateway.fleet.kv_watch import KvWatch
 from tests.kv_events import Engine, served, stored
 
 
