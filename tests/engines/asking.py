@@ -1,0 +1,47 @@
+"""Requests to engines through a gateway, and what every answer has to hold whichever engine it came from."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+LONG = "The quick brown fox jumps over the lazy dog near the old harbour wall. " * 20
+"""Text of 200 to 800 tokens."""
+
+LEAKS = ("vllm", "VLLM", "sglang", "SGLang", "llama", "File ", "/tmp", ".py", "Traceback", "127.0.0.1", "lora", "pydantic")
+"""What no error may tell a caller."""
+
+
+def ask(model: str, content: str = "hello", **fields: Any) -> dict[str, Any]:
+    """A greedy chat of 8 tokens; `ignore_eos` because a random model ends when it likes."""
+    messages = [{"role": "user", "content": content}]
+    return {"model": model, "messages": messages, "temperature": 0, "max_tokens": 8, "ignore_eos": True, **fields}
+
+
+async def post(client: httpx.AsyncClient, model: str, content: str = "hello", **fields: Any) -> httpx.Response:
+    return await client.post("/v1/chat/completions", json=ask(model, content, **fields))
+
+
+def cached(reply: httpx.Response) -> int:
+    """Prompt tokens the engine found in its cache."""
+    assert reply.status_code == 200, reply.text
+    return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def refused(reply: httpx.Response, *names: str) -> dict[str, Any]:
+    """The error's object, with every member an OpenAI client reads and nothing that tells of the engine or of `names`."""
+    assert not [leak for leak in (*LEAKS, *names) if leak in reply.text], reply.text
+    error = reply.json()["error"]
+    assert set(error) >= {"message", "type", "param", "code"}
+    return dict(error)
+
+
+async def until(reading: Callable[[], object], expected: object, within_s: float) -> float:
+    """Wait for `reading()`, called in a thread, to be `expected`; how long it took, in seconds."""
+    begun = time.monotonic()
+    while (found := await asyncio.to_thread(reading)) != expected:
+        assert time.monotonic() - begun < within_s, f"{found}, not {expected}, after {within_s} s"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - begun

@@ -1,0 +1,391 @@
+"""Real vLLM behind a real gateway: two vLLM processes, one `tidegate serve`, a tiny random model.
+
+`main` has queue, adapters, priorities and KV events, and drains on SIGTERM; `small` takes one request and queues one, asks for
+a key, and drops everything on SIGTERM, which is vLLM's default.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from backends.dialects import DIALECTS
+from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.processes import Process, Tidegate, engine_python, listen_kv, serve_tidegate, start_vllm, stopping, tiny_model
+from tests.gateway_harness import Stream, stream
+
+pytestmark = pytest.mark.real_engine
+
+SERVED = "tiny-served"
+ENGINE_KEY = "the-engines-own-key"
+BLOCK, BLOCKS, SEQUENCES, QUEUE = 32, 1024, 8, 40
+GAP_S = 3.0
+"""The gateway's limit on silence inside a stream; the engine's own longest pause here is below 0.5 s."""
+MODEL = "main-model"
+
+
+@dataclass
+class Bench:
+    main: Process
+    small: Process
+    gateway: Tidegate
+    kv: Process
+    adapters: Path
+
+    def kv_batches(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.kv.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    home = Path(tempfile.mkdtemp(prefix="tidegate-vllm-"))  # short, because sockets lie in it
+    python = engine_python(".venv-vllm", "test-engines")
+    try:
+        model = tiny_model(python, home)
+        # ipc, because with tcp the publisher listens on every address or not at all
+        events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{home}/kv", "topic": f"kv@{SERVED}"}
+        options = ["--max-num-seqs", str(SEQUENCES), "--max-num-queued-reqs", str(QUEUE), "--scheduling-policy", "priority"]
+        options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--enable-prompt-tokens-details"]
+        options += ["--shutdown-timeout", "20", "--kv-events-config", json.dumps(events)]
+        main = start_vllm(python, model, home, "main", *options)
+        small = start_vllm(python, model, home, "small", "--max-num-seqs", "1", "--max-num-queued-reqs", "2", key=ENGINE_KEY)
+        kv = listen_kv(python, f"ipc://{home}/kv", home)
+        with stopping(main, small, kv):
+            main.wait_ready()
+            small.wait_ready()
+            (home / "engine.key").write_text(ENGINE_KEY)
+            gateway = serve_tidegate(home / "gateway", pools(main, small, home), token_gap_s=GAP_S)
+            with stopping(gateway):
+                yield Bench(main, small, gateway, kv, model)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def pools(main: Process, small: Process, home: Path) -> list[dict[str, Any]]:
+    with_key = {"model": SERVED, "api_key": {"file": str(home / "engine.key")}}
+    return [
+        {"name": "main", "model": SERVED, "backends": [{"id": "main", "url": main.url}]},
+        {"name": "small", **with_key, "backends": [{"id": "small", "url": small.url}]},
+        {"name": "both", **with_key, "backends": [{"id": "small-2", "url": small.url}, {"id": "main-2", "url": main.url}]},
+        {"name": "keyless", "model": SERVED, "backends": [{"id": "keyless", "url": small.url}]},
+        {"name": "ghost", "model": "not-served", "backends": [{"id": "ghost", "url": main.url}]},
+    ]
+
+
+# --- answers --------------------------------------------------------------------------------------------------------------
+
+
+async def test_streaming_one_chunk_per_token_and_one_end(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        seen = await stream(client, **ask(MODEL, max_tokens=40), stream_options={"include_usage": True})
+        plain = await post(client, MODEL, max_tokens=40)
+    assert (seen.status, seen.clean, seen.raw.count(b"data: [DONE]"), seen.errors) == (200, True, 1, [])
+    texts = [event for event in seen.events if event["choices"] and "role" not in event["choices"][0]["delta"]]
+    assert len(texts) == 40
+    assert {event["model"] for event in seen.events} == {MODEL}
+    assert seen.text == plain.json()["choices"][0]["message"]["content"]
+    assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [40]
+
+
+async def test_usage_is_the_engines_own_count(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        for n in (1, 17):
+            reply = await post(client, MODEL, content=LONG, max_tokens=n)
+            direct = bench.main.post("/tokenize", {"model": SERVED, "messages": ask(MODEL, LONG)["messages"]}).json()["count"]
+            usage = reply.json()["usage"]
+            assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (direct, n, direct + n)
+            assert reply.json()["model"] == MODEL
+
+
+@pytest.mark.parametrize("salted_for", ["acme", "bolt"])
+async def test_cached_tokens_and_isolation_by_cache_salt(bench: Bench, salted_for: str) -> None:
+    """A tenant finds its own prefix again, in whole blocks; another tenant does not find it."""
+    prompt = f"{salted_for} begins. {LONG}"
+    async with bench.gateway.client(salted_for) as client:
+        first = await post(client, MODEL, content=prompt)
+        again = await post(client, MODEL, content=prompt)
+    async with bench.gateway.client({"acme": "bolt", "bolt": "acme"}[salted_for]) as stranger:
+        other = await post(stranger, MODEL, content=prompt)
+        other_again = await post(stranger, MODEL, content=prompt)
+    tokens = first.json()["usage"]["prompt_tokens"]
+    whole_blocks = (tokens - 1) // BLOCK * BLOCK
+    assert whole_blocks > 200
+    assert [cached(reply) for reply in (first, again, other, other_again)] == [0, whole_blocks, 0, whole_blocks]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_caller_that_leaves_frees_the_engine_within_a_second(bench: Bench, streamed: bool, record_property: Any) -> None:
+    def gauge() -> float:
+        return bench.main.series("vllm:num_requests_running")
+
+    async with bench.gateway.client() as client:
+        body = ask(MODEL, max_tokens=7000, stream=streamed)
+        if streamed:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                chunks = reply.aiter_raw()
+                await anext(chunks)
+                await until(gauge, 1.0, 5)
+        else:
+            task = asyncio.create_task(MODEL, client.post("/v1/chat/completions", json=body))
+            await until(gauge, 1.0, 5)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        took = await until(gauge, 0.0, 1.0)
+    record_property("figure", f"idle {took * 1000:.0f} ms after the caller left")
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_over_long_prompts_are_refused_before_the_stream(bench: Bench, streamed: bool) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, content=LONG * 40, stream=streamed)
+    assert (reply.status_code, reply.headers["content-type"]) == (400, "application/json")
+    error = refused(reply, SERVED)
+    assert (error["code"], error["param"], error["type"]) == ("context_length_exceeded", "messages", "invalid_request_error")
+    assert "8192" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"max_tokens": 100_000}, "invalid_value", "max_tokens"),
+        ({"temperature": -1}, "invalid_value", "temperature"),
+        ({"top_p": 3}, "invalid_value", "top_p"),
+        ({"logprobs": True, "top_logprobs": 20, "n": 1, "min_tokens": 9}, None, None),
+        ({"logit_bias": {"999999": 1}}, None, None),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto"}, "unsupported_parameter", "tool_choice"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}}, None, None),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+async def test_values_the_engine_refuses(bench: Bench, fields: dict[str, Any], code: str | None, param: str | None) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, **fields)
+    assert reply.status_code == 400, reply.text
+    error = refused(reply, SERVED)
+    assert error["type"] == "invalid_request_error"
+    if code is not None:
+        assert (error["code"], error["param"]) == (code, param)
+
+
+async def test_images_for_a_text_model(bench: Bench) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    async with bench.gateway.client() as client:
+        reply = await client.post("/v1/chat/completions", json=ask(MODEL) | {"messages": [{"role": "user", "content": [image]}]})
+    assert reply.status_code == 400
+    assert refused(reply, SERVED)["param"] == "messages"
+
+
+async def test_endpoints_the_engine_lacks(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        reply = await client.post("/v1/embeddings", json={"model": MODEL, "input": "hello"})
+    assert reply.status_code == 400
+    assert refused(reply, SERVED)["code"] == "unsupported_parameter"
+
+
+async def test_unknown_models_are_not_told_from_forbidden_ones(bench: Bench) -> None:
+    """vLLM's own 404 lists the names it serves; callers never see it, operators read why in the list of backends."""
+    listed = bench.main.post("/v1/chat/completions", ask("nope"))
+    assert listed.status_code == 404
+    assert SERVED in listed.text
+    async with bench.gateway.client() as client:
+        for name in ("nope", SERVED):
+            unknown = await post(client, name)
+            assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        ghost = await post(client, "ghost-model")
+    assert (ghost.status_code, refused(ghost, SERVED)["code"]) == (503, "no_backend")
+    seen = bench.gateway.backend("ghost")
+    assert not seen["up"]
+    assert seen["why"].startswith(f"serves {SERVED}")
+    assert seen["why"].endswith("not not-served")
+
+
+async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> None:
+    """The engine's key guards `/v1` alone; the gateway sends it, and lets no caller near the rest."""
+    with httpx.Client(base_url=bench.small.url, trust_env=False) as bare:
+        assert bare.get("/v1/models").status_code == 401
+        open_paths = ("/health", "/metrics", "/load", "/version")
+        assert [bare.get(path).status_code for path in open_paths] == [200] * len(open_paths)
+        assert bare.post("/tokenize", json={"model": SERVED, "prompt": "hello"}).status_code == 200
+    assert bench.gateway.backend("small")["up"]
+    keyless = bench.gateway.backend("keyless")
+    assert (keyless["up"], keyless["why"]) == (False, "/v1/models answers 401")
+    async with bench.gateway.client() as client:
+        assert (await post(client, "small-model")).status_code == 200
+        for path in (*open_paths[1:], "/tokenize", "/v1/load_lora_adapter", "/reset_prefix_cache", "/v1/chat/completions/../../metrics"):
+            assert (await client.post(path, json={})).status_code == 404, path
+
+
+# --- full, and elsewhere --------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def full(bench: Bench) -> Any:
+    """`small` runs one request and queues one."""
+    async with bench.gateway.client() as client:
+        body = ask("small-model", max_tokens=7000, stream=True)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                request = client.build_request("POST", "/v1/chat/completions", json=body)
+                sending = asyncio.create_task(MODEL, client.send(request, stream=True))
+                stack.callback(sending.cancel)
+                await asyncio.sleep(0.1)
+            await until(lambda: bench.small.series("vllm:num_requests_waiting"), 1.0, 5)
+            yield client
+
+
+async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
+    async with full(bench) as client:
+        direct = bench.small.post("/v1/chat/completions", ask(SERVED))
+        assert (direct.status_code, direct.headers.get("retry-after")) == (503, None)
+        reply = await post(client, "small-model")
+    assert reply.status_code == 503
+    assert refused(reply, SERVED)["code"] == "overloaded"
+    assert int(reply.headers["retry-after"]) >= 1
+    assert reply.headers["x-should-retry"] == "true"
+
+
+async def test_a_full_queue_sends_the_request_elsewhere(bench: Bench) -> None:
+    async with full(bench) as client:
+        replies = [await post(client, "both-model") for _ in range(6)]
+    assert {reply.status_code for reply in replies} == {200}
+    assert {reply.headers["x-tidegate-backend"] for reply in replies} == {"main-2"}
+
+
+async def test_priority_lower_numbers_run_first(bench: Bench) -> None:
+    """At the engine itself: callers may not set priorities."""
+    order: list[int] = []
+    async with httpx.AsyncClient(base_url=bench.main.url, timeout=60, trust_env=False) as client:
+
+        async def one(priority: int) -> None:
+            reply = await client.post("/v1/chat/completions", json=ask(SERVED, priority=priority, max_tokens=300))
+            assert reply.status_code == 200, reply.text
+            order.append(priority)
+
+        low = [asyncio.create_task(MODEL, one(10)) for _ in range(SEQUENCES + 16)]
+        await until(lambda: bench.main.series("vllm:num_requests_waiting") >= 8, True, 10)
+        high = [asyncio.create_task(MODEL, one(-10)) for _ in range(3)]
+        await asyncio.gather(*low, *high)
+    assert order.index(10) < order.index(-10), "running requests are not pushed out"
+    assert max(place for place, priority in enumerate(order) if priority == -10) < len(order) - 8
+
+
+# --- what the engine reports ----------------------------------------------------------------------------------------------
+
+
+async def test_signals_are_complete_and_move_with_the_load(bench: Bench) -> None:
+    await until(lambda: bench.gateway.backend("main")["signals"]["running"], 0, 10)  # those of the test before
+    idle = bench.gateway.backend("main")["signals"]
+    assert (idle["missing"], idle["waiting"]) == ([], 0)
+    assert (idle["block_size"], idle["kv_capacity_tokens"]) == (BLOCK, BLOCK * BLOCKS)
+    assert abs(idle["started_unix"] - time.time()) < 900
+    assert idle["asleep"] is False
+    unknown = {name for name, value in idle.items() if value is None}
+    assert unknown == {"waiting_uncached_tokens", "prefill_busy_s"}, "signals vLLM does not report"
+    before = bench.main.series("vllm:prompt_tokens_by_source_total")
+    async with bench.gateway.client() as client:
+        tasks = [asyncio.create_task(MODEL, post(client, MODEL, content=f"{n} {LONG}", max_tokens=1000)) for n in range(3)]
+        await until(lambda: bench.gateway.backend("main")["signals"]["running"], 3, 10)
+        busy = bench.gateway.backend("main")
+        assert 0.02 < busy["signals"]["kv_usage"] < 0.3, "three requests of 10 to 40 blocks each, of 1,024"
+        assert busy["in_flight"] == 3
+        assert busy["signals_age_s"] < 2.0
+        tokens = sum(reply.json()["usage"]["prompt_tokens"] for reply in await asyncio.gather(*tasks))
+    await until(lambda: bench.gateway.backend("main")["signals"]["running"], 0, 5)
+    assert bench.main.series("vllm:prompt_tokens_by_source_total") - before == tokens
+    read = DIALECTS["vllm"].read_signals
+    assert read is not None
+    now = read(bench.main.get("/metrics").content, 0.0)
+    assert now.prefill_tokens is not None and now.prefix_queries is not None
+    assert now.prefill_tokens - idle["prefill_tokens"] == tokens
+    assert now.prefix_queries - idle["prefix_queries"] == tokens
+
+
+async def test_kv_events_carry_blocks_tokens_and_the_salt(bench: Bench) -> None:
+    """Why the socket has to be treated as a secret: prompts and salts stand in it in clear."""
+    assert bench.main.post("/reset_prefix_cache", {}).status_code == 200
+    prompt = f"events. {LONG}"
+    async with bench.gateway.client() as client:
+        tokens = (await post(client, MODEL, content=prompt)).json()["usage"]["prompt_tokens"]
+    wanted = tokens // BLOCK
+
+    def events() -> list[dict[str, Any]]:
+        """Since the last time the cache was emptied."""
+        seen = [event for batch in bench.kv_batches() for event in batch["events"]]
+        cleared = max((n for n, event in enumerate(seen) if event["type"] == "AllBlocksCleared"), default=-1)
+        return seen[cleared + 1 :] if cleared >= 0 else []
+
+    await until(lambda: sum(len(event["block_hashes"]) for event in events()), wanted, 5)
+    batches = bench.kv_batches()
+    assert {batch["topic"] for batch in batches} == {f"kv@{SERVED}"}
+    first = batches[0]["seq"]
+    assert [batch["seq"] for batch in batches] == list(range(first, first + len(batches)))
+    (head,) = (event for event in events() if event["parent_block_hash"] is None)
+    assert head["type"] == "BlockStored"
+    assert head["block_size"] == BLOCK
+    assert len(head["token_ids"]) == BLOCK * len(head["block_hashes"])
+    assert all(0 <= block < 2**64 for block in head["block_hashes"])
+    assert head["extra_keys"][0][0].startswith("tg1-"), "the tenant's salt"
+
+
+async def test_adapters_are_loaded_and_unloaded(bench: Bench) -> None:
+    """At the engine's own endpoint; what the gateway makes of adapters is tested with its adapters."""
+    name, path = "adapter-a", str(bench.adapters / "lora-a")
+    loaded = bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+    assert loaded.status_code == 200, loaded.text
+    assert bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}).status_code == 400
+    listed = {model["id"]: model["parent"] for model in bench.main.get("/v1/models").json()["data"]}
+    assert listed == {SERVED: None, name: SERVED}
+    texts = {model: bench.main.post("/v1/chat/completions", ask(model)).json()["choices"][0]["message"]["content"] for model in listed}
+    assert len(set(texts.values())) == 2, "the adapter changes what the model says"
+    assert bench.main.post("/v1/unload_lora_adapter", {"lora_name": name}).status_code == 200
+    gone = bench.main.post("/v1/chat/completions", ask(name))
+    assert gone.status_code == 404
+    missing = bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "/nowhere"})
+    assert missing.status_code == 404
+
+
+# --- the end --------------------------------------------------------------------------------------------------------------
+
+
+async def streams_over_sigterm(bench: Bench, engine: Process, model: str) -> list[Stream]:
+    async with bench.gateway.client() as client:
+        tasks = [asyncio.create_task(MODEL, stream(client, **ask(model, max_tokens=3000))) for _ in range(3 if model == MODEL else 1)]
+        await until(lambda: engine.series("vllm:num_requests_running"), float(len(tasks)), 10)
+        engine.child.send_signal(signal.SIGTERM)
+        return await asyncio.gather(*tasks)
+
+
+@pytest.mark.ends_engine
+async def test_sigterm_without_a_shutdown_timeout_becomes_an_error_event(bench: Bench, record_property: Any) -> None:
+    """vLLM's default leaves streams without data, error or close; the gateway's limit on silence ends them."""
+    begun = time.monotonic()
+    (seen,) = await streams_over_sigterm(bench, bench.small, "small-model")
+    record_property("figure", f"told after {time.monotonic() - begun:.1f} s")
+    assert (seen.done, seen.clean) == (False, False)
+    assert [error["code"] for error in seen.errors] in (["upstream_timeout"], ["upstream_error"])
+
+
+@pytest.mark.ends_engine
+async def test_sigterm_with_a_shutdown_timeout_finishes_streams(bench: Bench) -> None:
+    seen = await streams_over_sigterm(bench, bench.main, MODEL)
+    assert [one.done for one in seen] == [True] * 3
+    assert [one.events[-1]["choices"][0]["finish_reason"] for one in seen] == ["length"] * 3
+    await until(lambda: bench.main.child.poll(), 0, 30)
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL)
+    assert reply.status_code in (502, 503)
+    refused(reply, SERVED)
