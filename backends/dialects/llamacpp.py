@@ -21,7 +21,7 @@ SIGNALS: Final = SignalTable(
 
 DIALECT: Final = Dialect(
     name="llamacpp",
-    known_from="llama-server of 2026, recorded",
+    known_from="llama-server of 2026, run",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
@@ -33,6 +33,6 @@ DIALECT: Final = Dialect(
     lora=None,
     errors=frozenset({Shape.OBJECT}),
     fields=Fields(refuses=instead_of(frozenset({"json_schema", "grammar"}), "send 'response_format', 'json_schema' or 'grammar'")),
-    drains="",
+    drains="cuts answers in flight",
     proven=True,
 )

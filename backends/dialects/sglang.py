@@ -1,4 +1,4 @@
-"""SGLang's OpenAI server: recorded from 0.5.23; answers 200 to an unknown model and serves it."""
+"""SGLang's OpenAI server, run as 0.5.23; answers 200 to an unknown model and serves it."""
 
 from typing import Final
 
@@ -56,7 +56,7 @@ def _sum(loads: list[_Load], field: str) -> int | None:
 
 DIALECT: Final = Dialect(
     name="sglang",
-    known_from="0.5.23, recorded and read in its sources",
+    known_from="0.5.23, run on CPU and read in its sources",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
@@ -73,5 +73,5 @@ DIALECT: Final = Dialect(
         refuses=instead_of(frozenset({"json_schema", "regex", "ebnf"}), "send 'response_format', 'json_schema', 'regex' or 'ebnf'")
     ),
     drains="finishes requests in flight, then exits",
-    proven=False,
+    proven=True,
 )

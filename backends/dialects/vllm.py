@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server: recorded from 0.32; health is 503 only when the engine core is dead."""
+"""vLLM's OpenAI server, run as 0.32; health is 503 only when the engine core is dead."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ SIGNALS: Final = SignalTable(
 
 DIALECT: Final = Dialect(
     name="vllm",
-    known_from="0.32, recorded; 0.33, read in its sources",
+    known_from="0.32, run; 0.33, read in its sources",
     health_path="/health",
     models_path="/v1/models",
     answers_as_listed=True,
@@ -42,5 +42,5 @@ DIALECT: Final = Dialect(
     # releases before 0.12 knew guided_*; since then they are taken and not followed
     fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
-    proven=False,
+    proven=True,
 )

@@ -90,3 +90,10 @@ def follows(dialect: Dialect) -> str:
 @pytest.mark.parametrize("row", [asked, told, says, follows])
 def test_tables_of_engines_say_what_the_code_knows(row: Callable[[Dialect], str], dialect: Dialect) -> None:
     assert row(dialect) in (ROOT / "docs" / "engines.md").read_text()
+
+
+def test_every_observation_names_tests_of_real_engines_that_exist() -> None:
+    sources = "".join((ROOT / "tests" / "engines" / f"test_{engine}.py").read_text() for engine in ("vllm", "sglang", "llamacpp"))
+    exist = set(re.findall(r"def (test_\w+)\(", sources))
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert set(re.findall(r"`(test_\w+)`", page)) == exist

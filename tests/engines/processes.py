@@ -167,10 +167,15 @@ class Tidegate(Process):
         return dict(found)
 
 
-def serve_tidegate(home: Path, pools: list[dict[str, Any]], **engines: float) -> Tidegate:
-    """A real `tidegate serve` in front of `pools`; each pool is the public model `its-name-model` for every tenant."""
+def serve_tidegate(home: Path, pools: list[dict[str, Any]], *models: dict[str, str], **engines: float) -> Tidegate:
+    """A real `tidegate serve` in front of `pools`; each pool is the public model `its-name-model` for every tenant.
+
+    Args:
+        models: more entries for the policy's models.
+        engines: settings of that section.
+    """
     (home / "policies").mkdir(parents=True)
-    models = [{"name": f"{pool['name']}-model", "pool": pool["name"]} for pool in pools]
+    public = [{"name": f"{pool['name']}-model", "pool": pool["name"]} for pool in pools] + list(models)
     settings = {
         "data": {"bind": "127.0.0.1:0"},
         "admin": {"bind": "127.0.0.1:0"},
@@ -179,7 +184,7 @@ def serve_tidegate(home: Path, pools: list[dict[str, Any]], **engines: float) ->
         "pools": pools,
     }
     # JSON is YAML
-    (home / "policies" / "default.yaml").write_text(json.dumps({"tenant": "*", "expose_headers": True, "models": models}))
+    (home / "policies" / "default.yaml").write_text(json.dumps({"tenant": "*", "expose_headers": True, "models": public}))
     (home / "tidegate.yaml").write_text(json.dumps(settings))
     keys = {}
     for tenant in ("acme", "bolt"):

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from backends.dialects import DIALECTS
+from backends.lora_digest import lora_digest
 from tests.engines.asking import LONG, ask, cached, post, refused, until
 from tests.engines.processes import Process, Tidegate, engine_python, listen_kv, serve_tidegate, start_vllm, stopping, tiny_model
 from tests.gateway_harness import Stream, stream
@@ -31,7 +32,7 @@ ENGINE_KEY = "the-engines-own-key"
 BLOCK, BLOCKS, SEQUENCES, QUEUE = 32, 1024, 8, 40
 GAP_S = 3.0
 """The gateway's limit on silence inside a stream; the engine's own longest pause here is below 0.5 s."""
-MODEL = "main-model"
+MODEL, ADAPTED = "main-model", "adapted-model"
 
 
 @dataclass
@@ -64,17 +65,20 @@ def bench() -> Iterator[Bench]:
             main.wait_ready()
             small.wait_ready()
             (home / "engine.key").write_text(ENGINE_KEY)
-            gateway = serve_tidegate(home / "gateway", pools(main, small, home), token_gap_s=GAP_S)
+            digest = lora_digest(model / "lora-b")
+            adapter = {"name": "adapter-b", "digest": digest, "path": str(model / "lora-b")}
+            adapted = {"name": ADAPTED, "pool": "main", "lora": "adapter-b"}
+            gateway = serve_tidegate(home / "gateway", pools(main, small, home, adapter), adapted, token_gap_s=GAP_S)
             with stopping(gateway):
                 yield Bench(main, small, gateway, kv, model)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def pools(main: Process, small: Process, home: Path) -> list[dict[str, Any]]:
+def pools(main: Process, small: Process, home: Path, adapter: dict[str, str]) -> list[dict[str, Any]]:
     with_key = {"model": SERVED, "api_key": {"file": str(home / "engine.key")}}
     return [
-        {"name": "main", "model": SERVED, "backends": [{"id": "main", "url": main.url}]},
+        {"name": "main", "model": SERVED, "backends": [{"id": "main", "url": main.url}], "loras": [adapter], "max_loras": 2},
         {"name": "small", **with_key, "backends": [{"id": "small", "url": small.url}]},
         {"name": "both", **with_key, "backends": [{"id": "small-2", "url": small.url}, {"id": "main-2", "url": main.url}]},
         {"name": "keyless", "model": SERVED, "backends": [{"id": "keyless", "url": small.url}]},
@@ -234,17 +238,21 @@ async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> N
 
 @contextlib.asynccontextmanager
 async def full(bench: Bench) -> Any:
-    """`small` runs one request and queues one."""
-    async with bench.gateway.client() as client:
+    """`small` runs one request and queues the next, and one more was refused."""
+    async with bench.gateway.client() as client, contextlib.AsyncExitStack() as stack:
         body = ask("small-model", max_tokens=7000, stream=True)
-        async with contextlib.AsyncExitStack() as stack:
-            for _ in range(2):
-                request = client.build_request("POST", "/v1/chat/completions", json=body)
-                sending = asyncio.create_task(client.send(request, stream=True))
-                stack.callback(sending.cancel)
-                await asyncio.sleep(0.1)
-            await until(lambda: bench.small.series("vllm:num_requests_waiting"), 1.0, 5)
-            yield client
+        sent: list[asyncio.Task[httpx.Response]] = []
+        deadline = time.monotonic() + 10
+        while not any(task.done() and task.result().status_code == 503 for task in sent):
+            assert time.monotonic() < deadline
+            request = client.build_request("POST", "/v1/chat/completions", json=body)
+            sent.append(asyncio.create_task(client.send(request, stream=True)))
+            stack.callback(sent[-1].cancel)
+            await asyncio.wait(sent[-1:], timeout=0.5)
+        yield client
+        for task in sent:
+            if task.done():
+                await task.result().aclose()
 
 
 async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
@@ -260,7 +268,7 @@ async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
 
 async def test_a_full_queue_sends_the_request_elsewhere(bench: Bench) -> None:
     async with full(bench) as client:
-        replies = [await post(client, "both-model") for _ in range(6)]
+        replies = await asyncio.gather(*(post(client, "both-model") for _ in range(6)))
     assert {reply.status_code for reply in replies} == {200}
     assert {reply.headers["x-tidegate-backend"] for reply in replies} == {"main-2"}
 
@@ -297,11 +305,15 @@ async def test_signals_are_complete_and_move_with_the_load(bench: Bench) -> None
     assert unknown == {"waiting_uncached_tokens", "prefill_busy_s"}, "signals vLLM does not report"
     before = bench.main.series("vllm:prompt_tokens_by_source_total")
     async with bench.gateway.client() as client:
-        tasks = [asyncio.create_task(post(client, MODEL, content=f"{n} {LONG}", max_tokens=1000)) for n in range(3)]
-        await until(lambda: bench.gateway.backend("main")["signals"]["running"], 3, 10)
-        busy = bench.gateway.backend("main")
-        assert 0.02 < busy["signals"]["kv_usage"] < 0.3, "three requests of 10 to 40 blocks each, of 1,024"
-        assert busy["in_flight"] == 3
+        tasks = [asyncio.create_task(post(client, MODEL, content=f"{n} {LONG}", max_tokens=2500)) for n in range(3)]
+        busy: dict[str, Any] = {}
+
+        def three_run() -> bool:
+            busy.update(bench.gateway.backend("main"))
+            return bool(busy["signals"]["running"] == busy["in_flight"] == 3)
+
+        await until(three_run, True, 10)
+        assert 0.02 < busy["signals"]["kv_usage"] < 0.4, "three requests of 20 to 100 blocks each, of 1,024"
         assert busy["signals_age_s"] < 2.0
         tokens = sum(reply.json()["usage"]["prompt_tokens"] for reply in await asyncio.gather(*tasks))
     await until(lambda: bench.gateway.backend("main")["signals"]["running"], 0, 5)
@@ -342,20 +354,38 @@ async def test_kv_events_carry_blocks_tokens_and_the_salt(bench: Bench) -> None:
 
 
 async def test_adapters_are_loaded_and_unloaded(bench: Bench) -> None:
-    """At the engine's own endpoint; what the gateway makes of adapters is tested with its adapters."""
+    """By the engine's own endpoint, as the gateway uses it."""
     name, path = "adapter-a", str(bench.adapters / "lora-a")
     loaded = bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
     assert loaded.status_code == 200, loaded.text
     assert bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}).status_code == 400
     listed = {model["id"]: model["parent"] for model in bench.main.get("/v1/models").json()["data"]}
-    assert listed == {SERVED: None, name: SERVED}
-    texts = {model: bench.main.post("/v1/chat/completions", ask(model)).json()["choices"][0]["message"]["content"] for model in listed}
+    assert (listed[SERVED], listed[name]) == (None, SERVED)
+    texts = {
+        model: bench.main.post("/v1/chat/completions", ask(model)).json()["choices"][0]["message"]["content"] for model in (SERVED, name)
+    }
     assert len(set(texts.values())) == 2, "the adapter changes what the model says"
     assert bench.main.post("/v1/unload_lora_adapter", {"lora_name": name}).status_code == 200
     gone = bench.main.post("/v1/chat/completions", ask(name))
     assert gone.status_code == 404
     missing = bench.main.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": "/nowhere"})
     assert missing.status_code == 404
+
+
+async def test_a_tenants_adapter_is_loaded_on_demand(bench: Bench) -> None:
+    """Nobody loads it beforehand; its prefixes are its own, and it is named nowhere in the answer."""
+    assert SERVED in bench.main.get("/v1/models").text
+    assert "adapter-b" not in bench.main.get("/v1/models").text
+    async with bench.gateway.client() as client:
+        adapted = [await post(client, ADAPTED, content=f"adapted. {LONG}") for _ in range(2)]
+        base = await post(client, MODEL, content=f"adapted. {LONG}")
+    assert {reply.status_code for reply in (*adapted, base)} == {200}
+    assert "adapter-b@" in bench.main.get("/v1/models").text
+    assert [cached(reply) > 0 for reply in (*adapted, base)] == [False, True, False]
+    said, plain = (reply.json()["choices"][0]["message"]["content"] for reply in (adapted[0], base))
+    assert said != plain
+    assert adapted[0].json()["model"] == ADAPTED
+    assert "adapter-b" not in adapted[0].text
 
 
 # --- the end --------------------------------------------------------------------------------------------------------------
