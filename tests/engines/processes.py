@@ -138,6 +138,9 @@ def start_vllm(python: str, model: Path, home: Path, name: str, *options: str, k
         VLLM_ALLOW_RUNTIME_LORA_UPDATING="1",
         VLLM_SERVER_DEV_MODE="1",
         VLLM_HOST_IP="127.0.0.1",
+        # vLLM would bind every process of a machine to the same first core, where they then wait for each other
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        OMP_NUM_THREADS="1",
         VLLM_CACHE_ROOT=str(home / "vllm-cache"),
         VLLM_CONFIG_ROOT=str(home / "vllm-config"),
     )

@@ -1,7 +1,7 @@
 """Real vLLM behind a real gateway: two vLLM processes, one `tidegate serve`, a tiny random model.
 
-`main` has queue, adapters, priorities and KV events, and drains on SIGTERM; `small` takes one request and queues one, asks for
-a key, and drops everything on SIGTERM, which is vLLM's default.
+`main` has queue, adapters, priorities and KV events, and drains on SIGTERM; `small` takes one request at a time, asks for a
+key, and drops everything on SIGTERM, which is vLLM's default.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def bench() -> Iterator[Bench]:
         options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--enable-prompt-tokens-details"]
         options += ["--shutdown-timeout", "20", "--kv-events-config", json.dumps(events)]
         main = start_vllm(python, model, home, "main", *options)
-        small = start_vllm(python, model, home, "small", "--max-num-seqs", "1", "--max-num-queued-reqs", "2", key=ENGINE_KEY)
+        small = start_vllm(python, model, home, "small", "--max-num-seqs", "1", "--max-num-queued-reqs", "1", key=ENGINE_KEY)
         kv = listen_kv(python, f"ipc://{home}/kv", home)
         with stopping(main, small, kv):
             main.wait_ready()
@@ -237,27 +237,18 @@ async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> N
 
 
 @contextlib.asynccontextmanager
-async def full(bench: Bench) -> Any:
-    """`small` runs one request and queues the next, and one more was refused."""
-    async with bench.gateway.client() as client, contextlib.AsyncExitStack() as stack:
-        body = ask("small-model", max_tokens=7000, stream=True)
-        sent: list[asyncio.Task[httpx.Response]] = []
-        deadline = time.monotonic() + 10
-        while not any(task.done() and task.result().status_code == 503 for task in sent):
-            assert time.monotonic() < deadline
-            request = client.build_request("POST", "/v1/chat/completions", json=body)
-            sent.append(asyncio.create_task(client.send(request, stream=True)))
-            stack.callback(sent[-1].cancel)
-            await asyncio.wait(sent[-1:], timeout=0.5)
-        yield client
-        for task in sent:
-            if task.done():
-                await task.result().aclose()
+async def full(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+    """`small` runs one request, and its limit counts those that run."""
+    async with bench.gateway.client() as client:
+        async with client.stream("POST", "/v1/chat/completions", json=ask("small-model", max_tokens=7000, stream=True)) as reply:
+            assert reply.status_code == 200, await reply.aread()
+            await until(lambda: bench.small.series("vllm:num_requests_running"), 1.0, 5)
+            yield client
 
 
 async def test_a_full_queue_is_a_503_with_a_time_to_wait(bench: Bench) -> None:
     async with full(bench) as client:
-        direct = bench.small.post("/v1/chat/completions", ask(SERVED))
+        direct = await asyncio.to_thread(bench.small.post, "/v1/chat/completions", ask(SERVED))
         assert (direct.status_code, direct.headers.get("retry-after")) == (503, None)
         reply = await post(client, "small-model")
     assert reply.status_code == 503
