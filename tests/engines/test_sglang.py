@@ -47,14 +47,20 @@ def bench() -> Iterator[Bench]:
     python = engine_python(".venv-sglang", "test-engines-sglang")
     try:
         model = tiny_model(python, home)
-        events = {"publisher": "zmq", "endpoint": f"ipc://{home}/kv", "topic": f"kv@{SERVED}"}
+        events = {"publisher": "zmq", "endpoint": f"ipc://{home}/kv", "replay_endpoint": f"ipc://{home}/replay"}
         options = ["--max-running-requests", str(SEQUENCES), "--max-queued-requests", str(QUEUE), "--enable-metrics"]
         options += ["--enable-cache-report", "--enable-priority-scheduling", "--kv-events-config", json.dumps(events)]
         engine = start_sglang(python, model, home, "sglang", *options)
         kv = listen_kv(python, f"ipc://{home}/kv", home)
         with stopping(engine, kv):
             engine.wait_ready()
-            pool = {"name": "sgl", "model": SERVED, "dialect": "sglang", "backends": [{"id": "sgl", "url": engine.url}]}
+            kv_events = {"endpoint": f"ipc://{home}/kv", "replay": f"ipc://{home}/replay"}
+            pool = {
+                "name": "sgl",
+                "model": SERVED,
+                "dialect": "sglang",
+                "backends": [{"id": "sgl", "url": engine.url, "kv_events": kv_events}],
+            }
             ghost = pool | {"name": "ghost", "model": "not-served", "backends": [{"id": "ghost", "url": engine.url}]}
             gateway = serve_tidegate(home / "gateway", [pool, ghost], token_gap_s=GAP_S)
             with stopping(gateway):
@@ -238,7 +244,6 @@ async def test_kv_events_carry_pages_tokens_and_the_salt(bench: Bench) -> None:
 
     await until(lambda: sum(len(event["block_hashes"]) for event in stored()) >= tokens // PAGE, True, 5)
     batches = bench.kv_batches()
-    assert {batch["topic"] for batch in batches} == {f"kv@{SERVED}"}
     first = batches[0]["seq"]
     assert [batch["seq"] for batch in batches] == list(range(first, first + len(batches)))
     heads = [event for event in stored() if event.get("cache_salt")]
@@ -248,6 +253,20 @@ async def test_kv_events_carry_pages_tokens_and_the_salt(bench: Bench) -> None:
         assert len(event["token_ids"]) == PAGE * len(event["block_hashes"])
         assert all(-(2**63) <= block < 2**63 for block in event["block_hashes"]), "signed, unlike vLLM's"
         assert event["cache_salt"].startswith("tg1-"), "the tenant's salt, in clear as the tokens are"
+
+
+async def test_the_gateway_knows_what_the_engine_holds(bench: Bench) -> None:
+    """From the events alone, and how the engine hashes."""
+    before = bench.gateway.backend("sgl")["kv"]["blocks"]
+    async with bench.gateway.client() as client:
+        prompts = [(await post(client, MODEL, content=f"{n} holds. {LONG}", max_tokens=1)).json()["usage"]["prompt_tokens"] for n in "ab"]
+
+    def known() -> tuple[bool, bool]:
+        kv = bench.gateway.backend("sgl")["kv"]
+        return kv["trusted"], kv["blocks"] - before >= sum(tokens // PAGE for tokens in prompts) - 1
+
+    await until(known, (True, True), 5)
+    assert bench.gateway.backend("sgl")["kv"]["hashing"] == "sglang"
 
 
 @pytest.mark.ends_engine

@@ -54,7 +54,12 @@ def bench() -> Iterator[Bench]:
     try:
         model = tiny_model(python, home)
         # ipc, because with tcp the publisher listens on every address or not at all
-        events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{home}/kv", "topic": f"kv@{SERVED}"}
+        events = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"ipc://{home}/kv",
+            "replay_endpoint": f"ipc://{home}/replay",
+        }
         options = ["--max-num-seqs", str(SEQUENCES), "--max-num-queued-reqs", str(QUEUE), "--scheduling-policy", "priority"]
         options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--enable-prompt-tokens-details"]
         options += ["--shutdown-timeout", "20", "--kv-events-config", json.dumps(events)]
@@ -76,9 +81,16 @@ def bench() -> Iterator[Bench]:
 
 
 def pools(main: Process, small: Process, home: Path, adapter: dict[str, str]) -> list[dict[str, Any]]:
+    kv = {"endpoint": f"ipc://{home}/kv", "replay": f"ipc://{home}/replay"}
     with_key = {"model": SERVED, "api_key": {"file": str(home / "engine.key")}}
     return [
-        {"name": "main", "model": SERVED, "backends": [{"id": "main", "url": main.url}], "loras": [adapter], "max_loras": 2},
+        {
+            "name": "main",
+            "model": SERVED,
+            "backends": [{"id": "main", "url": main.url, "kv_events": kv}],
+            "loras": [adapter],
+            "max_loras": 2,
+        },
         {"name": "small", **with_key, "backends": [{"id": "small", "url": small.url}]},
         {"name": "both", **with_key, "backends": [{"id": "small-2", "url": small.url}, {"id": "main-2", "url": main.url}]},
         {"name": "keyless", "model": SERVED, "backends": [{"id": "keyless", "url": small.url}]},
@@ -333,7 +345,6 @@ async def test_kv_events_carry_blocks_tokens_and_the_salt(bench: Bench) -> None:
 
     await until(lambda: sum(len(event["block_hashes"]) for event in events()), wanted, 5)
     batches = bench.kv_batches()
-    assert {batch["topic"] for batch in batches} == {f"kv@{SERVED}"}
     first = batches[0]["seq"]
     assert [batch["seq"] for batch in batches] == list(range(first, first + len(batches)))
     (head,) = (event for event in events() if event["parent_block_hash"] is None)
@@ -342,6 +353,21 @@ async def test_kv_events_carry_blocks_tokens_and_the_salt(bench: Bench) -> None:
     assert len(head["token_ids"]) == BLOCK * len(head["block_hashes"])
     assert all(0 <= block < 2**64 for block in head["block_hashes"])
     assert head["extra_keys"][0][0].startswith("tg1-"), "the tenant's salt"
+
+
+async def test_the_gateway_knows_what_the_engine_holds(bench: Bench) -> None:
+    """From the events alone, and how the engine hashes."""
+    assert bench.main.post("/reset_prefix_cache", {}).status_code == 200
+    async with bench.gateway.client() as client:
+        replies = [await post(client, MODEL, content=f"{n} holds. {LONG}", max_tokens=1) for n in range(3)]
+    wanted = sum(reply.json()["usage"]["prompt_tokens"] // BLOCK for reply in replies)
+
+    def known() -> tuple[bool, int]:
+        kv = bench.gateway.backend("main")["kv"]
+        return kv["trusted"], kv["blocks"]
+
+    await until(known, (True, wanted), 5)
+    assert bench.gateway.backend("main")["kv"]["hashing"] == "vllm-sha256"
 
 
 async def test_adapters_are_loaded_and_unloaded(bench: Bench) -> None:
