@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_engine
 SERVED = "smol-served"
 MODEL = "llama-model"
 SLOTS, CONTEXT = 2, 2048
-GAP_S = 3.0
+GAP_S = 8.0
 
 
 @dataclass

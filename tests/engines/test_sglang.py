@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_engine
 SERVED = "tiny-served"
 MODEL = "sgl-model"
 PAGE, CAPACITY, SEQUENCES, QUEUE = 16, 32768, 4, 24
-GAP_S = 3.0
+GAP_S = 8.0
 
 
 @dataclass

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.real_engine
 SERVED = "tiny-served"
 ENGINE_KEY = "the-engines-own-key"
 BLOCK, BLOCKS, SEQUENCES, QUEUE = 32, 1024, 8, 40
-GAP_S = 3.0
-"""The gateway's limit on silence inside a stream; the engine's own longest pause here is below 0.5 s."""
+GAP_S = 8.0
+"""The gateway's limit on silence inside a stream. Two busy cores were seen to hold an answer back for 7 s."""
 MODEL, ADAPTED = "main-model", "adapted-model"
 
 
@@ -62,7 +62,7 @@ def bench() -> Iterator[Bench]:
         }
         options = ["--max-num-seqs", str(SEQUENCES), "--max-num-queued-reqs", str(QUEUE), "--scheduling-policy", "priority"]
         options += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8", "--enable-prompt-tokens-details"]
-        options += ["--shutdown-timeout", "20", "--kv-events-config", json.dumps(events)]
+        options += ["--shutdown-timeout", "60", "--kv-events-config", json.dumps(events)]
         main = start_vllm(python, model, home, "main", *options)
         small = start_vllm(python, model, home, "small", "--max-num-seqs", "1", "--max-num-queued-reqs", "1", key=ENGINE_KEY)
         kv = listen_kv(python, f"ipc://{home}/kv", home)
@@ -410,8 +410,14 @@ async def test_a_tenants_adapter_is_loaded_on_demand(bench: Bench) -> None:
 
 async def streams_over_sigterm(bench: Bench, engine: Process, model: str) -> list[Stream]:
     async with bench.gateway.client() as client:
-        tasks = [asyncio.create_task(stream(client, **ask(model, max_tokens=3000))) for _ in range(3 if model == MODEL else 1)]
-        await until(lambda: engine.series("vllm:num_requests_running"), float(len(tasks)), 10)
+        tasks = [asyncio.create_task(stream(client, **ask(model, max_tokens=5000))) for _ in range(3 if model == MODEL else 1)]
+
+        def running() -> float:
+            over = [task.result() for task in tasks if task.done()]
+            assert not over, [(one.status, one.first_s, one.last_s, one.raw[-300:]) for one in over]
+            return engine.series("vllm:num_requests_running")
+
+        await until(running, float(len(tasks)), 20)
         engine.child.send_signal(signal.SIGTERM)
         return await asyncio.gather(*tasks)
 
@@ -429,9 +435,9 @@ async def test_sigterm_without_a_shutdown_timeout_becomes_an_error_event(bench: 
 @pytest.mark.ends_engine
 async def test_sigterm_with_a_shutdown_timeout_finishes_streams(bench: Bench) -> None:
     seen = await streams_over_sigterm(bench, bench.main, MODEL)
-    assert [one.done for one in seen] == [True] * 3
+    assert [(one.done, one.errors) for one in seen] == [(True, [])] * 3
     assert [one.events[-1]["choices"][0]["finish_reason"] for one in seen] == ["length"] * 3
-    await until(bench.main.child.poll, 0, 30)
+    await until(bench.main.child.poll, 0, 60)
     async with bench.gateway.client() as client:
         reply = await post(client, MODEL)
     assert reply.status_code in (502, 503)
