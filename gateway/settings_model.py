@@ -200,7 +200,9 @@ class EngineSettings(Strict):
     )
     connect_timeout_s: Seconds = Field(default=2.0, description="Longest wait for a connection to an engine.")
     first_token_base_s: Seconds = Field(default=10.0, description="First-token deadline: this, plus prompt tokens over the rate below.")
-    first_token_tokens_per_s: float = Field(default=2000.0, gt=0, le=1e9, description="Prefill rate the deadline assumes; an engine measured to be slower is given its own.")
+    first_token_tokens_per_s: float = Field(
+        default=2000.0, gt=0, le=1e9, description="Prefill rate the deadline assumes; an engine measured to be slower is given its own."
+    )
     first_token_cap_s: Seconds = Field(default=120.0, description="Longest first-token deadline; not below the base.")
     token_gap_s: Seconds = Field(default=30.0, description="Longest silence between two events of a stream.")
     plain_timeout_s: Seconds = Field(default=600.0, description="Longest wait for a plain reply.")
