@@ -60,10 +60,10 @@ test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
-	$(BIN)/python -m pytest -m real_engine tests/engines --ignore tests/engines/test_sglang.py
+	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang"
 
 test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
-	$(BIN)/python -m pytest -m real_engine tests/engines/test_sglang.py
+	$(BIN)/python -m pytest -m real_engine tests/engines -k sglang
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements

@@ -1,6 +1,6 @@
 """Every launch configuration against the engines' own parsers, in the engines' own environments.
 
-Runs where `.venv-vllm` or `.venv-sglang` is (or what TIDEGATE_VLLM_PYTHON and TIDEGATE_SGLANG_PYTHON name); skipped elsewhere.
+The environments are `.venv-vllm` and `.venv-sglang`, made by `make`, or what TIDEGATE_VLLM_PYTHON and TIDEGATE_SGLANG_PYTHON name.
 vLLM's configuration is built as well, from a config.json of the model's size. What its CPU build cannot do is left out: the
 expert balancer (CUDA only), of which nothing is known then but that the flag exists.
 """
@@ -35,8 +35,7 @@ pytestmark = pytest.mark.real_engine
 
 def python_of(engine: str) -> str:
     named = os.environ.get(f"TIDEGATE_{engine.upper()}_PYTHON", str(ROOT / f".venv-{engine}" / "bin" / "python"))
-    if not Path(named).exists():
-        pytest.skip(f"no environment with {engine}")
+    assert Path(named).exists(), f"no environment with {engine}; run `make test-engines` or `make test-engines-sglang`"
     return named
 
 
