@@ -67,7 +67,7 @@ def start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(server.parent)}
     started = []
     for n in (1, 2):
-        port = _free_port()
+        port = free_port()
         log_path = home / f"llama-{n}.log"
         log = stack.enter_context(log_path.open("wb"))
         command = [str(server), "-m", str(weights), "-t", "1", "-c", "4096", "-np", "2", "--device", "none", "--metrics"]
@@ -92,7 +92,7 @@ def start_vllm(stack: contextlib.ExitStack, home: Path, command: Path | None, we
     cores = sorted(os.sched_getaffinity(0))
     started = []
     for n in (1, 2):
-        port = _free_port()
+        port = free_port()
         log = stack.enter_context((home / f"vllm-{n}.log").open("wb"))
         arguments = [str(command.absolute()), "serve", str(weights.absolute()), "--host", "127.0.0.1", "--port", str(port)]
         arguments += ["--served-model-name", SMOL_MODEL, "--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
@@ -164,7 +164,8 @@ def fail(what: str, log: Path) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.demo import _free_port
+from gateway.cli.demo_engines import free_port
 
 ENGINE = """\
 import argparse, os, sys
@@ -92,7 +92,7 @@ def start(tmp_path: Path, admin: Admin) -> Iterator[Callable[..., tuple["subproc
     started: list[subprocess.Popen[str]] = []
 
     def run(*more: str, pool: bool = True) -> tuple["subprocess.Popen[str]", int]:
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, "-m", "gateway", "engine", "run", "vllm-cpu-test", "--executable", str(tmp_path / "engine.py")]
         command += ["--set", f"port={port}", "--set", "grace_s=5", "--admin", admin.url, *(["--pool", "chat"] if pool else []), *more]
         environment = {**os.environ, "TIDEGATE_ADMIN_TOKEN": TOKEN}
