@@ -19,7 +19,8 @@ from backends.ports import Polled
 from domain.faults import SOURCE, Kind, Source
 
 FAILURES_TO_GO_DOWN: Final = 3
-"""A backend that was up stays in rotation until this many polls in a row failed. Failed requests fail over meanwhile."""
+"""A backend that was up stays in rotation until this many polls in a row failed. Failed requests fail over meanwhile. Only one
+that lists other models than its pool's is out at once."""
 
 FLOWING_S: Final = 5.0
 """Polls that time out count for nothing while there was a sign of progress this recently: a long prefill blocks health
@@ -45,7 +46,7 @@ they can be read and stand still, one is enough."""
 
 AWAITED: Final = "answers again, but has to generate a token before it is used"
 
-_NEUTRAL: Final = frozenset({Kind.ENGINE_BUSY, Kind.BACKEND_LOST, Kind.NO_BACKEND})
+_NEUTRAL: Final = frozenset({Kind.ENGINE_BUSY, Kind.BACKEND_LOST, Kind.BACKEND_DRAINED, Kind.LORA_UNAVAILABLE, Kind.NO_BACKEND})
 """An engine that says it is full works; and what we ended ourselves says nothing about it."""
 
 
@@ -132,7 +133,7 @@ class Health:
         self._poll_failures += 1
         if self.standing is Standing.UP:
             flowing = polled.silent and now - self._progress_at <= FLOWING_S
-            if flowing or self._poll_failures < FAILURES_TO_GO_DOWN:
+            if not polled.wrong and (flowing or self._poll_failures < FAILURES_TO_GO_DOWN):
                 return
         self._go(Standing.DOWN, polled.reason, now)
 

@@ -97,6 +97,8 @@ class Polled(msgspec.Struct, frozen=True):
     """Why the backend is not up, in words for an operator; empty when it is."""
     names: frozenset[str] = frozenset()
     """The models it lists, by which replies to requests for the pool's model may call themselves."""
+    wrong: bool = False
+    """Whether it lists models and the pool's is not among them: another model is behind the port."""
     silent: bool = False
     """Whether all that is wrong is that no answer came in time, as from an engine that is busy."""
     loras: frozenset[str] | None = None

@@ -105,11 +105,26 @@ class SignalTable:
         found = self._wanted.find(text)
         values: dict[str, object] = {}
         for signal, several in self.sources.items():
-            value = next((value for source in several if (value := _value(source, found)) is not None), None)
+            value = next((value for source in several if (value := _sane(source, found)) is not None), None)
             if value is not None:
                 values[signal] = value
         missing = tuple(signal for signal in self.required if signal not in values)
         return msgspec.convert({**values, "read_at": read_at, "missing": missing}, Signals)
+
+
+MAX_NUMBER: Final = 2.0**53
+"""Above every count of tokens there will be; floats are whole up to here."""
+
+
+def _sane(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
+    """The source's value; None, which is unknown, for a number that no engine counts: it is a stranger's or broken."""
+    try:
+        value = _value(source, found)
+    except (OverflowError, ValueError):
+        return None
+    if isinstance(value, int | float) and not 0 <= value <= MAX_NUMBER:
+        return None
+    return value
 
 
 def _value(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:

@@ -116,12 +116,12 @@ def merged(wanted: Iterable[Member], pools: Collection[str]) -> tuple[dict[str, 
     members: dict[str, Member] = {}
     clashes: list[str] = []
     for member in sorted(wanted, key=lambda m: (RANK.index(m.owner), m.id)):
-        keeper = members.setdefault(member.id, member)
         where = OWNED_BY[member.owner]
         if member.pool not in pools:
-            del members[member.id]
             clashes.append(f"backend {member.id!r} of {where} is for pool {member.pool!r}, which this gateway does not have; remove it")
-        elif keeper is not member:
+            continue
+        keeper = members.setdefault(member.id, member)
+        if keeper is not member:
             clashes.append(
                 f"backend {member.id!r} is in {OWNED_BY[keeper.owner]} (pool {keeper.pool}) and in {where} (pool {member.pool}); "
                 f"the first one counts, give the other one its own id"

@@ -99,7 +99,9 @@ async def _attempt(
         tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage, names=names)
     else:
         tap = PlainTap(story, deps.clock, choices=ask.choices, names=names)
-    renamed: tuple[Tap, ...] = () if story.model == asked else (RenameTap(asked, story.model),)
+    # an engine with several names for its model answers in whichever it likes
+    own_name_only = story.model == asked and (names is None or len(names) < 2)
+    renamed: tuple[Tap, ...] = () if own_name_only else (RenameTap({asked, *(names or ())}, story.model),)
     relay = ReplyRelay(
         exchange,
         story,

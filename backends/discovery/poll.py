@@ -32,4 +32,5 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
     hint = "look whether the URL is this pool's engine, or at its served model name"
     reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
     # a pool's model may be an adapter its engines were started with; other adapters answer to their own requests only
-    return Polled(reason, frozenset(listed.models) | ({model} & set(known)), loras=frozenset(listed.loras))
+    names = frozenset(listed.models) | ({model} & set(known))
+    return Polled(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras))

@@ -1,5 +1,6 @@
 """Asks an engine for one token: the one question that a hanging engine cannot answer."""
 
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
@@ -31,13 +32,21 @@ _decode = msgspec.json.Decoder(_Reply).decode
 
 
 class Prober:
-    """Probes one backend, and remembers which of the calls its engine takes."""
+    """Probes one backend, and remembers which of the calls its engine takes.
 
-    def __init__(self, upstream: Upstream, dialect: Dialect, model: str, within_s: float) -> None:
+    Args:
+        within_s: longest wait for the token.
+        names: the models the engine listed last; one with several names answers in its first.
+    """
+
+    def __init__(
+        self, upstream: Upstream, dialect: Dialect, model: str, within_s: float, names: Callable[[], Collection[str]] = tuple
+    ) -> None:
         self._upstream = upstream
         self._dialect = dialect
         self._model = model
         self._within_s = within_s
+        self._names = names
         self._paths = list(_CALLS)
 
     async def __call__(self) -> Probed:
@@ -70,6 +79,6 @@ class Prober:
             return Probed(Outcome.FAILED, f"{path} does not answer with an answer")
         if not answer.choices and not answer.data:
             return Probed(Outcome.FAILED, f"{path} answers with nothing in it")
-        if self._dialect.answers_as_listed and answer.model not in (None, self._model):
+        if self._dialect.answers_as_listed and answer.model not in (None, self._model, *self._names()):
             return Probed(Outcome.FAILED, f"{path} answers as {str(answer.model)[:64]!r}, not {self._model}")
         return Probed(Outcome.TOKEN)

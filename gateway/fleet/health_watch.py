@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from backends.health import Health, Probed, Standing, may_eject
+from backends.health import Health, Outcome, Probed, Standing, may_eject
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock
@@ -39,7 +39,7 @@ _STATES: Final = {
 def show(live: Live, pool_name: str, now: float) -> None:
     """Bring the snapshot of one pool in line with its backends' Health, and log what changed."""
     backends = live.fleet.pools[pool_name].backends
-    shown = tuple(_shown(backend, live.health.get(backend.id), now) for backend in backends)
+    shown = tuple(_shown(backend, live, now) for backend in backends)
     for before, after in zip(backends, shown, strict=True):
         if before.state is not after.state:
             tell = log.info if after.state is State.UP else log.warning
@@ -47,12 +47,15 @@ def show(live: Live, pool_name: str, now: float) -> None:
     live.fleet = live.fleet.with_backends(pool_name, shown)
 
 
-def _shown(backend: Backend, health: Health | None, now: float) -> Backend:
+def _shown(backend: Backend, live: Live, now: float) -> Backend:
+    health, signals = live.health.get(backend.id), live.signals.get(backend.id)
     if health is None or backend.state is State.DRAINING:
         return backend  # a drain is ended by `gateway.fleet.roster` alone, whatever is found meanwhile
     up_since = health.up_since
     warming = up_since if up_since is not None and now - up_since < SLOW_START_S else None
     reason = health.reason
+    if health.standing is Standing.UP and signals is not None and signals.asleep:
+        return Backend(backend.id, backend.pool, State.DOWN, "asleep: its weights are offloaded; wake it to use it")
     if health.suspicion:
         reason = f"suspect: {health.suspicion}; kept, because its pool cannot spare it"
     return Backend(backend.id, backend.pool, _STATES[health.standing], reason, warming)
@@ -108,6 +111,10 @@ class HealthWatch:
             running.cancel()
         return closed(ended(running), way)
 
+    def names_of(self, backend_id: str) -> frozenset[str]:
+        """The models this backend listed last."""
+        return self._live.names.get(backend_id, frozenset())
+
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
@@ -126,7 +133,9 @@ class HealthWatch:
             if health.wants_probe(now):
                 self._start_probe(backend_id, health)
         for pool in live.fleet.pools.values():
-            healths = [live.health[backend.id] for backend in pool.backends if backend.id in live.health]
+            # one that drains takes nothing over, so it is no reason to spare another
+            staying = (backend.id for backend in pool.backends if backend.state is not State.DRAINING)
+            healths = [live.health[backend_id] for backend_id in staying if backend_id in live.health]
             for health in healths:
                 if health.suspicion and health.standing is Standing.UP and may_eject(healths):
                     health.eject(now)
@@ -142,7 +151,10 @@ class HealthWatch:
 
     async def _probe(self, backend_id: str, health: Health) -> None:
         probe, _ = self._probes[backend_id]
-        found = await probe()
+        try:
+            found = await probe()
+        except Exception as error:  # noqa: BLE001 - nothing an engine answers may leave its probe under way for ever
+            found = Probed(Outcome.FAILED, f"cannot be read: {type(error).__name__}")
         health.probed(found, self._clock())
         if found.reason:
             log.info("probe brought no token", backend=backend_id, found=found.outcome.value, reason=found.reason)

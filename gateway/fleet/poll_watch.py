@@ -69,7 +69,7 @@ class FleetWatch:
         self._heard_of.add(key)
         if shelf is not None and polled.loras is not None:
             shelf.reported(polled.loras, changes)
-        if polled.names:
+        if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
         health, now = self._live.health[backend_id], self._clock()
         before = health.standing

@@ -89,6 +89,8 @@ class SignalWatch:
             signals = await self._reads[backend]()
         except (FetchError, ValueError) as error:
             trouble = str(error)[:200]
+        except Exception as error:  # noqa: BLE001 - nothing an engine writes on its page may end the worker that reads it
+            trouble = f"cannot be read: {type(error).__name__}"
         else:
             if backend not in self._reads:
                 return self._every_s  # it left meanwhile

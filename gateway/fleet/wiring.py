@@ -197,7 +197,8 @@ class _Ways:
 
 def _judged(ways: _Ways, watch: HealthWatch, member: Member) -> Detach:
     pool, way = ways.pools[member.pool], ways.for_questions(member)
-    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, ways.settings.engines.first_token_base_s), way)
+    names = partial(watch.names_of, member.id)
+    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, ways.settings.engines.first_token_base_s, names), way)
     return partial(watch.remove, member.id)
 
 

@@ -6,6 +6,7 @@ A tap never sends a broken part on: on a fault it returns what was good and sets
 """
 
 import re
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -236,16 +237,17 @@ class PlainTap(_Judge):
 
 
 class RenameTap:
-    """Gives the reply the public model name where the engines serve it under another.
+    """Gives the reply the public model name where the engines serve it under others.
 
-    Stands behind a judging tap, so it is fed whole events or a whole body. Replaces every `"model"` value that is the
+    Stands behind a judging tap, so it is fed whole events or a whole body. Replaces every `"model"` value that is a
     served name; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
     """
 
     __slots__ = ("_pattern", "_replacement")
 
-    def __init__(self, served: str, public: str) -> None:
-        self._pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(msgspec.json.encode(served)))
+    def __init__(self, served: Collection[str], public: str) -> None:
+        names = b"|".join(re.escape(msgspec.json.encode(name)) for name in sorted(served))
+        self._pattern = re.compile(rb'("model"\s*:\s*)(?:' + names + rb")")
         self._replacement = rb"\1" + msgspec.json.encode(public).replace(b"\\", b"\\\\")
 
     def feed(self, data: bytes) -> bytes:

@@ -227,3 +227,14 @@ def test_what_rises_and_falls_by_itself_or_is_unknown_is_no_restart() -> None:
     assert not restarted(BEFORE, msgspec.structs.replace(BEFORE, running=0))
     assert not restarted(BEFORE, Signals(read_at=2.0, missing=("running",)))
     assert not restarted(Signals(read_at=0.0), BEFORE)
+
+
+@pytest.mark.req("ROUTERS-6")
+@pytest.mark.parametrize("value", ["1.7e308", "-5", "1e17"])
+def test_numbers_that_no_engine_counts_are_unknown_and_end_nothing(value: str) -> None:
+    page = b"".join(b'vllm:num_requests_running{engine="%d"} %b\n' % (n, value.encode()) for n in range(2))
+    reader = DIALECTS["vllm"].read_signals
+    assert reader is not None
+    signals = reader(page + b"vllm:num_requests_waiting 3\n", 1.0)
+    assert (signals.running, signals.waiting) == (None, 3)
+    assert "running" in signals.missing

@@ -37,3 +37,9 @@ def test_another_url_or_address_is_another_place_and_another_owner_is_not() -> N
     assert one.same_place(member("a", "static"))
     assert not one.same_place(member("a", "file", url="http://h:2"))
     assert not one.same_place(Member("chat", "a", one.url, "file", "10.0.0.1"))
+
+
+def test_a_wish_for_a_pool_that_is_not_there_takes_nothing_from_others() -> None:
+    members, clashes = merged([member("a", "static"), member("a", "registered", pool="gone")], {"chat"})
+    assert members["a"].owner == "static"
+    assert len(clashes) == 1

@@ -68,6 +68,18 @@ async def test_the_kind_of_request_is_found_and_remembered() -> None:
     assert asked == [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/embeddings"]
 
 
+async def test_an_engine_with_several_names_answers_in_its_first_and_is_believed() -> None:
+    async with SimEngine(SimSettings(models=("first", "m"), speed=1000)) as sim:
+        sim.misbehave([FaultRule("wrong_model")])
+        way = RelayUpstream(endpoint(sim.url), time.monotonic, asyncio.get_running_loop())
+        try:
+            strange = (await Prober(way, DIALECTS["vllm"], "m", 5.0)()).reason
+            name = strange.split("'")[1]
+            assert (await Prober(way, DIALECTS["vllm"], "m", 5.0, lambda: {name, "m"})()).outcome is Outcome.TOKEN
+        finally:
+            await way.close()
+
+
 async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
     async def refuses(peer: Peer) -> None:
         while await peer.request():

@@ -169,3 +169,36 @@ async def test_what_is_said_of_a_backend_that_has_left_is_not_heard() -> None:
     await world.look(5.0)
     assert waiting.let_go_at == []
     assert set(world.live.health) == {"a"}
+
+
+@pytest.mark.req("R3")
+async def test_a_draining_backend_is_no_reason_to_eject_the_one_that_is_left() -> None:
+    world = World("a", "b")
+    world.health_watch.look()
+    world.live.fleet = world.live.fleet.with_member(Backend("b", "p", State.DRAINING, "drained by an operator"))
+    for _ in range(10):
+        note_outcome(world.live, world.backend("a"), Fault(Kind.ENGINE_ERROR, "x"), world.now)
+    await world.look(5.0)
+    assert world.states() == {"a": State.UP, "b": State.DRAINING}
+    assert world.backend("a").reason.startswith("suspect: ")
+
+
+async def test_an_engine_that_sleeps_gets_nothing_until_it_wakes() -> None:
+    world = World("a")
+    for asleep, expected in ((True, State.DOWN), (False, State.UP)):
+        world.live.signals["a"] = Signals(read_at=world.now, asleep=asleep)
+        world.health_watch.look()
+        assert world.states() == {"a": expected}
+
+
+async def test_a_probe_that_fails_in_a_way_nobody_thought_of_is_a_failed_probe() -> None:
+    world = World("a")
+
+    async def breaks() -> Probed:
+        raise OverflowError
+
+    world.health_watch.add("a", breaks)
+    world.live.health["a"].polled(Polled("away"), 0.0)
+    world.live.health["a"].polled(Polled(""), 0.0)
+    await world.look(1.0)
+    assert "cannot be read: OverflowError" in world.backend("a").reason

@@ -12,10 +12,10 @@ from routing.fleet import Backend, Fleet, Pool, State
 
 class Engine:
     def __init__(self) -> None:
-        self.reason = ""
+        self.reason, self.names, self.wrong = "", frozenset({"m"}), False
 
     async def __call__(self) -> Polled:
-        return Polled(self.reason, frozenset({"m"}))
+        return Polled(self.reason, self.names, wrong=self.wrong)
 
 
 def watched() -> tuple[Live, FleetWatch, Engine]:
@@ -39,7 +39,7 @@ async def test_one_round_makes_the_fleet_known_up_or_down(reason: str, expected:
     assert live.fleet.known
     assert state(live) is expected
     assert live.fleet.pools["p"].backends[0].reason == reason
-    assert live.names == {"a": frozenset({"m"})}
+    assert live.names == ({} if reason else {"a": frozenset({"m"})})
 
 
 async def test_a_backend_that_goes_down_is_said_once_with_its_reason() -> None:
@@ -51,3 +51,13 @@ async def test_a_backend_that_goes_down_is_said_once_with_its_reason() -> None:
             await watch.first_round()
     assert [(line["event"], line["reason"]) for line in said] == [("backend down", "/health answers 503")]
     assert state(live) is State.DOWN
+
+
+@pytest.mark.req("R43")
+async def test_an_engine_that_lists_another_model_is_out_at_once_and_its_names_are_not_taken_over() -> None:
+    live, watch, engine = watched()
+    await watch.first_round()
+    engine.reason, engine.names, engine.wrong = "serves other, not m", frozenset({"other"}), True
+    await watch.first_round()
+    assert state(live) is State.DOWN
+    assert live.names == {"a": frozenset({"m"})}

@@ -114,3 +114,12 @@ async def test_the_prefill_rate_is_kept_between_readings() -> None:
         engine.next = Signals(read_at=0.0, prefill_tokens=tokens, prefill_busy_s=busy_s)
         await watch.read_once("a")
     assert live.prefill["a"].tokens_per_s == 2000.0
+
+
+async def test_whatever_a_page_does_to_its_reader_the_worker_lives() -> None:
+    live, watch, engine = watched()
+    engine.next = OverflowError("cannot convert float infinity to integer")
+    with capture_logs() as said:
+        assert await watch.read_once("a") > 0
+    assert [line["reason"] for line in said] == ["cannot be read: OverflowError"]
+    assert live.signals == {}

@@ -190,7 +190,7 @@ def test_a_plain_reply_is_bounded() -> None:
 
 
 def test_the_public_name_replaces_the_served_one_and_nothing_else() -> None:
-    renamed = RenameTap("org/m-1", 'pub"\\name')
+    renamed = RenameTap({"org/m-1"}, 'pub"\\name')
     out = renamed.feed(
         b'data: {"model":"org/m-1","t":"\\"model\\":\\"org/m-1\\""}\n\ndata: {"model": "org/m-1"}\n\ndata: {"model":"other"}\n\n'
     )
@@ -222,3 +222,9 @@ def test_an_answer_in_another_name_is_not_passed_on() -> None:
     assert judged.end() == b""
     assert judged.fault is not None
     assert judged.fault.kind is Kind.WRONG_MODEL
+
+
+def test_every_name_an_engine_has_for_its_model_is_replaced() -> None:
+    renamed = RenameTap({"a", "b.c"}, "public")
+    out = renamed.feed(b'{"model":"a"} {"model":"b.c"} {"model":"bxc"}')
+    assert out == b'{"model":"public"} {"model":"public"} {"model":"bxc"}'
