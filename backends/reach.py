@@ -6,7 +6,7 @@ judged here.
 """
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 import msgspec
@@ -41,7 +41,7 @@ class Reach(msgspec.Struct, frozen=True):
     """What may be reached."""
 
     networks: tuple[Network, ...]
-    own_ports: frozenset[int] = frozenset()
+    own_ports: Container[int] = frozenset()
     """Ports of our own listeners."""
     is_local: Callable[[str], bool] = lambda _address: True
     """Whether an address is this machine's; where that cannot be told, ours is assumed."""

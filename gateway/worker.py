@@ -22,7 +22,7 @@ from backends.lora_loader import LoadDone
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps
 from gateway.fleet.registered_source import RegisteredSource
-from gateway.fleet.wiring import FleetParts, fleet_for
+from gateway.fleet.wiring import FleetParts, OwnPorts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door
@@ -35,7 +35,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring import deps_for, key_watch_for, open_stores
-from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, supervision, worker_socket
+from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
 from policies.compile import PolicySet
 from policies.load import load_policies
 from routing.fleet import Backend
@@ -121,14 +121,12 @@ class _Worker:
         deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect, observe_load=self._observe_load)
         self._deps = deps
         run_dir = Path(self._seat.run_dir)
-        known = supervision(run_dir)
-        own_ports = frozenset((self._seat.sock.getsockname()[1], settings.admin.bind_address[1], known.admin_port if known else 0))
         fleet = fleet_for(
             settings,
             deps,
             registered=RegisteredSource(stores.members),
             run_dir=run_dir,
-            own_ports=own_ports,
+            own_ports=OwnPorts(settings, self._seat),
             count_kv=self._metrics.count_kv_events,
         )
         stack.push_async_callback(fleet.close)

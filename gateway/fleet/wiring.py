@@ -7,7 +7,7 @@ stays as long as the process.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,7 +85,23 @@ class FleetParts:
         await self.kv_watch.close()
 
 
-def reach_of(settings: Settings, own_ports: frozenset[int]) -> Reach:
+class OwnPorts:
+    """The ports of our own listeners. The supervisor writes them down when all of them are bound, which may be after the
+    process that asks has started; so they are looked up when they are needed, until they are known."""
+
+    def __init__(self, settings: Settings, seat: Seat) -> None:
+        self._run_dir = Path(seat.run_dir)
+        self._ports = {seat.sock.getsockname()[1], settings.data.bind_address[1], settings.admin.bind_address[1]}
+        self._known = False
+
+    def __contains__(self, port: object) -> bool:
+        if not self._known and (seen := supervision(self._run_dir)) is not None:
+            self._known = True
+            self._ports |= {seen.data_port, seen.admin_port}
+        return port in self._ports
+
+
+def reach_of(settings: Settings, own_ports: Container[int]) -> Reach:
     """What backends from DNS and the admin port may be."""
     return Reach(networks_of(settings.engines.register_networks), own_ports, is_local)
 
@@ -96,7 +112,7 @@ def fleet_for(
     *,
     registered: MemberSource | None = None,
     run_dir: Path | None = None,
-    own_ports: frozenset[int] = frozenset(),
+    own_ports: Container[int] = frozenset(),
     count_kv: CountKv = lambda pool, backend, batches, gaps: None,
 ) -> FleetParts:
     """The keepers of a worker's fleet, which is empty until `learn`.
@@ -143,14 +159,12 @@ def _sources(settings: Settings) -> list[MemberSource]:
 def registry_for(settings: Settings, seat: Seat) -> Registry:
     """What changes the fleet over the admin port; in the admin process, inside its loop."""
     loop = asyncio.get_running_loop()
-    known = supervision(Path(seat.run_dir))
     stores = open_stores(settings)
-    own_ports = frozenset((seat.sock.getsockname()[1], settings.data.bind_address[1], known.data_port if known else 0))
     return Registry(
         pools=[pool.name for pool in settings.pools],
         static=[b.id for pool in settings.pools for b in pool.backends],
         store=stores.members,
-        reach=reach_of(settings, own_ports),
+        reach=reach_of(settings, OwnPorts(settings, seat)),
         resolve=lambda host, port: resolved(host, port, loop),
         run_dir=Path(seat.run_dir),
         grace_s=settings.drain.grace_s,
