@@ -7,6 +7,7 @@ key, and drops everything on SIGTERM, which is vLLM's default.
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import signal
 import tempfile
@@ -225,8 +226,7 @@ async def test_unknown_models_are_not_told_from_forbidden_ones(bench: Bench) -> 
     assert (ghost.status_code, refused(ghost, SERVED)["code"]) == (503, "no_backend")
     seen = bench.gateway.backend("ghost")
     assert not seen["up"]
-    assert seen["why"].startswith(f"serves {SERVED}")
-    assert seen["why"].endswith("not not-served")
+    assert re.match(rf"serves {SERVED}.*, not not-served; look", seen["why"])
 
 
 async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> None:
@@ -238,7 +238,8 @@ async def test_the_engines_key_and_what_stays_open_without_it(bench: Bench) -> N
         assert bare.post("/tokenize", json={"model": SERVED, "prompt": "hello"}).status_code == 200
     assert bench.gateway.backend("small")["up"]
     keyless = bench.gateway.backend("keyless")
-    assert (keyless["up"], keyless["why"]) == (False, "/v1/models answers 401")
+    assert not keyless["up"]
+    assert keyless["why"].startswith("/v1/models answers 401: it wants a key")
     async with bench.gateway.client() as client:
         assert (await post(client, "small-model")).status_code == 200
         for path in (*open_paths[1:], "/tokenize", "/v1/load_lora_adapter", "/reset_prefix_cache", "/v1/chat/completions/../../metrics"):
