@@ -137,8 +137,8 @@ class Health:
                 return
         self._go(Standing.DOWN, polled.reason, now)
 
-    def ended(self, kind: Kind | None, now: float) -> None:
-        """A request of ours on this backend ended: None for a whole answer, else how it failed."""
+    def ended(self, kind: Kind | None, now: float, detail: str = "") -> None:
+        """A request of ours on this backend ended: None for a whole answer, else how it failed, with what operators may read."""
         if kind is None:
             self._failures = 0
             self.progressed(now)
@@ -149,7 +149,11 @@ class Health:
         elif SOURCE[kind] is Source.ENGINE and kind not in _NEUTRAL:
             self._failures += 1
             if self._failures >= FAILURES_TO_EJECT:
-                self._suspect(f"{self._failures} failures in a row, the last one {kind.value}", now, frozen=False)
+                self._suspect(
+                    f"{self._failures} failures in a row, the last one {kind.value}{f' ({detail[:120]})' if detail else ''}",
+                    now,
+                    frozen=False,
+                )
         elif SOURCE[kind] is Source.CALLER and kind is not Kind.CLIENT_GONE:
             self._failures = 0  # it judged the request, so it works; whether it brings tokens is another question
 

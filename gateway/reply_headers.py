@@ -7,6 +7,9 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, Header, header_lines
 from gateway.story import Story
 
+MAX_REASON_CHARS: Final = 1000
+"""Of the decision in words: proxies in front of us refuse heads of 4 to 8 KiB, and pools may be large."""
+
 _JSON: Final = b"content-type: application/json\r\nx-request-id: %b\r\n"
 _STREAM: Final = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
@@ -46,7 +49,7 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
     if story.events:
         headers.append((b"x-tidegate-backend", story.backend.encode()))
     if story.events and story.route is not None:
-        headers.append((b"x-tidegate-reason", story.route.explanation().sentence().encode("ascii", "replace")))
+        headers.append((b"x-tidegate-reason", story.route.explanation().sentence()[:MAX_REASON_CHARS].encode("ascii", "replace")))
     if usage is not None:
         headers.append((b"x-tidegate-prefix-hit-tokens", b"%d" % usage.cached_tokens))
     return headers

@@ -34,7 +34,7 @@ def list_backends(
         typer.echo(body.decode())
         return
     listing = _listing(admin, body)
-    table = Table("backend", "pool", "state", "source", "in flight", "running", "waiting", "kv", "blocks", "age", "why")
+    table = Table("backend", "pool", "state", "source", "in flight", "running", "waiting", "kv", "blocks", "age")
     for seen in listing.backends:
         signals = seen.signals
         table.add_row(
@@ -48,9 +48,12 @@ def list_backends(
             "?" if signals is None or signals.kv_usage is None else f"{signals.kv_usage:.0%}",
             "" if seen.kv is None else f"{seen.kv.blocks} {'exact' if seen.kv.trusted else 'untrusted'}",
             "?" if seen.signals_age_s is None else f"{seen.signals_age_s:.1f} s",
-            _why(seen),
         )
     out.print(table)
+    for seen in listing.backends:
+        if why := _why(seen):
+            # below the table, where sentences have room on any screen
+            out.print(f"{seen.backend}: {why}", markup=False, soft_wrap=True)
     for source in listing.sources:
         if source.trouble:
             kept = f"its last answer, {source.members} backends, stays in force" if source.members else "it has given no backend yet"
@@ -76,7 +79,11 @@ def drain_backend(
     """Give a backend no new requests; what runs on it may finish within the grace."""
     query = "" if grace_s is None else f"?grace_s={grace_s:g}"
     answer = AdminClient(admin, token_from(token_file)).post(f"/backends/{segment(backend_id)}/drain{query}")
-    out.print(f"backend {backend_id} drains, {answer['grace_s']:g} s for what runs. {answer['message']}", markup=False, soft_wrap=True)
+    out.print(
+        f"backend {backend_id} drains within 5 s, with {answer['grace_s']:g} s for what runs. {answer['message']}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @backend_app.command("resume")
@@ -90,7 +97,7 @@ def resume_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFi
 def remove_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Take a registered backend away: it drains first, and is gone once nothing runs on it."""
     AdminClient(admin, token_from(token_file)).delete(f"/backends/{segment(backend_id)}")
-    out.print(f"backend {backend_id} is removed; it drains first", markup=False)
+    out.print(f"backend {backend_id} is removed within 5 s; it drains first", markup=False)
 
 
 def fleet_of(admin: str) -> list[BackendState]:

@@ -70,7 +70,7 @@ def note_outcome(live: Live, backend: Backend, fault: Fault | None, now: float) 
         health.quarantine(f"wrong model: {fault.detail}", now)
         show(live, backend.pool, now)
     else:
-        health.ended(fault.kind if fault else None, now)
+        health.ended(fault.kind if fault else None, now, (fault.detail or "") if fault else "")
 
 
 def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, restarted: bool) -> None:

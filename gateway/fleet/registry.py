@@ -23,7 +23,7 @@ from gateway.fleet.drain_orders import end_drain, order_drain
 from gateway.fleet.kv_listener import events_refusal
 from gateway.settings_backend import Name
 
-audit = structlog.get_logger("tidegate.audit")
+audit = structlog.get_logger("tidegate.audit", audit=True)
 
 RESOLVE_WITHIN_S: Final = 5.0
 MAX_GRACE_S: Final = 86_400.0

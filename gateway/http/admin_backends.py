@@ -15,7 +15,7 @@ from gateway.http.admin_errors import error_reply
 
 MAX_BODY_BYTES: Final = 64 * 1024
 
-audit = structlog.get_logger("tidegate.audit")
+audit = structlog.get_logger("tidegate.audit", audit=True)
 
 Seen = Callable[[], Awaitable[Mapping[str, Owner]]]
 """The backends workers know, with their owners."""
