@@ -138,8 +138,11 @@ class LoraLoader:
     async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float) -> None:
         key = (backend, adapter.served)
         task = self._loads.get(key)
+        way = self._ways.get(backend)
+        if way is None:
+            raise LoraUnavailable("it has left the fleet")
         if task is None:
-            load = _Load(self, self.stands[pool].dialect, backend, self.shelf(pool, backend), self._ways[backend])
+            load = _Load(self, self.stands[pool].dialect, backend, self.shelf(pool, backend), way)
             task = self._loads[key] = asyncio.get_running_loop().create_task(load.run(adapter))
             task.add_done_callback(lambda _: self._loads.pop(key, None))
         done, _ = await asyncio.wait((task,), timeout=max(0.0, within_s))

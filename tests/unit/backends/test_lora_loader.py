@@ -211,6 +211,15 @@ async def test_engines_without_run_time_loading_are_never_told() -> None:
     assert engine.orders == []
 
 
+async def test_nothing_is_loaded_where_the_way_is_gone_and_nothing_is_held() -> None:
+    site = Site(Engine())
+    await site.use(A)
+    shelf = site.loader.shelf("p", "e0")
+    shelf.lost(A.served)
+    del site.engines["e0"]
+    assert await site.refused(site.hold(A)) == "it has left the fleet"
+
+
 async def test_a_backend_that_left_is_forgotten() -> None:
     site = Site(Engine())
     for i in range(100):
