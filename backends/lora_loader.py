@@ -87,15 +87,23 @@ class LoraLoader:
         """What is known of a backend's adapters. Made when it is first asked for; those of backends that left go then."""
         found = self._shelves.get(backend)
         if found is None:
-            for gone in self._shelves.keys() - self._ways.keys():
+            # draining backends have no way either, but what runs on them still needs its adapters
+            for gone in [one for one, shelf in self._shelves.items() if one not in self._ways and shelf.idle]:
                 del self._shelves[gone]
             stand = self.stands[pool]
             found = self._shelves[backend] = Shelf(stand.slots, loads=stand.dialect.lora is not None)
         return found
 
     def forget(self, backend: str) -> None:
-        """Know nothing of this backend's adapters any more: it left, or another process may be behind its address."""
-        self._shelves.pop(backend, None)
+        """Know nothing of this backend's adapters any more, but those in use or being loaded: it left, or another process may
+        be behind its address."""
+        shelf = self._shelves.get(backend)
+        if shelf is None:
+            return
+        if shelf.idle:
+            del self._shelves[backend]
+        else:
+            shelf.doubted()
 
     def resident(self, backend: str) -> tuple[str, ...]:
         """The adapters believed to be on a backend, by engine-side name."""

@@ -133,6 +133,11 @@ class Shelf:
         """Everything on it, in order of names."""
         return tuple(sorted(name for name, place in self._places.items() if place.state is _Is.RESIDENT))
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request needs anything of it, and nothing is being loaded or unloaded."""
+        return not self._in_use and not any(place.state in (_Is.LOADING, _Is.LEAVING) for place in self._places.values())
+
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def obstacle(self, served: str, now: float, busy: InUse) -> str:
@@ -223,6 +228,15 @@ class Shelf:
         place = self._places.get(served)
         if place is not None:
             place.state = _Is.RESIDENT if sure else _Is.UNSURE
+        self.changes += 1
+
+    def doubted(self) -> None:
+        """Another process may be behind the address: what was loaded serves nobody until the engine lists it. What is in use or
+        being loaded still counts, for those requests and calls are not over."""
+        for place in self._places.values():
+            if place.state is _Is.RESIDENT:
+                place.state = _Is.UNSURE
+        self._barred.clear()
         self.changes += 1
 
     def bar(self, served: str, why: str, until: float) -> None:

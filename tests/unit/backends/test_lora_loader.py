@@ -211,6 +211,29 @@ async def test_engines_without_run_time_loading_are_never_told() -> None:
     assert engine.orders == []
 
 
+async def test_what_is_in_use_still_counts_after_a_backend_came_back() -> None:
+    engine = Engine()
+    site = Site(engine)
+    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    await site.use(B)
+    site.loader.forget("e0")
+    assert site.loader.resident("e0") == ()  # until the engine lists it
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", B.served), ("load", C.served)]
+    shelf.release(A.served, site.now)
+    site.loader.forget("e0")
+    assert site.loader.shelf("p", "e0") is not shelf  # nothing runs any more, so nothing is kept
+
+
+async def test_a_drained_backends_adapters_in_use_outlive_another_ones_first_request() -> None:
+    site = Site(Engine(), Engine())
+    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    way = site.engines.pop("e0")
+    await site.use(A, "e1")
+    site.engines["e0"] = way
+    assert site.loader.shelf("p", "e0") is shelf
+
+
 async def test_nothing_is_loaded_where_the_way_is_gone_and_nothing_is_held() -> None:
     site = Site(Engine())
     await site.use(A)

@@ -208,3 +208,17 @@ class Engine(RuleBasedStateMachine):
 
 TestNeverMoreThanSlots = Engine.TestCase
 TestNeverMoreThanSlots.settings = settings(max_examples=200, deadline=None)
+
+
+def test_in_doubt_nothing_is_served_and_every_slot_is_counted_until_the_engine_lists() -> None:
+    shelf = shelf_with(A)
+    shelf.charge(A, 1.0)
+    shelf.begin(B, 1.0, NONE)
+    before = shelf.changes
+    shelf.doubted()
+    shelf.reported([], before)  # asked for earlier, so it says nothing
+    assert (shelf.has(A), shelf.comes(B), shelf.idle) == (False, True, False)
+    assert "slots are in use" in shelf.obstacle(C, 2.0, NONE)
+    shelf.loaded(B, 2.0)
+    shelf.reported([A, B], shelf.changes)
+    assert shelf.begin(C, 3.0, NONE) == (B,)  # A has a request on it
