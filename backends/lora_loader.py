@@ -7,7 +7,7 @@ that leaves does not cut it short for the others.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,8 @@ _ALREADY: Final = b"already"
 """In the 400 for a name that is there: since names are pinned to content, that is what was wanted."""
 _ABSENT: Final = (b"cannot be found", b"does not exist")
 """In the refusal to unload a name that is not there; vLLM says so with a 404."""
+
+LEFT: Final = "it has left the fleet"
 
 
 class LoadDone(msgspec.Struct, frozen=True):
@@ -74,6 +76,8 @@ class LoraLoader:
         self.done: Final = done
         self._ways = ways
         self._shelves: dict[str, Shelf] = {}
+        # done when a backend leaves; made for those that somebody waits for, so bounded by the fleet
+        self._leaving: dict[str, asyncio.Future[None]] = {}
         # one task per engine and adapter, gone when it is over; bounded by backends times configured adapters
         self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
         self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
@@ -121,18 +125,27 @@ class LoraLoader:
                 unable[backend] = why
         return there, unable
 
-    async def hold(self, pool: str, backend: str, adapter: Adapter, within_s: float) -> Shelf:
+    def let_go(self, backend: str) -> None:
+        """The backend takes no new requests: nobody waits for its adapters any more. Loads that are under way go on."""
+        leaving = self._leaving.pop(backend, None)
+        if leaving is not None:
+            leaving.set_result(None)
+
+    async def hold(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None = None) -> Shelf:
         """Have the adapter on the backend, and keep it there until it is released on the Shelf returned.
 
+        Args:
+            until: done when nobody needs it any more; it is not waited for any longer then.
+
         Raises:
-            LoraUnavailable: it is not there within `within_s`; nothing is held then.
+            LoraUnavailable: it is not there within `within_s`, or the backend has left, or `until` is done; nothing is held then.
         """
         shelf = self.shelf(pool, backend)
         # charged before it is there, so that nothing else evicts it between its load and its first request
         shelf.charge(adapter.served, self.clock())
         try:
             if not shelf.has(adapter.served):
-                await self._loaded(pool, backend, adapter, within_s)
+                await self._loaded(pool, backend, adapter, within_s, until)
         except BaseException:
             shelf.release(adapter.served, self.clock())
             raise
@@ -143,18 +156,27 @@ class LoraLoader:
         shelf.lost(adapter.served)
         shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
 
-    async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float) -> None:
+    async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
         key = (backend, adapter.served)
         task = self._loads.get(key)
         way = self._ways.get(backend)
         if way is None:
-            raise LoraUnavailable("it has left the fleet")
+            raise LoraUnavailable(LEFT)
         if task is None:
             load = _Load(self, self.stands[pool].dialect, backend, self.shelf(pool, backend), way)
             task = self._loads[key] = asyncio.get_running_loop().create_task(load.run(adapter))
             task.add_done_callback(lambda _: self._loads.pop(key, None))
-        done, _ = await asyncio.wait((task,), timeout=max(0.0, within_s))
-        why = task.result() if done else f"not loaded within {within_s:.3g} s"
+        leaving = self._leaving.get(backend)
+        if leaving is None:
+            leaving = self._leaving[backend] = asyncio.get_running_loop().create_future()
+        ends: set[asyncio.Future[Any]] = {task, leaving} if until is None else {task, leaving, until}
+        done, _ = await asyncio.wait(ends, timeout=max(0.0, within_s), return_when=asyncio.FIRST_COMPLETED)
+        if leaving in done:
+            why = LEFT
+        elif until in done:
+            why = "not needed any more"
+        else:
+            why = task.result() if done else f"not loaded within {within_s:.3g} s"
         if why:
             raise LoraUnavailable(why)
 

@@ -4,6 +4,7 @@ An adapter is reached through a policy's rule and in no other way: callers' own 
 engine is asked for is always ours.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from backends.loras import NONE, Adapter, InUse, LoraUnavailable
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps, Live
+from gateway.http.edge.exchange import Exchange, Listener
 from gateway.story import Story
 from routing.fleet import Backend, Pool
 from routing.residency import with_adapter
@@ -37,8 +39,20 @@ def placed(route: Route, adapter: Adapter, pool: Pool, deps: Deps) -> Route:
     return with_adapter(route, there, unable, deps.load)
 
 
+class _Left(Listener):
+    """Tells whoever waits for an adapter that the caller has left."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.seen: Final[asyncio.Future[None]] = loop.create_future()
+
+    def gone(self) -> None:
+        """See `Listener`."""
+        if not self.seen.done():
+            self.seen.set_result(None)
+
+
 async def with_held(
-    adapter: Adapter, backend: Backend, story: Story, deps: Deps, attempt: Callable[[], Awaitable[Fault | None]]
+    adapter: Adapter, backend: Backend, exchange: Exchange, story: Story, deps: Deps, attempt: Callable[[], Awaitable[Fault | None]]
 ) -> Fault | None:
     """An attempt with the adapter loaded and kept meanwhile.
 
@@ -47,11 +61,16 @@ async def with_held(
     """
     fault: Fault | None = None
     for _ in range(2):
+        if exchange.gone:
+            return caller_gone()
         begun = deps.clock()
         deps.load.charge(backend.id)
+        left = exchange.listener = _Left(deps.loop)
         try:
-            shelf = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s)
+            shelf = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, left.seen)
         except LoraUnavailable as error:
+            if exchange.gone:
+                return caller_gone()
             return _unavailable(f"{backend.id}: {error}", deps)
         finally:
             deps.load.release(backend.id)
@@ -66,6 +85,11 @@ async def with_held(
             return fault
         shelf.lost(adapter.served)
     return fault
+
+
+def caller_gone() -> Fault:
+    """What ends a request whose caller has left."""
+    return Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete.")
 
 
 def _unavailable(detail: str, deps: Deps) -> Fault:

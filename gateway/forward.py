@@ -8,7 +8,7 @@ from backends.loras import Adapter
 from backends.ports import Call
 from domain.ask import Ask
 from domain.faults import NEVER, Fault, Kind
-from gateway.adapters import ABOUT_ADAPTERS, with_held
+from gateway.adapters import ABOUT_ADAPTERS, caller_gone, with_held
 from gateway.deps import Deps
 from gateway.fleet.health_watch import note_outcome
 from gateway.http.edge.exchange import Exchange
@@ -46,7 +46,7 @@ async def forward(ask: Ask, rule: ModelRule, pool: Pool, route: Route, exchange:
             begin_s = deps.patience.begin_s(ask.prompt_bytes, deps.live.prefill.get(backend.id))
             first_token_s = begin_s if ask.stream else deps.patience.plain_timeout_s
             attempt = partial(_attempt, backend, ask, call, pool, asked, (first_token_s, begin_s), exchange, story, deps)
-            fault = await (attempt() if adapter is None else with_held(adapter, backend, story, deps, attempt))
+            fault = await (attempt() if adapter is None else with_held(adapter, backend, exchange, story, deps, attempt))
         finally:
             if retrying:
                 budget.retrying -= 1
@@ -54,7 +54,8 @@ async def forward(ask: Ask, rule: ModelRule, pool: Pool, route: Route, exchange:
         if fault is None:
             story.status = 200
             return
-        spent = (deps.clock() - first_dispatch) / first_token_s
+        # an adapter's load is bounded by a time of its own, and says nothing of how fast engines answer
+        spent = (deps.clock() - first_dispatch - story.lora_wait_s) / first_token_s
         begun = story.events > 0
         candidates[at + 1 :] = [b for b in candidates[at + 1 :] if b.id in deps.upstreams]  # some may have left meanwhile
         if fault.kind is Kind.LORA_UNAVAILABLE and backend is not candidates[-1]:
@@ -84,7 +85,7 @@ async def _attempt(
 ) -> Fault | None:
     """One call to one backend, which is asked for the pool's model or for an adapter; returns when its reply is over."""
     if exchange.gone:
-        return Fault(Kind.CLIENT_GONE, "The caller closed the connection before the answer was complete.")
+        return caller_gone()
     way = deps.upstreams.get(backend.id)
     if way is None:
         return Fault(Kind.BACKEND_DRAINED, "The engine was taken out of service. Try again.", detail=f"{backend.id} has left the fleet")

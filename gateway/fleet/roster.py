@@ -118,6 +118,7 @@ class Roster:
         entry.cut = False
         # out of the upstreams at once: a request that was routed before this moment and retries must not come here either
         deps.upstreams.pop(member.id, None)
+        deps.loras.let_go(member.id)
         deps.live.fleet = deps.live.fleet.with_member(Backend(member.id, member.pool, State.DRAINING, why))
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)
         self._draining.set()

@@ -1,14 +1,19 @@
 """Adapters as callers see them: whose they are, which answers, and what happens when engines forget."""
 
 import asyncio
+import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from backends.loras import SETTLE_S
 from backends.signals import Signals
 from backends.simengine import SimEngine, SimSettings
+from backends.simengine.faults import FaultRule
+from gateway.fleet.drain_orders import order_drain
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.scale import scaled
 
@@ -226,6 +231,46 @@ async def test_a_load_that_takes_too_long_is_given_up() -> None:
         assert reply.status_code == 503
         assert "within 0.2 s" in running.records[0].detail or "no answer within" in running.records[0].detail
         assert engine.count == 0
+        assert running.deps.load.total() == 0
+
+
+async def test_a_load_does_not_spend_the_time_in_which_another_engine_is_tried() -> None:
+    slow = SimSettings(models=("sim",), speed=2000, max_loras=2, lora_load_s=1200)  # 0.6 s
+    sections = {"engines": {"first_token_base_s": 1.0, "first_token_cap_s": 1.0, "plain_timeout_s": 1.0}}
+    async with SimEngine(slow) as one, SimEngine(slow) as other:
+        async with gateway(one.url, other.url, policies=POLICIES, pool=pool(), **sections) as running:
+            one.misbehave([FaultRule("status_500")])
+            other.misbehave([FaultRule("status_500")])
+            async with running.client() as client:
+                await client.post("/v1/chat/completions", json=chat(model="support-bot"))
+            assert (running.records[0].attempts, running.records[0].lora_wait_s > 1.0) == (2, True)
+
+
+async def test_whoever_leaves_while_an_adapter_is_loaded_is_let_go_at_once_and_the_load_goes_on() -> None:
+    slow = SimSettings(models=("sim",), max_loras=2, lora_load_s=1.5)
+    async with SimEngine(slow) as engine, gateway(engine.url, policies=POLICIES, pool=pool()) as running:
+        async with running.client(verify=False) as client:
+            with contextlib.suppress(httpx.ReadTimeout):
+                await client.post("/v1/chat/completions", json=chat(model="support-bot"), timeout=0.3)
+        (record,) = await running.recorded(1)
+        assert (record.outcome, record.lora_wait_s < 1.2) == ("client_gone", True)
+        assert running.deps.load.total() == 0
+        assert await said(running, "support-bot")
+        assert engine.loras.loads == 1
+
+
+async def test_a_drain_ends_the_wait_for_an_adapter(tmp_path: Path) -> None:
+    stuck = SimSettings(models=("sim",), max_loras=2, lora_load_s=20)
+    async with SimEngine(stuck) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), run_dir=tmp_path) as running:
+        async with running.client() as client:
+            waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat(model="support-bot")))
+            while not running.deps.load.total():
+                await asyncio.sleep(0.01)
+            order_drain(tmp_path, "e0", 60.0)
+            async with asyncio.timeout(5):
+                reply = await waiting
+        assert (reply.status_code, "retry-after" in reply.headers) == (503, True)
+        assert running.records[0].detail == "e0: it has left the fleet"
         assert running.deps.load.total() == 0
 
 

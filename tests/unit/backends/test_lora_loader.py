@@ -202,6 +202,25 @@ async def test_whoever_waits_too_long_leaves_and_the_load_goes_on_for_others() -
     assert site.loader.shelf("p", "e0").obstacle(A.served, 0.0, NONE) == ""
 
 
+async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.answer = lambda call: None
+    left = asyncio.get_running_loop().create_future()
+    waits = [asyncio.create_task(site.loader.hold("p", "e0", A, 5.0, until)) for until in (left, None)]
+    await asyncio.sleep(0)
+    left.set_result(None)
+    with pytest.raises(LoraUnavailable, match="not needed"):
+        await waits[0]
+    assert not waits[1].done()
+    site.loader.let_go("e0")
+    with pytest.raises(LoraUnavailable, match="left the fleet"):
+        await waits[1]
+    shelf = site.loader.shelf("p", "e0")
+    assert len(asyncio.all_tasks()) == 2  # this one and the load
+    assert shelf.idle  # nothing is held, and no slot taken before the engine has listed what it has
+
+
 async def test_engines_without_run_time_loading_are_never_told() -> None:
     engine = Engine()
     site = Site(engine, dialect="openai")

@@ -34,6 +34,7 @@ class World:
         self.ways: dict[str, Way] = {}
         self.relays: list[Any] = []
         self.forgotten: list[str] = []
+        self.let_go: list[str] = []
         pools = {"p": Pool("p", "m", "1", "vllm", ())}
         self.live = Live(None, None, Fleet(pools))  # type: ignore[arg-type]  # only the fleet and what is known of it
         self.deps: Any = SimpleNamespace(
@@ -43,7 +44,7 @@ class World:
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),
             watch=SimpleNamespace(relays=lambda: self.relays),
-            loras=SimpleNamespace(forget=self.forgotten.append),
+            loras=SimpleNamespace(forget=self.forgotten.append, let_go=self.let_go.append),
         )
         self.roster = Roster(self.deps, self._way, [self._attach], 30.0)
 
@@ -107,6 +108,7 @@ async def test_one_that_is_busy_gets_nothing_new_and_stays_until_its_charges_are
     world.deps.load.charge("a")
     world.apply()
     assert "a" not in world.deps.upstreams
+    assert world.let_go == ["a"]
     for _ in range(3):
         world.roster.tick()
         assert world.state("a") is State.DRAINING
