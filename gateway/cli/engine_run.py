@@ -40,6 +40,9 @@ def run_engine(
     pool: Annotated[str | None, typer.Option(help="The pool it joins once it is healthy; without one it just runs.")] = None,
     url: Annotated[str | None, typer.Option(help="Where gateways reach it; default: its own host and port.")] = None,
     kv_events: Annotated[bool, typer.Option(help="Register where it publishes KV events, too.")] = True,
+    wait_grace: Annotated[
+        bool, typer.Option("--wait-grace", help="Drain for the whole grace: for several gateways on one database.")
+    ] = False,
     ready_s: Annotated[float | None, typer.Option(min=1, help="Longest start, seconds; default: the configuration's.")] = None,
     admin: AdminUrl = ADMIN,
     token_file: TokenFile = None,
@@ -56,7 +59,7 @@ def run_engine(
         engine = Engine(launch)
     except OSError as error:
         fail(f"{launch.command[0]} cannot be started ({error.strerror}); install the engine, or say --executable", code=127)
-    raise typer.Exit(Run(engine, place, ready_s or launch.config.ready_s).to_its_end())
+    raise typer.Exit(Run(engine, place, ready_s or launch.config.ready_s, wait_grace=wait_grace).to_its_end())
 
 
 class Engine:
@@ -104,8 +107,14 @@ class _Seen(msgspec.Struct):
     state: str = ""
 
 
+class _Workers(msgspec.Struct):
+    expected: int
+    answered: int
+
+
 class _Listing(msgspec.Struct):
     backends: list[_Seen]
+    workers: _Workers
 
 
 class Place:
@@ -138,15 +147,15 @@ class Place:
         return self._quietly(lambda: self._admin.post(f"{self._path}/drain?grace_s={self._grace_s}"))
 
     def is_empty(self) -> bool:
-        """Whether nothing runs on it any more. What cannot be asked is not empty."""
-        seen: list[_Seen] = []
+        """Whether nothing of this gateway runs on it any more. What cannot be asked, every worker, is not empty."""
+        seen: list[_Listing] = []
 
         def look() -> None:
-            seen.extend(msgspec.json.decode(self._admin.get("/backends"), type=_Listing).backends)
+            seen.append(msgspec.json.decode(self._admin.get("/backends"), type=_Listing))
 
-        if not self._quietly(look):
+        if not self._quietly(look) or seen[0].workers.answered < seen[0].workers.expected:
             return False
-        own = [one for one in seen if one.backend == self._id]
+        own = [one for one in seen[0].backends if one.backend == self._id]
         return all(one.state == "draining" and one.in_flight == 0 for one in own)
 
     def leave(self) -> None:
@@ -166,10 +175,11 @@ class Place:
 class Run:
     """One engine from its start to its end."""
 
-    def __init__(self, engine: Engine, place: Place | None, ready_s: float) -> None:
+    def __init__(self, engine: Engine, place: Place | None, ready_s: float, *, wait_grace: bool) -> None:
         self._engine = engine
         self._place = place
         self._ready_s = ready_s
+        self._wait_grace = wait_grace
         self._signals = 0
 
     def to_its_end(self) -> int:
@@ -214,7 +224,8 @@ class Run:
         return False
 
     def _drain(self) -> None:
-        """The gateway's part: no new requests, and those that run go on, at most for the grace."""
+        """The gateway's part: no new requests, and those that run go on, at most for the grace. Only one gateway is asked whether
+        any do, so where others share its database the whole grace has to be waited for."""
         if self._place is None or self._engine.code is not None or not self._place.drain():
             return
         err.print("draining", markup=False)
@@ -223,7 +234,7 @@ class Run:
         # workers hear of a drain a moment after it was ordered, so empty counts once it has lasted
         while self._engine.code is None and self._signals < 2 and time.monotonic() - begun < self._engine.launch.grace_s:
             now = time.monotonic()
-            empty_since = (empty_since or now) if self._place.is_empty() else None
+            empty_since = (empty_since or now) if not self._wait_grace and self._place.is_empty() else None
             if empty_since is not None and now - empty_since >= SETTLE_S:
                 return
             time.sleep(LOOK_S)

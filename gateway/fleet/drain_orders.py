@@ -23,22 +23,30 @@ class DrainOrders(msgspec.Struct, frozen=True):
     drained: dict[str, float] = {}
 
 
+class OrdersUnreadable(Exception):
+    """There are drains, and it cannot be told which; the message says where and why."""
+
+
 def read_orders(run_dir: Path) -> Mapping[str, float]:
-    """The drains in force; none when nothing readable is there."""
+    """The drains in force; none when there is no file. Raises OrdersUnreadable."""
     try:
         with open(run_dir / FILE, "rb") as file:
             return msgspec.json.decode(file.read(MAX_BYTES), type=DrainOrders).drained
-    except (OSError, msgspec.DecodeError):
+    except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise OrdersUnreadable(f"{run_dir / FILE}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise OrdersUnreadable(f"{run_dir / FILE}: {error}") from None
 
 
 def order_drain(run_dir: Path, backend_id: str, grace_s: float) -> None:
-    """Drain a backend at this gateway. Raises OSError when it cannot be written down."""
+    """Drain a backend at this gateway. Raises OSError when it cannot be written down, OrdersUnreadable when others would be lost."""
     publish(run_dir, FILE, DrainOrders({**read_orders(run_dir), backend_id: grace_s}))
 
 
 def end_drain(run_dir: Path, backend_id: str) -> bool:
-    """Let it take requests again; False when it was not drained here. Raises OSError when it cannot be written down."""
+    """Let it take requests again; False when it was not drained here. Raises as `order_drain` does."""
     orders = dict(read_orders(run_dir))
     if orders.pop(backend_id, None) is None:
         return False

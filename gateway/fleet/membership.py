@@ -14,6 +14,7 @@ import structlog
 
 from domain.clock import Clock
 from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
+from gateway.fleet.drain_orders import OrdersUnreadable
 from gateway.fleet.last_good import LastGood
 from gateway.fleet.loops import Loops
 from gateway.fleet.roster import Roster
@@ -21,7 +22,7 @@ from gateway.fleet.roster import Roster
 log = structlog.get_logger("tidegate.discovery")
 
 Orders = Callable[[], Mapping[str, float]]
-"""Backends an operator has drained at this gateway: grace in seconds by id."""
+"""Backends an operator has drained at this gateway: grace in seconds by id. Raises OrdersUnreadable."""
 
 
 ORDERS_EVERY_S: Final = 0.5
@@ -68,13 +69,14 @@ class Membership:
         self._orders = orders
         self._kept = kept
         self._drained: Mapping[str, float] = {}
+        self._orders_trouble = False
         self._answers = [_Answer() for _ in self._sources]
         self.clashes: tuple[str, ...] = ()
         """Wishes that lost against others, in words."""
 
     async def first(self) -> None:
         """Read every source once; those that cannot be read stay empty until they can."""
-        self._drained = self._orders()
+        self._drained = self._ordered()
         await asyncio.gather(*(self._read(i) for i in range(len(self._sources))))
         self._apply()
 
@@ -97,10 +99,24 @@ class Membership:
     async def _follow_orders(self) -> None:
         while True:
             await asyncio.sleep(ORDERS_EVERY_S)
-            orders = self._orders()
+            orders = self._ordered()
             if orders != self._drained:
                 self._drained = orders
                 self._apply()
+
+    def _ordered(self) -> Mapping[str, float]:
+        """The orders in force; the last ones while they cannot be read, for nobody has ended those."""
+        try:
+            orders = self._orders()
+        except OrdersUnreadable as error:
+            if not self._orders_trouble:
+                log.error("drains cannot be read, keeping the last ones", reason=str(error), drained=len(self._drained))
+            self._orders_trouble = True
+            return self._drained
+        if self._orders_trouble:
+            log.info("drains can be read again")
+        self._orders_trouble = False
+        return orders
 
     async def _read(self, i: int) -> bool:
         """Whether the source's answer is another one now."""

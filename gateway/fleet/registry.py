@@ -19,7 +19,7 @@ from domain.clock import WallClock
 from domain.membership import OWNED_BY, KvEvents, Member, MembersFull, MemberStore, MemberTaken, Owner
 from domain.strict import Strict
 from gateway.addresses import checked_engine_url, checked_events_endpoint
-from gateway.fleet.drain_orders import end_drain, order_drain
+from gateway.fleet.drain_orders import OrdersUnreadable, end_drain, order_drain
 from gateway.fleet.kv_listener import events_refusal
 from gateway.settings_backend import Name
 
@@ -218,5 +218,8 @@ async def _stored(write: Awaitable[T]) -> T:
 def _written(write: Callable[[], T]) -> T:
     try:
         return write()
+    except OrdersUnreadable as error:
+        why = f"The drains in force cannot be read ({error}); nothing was changed. Mend that file, or remove it to end them all."
+        raise Refusal(503, "store_unavailable", why) from None
     except OSError as error:
         raise Refusal(503, "store_unavailable", f"The run directory cannot be written ({error.strerror}); nothing was changed.") from None

@@ -96,8 +96,13 @@ def create_admin_app(
         return Response(text, headers={"content-type": content_type})
 
     async def backends() -> Response:
-        workers = await collect(with_metrics=False)
-        shown = {"backends": fleet_seen(workers), "sources": sources_seen(workers), "clashes": clashes_seen(workers)}
+        seen = await collect(with_metrics=False)
+        shown = {
+            "backends": fleet_seen(seen),
+            "sources": sources_seen(seen),
+            "clashes": clashes_seen(seen),
+            "workers": {"expected": workers, "answered": len({worker.index for worker in seen})},
+        }
         return Response(msgspec.json.encode(shown), media_type="application/json", headers=NO_STORE)
 
     async def owners() -> dict[str, Owner]:

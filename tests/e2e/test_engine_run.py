@@ -31,6 +31,7 @@ class Admin:
         self.asked: list[str] = []
         self.bodies: list[dict[str, object]] = []
         self.in_flight = 0
+        self.answered = 2
         self.refuses_events = self.refuses = False
         self.members: set[str] = set()
         outer = self
@@ -55,8 +56,8 @@ class Admin:
 
     def _reply(self, method: str, path: str, authorization: str | None, body: bytes) -> tuple[int, bytes]:
         if method == "GET":
-            seen = [{"backend": one, "in_flight": self.in_flight} for one in sorted(self.members)]
-            return 200, json.dumps({"backends": seen}).encode()
+            seen = [{"backend": one, "in_flight": self.in_flight, "state": "draining"} for one in sorted(self.members)]
+            return 200, json.dumps({"backends": seen, "workers": {"expected": 2, "answered": self.answered}}).encode()
         if authorization != f"Bearer {TOKEN}":
             return 401, b'{"error":{"message":"The admin token is missing or wrong."}}'
         self.asked.append(f"{method} {path}")
@@ -151,6 +152,20 @@ def test_what_never_ends_is_ended_with_the_grace(start: Callable[..., tuple["sub
     assert process.wait(20) == 0
     assert not answers(port)
     assert not admin.members
+
+
+@pytest.mark.parametrize(("answered", "more"), [(1, ()), (2, ("--wait-grace",))])
+def test_an_answer_that_does_not_cover_everybody_waits_for_the_whole_grace(
+    start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin, answered: int, more: tuple[str, ...]
+) -> None:
+    process, port = start(*more)
+    until(lambda: bool(admin.members))
+    admin.answered = answered
+    process.send_signal(signal.SIGTERM)
+    until(lambda: len(admin.asked) == 2)
+    time.sleep(4.2)  # of 5 s; where everybody answers 3 s are enough
+    assert answers(port)
+    assert process.wait(20) == 0
 
 
 def test_an_engine_that_dies_takes_its_registration_and_its_code_along(

@@ -1,11 +1,14 @@
+import asyncio
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from domain.membership import Member, SourceError
+from gateway.fleet.drain_orders import OrdersUnreadable
 from gateway.fleet.last_good import LastGood
 from gateway.fleet.membership import Membership, StaticSource
 
@@ -44,6 +47,32 @@ class World:
         self.roster = Roster()
         sources = [StaticSource([A]), source]
         self.membership = Membership(sources, {"chat"}, self.roster, lambda: self.now, lambda: orders or {}, kept)  # type: ignore[arg-type]  # a Roster
+
+
+async def test_drains_that_cannot_be_read_stay_in_force_and_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, float] | OrdersUnreadable] = [{"b": 5.0}, OrdersUnreadable("x"), OrdersUnreadable("x"), {"a": 1.0}]
+    world = World(Source(B))
+    grace = []
+
+    def orders() -> dict[str, float]:
+        grace.append({i: m.drain_grace_s for i, m in world.roster.wanted.items()})
+        answer = answers.pop(0) if answers else {"a": 1.0}
+        if isinstance(answer, OrdersUnreadable):
+            raise answer
+        return answer
+
+    world.membership._orders = orders
+    monkeypatch.setattr("gateway.fleet.membership.ORDERS_EVERY_S", 0.0)
+    await world.membership.first()
+    with capture_logs() as logs:
+        following = asyncio.create_task(world.membership.run())
+        while len(grace) < 6:
+            await asyncio.sleep(0)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert grace[1:4] == [{"a": None, "b": 5.0}] * 3
+    assert grace[5] == {"a": 1.0, "b": None}
+    assert [log["event"] for log in logs] == ["drains cannot be read, keeping the last ones", "drains can be read again"]
 
 
 async def test_all_sources_make_one_fleet() -> None:

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from backends.reach import Reach, networks_of
 from domain.membership import KvEvents, Member, Owner
-from gateway.fleet.drain_orders import read_orders
+from gateway.fleet.drain_orders import FILE, read_orders
 from gateway.fleet.registry import Refusal, Registry
 from tenancy.stores.memory import MemoryMemberStore
 
@@ -106,6 +106,15 @@ async def test_a_registered_backend_is_drained_in_the_store_and_others_at_this_g
     assert ((await store.load())[0].drain_grace_s, set(read_orders(tmp_path))) == (None, {"s", "d"})
     with pytest.raises(Refusal, match="is not drained"):
         await made.resume("f", SEEN)
+
+
+async def test_a_drain_that_would_lose_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{")
+    made = registry(tmp_path)
+    for refused_work in (made.drain("s", None, SEEN), made.resume("s", SEEN)):
+        with pytest.raises(Refusal, match=f"cannot be read .*{FILE}.*nothing was changed") as refused:
+            await refused_work
+        assert refused.value.status == 503
 
 
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf", "x", "86401", ""])
