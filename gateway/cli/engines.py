@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from backends.dialects import DIALECTS
+from backends.dialects import DIALECTS, Dialect
 from backends.launch.catalogue import load, names, shared_text, text_of
 from backends.launch.kubernetes import kubernetes
 from backends.launch.model_shape import SizingError, read_shape
@@ -38,13 +39,14 @@ def list_engines(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
     """Print the kinds of engine Tidegate speaks with, and the launch configurations."""
     configs = [load(name) for name in names()]
     if as_json:
-        dialects = [{"dialect": one.name, "proven": one.proven} for one in DIALECTS.values()]
+        dialects = [_described(one) for one in DIALECTS.values()]
         launches = [{"name": one.name, "engine": one.engine, "version": one.version, "summary": one.summary} for one in configs]
         typer.echo(json.dumps({"dialects": dialects, "launch": launches}, indent=2))
         return
-    table = Table("dialect", "against the real engine")
+    table = Table("dialect", "against the real engine", "known from", "on SIGTERM")
     for one in DIALECTS.values():
-        table.add_row(one.name, "proven" if one.proven else "unproven: recordings or documents only")
+        proven = "proven" if one.proven else "unproven: recordings or documents only"
+        table.add_row(one.name, proven, one.known_from, escape(one.drains) or "not looked at")
     out.print(table)
     table = Table("launch configuration", "flags of", "GPUs", "for")
     for config in configs:
@@ -52,6 +54,23 @@ def list_engines(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
         where = f"{gpus.gpus} x {gpus.gpu_memory_gib:g} GB" if gpus.gpus and gpus.gpu_memory_gib else "CPU"
         table.add_row(config.name, f"{config.engine} {config.version}", where, config.summary)
     out.print(table)
+
+
+def _described(one: Dialect) -> dict[str, Any]:
+    isolation = None
+    if one.isolation is not None:
+        isolation = {"field": one.isolation.field, "endpoints": sorted(endpoint.value for endpoint in one.isolation.endpoints)}
+    return {
+        "dialect": one.name,
+        "proven": one.proven,
+        "known_from": one.known_from,
+        "isolation": isolation,
+        "priority": msgspec.to_builtins(one.priority),
+        "lora_model": one.lora_model,
+        "lora": msgspec.to_builtins(one.lora),
+        "refusals": sorted(shape.value for shape in one.errors),
+        "drains": one.drains,
+    }
 
 
 @engine_app.command("show")

@@ -21,10 +21,18 @@ def test_the_list_says_which_dialects_are_proven_and_names_every_configuration()
     for dialect in DIALECTS.values():
         (line,) = [line for line in shown.splitlines() if re.match(rf"│ {dialect.name} ", line)]
         assert ("unproven" in line) is not dialect.proven
+        assert dialect.known_from in line
+    assert sum("not looked at" in line for line in shown.splitlines()) == sum(not one.drains for one in DIALECTS.values())
     assert all(f"│ {name} " in shown for name in names())
     listed = json.loads(run("list", "--json", group="engines").stdout)
     assert [one["name"] for one in listed["launch"]] == list(names())
     assert {one["dialect"]: one["proven"] for one in listed["dialects"]} == {one.name: one.proven for one in DIALECTS.values()}
+    vllm = next(one for one in listed["dialects"] if one["dialect"] == "vllm")
+    known = DIALECTS["vllm"]
+    assert (vllm["known_from"], vllm["drains"]) == (known.known_from, known.drains)
+    assert (vllm["isolation"]["field"], vllm["priority"]["sooner"]) == ("cache_salt", "lower")
+    assert vllm["lora"]["load_path"] == "/v1/load_lora_adapter"
+    assert vllm["refusals"] == sorted(shape.value for shape in known.errors)
 
 
 def test_showing_gives_the_reasons_and_with_settings_what_results() -> None:
