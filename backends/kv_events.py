@@ -7,15 +7,18 @@ may have removed blocks, so its batch is refused and the stream is no longer exa
 Events carry every prompt's tokens and the tenants' cache salts in clear: neither may reach a log, an error or a `repr`.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 MASK: Final = (1 << 64) - 1
-MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Largest batch read: more than a million tokens, where an engine's step computes some ten thousand."""
-MAX_EVENTS: Final = 100_000
-"""Events in one batch; a full KV cache that is turned over in one step has fewer."""
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""Largest batch read: some 200,000 tokens, where an engine's step computes some ten thousand. A batch is read and applied in one
+turn of the event loop, which all requests wait for; this and the next two bound that turn."""
+MAX_EVENTS: Final = 8_192
+"""Events in one batch; SGLang sends one for each page that is evicted, so about as many as a step computes tokens."""
+MAX_HASHES: Final = 65_536
+"""Blocks in one batch, over all its events."""
 MAX_NAME_CHARS: Final = 256
 """Longest adapter name or salt; vLLM takes salts of 128."""
 MAX_BLOCK_SIZE: Final = 65_536
@@ -76,6 +79,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 _Hash: TypeAlias = int | bytes
+_NIL: Final = msgspec.Raw(b"\xc0")
 
 
 class _StoredMap(msgspec.Struct, tag="BlockStored", frozen=True, gc=False):
@@ -86,7 +90,7 @@ class _StoredMap(msgspec.Struct, tag="BlockStored", frozen=True, gc=False):
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[list[Any] | None] | None = None
+    extra_keys: msgspec.Raw = _NIL
     group_idx: int | None = None
     cache_salt: str | None = None
 
@@ -109,7 +113,7 @@ class _StoredArray(msgspec.Struct, tag="BlockStored", array_like=True, frozen=Tr
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[list[Any] | None] | None = None
+    extra_keys: msgspec.Raw = _NIL
     group_idx: int | None = None
     cache_salt: None = None
 
@@ -126,16 +130,23 @@ class _ClearedArray(msgspec.Struct, tag="AllBlocksCleared", array_like=True, fro
 
 class _MapBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at: float
-    events: list[_StoredMap | _RemovedMap | _ClearedMap]
+    events: Annotated[list[_StoredMap | _RemovedMap | _ClearedMap], msgspec.Meta(max_length=MAX_EVENTS)]
 
 
 class _ArrayBatch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at: float
-    events: list[_StoredArray | _RemovedArray | _ClearedArray]
+    events: Annotated[list[_StoredArray | _RemovedArray | _ClearedArray], msgspec.Meta(max_length=MAX_EVENTS)]
 
 
 _MAPS: Final = msgspec.msgpack.Decoder(_MapBatch)
 _ARRAYS: Final = msgspec.msgpack.Decoder(_ArrayBatch)
+# extra keys are read last and one by one: as lists of anything they take fifty times as long as the rest of a batch
+_EXTRA: Final = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_HASHES)] | None)
+_TEXTS: Final = msgspec.msgpack.Decoder(Annotated[list[str], msgspec.Meta(max_length=2)])
+# tuples made once: a union is made anew at each of 8,192 events
+_STORED: Final = (_StoredMap, _StoredArray)
+_REMOVED: Final = (_RemovedMap, _RemovedArray)
+_WITH_HASHES: Final = (*_STORED, *_REMOVED)
 _CLEARED: Final = Cleared()
 
 
@@ -148,8 +159,9 @@ def decode(payload: bytes) -> Batch:
     if len(payload) > MAX_BATCH_BYTES:
         raise ValueError(f"has {len(payload)} bytes, more than {MAX_BATCH_BYTES}")
     wire = _wire(payload)
-    if len(wire.events) > MAX_EVENTS:
-        raise ValueError(f"has {len(wire.events)} events, more than {MAX_EVENTS}")
+    hashes = sum(len(event.block_hashes) for event in wire.events if isinstance(event, _WITH_HASHES))
+    if hashes > MAX_HASHES:
+        raise ValueError(f"has {hashes} block hashes, more than {MAX_HASHES}")
     if not 0 <= wire.at < 1e12:
         raise ValueError("has no time of day")
     return Batch(wire.at, [_event(event) for event in wire.events])
@@ -179,27 +191,23 @@ def _said(error: Exception) -> str:
 
 
 def _event(wire: _StoredMap | _RemovedMap | _ClearedMap | _StoredArray | _RemovedArray | _ClearedArray) -> Event:
-    if isinstance(wire, _StoredMap | _StoredArray):
+    if isinstance(wire, _STORED):
         return _stored(wire)
-    if isinstance(wire, _RemovedMap | _RemovedArray):
-        return Removed([_hash(h) for h in wire.block_hashes], _named(wire.medium) or GPU, wire.group_idx)
+    if isinstance(wire, _REMOVED):
+        return Removed(_hashes(wire.block_hashes), _named(wire.medium) or GPU, wire.group_idx)
     return _CLEARED
 
 
 def _stored(wire: _StoredMap | _StoredArray) -> Stored:
-    hashes = [_hash(h) for h in wire.block_hashes]
+    hashes = _hashes(wire.block_hashes)
     if not 1 <= wire.block_size <= MAX_BLOCK_SIZE:
         raise ValueError(f"has blocks of {wire.block_size} tokens")
+    if len(wire.token_ids) > len(hashes) * wire.block_size:
+        raise ValueError(f"has {len(wire.token_ids)} tokens for {len(hashes)} blocks of {wire.block_size}")
     lora = _named(wire.lora_name)
     parent = wire.parent_block_hash
-    salt, others = _named(wire.cache_salt), False
-    if wire.extra_keys is not None:
-        for at, keys in enumerate(wire.extra_keys):
-            rest = [key for key in keys if key != lora] if keys else ()
-            if rest and at == 0 and parent is None and len(rest) == 1 and isinstance(rest[0], str):
-                salt = _named(rest[0])
-            elif rest:
-                others = True
+    first_salt, others = _extra(wire.extra_keys, len(hashes), lora, root=parent is None)
+    salt = _named(first_salt or wire.cache_salt)
     return Stored(
         hashes,
         None if parent is None else _hash(parent),
@@ -214,10 +222,43 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
     )
 
 
+def _extra(raw: msgspec.Raw, blocks: int, lora: str | None, *, root: bool) -> tuple[str | None, bool]:
+    """A prompt's salt out of vLLM's extra keys, one list or nil for each block, and whether there are keys that are neither a salt
+    nor the adapter."""
+    if raw == _NIL:
+        return None, False
+    try:
+        each = _EXTRA.decode(raw) or []
+    except (ValueError, RecursionError) as error:
+        raise ValueError(_said(error)) from None
+    if len(each) > blocks:
+        raise ValueError(f"has extra keys of {len(each)} blocks where it has {blocks}")
+    # compared as they are packed: an adapter's blocks all have the same one
+    known = (b"\xc0", b"\x90", msgspec.msgpack.encode([lora]))
+    odd = [at for at, keys in enumerate(each) if bytes(keys) not in known]
+    if root and odd and odd[0] == 0 and (salt := _salt(each[0], lora)) is not None:
+        return salt, len(odd) > 1
+    return None, bool(odd)
+
+
+def _salt(keys: msgspec.Raw, lora: str | None) -> str | None:
+    try:
+        rest = [key for key in _TEXTS.decode(keys) if key != lora]
+    except (ValueError, RecursionError):
+        return None
+    return rest[0] if len(rest) == 1 else None
+
+
+def _hashes(given: list[_Hash]) -> list[int]:
+    return [one & MASK if isinstance(one, int) else _low(one) for one in given]
+
+
 def _hash(given: _Hash) -> int:
     """One unsigned 64-bit number: vLLM sends the low 64 bits of a digest, or the digest; SGLang a signed number."""
-    if isinstance(given, int):
-        return given & MASK
+    return given & MASK if isinstance(given, int) else _low(given)
+
+
+def _low(given: bytes) -> int:
     if not 8 <= len(given) <= 64:
         raise ValueError(f"has a block hash of {len(given)} bytes")
     return int.from_bytes(given[-8:], "big")

@@ -65,10 +65,15 @@ VLLM: Final = {"vllm-sha256": vllm_sha256, "vllm-sha256_cbor": vllm_sha256_cbor}
 TRIES: Final = 32
 """First blocks tried before a hash function counts as unknown."""
 
+MAX_TRIED_TOKENS: Final = 2_048
+"""Largest block that is hashed here: larger ones of one batch would hold the event loop for a quarter of a second."""
+
 
 def recognised(event: Stored) -> str:
     """How the engine hashes, found by hashing a prompt's first block in every known way; empty when none fits or the block
-    says nothing (a child, an adapter, pairs, images)."""
+    says nothing (a child, an adapter, pairs, images) or is very large."""
+    if event.block_size > MAX_TRIED_TOKENS:
+        return ""
     tokens = event.tokens[: event.block_size]
     if event.parent is not None or event.lora is not None or not event.by_tokens or not event.hashes:
         return ""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.kv_events import MAX_BATCH_BYTES, MAX_EVENTS, Cleared, Removed, Stored, decode
+from backends.kv_events import MAX_BATCH_BYTES, MAX_EVENTS, MAX_HASHES, Cleared, Removed, Stored, decode
 from tests.kv_events import CLEARED, packed, recorded, removed, stored
 
 
@@ -129,7 +129,12 @@ def nested(depth: int) -> bytes:
         (packed(removed(1), at=-1.0), "no time of day"),
         (packed(stored([1], medium="secret")).replace(b"secret", b"secre\xff"), "not UTF-8"),
         (nested(100_000), "nested too deeply"),
-        (packed(*[CLEARED] * (MAX_EVENTS + 1)), "events, more than"),
+        (packed(*[CLEARED] * (MAX_EVENTS + 1)), f"length <= {MAX_EVENTS}"),
+        (packed(*[removed(*range(1_000))] * 66), "66000 block hashes, more than"),
+        (packed(stored([1], [7, 7, 7], block_size=2)), "3 tokens for 1 blocks of 2"),
+        (packed(stored([1], extra_keys=[None, None])), "extra keys of 2 blocks where it has 1"),
+        (packed(stored([1], extra_keys=[[]] * (MAX_HASHES + 1))), f"length <= {MAX_HASHES}"),
+        (packed(stored([1], extra_keys="secret")), "got `str`"),
         (bytes(MAX_BATCH_BYTES + 1), "bytes, more than"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

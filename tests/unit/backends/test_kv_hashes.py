@@ -4,6 +4,7 @@ import pytest
 
 from backends.kv_events import Stored, decode
 from backends.kv_hashes import (
+    MAX_TRIED_TOKENS,
     Digest,
     Recognition,
     recognised,
@@ -102,3 +103,9 @@ def test_recognition_gives_up_and_costs_nothing_then() -> None:
     found.look(Stored([1403909460543360175], None, list(FIRST), 16))
     found.look(Stored([1], None, list(FIRST), 16))
     assert found.name == "vllm-sha256"
+
+
+def test_blocks_too_large_to_hash_in_passing_are_left_alone() -> None:
+    for size, name in ((MAX_TRIED_TOKENS, "vllm-sha256"), (MAX_TRIED_TOKENS + 1, "")):
+        tokens = list(range(size))
+        assert recognised(Stored([vllm_on_the_wire(vllm_block(vllm_sha256, None, tokens))], None, list(tokens), size)) == name
