@@ -23,9 +23,12 @@ TURN_S: Final = 0.002
 MAX_PER_TURN: Final = 64
 HIGH_WATER: Final = 64
 """Batches of one engine that may lie between its socket and us. What does not fit stays with the engine, whose queue is 100,000
-by default, so this bounds memory and loses nothing."""
-REPLAY_HIGH_WATER: Final = 20_000
-"""A replay comes at once, and the engine's socket drops what does not fit: room for twice what it keeps by default."""
+by default, so this bounds memory (64 MiB with the largest batches) and loses nothing."""
+REPLAY_HIGH_WATER: Final = 128
+"""Batches of a replay that may lie unread. What fits neither here nor in the engine's queue of 1,000 the engine drops, and the
+next replay goes on there."""
+MAX_REPLAY_BYTES: Final = 256 * 1024 * 1024
+"""Longest replay; the batches recorded of real engines have 0.3 to 2.5 KB, and engines keep 10,000."""
 SETTLE_S: Final = 0.2
 """From a connection to the first replay request: by then the engine has our subscription, so nothing falls between the two."""
 REPLAY_SILENCE_S: Final = 2.0
@@ -196,6 +199,7 @@ class _Replay:
         self._clock = clock
         self._loop = loop
         self._begun_at = self._heard_at = clock()
+        self._bytes = 0
         self._inbox: _Inbox | None = None
         self._timer = loop.call_later(REPLAY_SILENCE_S, self._look)
         socket = context.socket(zmq.DEALER)
@@ -217,6 +221,10 @@ class _Replay:
 
     def _on_frames(self, frames: list[bytes]) -> None:
         self._heard_at = self._clock()
+        self._bytes += sum(map(len, frames))
+        if self._bytes > MAX_REPLAY_BYTES:
+            self._take(END, b"", f"it has more than {MAX_REPLAY_BYTES:,} bytes")
+            return
         seq = _number(frames)
         if seq is not None:
             self._take(max(seq, END), frames[-1], "")

@@ -193,6 +193,29 @@ async def test_a_replay_address_where_nobody_answers_is_said(context: Context, t
             await until(lambda: "the replay failed: no answer within 0.5 s" in subscriber.stream.reason, subscriber)
 
 
+async def test_a_replay_without_end_is_stopped(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_subscriber, "MAX_REPLAY_BYTES", 1_000_000)
+    endless = context.socket(zmq.ROUTER)
+    endless.setsockopt(zmq.SNDHWM, 100)
+    port = endless.bind_to_random_port("tcp://127.0.0.1")
+    sent = 0
+    async with publishing(replay=None) as engine:
+        async with subscribed(context, engine.endpoint, f"tcp://127.0.0.1:{port}") as (subscriber, _):
+            await until(lambda: endless.poll(0), subscriber)
+            asker, *_ = endless.recv_multipart()
+
+            def stopped() -> bool:
+                nonlocal sent
+                for _ in range(10):  # numbers that no stream takes: it only has to be read
+                    endless.send_multipart([asker, b"", (1 << 40).to_bytes(8, "big"), bytes(10_000)])
+                    sent += 1
+                return "it has more than 1,000,000 bytes" in subscriber.stream.reason
+
+            await until(stopped, subscriber)
+            assert sent > 100
+    endless.close(0)
+
+
 async def test_the_last_batch_of_all_is_missed_only_until_the_next_check(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_subscriber, "CHECK_AFTER_S", 0.0)
     async with publishing() as engine, subscribed(context, engine.endpoint, engine.replay_endpoint) as (subscriber, held):
