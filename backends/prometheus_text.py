@@ -7,6 +7,7 @@ for those is the fastest way past the others (`python -m bench.overhead.micro`).
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from math import isfinite
 from typing import Final
 
@@ -17,6 +18,9 @@ _ESCAPED: Final = re.compile(rb'\\(["\\n])')
 _REST: Final = re.compile(rb'(?:\{((?:[^"}\n]|"(?:[^"\\]|\\.)*")*)\})?[ \t]+(\S+)')
 """What follows a name: labels, if any, and the value; a time stamp behind it is passed over."""
 _NEWLINE: Final = 10
+
+MAX_SAMPLES: Final = 10_000
+"""Samples of one series; engines have one per rank, adapter or histogram bucket."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -33,10 +37,17 @@ class Wanted:
         self._names = [name.encode("ascii") for name in dict.fromkeys(names)]
 
     def find(self, text: bytes) -> dict[str, list[Sample]]:
-        """Samples by series name; values that are no finite numbers are left out (NaN is what engines write for "never")."""
+        """Samples by series name; values that are no finite numbers are left out (NaN is what engines write for "never").
+
+        Raises:
+            ValueError: a series has more than `MAX_SAMPLES`.
+        """
         found = {}
         for name in self._names:
-            if samples := list(_samples(text, name)):
+            samples = list(islice(_samples(text, name), MAX_SAMPLES + 1))
+            if len(samples) > MAX_SAMPLES:
+                raise ValueError(f"series {name.decode('ascii')} has more than {MAX_SAMPLES:,} samples")
+            if samples:
                 found[name.decode("ascii")] = samples
         return found
 

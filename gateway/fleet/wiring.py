@@ -48,8 +48,8 @@ POLL_CONNECTIONS: Final = 2
 """Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
 
 SIGNALS_WITHIN_S: Final = 1.0
-MAX_SIGNALS_BYTES: Final = 4 * 1024 * 1024
-"""A metrics page has 20 to 300 KB."""
+MAX_SIGNALS_BYTES: Final = 1024 * 1024
+"""A metrics page has 20 to 300 KB; it is read in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from backends.prometheus_text import Sample, Wanted
+from backends.prometheus_text import MAX_SAMPLES, Sample, Wanted
 
 PAGE = rb"""# HELP a_total What a counts.
 # TYPE a_total counter
@@ -40,3 +40,9 @@ def test_whatever_comes_instead_is_no_sample(page: bytes) -> None:
 def test_a_page_of_nothing_but_quotes_is_read_in_linear_time() -> None:
     assert Wanted(["a"]).find(b'a{x="' + b'\\"' * 500_000) == {}
     assert Wanted(["a"]).find(b"a{" + b'"",' * 300_000) == {}
+
+
+def test_a_series_without_end_is_refused_by_its_name() -> None:
+    assert len(Wanted(["a"]).find(b"a 1\n" * MAX_SAMPLES)["a"]) == MAX_SAMPLES
+    with pytest.raises(ValueError, match="series a has more than 10,000 samples"):
+        Wanted(["a"]).find(b"a 1\n" * (MAX_SAMPLES + 1))
