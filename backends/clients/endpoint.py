@@ -1,5 +1,6 @@
 """Where one backend listens, and the limits every adapter keeps towards it."""
 
+import functools
 import ssl
 from urllib.parse import urlsplit
 
@@ -60,7 +61,7 @@ def endpoint(
     return Endpoint(
         host=parts.hostname,
         port=parts.port or (443 if secure else 80),
-        tls=(tls or ssl.create_default_context()) if secure else None,
+        tls=(tls or _system_trust()) if secure else None,
         prefix=parts.path.rstrip("/"),
         authorization=authorization.encode("ascii") if authorization else None,
         connect_timeout_s=connect_timeout_s,
@@ -69,3 +70,9 @@ def endpoint(
         address=address,
         reach=reach,
     )
+
+
+@functools.cache
+def _system_trust() -> ssl.SSLContext:
+    """One for all backends: reading the system's CAs holds the event loop for tens of milliseconds."""
+    return ssl.create_default_context()

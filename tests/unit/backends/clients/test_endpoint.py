@@ -28,3 +28,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_the_engines_key_is_one_header_value() -> None:
     assert endpoint("http://a", authorization="Bearer k").authorization == b"Bearer k"
     assert endpoint("http://a").authorization is None
+
+
+def test_the_systems_authorities_are_read_once_for_all_backends() -> None:
+    assert endpoint("https://a").tls is endpoint("https://b").tls
