@@ -2,14 +2,17 @@
 
 A time-out or a failing server keeps the last good answer for ten minutes. An answer that says "nobody" is believed only at
 the third time in a row, because a name server that has just been restarted says it too.
+
+Name servers are asked from the event loop, not through libc: its look-ups run in a handful of threads that everything shares, and
+two that hang would stop every other one.
 """
 
 import asyncio
+import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,13 +27,18 @@ EMPTY_BELIEVED: Final = 3
 LOOKUP_WITHIN_S: Final = 4.0
 """Longest wait for one answer; below the 5 s at which names are resolved."""
 
-MAX_FOUND: Final = 1000
+MAX_FOUND: Final = 256
 """Addresses taken from one answer."""
 
 MAX_TARGETS: Final = 200
 """Targets of one SRV answer that are looked up."""
 
+MAX_AT_ONCE: Final = 8
+"""Questions of one source under way at once."""
+
 MAX_ID: Final = 64
+
+LOCALHOST: Final = ("127.0.0.1", "::1")
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """What may stand in a URL; a name server is not trusted with more."""
@@ -62,22 +70,35 @@ class DnsSource:
         self._host = host
         self._scheme = scheme
         self._lookup = lookup
-        self._last: list[Member] = []
         self._empty = 0
+        self._asking = False
 
     async def read(self) -> Sequence[Member]:
-        """Resolve once."""
+        """Resolve once; one at a time.
+
+        Raises:
+            SourceError: there is no answer, or one of nobody that is not believed yet.
+        """
+        if self._asking:
+            raise SourceError(f"{self._host} is still being resolved")
+        self._asking = True
+        try:
+            found = await self._found()
+        finally:
+            self._asking = False
+        self._empty = 0 if found else self._empty + 1
+        if not found and self._empty < EMPTY_BELIEVED:
+            raise SourceError(f"{self._host} has no address, it is said ({self._empty} of {EMPTY_BELIEVED} times before it is believed)")
+        return [self._member(one) for one in found]
+
+    async def _found(self) -> list[Found]:
         try:
             async with asyncio.timeout(LOOKUP_WITHIN_S):
-                found = sorted(set(await self._lookup()))[:MAX_FOUND]
+                return sorted(set(await self._lookup()))[:MAX_FOUND]
         except TimeoutError:
             raise SourceError(f"{self._host} is not resolved within {LOOKUP_WITHIN_S:g} s; look at the name servers") from None
         except OSError as error:
             raise SourceError(f"{self._host} is not resolved ({error}); look at the name servers") from None
-        self._empty = 0 if found else self._empty + 1
-        if found or self._empty >= EMPTY_BELIEVED:
-            self._last = [self._member(one) for one in found]
-        return self._last
 
     def _member(self, found: Found) -> Member:
         host = found.host or self._host
@@ -94,7 +115,7 @@ def member_id(pool: str, found: Found) -> str:
 
 
 def system_lookup(host: str, port: int | None) -> Lookup:
-    """Resolves over the system: the resolver of libc for A and AAAA when `port` is given, else SRV by dnspython."""
+    """Asks the name servers of `/etc/resolv.conf`: for A and AAAA when `port` is given, else for SRV."""
     return _Addresses(host, port) if port is not None else _Srv(host)
 
 
@@ -104,7 +125,7 @@ class _Addresses:
         self._port = port
 
     async def __call__(self) -> Sequence[Found]:
-        return [Found(address, self._port) for address in await _resolved(self._host, self._port)]
+        return [Found(address, self._port) for address in await _resolved(self._host)]
 
 
 class _Srv:
@@ -112,32 +133,45 @@ class _Srv:
         self._host = host
 
     async def __call__(self) -> Sequence[Found]:
-        # imported only here: nobody else needs it
-        import dns.asyncresolver
-        import dns.exception
-        import dns.resolver
-
-        try:
-            answer = await dns.asyncresolver.resolve(self._host, "SRV", lifetime=LOOKUP_WITHIN_S)
-        except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-            return []
-        except dns.exception.DNSException as error:
-            raise OSError(f"{type(error).__name__}: {error}") from None
-        targets = [(str(record.target).rstrip("."), int(record.port)) for record in answer][:MAX_TARGETS]
+        records = await _asked(lambda resolver: resolver.resolve(self._host, "SRV", lifetime=LOOKUP_WITHIN_S))
+        targets = [(str(record.target).rstrip("."), int(record.port)) for record in records][:MAX_TARGETS]
         if odd := [host for host, _ in targets if host and not _HOST.fullmatch(host)]:
             raise OSError(f"its target {ascii(odd[0])[:80]} is no host name")
-        lists = await asyncio.gather(*(_resolved(host, port) for host, port in targets if host))
-        return [
-            Found(address, port, host) for (host, port), found in zip([t for t in targets if t[0]], lists, strict=True) for address in found
-        ]
+        targets = [target for target in targets if target[0]]
+        at_once = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def resolved(host: str) -> list[str]:
+            async with at_once:
+                return await _resolved(host)
+
+        lists = await asyncio.gather(*(resolved(host) for host, _ in targets))
+        return [Found(address, port, host) for (host, port), found in zip(targets, lists, strict=True) for address in found]
 
 
-async def _resolved(host: str, port: int) -> list[str]:
+async def _resolved(host: str) -> list[str]:
     """The addresses of a name; none for one that does not exist. Raises OSError when there is no answer."""
+    if host.rstrip(".").lower() == "localhost":
+        return list(LOCALHOST)  # name servers are not asked for it (RFC 6761)
     try:
-        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
-            return []
-        raise
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        pass
+    # search: a name may be short, as it may for libc
+    answers = await _asked(lambda resolver: resolver.resolve_name(host, lifetime=LOOKUP_WITHIN_S, search=True))
+    return list(dict.fromkeys(answers.addresses())) if answers else []
+
+
+async def _asked(ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What a resolver answers; an empty list for a name that does not exist or has nothing of the kind."""
+    # imported only here: nobody else needs it
+    import dns.asyncresolver
+    import dns.exception
+    import dns.resolver
+
+    try:
+        # a new one each time, because the file that it reads may change
+        return await ask(dns.asyncresolver.Resolver())
+    except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+        return []
+    except dns.exception.DNSException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from None

@@ -1,8 +1,9 @@
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from backends.discovery.dns import EMPTY_BELIEVED, MAX_FOUND, MAX_ID, DnsSource, Found, member_id
+from backends.discovery.dns import EMPTY_BELIEVED, MAX_FOUND, MAX_ID, DnsSource, Found, member_id, system_lookup
 from domain.membership import Member, SourceError
 
 
@@ -59,8 +60,44 @@ async def test_nobody_is_believed_only_when_it_is_said_again_and_again() -> None
     found = source(resolver)
     await found.read()
     resolver.next = []
-    for n in range(1, EMPTY_BELIEVED + 1):
-        assert len(await found.read()) == (0 if n == EMPTY_BELIEVED else 1)
+    await believed_late(found)
+    resolver.next = [A]
+    await found.read()
+    resolver.next = []
+    await believed_late(found)
+
+
+async def test_nobody_is_not_believed_sooner_by_a_source_that_knows_nothing_yet() -> None:
+    await believed_late(source(Resolver()))
+
+
+async def believed_late(found: DnsSource) -> None:
+    for _ in range(EMPTY_BELIEVED - 1):
+        with pytest.raises(SourceError, match=r"engines\.svc has no address"):
+            await found.read()
+    assert await found.read() == []
+
+
+async def test_a_name_is_asked_for_once_at_a_time() -> None:
+    go_on = asyncio.Event()
+
+    async def slow() -> Sequence[Found]:
+        await go_on.wait()
+        return [A]
+
+    found = DnsSource("chat", "engines.svc", "http", 5.0, slow)
+    first = asyncio.create_task(found.read())
+    await asyncio.sleep(0)
+    with pytest.raises(SourceError, match="still being resolved"):
+        await found.read()
+    go_on.set()
+    assert len(await first) == 1
+    assert len(await found.read()) == 1
+
+
+@pytest.mark.parametrize(("host", "addresses"), [("localhost", {"127.0.0.1", "::1"}), ("10.0.0.7", {"10.0.0.7"}), ("fd00::7", {"fd00::7"})])
+async def test_no_name_server_is_asked_for_what_is_known(host: str, addresses: set[str]) -> None:
+    assert {found.address for found in await system_lookup(host, 8000)()} == addresses
 
 
 async def test_an_answer_is_bounded() -> None:

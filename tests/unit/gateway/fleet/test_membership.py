@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from backends.discovery.dns import DnsSource, Found
 from domain.membership import Member, SourceError
 from gateway.fleet.drain_orders import OrdersUnreadable
 from gateway.fleet.last_good import LastGood
@@ -144,3 +145,22 @@ async def test_a_worker_that_starts_while_a_source_is_away_takes_over_what_the_o
     too_late = World(source, kept=kept)
     await too_late.membership.first()
     assert too_late.roster.wanted == {"a": A}
+
+
+async def test_a_starting_worker_to_which_dns_says_nobody_takes_over_what_the_others_had(tmp_path: Path) -> None:
+    kept = LastGood(tmp_path, lambda: 1000.0)
+    answers: list[Found] = [Found("10.0.0.1", 8000)]
+
+    async def lookup() -> list[Found]:
+        return answers
+
+    def dns() -> Any:
+        return DnsSource("chat", "engines.svc", "http", 5.0, lookup)
+
+    await World(dns(), kept=kept).membership.first()
+    answers = []
+    starting = World(dns(), kept=kept)
+    for believed in (False, False, True):
+        await starting.membership.first()
+        assert ("chat-10.0.0.1-8000" not in starting.roster.wanted) == believed
+        assert (kept.load(dns()) or ([], 0.0))[0] == [] if believed else len((kept.load(dns()) or ([], 0.0))[0]) == 1
