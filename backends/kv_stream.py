@@ -223,9 +223,9 @@ class KvStream:
 
     def replay_over(self, failed: str = "") -> None:
         """The replay's end: complete as far as the engine goes, or `failed` in words."""
-        if not self._replaying:
-            return
-        self._replaying = False
+        was, self._replaying = self._replaying, False
+        if not was or (failed and self.next > self._begun_at and self._again()):
+            return  # it brought something: the engine's queue had no room for its end
         why = f"{self._what()}, and the replay failed: {failed}" if failed else ""
         if failed:
             if not self._routine:
@@ -235,8 +235,7 @@ class KvStream:
                 self.gone()  # it has not come as far as its predecessor
             if self._again():
                 return
-            why = f"{self._what()}, and {MAX_ROUNDS} replays were not enough"
-            self._lose(why)
+            self._lose(why := f"{self._what()}, and {MAX_ROUNDS} replays were not enough")
         else:
             self._heard = True
         self._go_on(why)

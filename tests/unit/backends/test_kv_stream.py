@@ -274,3 +274,18 @@ def test_how_the_engine_hashes_is_told() -> None:
         stream.batch(seq, payload)
     assert stream.trusted
     assert (stream.state().blocks, stream.state().hashing) == (1, "sglang")
+
+
+def test_a_replay_that_brought_something_and_lost_its_end_is_gone_on_with() -> None:
+    engine, held = Engine(), HeldBlocks()
+    stream = KvStream(held, can_replay=True)
+    for block in range(4):
+        engine.publish(stored([block]))
+    stream.connected()
+    assert stream.next_replay() == 0
+    for seq, payload in engine.replay(0)[:2]:
+        stream.replayed(seq, payload)
+    stream.replay_over("no answer")
+    served(stream, engine)
+    assert stream.trusted
+    assert held.snapshot() == {0, 1, 2, 3}
