@@ -61,7 +61,7 @@ def endpoint(
     return Endpoint(
         host=parts.hostname,
         port=parts.port or (443 if secure else 80),
-        tls=(tls or _system_trust()) if secure else None,
+        tls=(tls or system_trust()) if secure else None,
         prefix=parts.path.rstrip("/"),
         authorization=authorization.encode("ascii") if authorization else None,
         connect_timeout_s=connect_timeout_s,
@@ -73,6 +73,6 @@ def endpoint(
 
 
 @functools.cache
-def _system_trust() -> ssl.SSLContext:
+def system_trust() -> ssl.SSLContext:
     """One for all backends: reading the system's CAs holds the event loop for tens of milliseconds."""
     return ssl.create_default_context()

@@ -7,6 +7,7 @@ import time
 import pytest
 import trustme
 
+from backends.clients.endpoint import system_trust
 from backends.simengine import SimEngine, SimSettings
 from routing.fleet import State
 from tests.gateway_harness import chat, gateway, no_engine
@@ -115,8 +116,10 @@ async def test_a_certificate_for_another_name_is_told_apart(monkeypatch: pytest.
     ca.issue_cert("engine.example").configure_cert(server)
     with ca.cert_pem.tempfile() as trusted:
         monkeypatch.setenv("SSL_CERT_FILE", trusted)
+        system_trust.cache_clear()  # read once per process, and this one has read the system's
         async with scripted(http(b"{}"), ssl=server) as engine, gateway(engine.url.replace("http", "https")) as running:
             (found,) = running.deps.live.fleet.pools["chat"].backends
+    system_trust.cache_clear()
     assert "certificate is for another name; use the name in the certificate" in found.reason
 
 
