@@ -1,1 +1,1 @@
-"""Who is in the fleet: today the static list of the configuration, kept honest by polling."""
+"""Looking for engines and at them: names into addresses, polls, one-token probes, and what is wrong in words for an operator."""
