@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from gateway.fleet.wiring import registry_for
-from gateway.http.admin import admin_main
+from gateway.http.admin import PoolShown, admin_main
 from gateway.secrets import SecretError, read_admin_token, read_pepper, read_reference
 from gateway.settings import ConfigError, Settings, load_settings
 from gateway.supervisor import CannotStart, Plan, Seat, run
@@ -58,7 +58,12 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
         admin_main(
-            seat, version=installed_version(), workers=settings.workers, registry=lambda seat: registry_for(current, seat), token=token
+            seat,
+            version=installed_version(),
+            workers=settings.workers,
+            registry=lambda seat: registry_for(current, seat),
+            token=token,
+            pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
         )
 
     try:

@@ -24,6 +24,14 @@ TokenFile = Annotated[Path | None, typer.Option(help=f"A file that holds the adm
 err = Console(stderr=True, highlight=False)
 
 
+class Refused(typer.Exit):
+    """The gateway took no change; the command ends with what it said, which is printed already, unless somebody knows better."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(1)
+        self.said = said
+
+
 class AdminClient:
     """Talks to one admin port. Every failure ends the command with a sentence; nothing is raised.
 
@@ -64,7 +72,9 @@ class AdminClient:
         if 200 <= status < 300:
             return answer
         said = answer.get("error", {}).get("message") if isinstance(answer, dict) and isinstance(answer.get("error"), dict) else None
-        fail(f"{said or f'{self._url}{path} answers {status}; is that the admin port?'}")
+        said = str(said or f"{self._url}{path} answers {status}; is that the admin port?")
+        err.print(said, markup=False, soft_wrap=True)
+        raise Refused(said)
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection

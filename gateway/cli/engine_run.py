@@ -21,7 +21,8 @@ from rich.console import Console
 
 from backends.dialects import DIALECTS
 from backends.launch.resolve import Launch
-from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, TokenFile, fail, segment, token_from
+from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, Refused, TokenFile, fail, segment, token_from
+from gateway.cli.engine_preflight import PoolSeen, need_free_port, need_pool
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 
 LOOK_S: Final = 0.2
@@ -54,7 +55,9 @@ def run_engine(
     launch = launch_from(name, sets, executable)
     place = None
     if pool is not None:
-        place = Place(AdminClient(admin, token_from(token_file)), pool, launch, url or launch.url, with_events=kv_events)
+        client = AdminClient(admin, token_from(token_file))
+        place = Place(client, need_pool(client, pool), launch, url or launch.url, with_events=kv_events)
+    need_free_port(launch)
     try:
         engine = Engine(launch)
     except OSError as error:
@@ -120,12 +123,13 @@ class _Listing(msgspec.Struct):
 class Place:
     """The engine's place in a gateway's fleet. After `take`, no trouble with the gateway is more than a sentence."""
 
-    def __init__(self, admin: AdminClient, pool: str, launch: Launch, url: str, *, with_events: bool) -> None:
+    def __init__(self, admin: AdminClient, pool: PoolSeen, launch: Launch, url: str, *, with_events: bool) -> None:
         self._admin = admin
+        self._mismatches = pool.mismatches(launch)
         self._path = f"/backends/{segment(launch.id)}"
         self._id = launch.id
         self._grace_s = launch.grace_s
-        self._body: dict[str, Any] = {"pool": pool, "id": launch.id, "url": url}
+        self._body: dict[str, Any] = {"pool": pool.name, "id": launch.id, "url": url}
         if with_events and launch.kv_events is not None:
             self._body["kv_events"] = {"endpoint": launch.kv_events.endpoint, "replay": launch.kv_events.replay_endpoint}
         self.taken = False
@@ -134,13 +138,15 @@ class Place:
         """Register; ends the command when the gateway refuses."""
         try:
             self._admin.post("/backends", self._body)
-        except typer.Exit:
-            if "kv_events" not in self._body:
+        except Refused as refused:
+            if "kv_events" not in self._body or "kv_events" not in refused.said:
                 raise
             err.print("trying again without its KV events", markup=False)
             self._admin.post("/backends", {key: value for key, value in self._body.items() if key != "kv_events"})
         self.taken = True
         err.print(f"registered as {self._id} in pool {self._body['pool']}", markup=False)
+        for mismatch in self._mismatches:
+            err.print(f"but {mismatch}", markup=False, soft_wrap=True)
 
     def drain(self) -> bool:
         """No new requests from now on; whether the gateway took the order."""

@@ -9,7 +9,7 @@ import contextlib
 import platform
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -38,6 +38,15 @@ MAX_CONNECTIONS: Final = 256
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
+class PoolShown(msgspec.Struct, frozen=True):
+    """A pool as `/pools` lists it, with or without backends."""
+
+    name: str
+    model: str
+    """What its engines are asked for."""
+    dialect: str
+
+
 class Collect(Protocol):
     """Asks every worker for a snapshot; with or without its numbers."""
 
@@ -55,6 +64,7 @@ def create_admin_app(
     supervised: Callable[[], Supervision | None] = lambda: None,
     registry: Registry | None = None,
     token: str | None = None,
+    pools: Sequence[PoolShown] = (),
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -66,6 +76,7 @@ def create_admin_app(
         supervised: what the supervisor last published.
         registry: changes the fleet; None where nothing can be changed.
         token: what changing the fleet asks for; without one it is refused.
+        pools: the pools there are, by the settings.
     """
     # No OpenAPI, no docs pages: they load scripts from elsewhere, and the routes are in docs/operations.md.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -73,7 +84,8 @@ def create_admin_app(
     _add_errors(app)
 
     async def index() -> Response:
-        return JSONResponse({"name": "tidegate", "version": version, "see": ["/livez", "/readyz", "/metrics", "/version", "/backends"]})
+        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools"]
+        return JSONResponse({"name": "tidegate", "version": version, "see": see})
 
     async def livez() -> Response:
         return Response("ok\n", media_type="text/plain", headers=NO_STORE)
@@ -105,12 +117,16 @@ def create_admin_app(
         }
         return Response(msgspec.json.encode(shown), media_type="application/json", headers=NO_STORE)
 
+    async def show_pools() -> Response:
+        return Response(msgspec.json.encode({"pools": pools}), media_type="application/json", headers=NO_STORE)
+
     async def owners() -> dict[str, Owner]:
         return {b.backend: b.source for b in fleet_seen(await collect(with_metrics=False)) if b.source}
 
     routes: dict[str, Callable[..., Awaitable[Response]]] = {
         "/": index,
         "/backends": backends,
+        "/pools": show_pools,
         "/livez": livez,
         "/readyz": readyz,
         "/version": show_version,
@@ -165,17 +181,30 @@ class _Server(uvicorn.Server):
 
 
 def admin_main(
-    seat: Seat, *, version: str, workers: int, registry: Callable[[Seat], Registry] | None = None, token: str | None = None
+    seat: Seat,
+    *,
+    version: str,
+    workers: int,
+    registry: Callable[[Seat], Registry] | None = None,
+    token: str | None = None,
+    pools: Sequence[PoolShown] = (),
 ) -> None:
     """Serves the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
 
     SIGTERM only turns `/readyz` to 503: load balancers must see it for as long as workers still drain.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(seat, version, workers, registry, token))
+        runner.run(_serve(seat, version, workers, registry, token, pools))
 
 
-async def _serve(seat: Seat, version: str, workers: int, registry: Callable[[Seat], Registry] | None, token: str | None) -> None:
+async def _serve(
+    seat: Seat,
+    version: str,
+    workers: int,
+    registry: Callable[[Seat], Registry] | None,
+    token: str | None,
+    pools: Sequence[PoolShown],
+) -> None:
     draining = asyncio.Event()
 
     async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
@@ -190,6 +219,7 @@ async def _serve(seat: Seat, version: str, workers: int, registry: Callable[[Sea
         supervised=lambda: supervision(seat.run_dir),
         registry=changes,
         token=token,
+        pools=pools,
     )
     config = uvicorn.Config(
         app,

@@ -32,6 +32,8 @@ class Admin:
         self.bodies: list[dict[str, object]] = []
         self.in_flight = 0
         self.answered = 2
+        self.model = "tiny"
+        self.says = "kv_events: is not known"
         self.refuses_events = self.refuses = False
         self.members: set[str] = set()
         outer = self
@@ -55,6 +57,8 @@ class Admin:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def _reply(self, method: str, path: str, authorization: str | None, body: bytes) -> tuple[int, bytes]:
+        if path == "/pools":
+            return 200, json.dumps({"pools": [{"name": "chat", "model": self.model, "dialect": "vllm"}]}).encode()
         if method == "GET":
             seen = [{"backend": one, "in_flight": self.in_flight, "state": "draining"} for one in sorted(self.members)]
             return 200, json.dumps({"backends": seen, "workers": {"expected": 2, "answered": self.answered}}).encode()
@@ -65,7 +69,7 @@ class Admin:
             asked = json.loads(body)
             self.bodies.append(asked)
             if self.refuses or (self.refuses_events and "kv_events" in asked):
-                return 400, b'{"error":{"message":"kv_events: is not known"}}'
+                return 400, json.dumps({"error": {"message": self.says}}).encode()
             self.members.add(asked["id"])
             return 201, b"{}"
         if method == "DELETE":
@@ -200,6 +204,46 @@ def test_an_engine_that_the_gateway_refuses_does_not_stay_behind(
     process, port = start()
     assert process.wait(20) == 1
     assert not answers(port)
+
+
+def test_a_port_that_is_served_already_keeps_the_engine_from_starting(
+    start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin
+) -> None:
+    taken = int(admin.url.rpartition(":")[2])
+    process, _ = start("--set", f"port={taken}")
+    assert process.wait(20) == 1
+    assert admin.asked == []
+    assert process.stderr is not None
+    assert f"port {taken} of 127.0.0.1 is taken" in process.stderr.read()
+
+
+def test_a_pool_that_is_not_there_is_said_before_the_start(start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin) -> None:
+    process, port = start("--pool", "nosuch")
+    assert process.wait(20) == 1
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert "--pool nosuch: the gateway has no such pool; there are chat" in said
+    assert "trying again" not in said
+    assert admin.asked == []
+    assert not answers(port)
+
+
+def test_a_refusal_that_is_not_about_events_is_not_tried_again_and_another_model_is_said(
+    start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin
+) -> None:
+    admin.model = "other"
+    process, _ = start()
+    until(lambda: bool(admin.members))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert process.stderr is not None
+    assert "pool chat asks for other" in process.stderr.read()
+    admin.says = "The id is registered already."
+    admin.refuses = True
+    admin.bodies.clear()
+    process, _ = start()
+    assert process.wait(20) == 1
+    assert len(admin.bodies) == 1
 
 
 def test_without_a_pool_no_gateway_is_needed(start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.http.admin import create_admin_app
+from gateway.http.admin import PoolShown, create_admin_app
 from gateway.http.admin_backends import MAX_BODY_BYTES
 from gateway.worker_link import BackendState, WorkerSnapshot
 from tests.unit.gateway.fleet.test_registry import body, registry
@@ -83,3 +83,9 @@ async def test_looking_needs_no_token(tmp_path: Path) -> None:
     assert [(b["backend"], b["source"]) for b in shown["backends"]] == [("f", "file"), ("s", "static")]
     assert (shown["sources"], shown["clashes"]) == ([], [])
     assert shown["workers"] == {"expected": 1, "answered": 1}
+
+
+async def test_pools_are_listed_with_or_without_backends() -> None:
+    app = create_admin_app(collect, version="1", workers=1, pools=[PoolShown("empty", "llama", "vllm")])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://admin") as admin:
+        assert (await admin.get("/pools")).json() == {"pools": [{"name": "empty", "model": "llama", "dialect": "vllm"}]}
