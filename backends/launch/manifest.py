@@ -14,6 +14,8 @@ from typing import Literal
 import msgspec
 from pydantic import JsonValue
 
+from backends.launch.values import out_of_range
+
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One flag as the engine's parser has it."""
@@ -61,7 +63,7 @@ def check_flags(manifest: Manifest, flags: Mapping[str, JsonValue]) -> list[str]
             near = get_close_matches(f"--{name}", manifest.flags, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             problems.append(f"--{name}: {manifest.engine} {manifest.version} has no such flag{hint}")
-        elif reason := _mismatch(known, value):
+        elif reason := _mismatch(known, value) or out_of_range(name, value):
             problems.append(f"--{name}: {reason}")
     return problems
 

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from backends.launch.config import EngineName, LaunchConfig, Scalar
 from backends.launch.manifest import Manifest, check_flags
+from backends.launch.values import wrong_parameters
 
 _PLACE: Final = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _NUMBERS: Final = frozenset({"port", "events_port", "replay_port", "grace_s"})
@@ -99,7 +100,7 @@ def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonVa
     """
     parameters, flags = _with(config, manifest, given or {})
     parameters = _derived(config.engine, parameters)
-    problems: list[str] = []
+    problems = wrong_parameters(parameters)
     filled = {name: _fill(value, parameters, f"--{name}", problems) for name, value in flags.items()}
     environment = {name: str(_fill(value, parameters, name, problems)) for name, value in config.environment.items()}
     command = [str(_fill(part, parameters, "command", problems)) for part in config.command]
