@@ -1,30 +1,30 @@
 """`tidegate engine check`: compares running engines with what the gateway needs of them, and says what would mend each mismatch."""
 
-import http.client
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import msgspec
 import typer
 from rich.console import Console
 
 from backends.dialects import DIALECTS
+from backends.discovery import diagnose
+from backends.fetch import Fetched, FetchError
 from backends.launch.check import Finding, Needs, compare, needs_of
 from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, read_facts
 from gateway.cli.admin_client import fail
+from gateway.cli.engine_ask import ask, checked_url
 from gateway.cli.launch_options import Sets, launch_from
 from gateway.secrets import SecretError, read_reference
 from gateway.settings import load_settings
 from policies.located_yaml import ConfigError
 
-WITHIN_S: Final = 10.0
-MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
-"""Largest reply read; vLLM's metrics are 100 KB, its /server_info 60 KB."""
-
+_REQUIRED: Final = ("running", "waiting", "kv_usage")
+"""The signals that dialects require, each some of them."""
 _MARKS: Final = {"ok": "ok    ", "wrong": "WRONG ", "unread": "?     "}
 
 out = Console(highlight=False)
@@ -67,6 +67,11 @@ def check_engine(
     """
     if dialect not in DIALECTS:
         fail(f"--dialect {dialect!r} is unknown; there are {', '.join(DIALECTS)}", code=2)
+    if url is not None:
+        try:
+            checked_url(url)
+        except ValueError as error:
+            fail(str(error), code=2)
     needs = Needs() if launch is None else needs_of(launch_from(launch, sets))
     said = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
     needs = msgspec.structs.replace(needs, **{name: value for name, value in said.items() if value is not None})
@@ -88,43 +93,62 @@ def check_engine(
 
 
 def look(subject: Subject, *, probe: bool) -> list[Finding]:
-    """Ask one engine and compare; an engine that does not answer is one wrong finding."""
+    """Ask one engine and compare; what is no engine, or one of another dialect, is one wrong finding."""
     replies: dict[str, bytes] = {}
-    for path in PATHS.get(subject.dialect, (MODELS,)):
+    load = DIALECTS[subject.dialect].signals_path
+    findings = []
+    for path in dict.fromkeys((MODELS, *((load,) if load else ()), *PATHS.get(subject.dialect, ()))):
         try:
-            status, body = ask(subject.url, path, subject.key)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            return [Finding("engine", "wrong", f"does not answer at {subject.url}{path} ({type(error).__name__}: {error}); is it started?")]
-        if status in (401, 403) and path == MODELS:
-            return [Finding("engine", "wrong", f"answers {status}: it asks for a key; name the variable that holds it with --api-key-env")]
-        if status == 200:
-            replies[path] = body
+            reply = ask(subject.url, path, subject.key)
+        except FetchError as error:
+            return [Finding("engine", "wrong", diagnose.of_failure(path, error))]
+        if path == MODELS and (why := _no_models(reply)):
+            return [Finding("engine", "wrong", why)]
+        if path == load:
+            findings.append(_load(subject.dialect, path, reply))
+            if findings[0].state == "wrong":
+                return findings
+        if reply.status == 200:
+            replies[path] = reply.body
     served = read_facts(subject.dialect, replies).served_names
     if probe and subject.needs.generates and subject.dialect == "vllm" and served:
         request = json.dumps({"model": served[0], "prompt": "a b c", "max_tokens": 1}).encode()
-        try:
-            status, body = ask(subject.url, COMPLETION, subject.key, request)
-        except (OSError, http.client.HTTPException):
-            status, body = 0, b""
-        if status == 200:
-            replies[COMPLETION] = body
-    return compare(subject.dialect, read_facts(subject.dialect, replies), subject.needs)
+        with contextlib.suppress(FetchError):
+            answer = ask(subject.url, COMPLETION, subject.key, request)
+            if answer.status == 200:
+                replies[COMPLETION] = answer.body
+    return findings + compare(subject.dialect, read_facts(subject.dialect, replies), subject.needs)
 
 
-def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> tuple[int, bytes]:
-    """Status and body, at most MAX_REPLY_BYTES of it. Raises OSError, HTTPException, or ValueError for a URL that is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address; write http://host:port")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    connection = kind(parts.hostname, parts.port, timeout=WITHIN_S)
+def _no_models(reply: Fetched) -> str | None:
+    """Why this is no model list; None when it is one."""
+    if reply.status in (401, 403):
+        return f"answers {reply.status}: it asks for a key; name the variable that holds it with --api-key-env"
+    if reply.status != 200:
+        return diagnose.of_status(MODELS, reply.status, reply.headers, reply.body)
+    if read_facts("", {MODELS: reply.body}).served_names is None:
+        return diagnose.of_list(MODELS, reply.headers, reply.body)
+    return None
+
+
+def _load(dialect: str, path: str, reply: Fetched) -> Finding:
+    """Whether it tells its load as engines of this dialect do: what tells one kind of engine from another."""
+    read = DIALECTS[dialect].read_signals
+    assert read is not None  # it has a path for them
+    if reply.status == 404:
+        return Finding("load", "wrong", f"{path} answers 404: this does not look like a {dialect} engine; look at the dialect")
+    if reply.status != 200:
+        return Finding("load", "unread", f"cannot be read: {diagnose.of_status(path, reply.status, reply.headers, reply.body)}")
     try:
-        connection.request("GET" if body is None else "POST", parts.path.rstrip("/") + path, body, headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read(MAX_REPLY_BYTES)
-    finally:
-        connection.close()
+        signals = read(reply.body, 0.0)
+    except ValueError:
+        signals = None
+    if signals is None or (signals.missing and all(getattr(signals, name) is None for name in _REQUIRED)):
+        none = f"{path} has none of what such engines tell of their load"
+        return Finding("load", "wrong", f"this does not look like a {dialect} engine: {none}; look at the dialect")
+    if signals.missing:
+        return Finding("load", "unread", f"cannot be read: {path} lacks {', '.join(signals.missing)}")
+    return Finding("load", "ok", f"told at {path}")
 
 
 def _of_settings(config: Path, needs: Needs) -> list[Subject]:

@@ -17,6 +17,7 @@ RECORDED = Path(__file__).parents[3] / "wire" / "engine_launch"
 def recording(kind: str = "") -> dict[str, bytes]:
     files = {MODELS: "models.json", METRICS: "cache_config.txt", VLLM_INFO: "server_info.json", COMPLETION: "completion.json"}
     replies = {path: (RECORDED / f"vllm-0.32.0-{kind}{file}").read_bytes() for path, file in files.items()}
+    replies[METRICS] += (RECORDED.parent / "engine_metrics" / "vllm-0.32.0.txt").read_bytes().replace(b"vllm:cache_config_info", b"other")
     return {**replies, VLLM_EVENTS: b"{}" if kind else (RECORDED / "vllm-0.32.0-kv_event_sources.json").read_bytes()}
 
 
@@ -101,7 +102,7 @@ def test_the_backends_of_a_settings_file_have_the_name_of_their_pool_and_one_blo
     assert "WRONG" not in first
     assert "the pool asks for tiny: start it with --served-model-name tiny" in second
     assert "64 tokens; 32 is needed, as everywhere in the pool" in second
-    assert "does not answer at http://127.0.0.1:1/v1/models (ConnectionRefusedError" in third
+    assert "refuses connections: nothing listens there; start the engine" in third
 
 
 def re_split(text: str) -> list[str]:
@@ -125,7 +126,9 @@ def test_a_key_is_asked_for_and_given() -> None:
     ("arguments", "code", "says"),
     [
         (["http://127.0.0.1:1", "--dialect", "other"], 2, "--dialect 'other' is unknown"),
-        (["engine:8000"], 1, "write http://host:port"),
+        (["engine:8000"], 2, "write http://host:port"),
+        (["ftp://engine"], 2, "write http://host:port"),
+        (["http://engine:99999"], 2, "write http://host:port"),
         (["-c", "none.yaml"], 1, "none.yaml"),
     ],
 )
@@ -133,3 +136,23 @@ def test_wrong_usage(arguments: list[str], code: int, says: str) -> None:
     result = run(*arguments)
     assert result.exit_code == code
     assert says in result.output
+
+
+@pytest.mark.parametrize(
+    ("dialect", "replies", "says"),
+    [
+        ("vllm", {MODELS: b"<html>hello</html>"}, "answers HTML, not an engine's JSON"),
+        ("vllm", {MODELS: b"{}"}, "does not answer with a model list"),
+        ("vllm", {}, "/v1/models answers 404: there is no such path"),
+        ("vllm", {MODELS: b'{"data": [{"id": "m"}]}'}, "this does not look like a vllm engine"),
+        ("vllm", {MODELS: b'{"data": [{"id": "m"}]}', METRICS: b"go_threads 3\n"}, "this does not look like a vllm engine"),
+        ("sglang", recording(), "this does not look like a sglang engine"),
+        ("tgi", recording(), "this does not look like a tgi engine"),
+    ],
+)
+def test_what_is_no_engine_of_the_dialect_is_a_mismatch(dialect: str, replies: dict[str, bytes], says: str) -> None:
+    with engine(replies) as url:
+        result = run(url, "--dialect", dialect)
+    assert result.exit_code == 1
+    assert says in result.stdout
+    assert result.stdout.count("WRONG") == 1
