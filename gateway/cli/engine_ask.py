@@ -72,7 +72,7 @@ def _exchange(connection: http.client.HTTPConnection, path: str, body: bytes | N
         # RemoteDisconnected is one too
         fault = _lost(Loss.CUT if received else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
     except http.client.BadStatusLine as error:
-        fault = _lost(Loss.GARBLED, repr(error.line.strip().encode("latin-1", "replace")))
+        fault = _lost(Loss.GARBLED, repr(str(error.args[0]).strip().encode("latin-1", "replace")))
     except http.client.HTTPException as error:
         fault = _lost(Loss.GARBLED, f"{type(error).__name__}: {error}")
     raise fault
