@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engines test-engines-sglang test-fast test-long lint format types imports budgets check requirements bench-overhead lock clean
+.PHONY: $(shell grep -oE '^[a-z-]+:' $(MAKEFILE_LIST) | tr -d :)
 
 help: ## print this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -68,6 +68,18 @@ test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real g
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
 
+fuzz: $(VENV)/.dev ## new inputs to everything that reads foreign bytes, SECONDS=60 each; what breaks something is kept in tests/fuzz/corpus
+	TIDEGATE_FUZZ_S=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/fuzz
+
+test-sim: $(VENV)/.dev ## 2,000 seeded worlds of ten virtual minutes (docs/worlds.md); SEED=n runs one and prints its event log, SEEDS=a:b others
+	@$(BIN)/python -m tests.world $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),0:2000))
+
+test-faults: $(VENV)/.dev ## every row of the fault table (tests/fault/rows.py) with its figure, and a table of what was found (40 minutes)
+	TIDEGATE_LONG=1 $(BIN)/python -m pytest -m fault --requirements
+
+test-admin-schema: $(VENV)/.dev ## Schemathesis against the admin API's document, long form
+	TIDEGATE_LONG=1 $(BIN)/python -m pytest tests/wire/test_admin_schema.py
+
 lint: $(VENV)/.dev ## ruff, rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -92,6 +104,36 @@ requirements: $(VENV)/.dev ## which numbered requirements have a passing test, a
 
 bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other gateways; needs wrk and nginx
 	$(BIN)/python -m bench.overhead
+
+bench-quota: $(VENV)/.dev ## what deciding on 16 limits costs, in memory and through a real Valkey
+	$(BIN)/python -m bench.quota
+
+bench-decision: $(VENV)/.dev ## what finding a prompt in the index and deciding cost, and what the index weighs
+	$(BIN)/python -m bench.decision
+
+bench-policies: $(VENV)/.dev ## reading 1,000 tenants' rules, and asking them about a request
+	$(BIN)/python -m bench.policies
+
+bench-rollout: $(VENV)/.dev ## how often rollouts of good versions go back and bad ones do not, simulated
+	$(BIN)/python -m bench.rollout
+
+bench-limits: $(VENV)/.dev ## limits found online beside the best fixed ones, simulated
+	$(BIN)/python -m bench.overload.limits
+
+bench-fleet: $(VENV)/.dev ## every routing policy on every workload, simulated; TRACES=folder with the public traces
+	$(BIN)/python -m bench.fleet $(if $(TRACES),--traces $(TRACES)) --sensitivity --stale
+
+bench-fleet-http: $(VENV)/.dev ## Tidegate and other routers over HTTP in real time, simulated engines behind them (45 minutes)
+	$(BIN)/python -m bench.fleet_http
+
+bench-overload: $(VENV)/.dev ## goodput, classes, fairness and recovery at 0.5 to 10 times what simulated engines can answer (35 minutes)
+	$(BIN)/python -m bench.overload
+
+soak: $(VENV)/.dev ## MINUTES=30 at 60 % of capacity with a fault a second: does memory grow, is everything given back
+	$(BIN)/python -m bench.soak $(if $(MINUTES),--minutes $(MINUTES))
+
+soak-tenants: $(VENV)/.dev ## REQUESTS=1000000 of 10,000 tenants: does memory grow; needs wrk
+	$(BIN)/python -m bench.soak.tenants $(if $(REQUESTS),--requests $(REQUESTS))
 
 lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(PIP) uv

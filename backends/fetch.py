@@ -77,7 +77,9 @@ class _Collector(ReplySink):
             self.outcome.set_exception(error)
 
 
-async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int, body: bytes | None = None) -> Fetched:
+async def fetch(
+    upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int, body: bytes | None = None, request_id: str = POLL_ID
+) -> Fetched:
     """GET `path` from the backend behind `upstream`; with a `body` (JSON), POST it there.
 
     Raises:
@@ -85,7 +87,7 @@ async def fetch(upstream: Upstream, path: str, *, timeout_s: float, max_bytes: i
         FetchError: a lost connection, or a body over `max_bytes`.
     """
     collector = _Collector(max_bytes)
-    flight = upstream.dispatch(Call("GET" if body is None else "POST", path, body or b"", POLL_ID), collector)
+    flight = upstream.dispatch(Call("GET" if body is None else "POST", path, body or b"", request_id), collector)
     try:
         async with asyncio.timeout(timeout_s):
             return await collector.outcome

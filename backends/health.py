@@ -6,7 +6,8 @@ failed poll or a late first token only says "busy" (sglang#9198). Without them, 
 token, make the backend suspect; whether it may go is the pool's matter (`may_eject`). What went away comes back only with a
 generated token.
 
-It knows no loop, no fleet and no request; `gateway/fleet/health_watch.py` brings the evidence and acts.
+How many requests fail there is not its matter but the breaker's (`backends.breaker`). It knows no loop, no fleet and no request;
+`gateway/fleet/health_watch.py` brings the evidence and acts.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from backends.ports import Polled
-from domain.faults import SOURCE, Kind, Source
+from domain.faults import Kind
 
 FAILURES_TO_GO_DOWN: Final = 3
 """A backend that was up stays in rotation until this many polls in a row failed. Failed requests fail over meanwhile. Only one
@@ -30,9 +31,6 @@ TIMEOUTS_TO_EJECT: Final = 3
 TIMEOUTS_WITHIN_S: Final = 30.0
 """This many requests without a first token in this time, and no sign of progress between or after them."""
 
-FAILURES_TO_EJECT: Final = 5
-"""Failures in a row, as Envoy's `consecutive_5xx`. Rates of failure are the breaker's matter."""
-
 EJECTED_SHARE: Final = 0.5
 """Largest share of a pool that may be ejected at once (routers, failure no. 20); one of two, never the only one."""
 
@@ -45,9 +43,6 @@ PROBES_WITHOUT_COUNTERS: Final = 3
 they can be read and stand still, one is enough."""
 
 AWAITED: Final = "answers again, but has to generate a token before it is used"
-
-_NEUTRAL: Final = frozenset({Kind.ENGINE_BUSY, Kind.BACKEND_LOST, Kind.BACKEND_DRAINED, Kind.LORA_UNAVAILABLE, Kind.NO_BACKEND})
-"""An engine that says it is full works; and what we ended ourselves says nothing about it."""
 
 
 class Standing(Enum):
@@ -89,8 +84,8 @@ class Health:
     """
 
     __slots__ = (
-        "_answers", "_failures", "_moved", "_owes_since", "_poll_failures", "_probe_at", "_probe_failures", "_probe_wait_s", "_probing",
-        "_progress_at", "_suspected_at", "_timeouts", "frozen", "reason", "silence_s", "standing", "suspicion", "up_since",
+        "_answers", "_moved", "_owes_since", "_poll_failures", "_probe_at", "_probe_failures", "_probe_wait_s", "_probing",
+        "_progress_at", "_suspected_at", "_timeouts", "away_at", "frozen", "reason", "silence_s", "standing", "suspicion", "up_since",
     )  # fmt: skip
 
     def __init__(self, silence_s: float) -> None:
@@ -104,8 +99,9 @@ class Health:
         """Whether it is suspect or ejected for bringing nothing at all, so that what waits for it waits in vain."""
         self.up_since: float | None = None
         """When it came back with an empty cache; None when it was never away."""
+        self.away_at = float("-inf")
+        """When its process was last seen to be gone: a poll found nobody or an error there, or another process answered."""
         self._answers = False  # polls, after it was away
-        self._failures = 0
         self._poll_failures = 0
         self._probe_failures = 0
         self._owes_since = float("-inf")
@@ -131,38 +127,30 @@ class Health:
             return
         self._answers = False
         self._poll_failures += 1
+        if not polled.silent:
+            self.away_at = now
         if self.standing is Standing.UP:
             flowing = polled.silent and now - self._progress_at <= FLOWING_S
             if not polled.wrong and (flowing or self._poll_failures < FAILURES_TO_GO_DOWN):
                 return
         self._go(Standing.DOWN, polled.reason, now)
 
-    def ended(self, kind: Kind | None, now: float, detail: str = "") -> None:
-        """A request of ours on this backend ended: None for a whole answer, else how it failed, with what operators may read."""
+    def ended(self, kind: Kind | None, now: float) -> None:
+        """A request of ours on this backend ended: None for a whole answer, else how it failed. All other failures than a late first
+        token are the breaker's matter (`backends.breaker`): an engine that fails fast is not silent."""
         if kind is None:
-            self._failures = 0
             self.progressed(now)
         elif kind is Kind.FIRST_TOKEN_TIMEOUT:
             self._timeouts.append(now)
             if len(self._timeouts) == TIMEOUTS_TO_EJECT and now - self._timeouts[0] <= TIMEOUTS_WITHIN_S:
-                self._suspect(f"{TIMEOUTS_TO_EJECT} requests within {TIMEOUTS_WITHIN_S:g} s got no first token", now, frozen=True)
-        elif SOURCE[kind] is Source.ENGINE and kind not in _NEUTRAL:
-            self._failures += 1
-            if self._failures >= FAILURES_TO_EJECT:
-                self._suspect(
-                    f"{self._failures} failures in a row, the last one {kind.value}{f' ({detail[:120]})' if detail else ''}",
-                    now,
-                    frozen=False,
-                )
-        elif SOURCE[kind] is Source.CALLER and kind is not Kind.CLIENT_GONE:
-            self._failures = 0  # it judged the request, so it works; whether it brings tokens is another question
+                self._suspect(f"{TIMEOUTS_TO_EJECT} requests within {TIMEOUTS_WITHIN_S:g} s got no first token", now)
 
     def progressed(self, at: float) -> None:
         """A sign of progress at this time."""
         self._progress_at = max(at, self._progress_at)
         if self._timeouts and at > self._timeouts[-1]:
             self._timeouts.clear()
-        if self.suspicion and at > self._suspected_at and (self.frozen or not self._failures):
+        if self.suspicion and at > self._suspected_at:
             self.suspicion, self.frozen = "", False
 
     def counted(self, counters: object, read_at: float) -> None:
@@ -179,8 +167,8 @@ class Health:
 
     def restarted(self, now: float) -> None:
         """Its process is another one: its cache is empty."""
-        self._failures = 0
         self._timeouts.clear()
+        self.away_at = now
         if self.standing is Standing.UP:
             self.up_since = now
 
@@ -216,7 +204,7 @@ class Health:
             elif found.outcome is Outcome.FAILED and self._silent_for(now) >= self.silence_s:
                 self._probe_failures += 1
                 if self._moved is not None or self._probe_failures >= PROBES_WITHOUT_COUNTERS:
-                    self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {found.reason}", now, frozen=True)
+                    self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {found.reason}", now)
             self._probe_at = now
             return
         back = found.outcome is Outcome.TOKEN or (found.outcome is Outcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
@@ -230,16 +218,16 @@ class Health:
 
     # --- within ---------------------------------------------------------------------------------------------------
 
-    def _suspect(self, why: str, now: float, *, frozen: bool) -> None:
+    def _suspect(self, why: str, now: float) -> None:
         if self.standing is Standing.UP:
-            self.suspicion, self.frozen, self._suspected_at = why, frozen, now
+            self.suspicion, self.frozen, self._suspected_at = why, True, now
 
     def _silent_for(self, now: float) -> float:
         return now - max(self._progress_at, self._owes_since)
 
     def _go(self, standing: Standing, reason: str, now: float) -> None:
         if Standing.UP in (standing, self.standing):
-            self._failures = self._probe_failures = 0
+            self._probe_failures = 0
             self._timeouts.clear()
             self._probe_wait_s = PROBE_FIRST_S
             self._probe_at = now + PROBE_FIRST_S

@@ -1,11 +1,11 @@
 """What one engine's KV cache holds, from its events: block hashes with their copies, bounded. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from backends.kv_events import Stored
+from backends.kv_events import Cleared, Event, Removed, Stored
 
 MAX_BLOCKS: Final = 1_000_000
 """Blocks remembered of one backend: 16 million tokens in blocks of 16, some ten GPUs' worth; about 100 MB per worker at the
@@ -109,6 +109,28 @@ class KvCounts(msgspec.Struct):
     """Blocks."""
     cleared: int = 0
     """Times that the engine said it holds nothing."""
+
+
+def hand_over(events: Iterable[Event], consumer: KvConsumer, counts: KvCounts, look: Callable[[Stored], None]) -> bool:
+    """Give events to the consumer in their order, and count them; whether the engine said among them that it holds nothing.
+
+    Args:
+        look: shown what was stored, once it is.
+    """
+    emptied = False
+    for event in events:
+        if isinstance(event, Stored):
+            consumer.stored(event)
+            counts.stored += len(event.hashes)
+            look(event)
+        elif isinstance(event, Removed):
+            consumer.removed(event.hashes)
+            counts.removed += len(event.hashes)
+        elif isinstance(event, Cleared):
+            consumer.cleared()
+            counts.cleared += 1
+            emptied = True
+    return emptied
 
 
 class KvState(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from backends.kv_blocks import KvConsumer, KvCounts, KvState
-from backends.kv_events import Cleared, Removed, Stored, decode
+from backends.kv_blocks import KvConsumer, KvCounts, KvState, hand_over
+from backends.kv_events import decode
 from backends.kv_hashes import Recognition
 from backends.kv_order import Recent, Waiting
 
@@ -27,7 +27,7 @@ of those are all that an engine keeps."""
 class KvStream:
     """The events of one backend, handed to `consumer` in order. The caller reports connections (`connected`, `disconnected`) and
     what comes (`batch`, `replayed`, `replay_over`), and after each of these asks `next_replay`, which says from which batch on
-    the engine shall be asked for a replay.
+    the engine shall be asked for a replay. After `replay_over` it calls `go_on` for as long as that says so.
 
     Args:
         consumer: what the events build up.
@@ -40,13 +40,16 @@ class KvStream:
         """Counts the engine's processes, as far as they were seen."""
         self._consumer = consumer
         self._can_replay = can_replay
-        self._up = False
+        self.up = False
+        """Whether the engine's socket is there."""
         self._waiting = Waiting()
         self._catching = ""
         """Why a replay is needed; empty when none is."""
         self._routine = False
         """The replay is a mere check: nothing says that something is missing."""
         self._replaying = False
+        self._rest: str | None = None
+        """While what came during a replay is taken, after its end: why it is not asked for once more; empty when it may be."""
         self._rounds = 0
         self._forget()
 
@@ -68,7 +71,7 @@ class KvStream:
     @property
     def reason(self) -> str:
         """Why what is known is not all there is; empty when it is."""
-        if not self._up:
+        if not self.up:
             return "not connected"
         if self._catching and not self._routine:
             return f"catching up: {self._catching}"
@@ -88,7 +91,7 @@ class KvStream:
 
     def connected(self) -> None:
         """The engine's socket is there, for the first time or again: what was published meanwhile is not known."""
-        self._up = True
+        self.up = True
         if self._can_replay:
             self._catch_up("the connection is new")
             self._waiting.clear()  # the replay brings those again, in order
@@ -97,15 +100,15 @@ class KvStream:
 
     def disconnected(self) -> None:
         """The engine's socket is gone; a replay under way will not be completed."""
-        self._up = self._replaying = False
-        self._catching = ""
+        self.up = self._replaying = False
+        self._catching, self._rest = "", None
         self._waiting.clear()
 
     def restarted(self, at_unix: float) -> None:
         """The engine's process began at this time of its own clock. Does nothing when batches of that process are known."""
         if self._first_at is None or self._first_at < at_unix:
             self.gone()
-            if self._up and self._can_replay:
+            if self.up and self._can_replay:
                 self._catch_up("the engine restarted")
                 self._waiting.clear()
 
@@ -120,7 +123,7 @@ class KvStream:
     def check(self) -> None:
         """Ask whether there is something newer; for when nothing has come for a while. The last batches of all can be lost
         without a gap that shows it."""
-        if self._up and self._can_replay and not self._catching and self._heard:
+        if self.up and self._can_replay and not self._catching and self._heard:
             self._catch_up("a check")
             self._routine = True
 
@@ -169,13 +172,13 @@ class KvStream:
 
     def _keep(self, seq: int, payload: bytes) -> None:
         if not self._waiting.add(seq, payload):
-            why, self._catching, self._replaying = self._catching, "", False
+            why, self._catching, self._replaying, self._rest = self._catching, "", False, None
             self._jump(seq, payload, f"{why}; too many batches came while waiting for the replay")
 
     def next_replay(self) -> int | None:
         """The number of the first batch to ask for, when a replay is wanted that is not under way; a replay that is under
         way then is out of date. Asking begins it."""
-        if not self._catching or self._replaying:
+        if not self._catching or self._replaying or self._rest is not None:
             return None
         self._replaying = True
         self.counts.replays += 1
@@ -189,6 +192,7 @@ class KvStream:
 
     def _begin_round(self) -> None:
         self._replaying = self._hole = False
+        self._rest = None
         self._overlap = self.next - 1 in self._recent
         self._begun_at = self.next
 
@@ -238,19 +242,26 @@ class KvStream:
             self._lose(why := f"{self._what()}, and {MAX_ROUNDS} replays were not enough")
         else:
             self._heard = True
-        self._go_on(why)
+        self._rest = why
+        self.go_on()
 
-    def _go_on(self, why: str) -> None:
-        """Take what came meanwhile; `why` says what keeps the replay from being asked for once more."""
-        while self._waiting:
+    def go_on(self) -> bool:
+        """Take one of the batches that came during a replay that is over; whether more of them wait. All at once they may be
+        10,000, so when to take the next one is the caller's to say."""
+        why = self._rest
+        if why is None:
+            return False
+        if self._waiting:
             if not why and self._waiting.first > self.next > self._begun_at and self._again():
-                return
+                return False
             seq, payload = self._waiting.take()
             if seq == self.next:
                 self._apply(seq, payload)
             elif seq > self.next:
                 self._jump(seq, payload, why or f"{_gap_of(seq - self.next)} that the replay did not close")
-        self._catching, self._routine = "", False
+        if not self._waiting:
+            self._catching, self._routine, self._rest = "", False, None
+        return self._rest is not None
 
     def _what(self) -> str:
         return "something was missed" if self._routine else self._catching
@@ -280,19 +291,8 @@ class KvStream:
         self._last_at = batch.at
         if self._first_at is None:
             self._first_at = batch.at
-        consumer, counts = self._consumer, self.counts
-        for event in batch.events:
-            if isinstance(event, Stored):
-                consumer.stored(event)
-                counts.stored += len(event.hashes)
-                self._hashing.look(event)
-            elif isinstance(event, Removed):
-                consumer.removed(event.hashes)
-                counts.removed += len(event.hashes)
-            elif isinstance(event, Cleared):
-                consumer.cleared()
-                counts.cleared += 1
-                self._lost = ""
+        if hand_over(batch.events, self._consumer, self.counts, self._hashing.look):
+            self._lost = ""
 
 
 def _gap_of(batches: int) -> str:

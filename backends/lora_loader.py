@@ -2,29 +2,21 @@
 
 A request holds its adapter on a backend before it is sent there and releases it when it is over. Where the adapter is not
 loaded, the first request to need it starts the load and all others wait for that one. A load is a task of its own: a caller
-that leaves does not cut it short for the others.
+that leaves does not cut it short for the others. What was evicted for an adapter that the engine then refuses is loaded again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from backends.dialects.dialect import Dialect, LoraCalls
-from backends.fetch import Fetched, FetchError, fetch
+from backends.dialects.dialect import Dialect
+from backends.fetch import FetchError
+from backends.lora_orders import LoraOrders, Said
 from backends.loras import HOLD_OFF_S, Adapter, InUse, LoraUnavailable, Shelf
-from backends.model_list import read_model_list
 from backends.ports import Upstream
 from domain.clock import Clock
-
-MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""A model list of thousands; what engines say to a load is a sentence."""
-
-_ALREADY: Final = b"already"
-"""In the 400 for a name that is there: since names are pinned to content, that is what was wanted."""
-_ABSENT: Final = (b"cannot be found", b"does not exist")
-"""In the refusal to unload a name that is not there; vLLM says so with a 404."""
 
 LEFT: Final = "it has left the fleet"
 
@@ -156,6 +148,16 @@ class LoraLoader:
         shelf.lost(adapter.served)
         shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
 
+    def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+        """Run the one load of an adapter (by its engine-side name) on a backend; whoever needs it waits for this one."""
+        task = self._loads[key] = asyncio.get_running_loop().create_task(load)
+        task.add_done_callback(lambda _: self._loads.pop(key, None))
+        return task
+
+    def loading(self, key: tuple[str, str]) -> bool:
+        """Whether such a load is under way."""
+        return key in self._loads
+
     async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
         key = (backend, adapter.served)
         task = self._loads.get(key)
@@ -163,9 +165,8 @@ class LoraLoader:
         if way is None:
             raise LoraUnavailable(LEFT)
         if task is None:
-            load = _Load(self, self.stands[pool].dialect, backend, self.shelf(pool, backend), way)
-            task = self._loads[key] = asyncio.get_running_loop().create_task(load.run(adapter))
-            task.add_done_callback(lambda _: self._loads.pop(key, None))
+            load = _Load(self, self.stands[pool], backend, self.shelf(pool, backend), way)
+            task = self.begin(key, load.run(adapter))
         leaving = self._leaving.get(backend)
         if leaving is None:
             leaving = self._leaving[backend] = asyncio.get_running_loop().create_future()
@@ -184,12 +185,13 @@ class LoraLoader:
 class _Load:
     """One load, with what has to be unloaded for it. Never raises for the engine's sake."""
 
-    def __init__(self, loader: LoraLoader, dialect: Dialect, backend: str, shelf: Shelf, way: Upstream) -> None:
+    def __init__(self, loader: LoraLoader, stand: Stand, backend: str, shelf: Shelf, way: Upstream) -> None:
         self._loader = loader
-        self._dialect = dialect
+        self._stand = stand
         self._backend = backend
         self._shelf = shelf
         self._way = way
+        self._orders = LoraOrders(way, stand.dialect)
         self._begun = loader.clock()
         self._deadline = self._begun + loader.load_s
 
@@ -200,73 +202,65 @@ class _Load:
             leaving = loader.unloads.get((self._backend, served))
             if leaving is not None:
                 await asyncio.wait((leaving,))
-            await self._look()
+            # asked first: other gateway processes load and evict as well
+            changes = shelf.changes
+            shelf.reported(await self._orders.listed(self._left_s()), changes)
             if shelf.has(served):
                 return ""  # another gateway process was faster
             victims = shelf.begin(served, loader.clock(), loader.busy(self._backend))
         except (LoraUnavailable, FetchError) as error:
             return str(error)
-        why, sure = await self._evict_and_load(adapter, victims)
-        if why:
-            shelf.failed(served, why, loader.clock() + HOLD_OFF_S, sure=sure)
+        used = {victim: shelf.used_at(victim) for victim in victims}
+        whys = await asyncio.gather(*map(self._begin_unload, victims))
+        said = Said("; ".join(filter(None, whys)))
+        if not said.why:
+            said = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, said, loader.clock())
+        if said.why and said.sure:
+            self._put_back(used)
+        return said.why
+
+    def _over(self, adapter: Adapter, said: Said, used_at: float) -> None:
+        now = self._loader.clock()
+        if said.why:
+            self._shelf.failed(adapter.served, said.why, now + HOLD_OFF_S, sure=said.sure)
         else:
-            shelf.loaded(served, loader.clock())
-        loader.done(LoadDone(self._backend, served, "load", why, loader.clock() - self._begun))
-        return why
+            self._shelf.loaded(adapter.served, used_at)
+        self._loader.done(LoadDone(self._backend, adapter.served, "load", said.why, now - self._begun))
 
-    async def _look(self) -> None:
-        """Ask the engine what it has: other gateway processes load and evict as well."""
-        changes, path = self._shelf.changes, self._dialect.models_path
-        reply = await self._ask(path, None)
-        try:
-            self._shelf.reported(read_model_list(reply.body).loras, changes)
-        except ValueError as error:
-            raise LoraUnavailable(f"{path}: {error}") from None
+    def _put_back(self, used: Mapping[str, float]) -> None:
+        """Load again what went for nothing. Only the engine can tell whether a path is good, for it is on its machine. Loading first
+        and evicting then would tell in time, but SGLang refuses what is one too many, and vLLM drops an adapter of its own
+        choice for it. What is not configured any more has no path here and stays away."""
+        known = {adapter.served: adapter for adapter in self._stand.adapters.values()}
+        for victim in sorted(used, key=used.__getitem__, reverse=True):
+            key = (self._backend, victim)
+            if victim in known and not self._loader.loading(key) and self._shelf.put_back(victim, used[victim]):
+                again = _Load(self._loader, self._stand, self._backend, self._shelf, self._way)
+                self._loader.begin(key, again.restore(known[victim], used[victim]))
 
-    async def _evict_and_load(self, adapter: Adapter, victims: Collection[str]) -> tuple[str, bool]:
-        """Why it was not loaded, and whether that is sure."""
-        calls = self._dialect.lora
-        assert calls is not None  # `Shelf.begin` refuses for engines that cannot
-        whys = await asyncio.gather(*[self._begin_unload(victim, calls) for victim in victims])
-        if any(whys):
-            return "; ".join(filter(None, whys)), True
-        order = msgspec.json.encode({calls.name_field: adapter.served, calls.path_field: adapter.path})
-        try:
-            reply = await self._ask(calls.load_path, order)
-        except FetchError as error:
-            return f"{calls.load_path}: {error}", False
-        if reply.status == 200 or (reply.status == 400 and _ALREADY in reply.body):
-            return "", True
-        return f"{calls.load_path} answers {reply.status}: {_text(reply)}", True
+    async def restore(self, adapter: Adapter, used_at: float) -> str:
+        """Load what `Shelf.put_back` has taken a slot for."""
+        said = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, said, used_at)
+        return said.why
 
-    def _begin_unload(self, victim: str, calls: LoraCalls) -> asyncio.Task[str]:
+    def _begin_unload(self, victim: str) -> asyncio.Task[str]:
         unloads, key = self._loader.unloads, (self._backend, victim)
-        task = unloads[key] = asyncio.get_running_loop().create_task(self._unload(victim, calls))
+        task = unloads[key] = asyncio.get_running_loop().create_task(self._unload(victim))
         task.add_done_callback(lambda _: unloads.pop(key, None))
         return task
 
-    async def _unload(self, victim: str, calls: LoraCalls) -> str:
-        loader, shelf, why = self._loader, self._shelf, ""
+    async def _unload(self, victim: str) -> str:
+        loader, shelf = self._loader, self._shelf
         begun = loader.clock()
-        try:
-            reply = await self._ask(calls.unload_path, msgspec.json.encode({calls.name_field: victim}))
-        except FetchError as error:
-            why = f"{calls.unload_path}: {error}"
-            shelf.stays(victim, sure=False)
+        said = await self._orders.unload(victim, self._left_s())
+        if said.why:
+            shelf.stays(victim, sure=said.sure)
         else:
-            if reply.status in (200, 404) or any(word in reply.body for word in _ABSENT):
-                shelf.unloaded(victim)
-            else:
-                why = f"{calls.unload_path} answers {reply.status}: {_text(reply)}"
-                shelf.stays(victim, sure=True)
-        loader.done(LoadDone(self._backend, victim, "unload", why, loader.clock() - begun))
-        return why
+            shelf.unloaded(victim)
+        loader.done(LoadDone(self._backend, victim, "unload", said.why, loader.clock() - begun))
+        return said.why
 
-    async def _ask(self, path: str, body: bytes | None) -> Fetched:
-        left_s = max(0.0, self._deadline - self._loader.clock())
-        return await fetch(self._way, path, timeout_s=left_s, max_bytes=MAX_ANSWER_BYTES, body=body)
-
-
-def _text(reply: Fetched) -> str:
-    """The beginning of what the engine said, on one line; for logs."""
-    return " ".join(reply.body[:200].decode("utf-8", "replace").split())
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - self._loader.clock())

@@ -176,6 +176,20 @@ class Shelf:
         self.changes += 1
         return victims
 
+    def used_at(self, served: str) -> float:
+        """When it was last used here; 0 when it is not known."""
+        place = self._places.get(served)
+        return place.used_at if place is not None else 0.0
+
+    def put_back(self, served: str, used_at: float) -> bool:
+        """Take a slot for what was evicted in vain and is about to be loaded again; False when that would need an eviction, or
+        somebody sees to it already."""
+        if served in self._places or self._victims(served, NONE) != ((), ""):
+            return False
+        self._places[served] = _Place(_Is.LOADING, used_at)
+        self.changes += 1
+        return True
+
     def _victims(self, served: str, busy: InUse) -> tuple[tuple[str, ...], str]:
         """What to evict, and why nothing can be. Those that leave already do so for the sake of another one that is counted."""
         places = self._places

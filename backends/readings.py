@@ -48,15 +48,16 @@ class Standing(msgspec.Struct, frozen=True):
     waiting: int | None
 
 
-def standing(read: Signals, sent: int, ended: int) -> Standing:
+def standing(read: Signals, sent: int, ended: int, in_flight: int = 0) -> Standing:
     """The last reading, brought up to date by what one gateway sent and saw end since.
 
     Where requests wait, the batch is as large as it gets: what comes joins the queue, and what ends lets the queue move up.
-    Where nobody waits, what comes joins the batch.
+    Where nobody waits, what comes joins the batch. There are never fewer than that gateway's own `in_flight`: SGLang counts
+    what is in its first prefill neither as running nor as waiting (0.5.23, read and pushed alike).
     """
     running, waiting = read.running, read.waiting
     if running is None or waiting is None:
         return Standing(running, waiting)
-    all_now = max(0, running + waiting + sent - ended)
+    all_now = max(in_flight, running + waiting + sent - ended, 0)
     running_now = min(running, all_now) if waiting else all_now
     return Standing(running_now, all_now - running_now)

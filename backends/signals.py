@@ -50,6 +50,15 @@ class Signals(msgspec.Struct, frozen=True):
     """Adapters that have requests, running or waiting, by the engine's name; what is loaded stands in its model list."""
     missing: tuple[str, ...] = ()
     """Required signals that the reading lacks."""
+    pushed_at: float | None = None
+    """When the engine pushed some of these by itself (`backends.load_reports`); None when all are of the reading."""
+    pushed: tuple[str, ...] = ()
+    """Which are of `pushed_at`; every other one is of `read_at`."""
+
+    @property
+    def load_at(self) -> float:
+        """When what runs and waits was told."""
+        return self.read_at if self.pushed_at is None else self.pushed_at
 
 
 START_JITTER_S: Final = 1.0

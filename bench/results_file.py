@@ -39,6 +39,13 @@ def write_rows(name: str, rows: Sequence[Row]) -> Path:
     return path
 
 
+def read_rows(name: str) -> list[Row]:
+    """Those that were written last; none where there are none."""
+    path = ROOT / "bench" / "results" / f"{name}.json"
+    rows: list[Row] = json.loads(path.read_text()) if path.exists() else []
+    return rows
+
+
 def table(rows: Sequence[Row], metrics: Sequence[str], reference: str) -> str:
     """Subjects down, metrics across; each figure with its ratio to the reference's, or, where it is a difference itself
     (`added_…`), with the difference to it."""

@@ -24,6 +24,6 @@ class Explanation(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """The decision in words, for a person: the winner's terms, then each loser's reason."""
         chosen = [c for c in self.candidates if c.excluded is None]
-        parts = [f"{c.backend} ({', '.join(f'{k}={v:g}' for k, v in c.terms)})" for c in chosen]
+        parts = [f"{c.backend} ({', '.join(f'{k}={v + 0.0:g}' for k, v in c.terms)})" if c.terms else c.backend for c in chosen]
         out = [f"{c.backend}: {c.excluded}" for c in self.candidates if c.excluded is not None]
         return f"{self.policy}: {' < '.join(parts) or 'nobody eligible'}" + (f"; excluded {', '.join(out)}" if out else "")

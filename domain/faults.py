@@ -39,6 +39,14 @@ class Kind(Enum):
     UNKNOWN_PATH = "unknown_path"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     MODEL_NOT_FOUND = "model_not_found"
+    PROMPT_NOT_FOUND = "prompt_not_found"
+    NOT_PERMITTED = "not_permitted"
+    # the caller's limits
+    REQUEST_LIMIT = "request_limit"
+    TOKEN_LIMIT = "token_limit"
+    CONCURRENCY_LIMIT = "concurrency_limit"
+    QUOTA_SPENT = "quota_spent"
+    EXCEEDS_LIMIT = "exceeds_limit"
     # the caller's document
     INVALID_JSON = "invalid_json"
     INVALID_VALUE = "invalid_value"
@@ -46,10 +54,15 @@ class Kind(Enum):
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     CONTEXT_TOO_LONG = "context_too_long"
     REFUSED_BY_ENGINE = "refused_by_engine"
+    CONTENT_FILTERED = "content_filtered"
+    CRASHES_ENGINES = "crashes_engines"
     # ours
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
+    DEADLINE_PASSED = "deadline_passed"
     INTERNAL = "internal"
+    IDENTITY_UNAVAILABLE = "identity_unavailable"
+    QUOTA_UNKNOWN = "quota_unknown"
     # the engines'
     NO_BACKEND = "no_backend"
     ENGINE_BUSY = "engine_busy"
@@ -70,7 +83,17 @@ class Kind(Enum):
 
 SOURCE: Final[dict[Kind, Source]] = (
     dict.fromkeys(Kind, Source.CALLER)
-    | dict.fromkeys((Kind.OVERLOADED, Kind.SHUTTING_DOWN, Kind.INTERNAL), Source.GATEWAY)
+    | dict.fromkeys(
+        (
+            Kind.OVERLOADED,
+            Kind.SHUTTING_DOWN,
+            Kind.DEADLINE_PASSED,
+            Kind.INTERNAL,
+            Kind.QUOTA_UNKNOWN,
+            Kind.IDENTITY_UNAVAILABLE,
+        ),
+        Source.GATEWAY,
+    )
     | dict.fromkeys(
         (
             Kind.NO_BACKEND,
@@ -117,6 +140,7 @@ class Fault(Exception):
         param: path of the offending field (`messages.0.role`), or None.
         retry: whether the caller should try again.
         detail: for operators only (log, Record); never sent to the caller.
+        alone_s: seconds for which an engine asked to be left alone; 0 where it said nothing of it.
     """
 
     def __init__(
@@ -127,6 +151,7 @@ class Fault(Exception):
         param: str | None = None,
         retry: Retry = NEVER,
         detail: str | None = None,
+        alone_s: float = 0.0,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -134,11 +159,18 @@ class Fault(Exception):
         self.param = param
         self.retry = retry
         self.detail = detail
+        self.alone_s = alone_s
 
     @property
     def source(self) -> Source:
         """Whose side the cause is on."""
         return SOURCE[self.kind]
+
+    def let_go(self) -> None:
+        """Forget where it was raised and because of what; to be called once it is dealt with. Whoever keeps a Fault would else keep the
+        frames it came through and all that they hold, a request's body too, and as those hold it in turn, until the next collection of
+        cycles: hundreds of requests later."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
 
     def __repr__(self) -> str:
         return f"Fault({self.kind.value}, {self.message!r}, param={self.param!r}, detail={self.detail!r})"

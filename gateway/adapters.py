@@ -8,18 +8,27 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
+
 from backends.loras import NONE, Adapter, InUse, LoraUnavailable
-from domain.clock import Clock
+from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps, Live
 from gateway.http.edge.exchange import Exchange, Listener
+from gateway.placing.ground import Ground
 from gateway.story import Story
+from routing.choosing import Choosing
+from routing.demand import Demand
 from routing.fleet import Backend, Pool
+from routing.ports import Adapters, Match
 from routing.residency import with_adapter
-from routing.schedule import Route
+from routing.room import FULL
+from routing.schedule import Route, place
 
 ABOUT_ADAPTERS: Final = frozenset({Kind.WRONG_MODEL, Kind.MODEL_NOT_SERVED})
 """Faults that, where an adapter was asked for, say nothing against the backend: the model itself may be served well."""
+
+COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
 
 FRESH_S: Final = 2.0
 """An engine's word on which adapters are in use counts for this long; it is read ten times a second."""
@@ -33,10 +42,28 @@ def adapters_in_use(live: Live, clock: Clock, backend: str) -> InUse:
     return InUse(signals.loras, signals.read_at)
 
 
-def placed(route: Route, adapter: Adapter, pool: Pool, deps: Deps) -> Route:
-    """The Route, ordered for the adapter; see `routing.residency`."""
-    there, unable = deps.loras.where(pool.name, [backend.id for backend in route.backends], adapter)
-    return with_adapter(route, there, unable, deps.load)
+def placed(
+    demand: Demand,
+    pool: Pool,
+    ground: Ground,
+    match: Match,
+    choosing: Choosing,
+    adapter: Adapter | None,
+    deps: Deps,
+    now: float,
+    rng: Rng,
+) -> Route:
+    """The decision, with what is known of where the adapter is."""
+    holder = ground.sessions.holder(demand.session)
+    if ground.recovery.held(now):
+        held = tuple([msgspec.structs.replace(one, reason=COMING_BACK) for one in pool.up])
+        return Route(choosing.name, (), pool.not_up + held, full=bool(held))
+    shut = deps.live.breakers.shut("" if adapter is None else adapter.served, now)
+    if adapter is None:
+        return place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, shut=shut)
+    there, unable = deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter)
+    route = place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, adapters=Adapters(there, unable), shut=shut)
+    return route if choosing.policy.in_seconds else with_adapter(route, there, ground.board)
 
 
 class _Left(Listener):
@@ -64,7 +91,6 @@ async def with_held(
         if exchange.gone:
             return caller_gone()
         begun = deps.clock()
-        deps.load.charge(backend.id)
         left = exchange.listener = _Left(deps.loop)
         try:
             shelf = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, left.seen)
@@ -73,7 +99,6 @@ async def with_held(
                 return caller_gone()
             return _unavailable(f"{backend.id}: {error}", deps)
         finally:
-            deps.load.release(backend.id)
             story.lora_wait_s += deps.clock() - begun
         try:
             fault = await attempt()

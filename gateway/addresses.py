@@ -23,6 +23,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za
 _NUMBERS: Final = re.compile(r"(0[xX][0-9A-Fa-f]*|[0-9]+)(\.(0[xX][0-9A-Fa-f]*|[0-9]+))*\.?")
 _BIND: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,5})")
 _URL: Final = re.compile(r"[A-Za-z0-9._~:/\[\]-]+")
+_KEY_URL: Final = re.compile(r"https?://[A-Za-z0-9._~:/?&=%+,;\[\]-]+")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 _HOST_HEADER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
@@ -102,6 +103,50 @@ def checked_engine_url(url: str) -> str:
     return url
 
 
+def checked_key_url(url: str) -> str:
+    """Where an issuer of tokens is, or publishes its keys: https, or http to this machine.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
+    """
+    scheme, host = _page(url, "an issuer")
+    if scheme != "https" and not (scheme == "http" and is_loopback(host)):
+        raise ValueError("could be changed on its way; write https:// (http:// only to this machine)")
+    _refuse_metadata(checked_host(host))
+    return url
+
+
+def checked_hook_url(url: str) -> str:
+    """Where a webhook is: `http(s)://host[:port]/path`, with a query if need be.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
+    """
+    _, host = _page(url, "a webhook")
+    _refuse_metadata(checked_host(host))
+    return url
+
+
+def _page(url: str, what: str) -> tuple[str, str]:
+    """Scheme and host of `http(s)://host[:port]/path`. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname or ""
+    except ValueError:
+        raise ValueError("has no usable host or port; write https://host/path") from None
+    if not host or not _KEY_URL.fullmatch(url) or "@" in parts.netloc or port == 0 or parts.netloc.endswith(":"):
+        raise ValueError(f"is no address of {what}; write https://host/path, without credentials and fragment")
+    return parts.scheme, host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine by its text alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def checked_events_endpoint(endpoint: str) -> str:
     """Where KV events are published or replayed: `tcp://host:port` or `ipc:///path`.
 
@@ -122,6 +167,17 @@ def checked_events_endpoint(endpoint: str) -> str:
         raise ValueError("has no usable port; write 1 to 65535")
     _refuse_metadata(host)
     return endpoint
+
+
+def checked_load_endpoint(endpoint: str) -> str:
+    """Where the first rank pushes its load: `tcp://host:port`.
+
+    Raises:
+        ValueError: it is something else, or leads to a link-local or cloud-metadata address.
+    """
+    if not endpoint.startswith("tcp://"):
+        raise ValueError("is no address of a load push; write tcp://host:port, with the port of the first rank")
+    return checked_events_endpoint(endpoint)
 
 
 def _refuse_metadata(host: str) -> None:

@@ -12,12 +12,23 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from gateway.worker_link import worker_socket
 
 
 class CannotStart(Exception):
     """An address or directory could not be had; the message says which, why, and what to do."""
+
+
+class RunDir(NamedTuple):
+    """A run directory that is ours."""
+
+    path: Path
+    lock: int
+    """The descriptor that holds it."""
+    temporary: bool
+    """Whether it goes with us."""
 
 
 def claim_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
@@ -33,7 +44,12 @@ def claim_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
         # They name the port even when it was chosen freely, because a socket bound to port 0 loses its port when it
         # stops listening (`supervisor.REST_FROM_S`).
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        return [_bound("data port", "data.bind", host, chosen, share=True) for _ in range(count)]
+        return more_data_sockets(host, chosen, count)
+
+
+def more_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` more of those."""
+    return [_bound("data port", "data.bind", host, port, share=True) for _ in range(count)]
 
 
 def claim_admin_socket(host: str, port: int) -> socket.socket:
@@ -59,7 +75,7 @@ def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.
 
 
 @contextlib.contextmanager
-def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
+def claim_run_dir(wanted: Path | None) -> Iterator[RunDir]:
     """The run directory, ours alone while the context lasts: `wanted`, made if missing, or a private temporary one.
 
     What a previous run left there is removed; at the end a temporary one disappears and the other is emptied of our files.
@@ -75,24 +91,30 @@ def claim_run_dir(wanted: Path | None) -> Iterator[Path]:
         raise CannotStart(str(error)) from None
     lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        try:
-            # A record lock, which children do not inherit: draining ones must not keep a successor out.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CannotStart(f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir") from None
-        _tidy(path)
-        try:
-            yield path
-        finally:
-            if wanted is None:
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                _tidy(path)
+        # A record lock, which children do not inherit: draining ones must not keep a successor out.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise CannotStart(f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir") from None
+    _tidy(path)
+    with keep_run_dir(path, lock, temporary=wanted is None) as kept:
+        yield kept
+
+
+@contextlib.contextmanager
+def keep_run_dir(path: Path, lock: int, *, temporary: bool) -> Iterator[RunDir]:
+    """The same for one that is ours already. `lock` must have been open all the time."""
+    try:
+        yield RunDir(path, lock, temporary)
     finally:
+        if temporary:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            _tidy(path)
         os.close(lock)
 
 
 def _tidy(path: Path) -> None:
-    named = [path / name for name in ("ready.json", "supervisor.json", "drains.json")]
+    named = [path / name for name in ("ready.json", "supervisor.json", "drains.json", "counters.sock")]
     for ours in (*path.glob("worker-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
         ours.unlink(missing_ok=True)

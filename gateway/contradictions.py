@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from backends.dialects import DIALECTS
+from backends.load_reports import MAX_RANKS
+from domain.membership import LoadPush
 from gateway.addresses import clash, split_address, sqlite_file
+from gateway.contradictions_halves import halves
 from policies.located_yaml import Located
 from policies.problems import Path_, Problem
 
@@ -66,9 +69,9 @@ class Written:
 
 def contradictions(written: Written, folder: Path) -> list[Problem]:
     """Every problem between fields, and between fields and the machine; relative paths start at `folder`."""
-    checks = (_listeners, _callers, _store, _engines, _fleet, _kv_events)
+    checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, halves)
     found = [problem for check in checks for problem in check(written)]
-    return found + [problem for look in (_policies, _tls, _database) for problem in look(written, folder)]
+    return found + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
 
 
 def _listeners(written: Written) -> Iterator[Problem]:
@@ -92,12 +95,24 @@ def _callers(written: Written) -> Iterator[Problem]:
         )
 
 
+def _password(written: Written, at: Path_) -> Iterator[Problem]:
+    found = _PASSWORD.search(written.located.written.get(at, written.text(*at)))
+    if found and _VARIABLE.sub("", found[1] or found[2] or ""):
+        yield written.located.problem(at, "holds a password", "write ${NAME} in its place and set that environment variable")
+
+
+def _counters(written: Written) -> Iterator[Problem]:
+    at, workers = ("stores", "counters"), written.number("workers")
+    yield from _password(written, at)
+    if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
+        what = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
+        yield written.located.problem(at, what, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
+
+
 def _store(written: Written) -> Iterator[Problem]:
     located, at = written.located, ("stores", "sql")
     url = written.text(*at)
-    found = _PASSWORD.search(located.written.get(at, url))
-    if found and _VARIABLE.sub("", found[1] or found[2] or ""):
-        yield located.problem(at, "holds a password", "write ${NAME} in its place and set that environment variable")
+    yield from _password(written, at)
     pepper = written.value("secrets", "pepper")
     if url.startswith("postgresql:") and (pepper is None or (isinstance(pepper, dict) and not any(pepper.values()))):
         hint = "write pepper: {file: path} or {env: NAME}, the same for every gateway"
@@ -124,12 +139,21 @@ def _fleet(written: Written) -> Iterator[Problem]:
             yield located.problem(("pools", i, "name"), f"{name!r} is the name of {names[name]} already", "give each pool its own")
         names.setdefault(name, f"pools[{i}]")
         yield from _loras(written, i)
+        yield from _priority(written, i)
         for j in range(written.count("pools", i, "backends")):
             backend = written.text("pools", i, "backends", j, "id")
             if backend and backend in ids:
                 at: Path_ = ("pools", i, "backends", j, "id")
                 yield located.problem(at, f"{backend!r} is the id of {ids[backend]} already", "ids are unique in the whole fleet")
             ids.setdefault(backend, f"pools[{i}].backends[{j}]")
+
+
+def _priority(written: Written, pool: int) -> Iterator[Problem]:
+    dialect = DIALECTS.get(written.text("pools", pool, "dialect") or "vllm")
+    if dialect is not None and dialect.priority is None and written.value("pools", pool, "engine_priority") is True:
+        able = ", ".join(name for name, one in DIALECTS.items() if one.priority is not None)
+        what = f"engines of dialect {dialect.name} have no priorities"
+        yield written.located.problem(("pools", pool, "engine_priority"), what, f"remove it; these have: {able}")
 
 
 def _loras(written: Written, pool: int) -> Iterator[Problem]:
@@ -162,8 +186,35 @@ def _kv_events(written: Written) -> Iterator[Problem]:
             used.setdefault(endpoint, f"pools[{i}].backends[{j}]")
 
 
+def _load_push(written: Written) -> Iterator[Problem]:
+    """A dialect that pushes nothing would be listened to for ever; two backends on one port would have one load for two."""
+    located = written.located
+    used: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        dialect = DIALECTS.get(written.text("pools", i, "dialect"))
+        for j in range(written.count("pools", i, "backends")):
+            at: Path_ = ("pools", i, "backends", j, "load_push")
+            endpoint = written.text(*at, "endpoint")
+            if endpoint and dialect is not None and dialect.read_report is None:
+                pushing = ", ".join(name for name, one in DIALECTS.items() if one.read_report is not None)
+                yield located.problem(at, f"engines of dialect {dialect.name} push no load", f"remove it; these do: {pushing}")
+            ranks = written.number(*at, "ranks") or 1
+            for port in _ports(endpoint, int(min(ranks, MAX_RANKS))):
+                if port in used and used[port] != f"pools[{i}].backends[{j}]":
+                    hint = "each engine pushes at ports of its own, one for each of its data-parallel ranks"
+                    yield located.problem((*at, "endpoint"), f"{port} is a port of {used[port]} already", hint)
+                    break
+                used.setdefault(port, f"pools[{i}].backends[{j}]")
+
+
+def _ports(endpoint: str, ranks: int) -> tuple[str, ...]:
+    return LoadPush(endpoint, ranks).endpoints if endpoint.rpartition(":")[2].isdecimal() else ()
+
+
 def _policies(written: Written, folder: Path) -> Iterator[Problem]:
     policies = written.text("policies")
+    if written.text("policies_from") == "database":
+        return  # only the first start on a database without policies needs the folder, and says so
     if policies and not (folder / policies).is_dir():
         yield written.located.problem(
             ("policies",), f"there is no folder {policies!r} beside the settings file", "create it with one policy"
@@ -186,6 +237,14 @@ def _tls(written: Written, folder: Path) -> Iterator[Problem]:
             message = "the certificate and its private key cannot be used together"
             found.append(written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted"))
     yield from found
+
+
+def _issuers(written: Written, folder: Path) -> Iterator[Problem]:
+    for i in range(written.count("auth", "jwt")):
+        at: Path_ = ("auth", "jwt", i, "jwks", "file")
+        file = written.text(*at)
+        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
 
 
 def _database(written: Written, folder: Path) -> Iterator[Problem]:

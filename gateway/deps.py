@@ -5,64 +5,92 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backends.attempt import RetryBudget
+from backends.breakers import Breakers
 from backends.dialects import Dialect
 from backends.health import Health
+from backends.hedge import Hedge
 from backends.kv_blocks import KvState
+from backends.load_reports import PushState
 from backends.lora_loader import LoraLoader
+from backends.poison import Suspects
 from backends.ports import Upstream
 from backends.readings import PrefillRate
 from backends.signals import Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
 from gateway.http.edge.patience import Patience
+from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
-from gateway.story import Record
+from gateway.open_holds import OpenHolds
+from gateway.placing.decisions import Decisions
+from gateway.placing.ground import Grounds
+from gateway.placing.salts import Salted
+from gateway.prompt_chain import Prompts
+from gateway.queueing.lines import Lines
+from gateway.record import Record
+from gateway.tokenizers.prompt_counts import PromptCounts
+from gateway.tokens import TokenGate
 from policies.compile import PolicySet
+from policies.rollout.in_force import NOTHING, InForce
+from routing.disaggregation import Terms
 from routing.fleet import Fleet
-from routing.load import Load, Mark
-from tenancy.keys import KeyRing
-from tenancy.ports import Ledger
+from routing.output_length import OutputLengths
+from routing.schedule import Route
+from tenancy.directory import Directory
+from tenancy.output_quantiles import OutputQuantiles
+from tenancy.ports import Counters
 
 
 class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
-    __slots__ = ("fleet", "health", "keys", "kv", "marks", "names", "policies", "prefill", "signals")
+    __slots__ = (
+        "breakers", "directory", "fleet", "health", "kv", "names", "policies", "prefill", "pushes", "rollouts", "signals", "suspects",
+    )  # fmt: skip
 
-    def __init__(self, keys: KeyRing, policies: PolicySet, fleet: Fleet) -> None:
-        self.keys = keys
+    def __init__(self, directory: Directory, policies: PolicySet, fleet: Fleet) -> None:
+        self.directory = directory
         self.policies = policies
         self.fleet = fleet
+        self.rollouts: InForce = NOTHING
         self.health: dict[str, Health] = {}
         """What this worker believes of each backend, by backend id."""
+        self.breakers = Breakers()
+        """Whether backends have failed too many requests lately."""
+        self.suspects = Suspects()
+        """Requests that were under way on engines that died."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
         self.signals: dict[str, Signals] = {}
-        """The last reading of each backend that has one, by backend id."""
-        self.marks: dict[str, Mark] = {}
-        """What this process had sent and seen end when each of those readings was asked for."""
+        """What each backend last told of itself, read or pushed, by backend id."""
         self.prefill: dict[str, PrefillRate] = {}
         """How fast each backend prefills, by backend id."""
         self.kv: dict[str, KvState] = {}
         """What each backend that publishes KV events holds, by backend id."""
+        self.pushes: dict[str, PushState] = {}
+        """How the load push stands of each backend that has one, by backend id."""
+
+
+Watched = ReplyRelay | PrefillLeg
 
 
 class Watch:
-    """Relays under way, checked together a few times a second: no request pays for a timer of its own."""
+    """Relays and prefill legs under way, checked together a few times a second: no request pays for a timer of its own."""
 
     __slots__ = ("_relays",)
 
     def __init__(self) -> None:
-        self._relays: set[ReplyRelay] = set()
+        self._relays: dict[Watched, None] = {}
+        """In the order in which they came, so that a run can be repeated."""
 
-    def add(self, relay: ReplyRelay) -> None:
+    def add(self, relay: Watched) -> None:
         """Watch a relay until it is over. Bounded by the connections there may be."""
-        self._relays.add(relay)
+        self._relays[relay] = None
 
-    def forget(self, relay: ReplyRelay) -> None:
+    def forget(self, relay: Watched) -> None:
         """Stop watching a relay that is over; one that still waits for its engine's last bytes stays."""
         if relay.over:
-            self._relays.discard(relay)
+            self._relays.pop(relay, None)
 
     def sweep(self, now: float, log_defect: Callable[[BaseException, str], None]) -> None:
         """Enforce deadlines and send heartbeats. A relay that raises is ended with a 500 or an error event; the others go on."""
@@ -74,7 +102,7 @@ class Watch:
                     log_defect(error, "sweep")
                     relay.end_with(Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id."))
                 if relay.over:
-                    self._relays.discard(relay)
+                    self._relays.pop(relay, None)
 
     def last_events(self) -> dict[str, float]:
         """By backend id: when the last event of an answer came from it to a request that is under way."""
@@ -85,7 +113,7 @@ class Watch:
                 found[relay.backend] = at
         return found
 
-    def relays(self) -> list[ReplyRelay]:
+    def relays(self) -> list[Watched]:
         """Every relay under way."""
         return list(self._relays)
 
@@ -115,20 +143,53 @@ class Deps:
     rng: Rng
     loop: asyncio.AbstractEventLoop
     new_id: RequestIds
-    load: Load
+    grounds: Grounds
+    """What is known of pools for placing requests; kept with the fleet."""
+    lines: Lines
+    """Who waits for room, by pool."""
+    decisions: Decisions
     budget: RetryBudget
-    ledger: Ledger
+    counters: Counters
+    holds: OpenHolds
     upstreams: dict[str, Upstream]
     """The ways to those backends that may get new requests, kept by `gateway.fleet.roster`; draining ones are not in it."""
     loras: LoraLoader
     dialects: Mapping[str, Dialect]
+    priorities: Mapping[str, tuple[bytes, ...]]
+    """What tells an engine how soon a request of each class is to be served, by pool name, where engines are set up for it."""
     patience: Patience
     watch: Watch
     observe: Callable[[Record], None]
+    observe_decision: Callable[[Route, float], None]
+    """Told of each decision and the seconds it took, reading its prompt included."""
+    ledger_full: Callable[[], bool]
+    """Whether usage cannot be made durable now."""
+    count_prefix: Callable[[str, str, float, int], None]
+    """Told of (pool, backend, tokens that the index said it holds of a prompt, tokens that the engine then said it had)."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
     started_unix: int
     """When this worker started, seconds since the epoch; the `created` of the models it lists."""
+    prompt_counts: PromptCounts
+    """Counts prompts for reservations, for pools that have a tokenizer."""
+    prompts: Prompts
+    """Reads prompts for placing."""
+    lengths: OutputLengths
+    """How long answers are expected to get, for placing."""
+    outputs: OutputQuantiles
+    """How long answers usually get, for statistical reservations."""
+    context_tokens: Mapping[str, int]
+    """Tokens that a pool's engines take, by pool name, where the settings say it."""
+    sharing: Mapping[str, Terms]
+    """What sharing a request between two backends costs, by pool name, where engines are set up for it."""
+    hedges: Mapping[str, Hedge] = field(default_factory=dict)
+    """When short requests are sent to a second backend, by pool name, where the settings say so."""
+    region: str = ""
+    """Where this gateway stands."""
     cors_origins: frozenset[str] = frozenset()
-    salts: dict[tuple[str, ...], str] = field(default_factory=dict)
-    """Cache salts by tenant, pool and, where there is one, the adapter's digest; at most tenants times models of the configuration."""
+    tokens: TokenGate | None = None
+    """Where tokens are accepted; None when keys alone are."""
+    shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
+    """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
+    salts: dict[tuple[str, str, str], Salted] = field(default_factory=dict)
+    """By tenant, pool and the adapter's digest; at most tenants times models of the configuration."""

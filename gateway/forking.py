@@ -5,6 +5,7 @@ pages; the parent has one thread and no loop, which is what makes that safe.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -15,18 +16,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from domain.clock import Rng
 from gateway.restarts import KEPT_ENDS, Restart, next_restart
-from gateway.worker_link import SlotState
+from gateway.worker_state import SlotState
 
 _PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>: the signal a process gets when its parent dies."""
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
-HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 """Signals that mean something to the supervisor."""
+
+ADMIN: Final = -1
+"""The admin process's index: let go, by its lifeline, once every worker has ended."""
+STORE: Final = -2
+"""The same of the process that keeps an embedded store. It is let go like the admin process, and no rolling restart replaces it:
+two stores cannot share their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Seat:
     """What a child is given. `sock` is bound and not listening: listen only when requests can be served."""
 
     index: int
-    """Which worker; -1 for the admin process."""
+    """Which worker; `ADMIN` or `STORE`."""
     sock: socket.socket
     run_dir: Path
     lifeline: int
@@ -44,7 +51,19 @@ class Seat:
 
 
 Entry = Callable[[Seat], None]
-"""Runs a child's whole life and returns when it is over. SIGTERM is at its default, SIGINT and SIGHUP are ignored."""
+"""Runs a child's whole life and returns when it is over. SIGTERM is at its default, SIGINT, SIGHUP and SIGUSR2 are ignored."""
+
+
+class Entries(NamedTuple):
+    """What each kind of child runs."""
+
+    admin: Entry
+    worker: Entry
+    store: Entry | None
+
+    def of(self, index: int) -> Entry | None:
+        """That of one place."""
+        return {ADMIN: self.admin, STORE: self.store}.get(index, self.worker)
 
 
 @dataclass(slots=True)
@@ -123,6 +142,16 @@ class Slot:
         return SlotState(self.name, self.current.pid if self.current else None, self.restarts, self.streak, self.last_end)
 
 
+def slots_for(admin: socket.socket, data: list[socket.socket], entries: Entries) -> list[Slot]:
+    """The places of one gateway: the admin process, the workers, and an embedded store where there is one.
+
+    The store's socket is bound to nothing: its server makes its own.
+    """
+    slots = [Slot("admin", ADMIN, admin, entries.admin)]
+    slots += [Slot(f"worker-{index}", index, sock, entries.worker) for index, sock in enumerate(data)]
+    return slots if entries.store is None else [*slots, Slot("store", STORE, socket.socket(socket.AF_UNIX), entries.store)]
+
+
 def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, release: Callable[[], None]) -> Child:
     """Starts `entry` in a child process. `release` runs in the child and closes what belongs to the parent alone.
 
@@ -173,9 +202,9 @@ def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) ->
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A terminal sends these two to the whole group; the supervisor turns them into SIGTERM where it wants to.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A terminal sends the first two to the whole group; the supervisor turns them into SIGTERM where it wants to.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         release()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         entry(seat)
@@ -200,6 +229,7 @@ def listening_to_signals() -> Iterator[tuple[int, list[int]]]:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda got, _frame: caught.append(got)) for number in HANDLED}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # those that waited for a renewed supervisor (`gateway.renewal`)
     try:
         yield read, caught
     finally:
@@ -221,3 +251,11 @@ def describe_end(status: int) -> str:
 def ended_cleanly(status: int, ready: bool) -> bool:
     """Whether a child that was told to end did so in order. One that was still starting has no SIGTERM handler yet."""
     return status == 0 or (not ready and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
+
+
+def settle_memory() -> None:
+    """What start-up has made lives as long as the process: no collection needs to walk it again. Requests make no cycles, so
+    the collector may look less often than by default (700 allocations), which it would reach every tenth request."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)

@@ -11,14 +11,19 @@ from pathlib import Path
 
 import structlog
 
-from gateway.fleet.wiring import registry_for
+from gateway.admin_wiring import api_run_for
+from gateway.counter_wiring import CannotStartStore, embedded_server
+from gateway.embedded_store import store_main
 from gateway.http.admin import PoolShown, admin_main
-from gateway.secrets import SecretError, read_admin_token, read_pepper, read_reference
-from gateway.settings import ConfigError, Settings, load_settings
+from gateway.renewal import this_program
+from gateway.secrets import SecretError, read_admin_token, read_hook_secret, read_pepper, read_reference
+from gateway.settings import ConfigError, Settings, load_settings_again
+from gateway.store_wiring import StoreError, bookkeeper_for, prepare_store
 from gateway.supervisor import CannotStart, Plan, Seat, run
 from gateway.telemetry.logs import configure_logs
-from gateway.wiring import StoreError, prepare_store
+from gateway.wiring import VocabularyError, vocabularies_for
 from gateway.worker import worker_main
+from tenancy.counter_url import Kind
 
 log = structlog.get_logger("tidegate.launch")
 
@@ -31,19 +36,19 @@ def installed_version() -> str:
         return "unknown"
 
 
-def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
-    """Serve until SIGTERM; returns the exit code.
+def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False) -> int:
+    """Serve until SIGTERM; returns the exit code. `rehearse`: do what can fail before there are addresses, and end.
 
     Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed one; a broken one
-    keeps the replacement from getting ready, and the old process stays. New code needs a new start: children are forked from
-    what this process has imported, which saves each of them 30 MB.
+    keeps the replacement from getting ready, and the old process stays. New code needs SIGUSR2 (`gateway.renewal`): children are
+    forked from what this process has imported, which saves each of them 30 MB.
     """
     configure_logs(settings.log.level, role="supervisor")
 
     def worker(seat: Seat) -> None:
         try:
-            worker_main(seat, load_settings(config, os.environ))
-        except (ConfigError, SecretError, StoreError) as error:
+            worker_main(seat, load_settings_again(config, os.environ, settings))
+        except (ConfigError, SecretError, StoreError, VocabularyError) as error:
             # after SIGHUP: a changed file is wrong; one line, as at the start
             log.error("cannot serve with this configuration", worker=seat.index, reason=str(error))
             raise SystemExit(1) from None
@@ -52,8 +57,8 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
         configure_logs(settings.log.level, role="admin")
         try:
             # read anew as workers do, so that SIGHUP takes up pools and the token here too
-            current = load_settings(config, os.environ)
-            token = read_admin_token(current)
+            current = load_settings_again(config, os.environ, settings)
+            token, pepper, hook_secret = read_admin_token(current), read_pepper(current), read_hook_secret(current)
         except (ConfigError, SecretError) as error:
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
@@ -61,22 +66,30 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
             seat,
             version=installed_version(),
             workers=settings.workers,
-            registry=lambda seat: registry_for(current, seat),
-            token=token,
             pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
+            bookkeeper=lambda: bookkeeper_for(current),
+            api=lambda seat: api_run_for(current, seat, pepper, token, hook_secret),
         )
+
+    def store(seat: Seat) -> None:
+        configure_logs(settings.log.level, role="store")
+        store_main(seat, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
 
     try:
         # once, before there are workers: they only read, and migrating would cost each of them memory for good
         read_pepper(settings)
         read_admin_token(settings)
+        read_hook_secret(settings)
         for pool in settings.pools:
             if pool.api_key is not None:
                 read_reference(pool.api_key, settings.base_dir, os.environ)
+        vocabularies_for(settings)  # loaded here, so that workers share the memory
         asyncio.run(prepare_store(settings))
-    except (SecretError, StoreError) as error:
+    except (ConfigError, SecretError, StoreError, VocabularyError) as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return 1
+    if rehearse:
+        return 0
     # everything is imported by now and never collected again, so that children share these pages with the parent
     gc.collect()
     gc.freeze()
@@ -92,7 +105,8 @@ def launch(config: Path, settings: Settings, run_dir: Path | None) -> int:
         data_scheme="https" if settings.data.tls else "http",
     )
     try:
-        return run(plan, worker, admin, clock=time.monotonic, rng=random.Random(), run_dir=run_dir)
+        embedded = store if settings.counter_url.kind is Kind.EMBEDDED else None
+        return run(plan, worker, admin, embedded, clock=time.monotonic, rng=random.Random(), run_dir=run_dir, again=this_program())
     except CannotStart as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return 1

@@ -1,11 +1,13 @@
 """The life of one inference request, in order. `docs/life_of_a_request.md` tells the same story with its failure edges.
 
-Each line is a step in `steps.py`; what a step needs is in its signature. Streaming and plain requests take the same way:
-`forward` joins the engine's socket to the caller's through taps and returns when the reply is over.
+Each line is a step in `steps.py`, `turns.py` or `forward.py`; what a step needs is in its signature. Streaming and plain requests take
+the same way: `forward` joins the engine's socket to the caller's through taps and returns when the reply is over.
 
 Why this order: the key is checked before the body is read, so strangers cannot make us read; tokens are held before a
-backend is chosen, so a request that may not run never reaches the router; and whatever happens, the hold is closed
-exactly once and the request leaves one Record.
+backend is chosen, so a request that may not run never reaches the router, nor waits for its turn; what would wait in vain is refused
+before either, because in an overload that is most of them; and whatever happens, the hold is closed
+exactly once and the request leaves one Record. Where its tenant's policy names other models for one that cannot answer, what comes after
+`interpret` is done for the next one, with a hold of its own.
 """
 
 from domain.ask import Endpoint
@@ -13,24 +15,39 @@ from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
-from gateway.steps import admit, authenticate, choose, defect, interpret, open_story, record, refuse, settle
-from tenancy.hold import Hold
+from gateway.instead import fall_back, let_go
+from gateway.open_holds import OpenHold
+from gateway.rollouts.shadow import mirror
+from gateway.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
+from gateway.turns import choose, choose_again, look_ahead
 
 
 async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
     """Everything that happens to one request. Never raises a Fault: each one is answered and recorded here."""
     story = open_story(exchange, deps)
-    hold: Hold | None = None
+    hold: OpenHold | None = None
     try:
-        caller = authenticate(exchange, story, deps)  # 401
-        ask, rule = await interpret(endpoint, exchange, caller, story, deps)  # 400, 404, 408, 413, 415
-        hold = await admit(caller, ask, story, deps)
-        pool, route = choose(ask, rule, story, deps)  # 503
-        await forward(ask, rule, pool, route, exchange, story, deps)  # 502, 503, 504; failing over before the first byte only
+        caller = await authenticate(exchange, story, deps)  # 401
+        ask, rule, grant = await interpret(endpoint, exchange, caller, story, deps)  # 400, 403, 404, 408, 413, 415
+        while True:
+            try:
+                ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
+                ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
+                mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
+                placing = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
+                while not await forward(ask, placing, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
+                    placing = await choose_again(ask, placing, exchange, story, deps)  # it gave its place to a more urgent one
+                break
+            except Fault as fault:
+                ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer
+                await let_go(hold, deps)
+                hold = None
     except Fault as fault:
         refuse(fault, exchange, story, deps)
     except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours answers 500 and is logged, never hangs
         refuse(defect(error, story, deps), exchange, story, deps)
     finally:
-        await settle(hold, story, deps)
-        record(exchange, story, deps)
+        try:
+            await settle(hold, story, deps)
+        finally:
+            record(exchange, story, deps)  # cancelled or not

@@ -22,6 +22,10 @@ class SecretError(Exception):
     """A secret cannot be had; the message says which and what to do, and never holds it."""
 
 
+class WeakSecret(SecretError):
+    """It is there, and no secret that will do."""
+
+
 def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[str, str]) -> str:
     """The secret behind `{file: …}` or `{env: …}`, stripped of surrounding white space.
 
@@ -66,14 +70,30 @@ def read_admin_token(settings: Settings) -> str | None:
     """What changing the fleet over the admin port asks for; None when it is switched off.
 
     Raises:
-        SecretError: it is configured and missing, or too short to be guessed by nobody.
+        SecretError: it is configured and missing.
+        WeakSecret: it is too short to be guessed by nobody.
     """
     if settings.secrets.admin_token is None:
         return None
     token = read_reference(settings.secrets.admin_token, settings.base_dir, os.environ)
     if len(token) < MIN_TOKEN_CHARS or not token.isascii():
-        raise SecretError(f"secrets.admin_token holds fewer than {MIN_TOKEN_CHARS} ASCII characters; make one with: openssl rand -hex 32")
+        raise WeakSecret(f"secrets.admin_token holds fewer than {MIN_TOKEN_CHARS} ASCII characters; make one with: openssl rand -hex 32")
     return token
+
+
+def read_hook_secret(settings: Settings) -> bytes | None:
+    """What messages about rollouts are signed with; None when nobody is told.
+
+    Raises:
+        SecretError: it is missing.
+        WeakSecret: it is too short.
+    """
+    if settings.rollouts.webhook is None:
+        return None
+    secret = read_reference(settings.rollouts.webhook.secret, settings.base_dir, os.environ)
+    if len(secret) < MIN_TOKEN_CHARS:
+        raise WeakSecret(f"rollouts.webhook.secret holds fewer than {MIN_TOKEN_CHARS} characters; make one with: openssl rand -hex 32")
+    return secret.encode()
 
 
 def _beside(database: Path) -> bytes:

@@ -14,9 +14,11 @@ from pydantic import BaseModel
 
 from gateway.addresses import split_address
 from gateway.contradictions import Written, contradictions
-from gateway.settings_model import LimitSettings, PoolSettings, SecretReference, Settings
+from gateway.settings_model import LimitSettings, Settings
+from gateway.settings_pool import PoolSettings
+from gateway.settings_secret import SecretReference
 from policies.literal_secrets import literal_secrets
-from policies.located_yaml import read_yaml
+from policies.located_yaml import Located, read_yaml
 from policies.problems import ConfigError, Problem
 from policies.validated import checked
 
@@ -30,8 +32,11 @@ class Reading(msgspec.Struct, frozen=True):
     pools: tuple[str, ...] | None = None
     """Names of the pools, also of those that have problems; None when they cannot be told."""
     policies_dir: Path | None = None
+    prompts_dir: Path | None = None
     loras: Mapping[str, tuple[str, ...]] = {}
     """Names of the adapters by pool."""
+    located: Located | None = None
+    """Where everything in it stands; None when it is no YAML."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -50,6 +55,22 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     return reading.settings
 
 
+def load_settings_again(path: Path, environ: Mapping[str, str], first: Settings) -> Settings:
+    """What a process that takes another one's place reads.
+
+    Args:
+        first: what the first process started with, which stays: it alone brings a database's policies to this machine before others start.
+
+    Raises:
+        ConfigError: as `load_settings` does; policies that became the database's meanwhile.
+    """
+    settings = load_settings(path, environ)
+    if settings.policies_from == "database" != first.policies_from:
+        said = "became `database` after the first process started, which is the one that asks the database for them"
+        raise ConfigError([Problem(str(path), 1, 1, "policies_from", said, "send SIGUSR2, which replaces that one too, or start anew")])
+    return settings
+
+
 def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Reading:
     """`load_settings` for those who want to go on after a mistake, to find more of them elsewhere."""
     try:
@@ -61,13 +82,15 @@ def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Readi
     written = Written(located, _DEFAULTS)
     settings, problems = checked(Settings, located)
     problems += contradictions(written, folder)
-    policies = written.value("policies")
+    policies, prompts = written.value("policies"), written.value("prompts")
     return Reading(
         settings=settings.based_at(folder) if settings is not None and not problems else None,
         problems=tuple(problems),
         pools=written.pool_names(),
         policies_dir=folder / policies if isinstance(policies, str) else None,
+        prompts_dir=folder / prompts if isinstance(prompts, str) else None,
         loras=written.lora_names(),
+        located=located,
     )
 
 
@@ -87,6 +110,7 @@ __all__ = [
     "SecretReference",
     "Settings",
     "load_settings",
+    "load_settings_again",
     "read_settings",
     "split_address",
 ]

@@ -5,40 +5,28 @@ carry their unit in the name.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+import msgspec
+from pydantic import AfterValidator, Field, field_validator
 
 from domain.strict import Strict
 from gateway.addresses import checked_host_header, checked_origin, split_address, sqlite_file
-from gateway.settings_backend import BackendSettings, Name
-from gateway.settings_discover import DiscoverSettings, checked_networks
-from gateway.settings_lora import LoraSettings
+from gateway.settings_auth import AuthSettings
+from gateway.settings_discover import checked_networks
+from gateway.settings_ledger import LedgerSettings
+from gateway.settings_pool import PoolSettings
+from gateway.settings_queue import QueueSettings
+from gateway.settings_rollout import RolloutSettings
+from gateway.settings_routing import RoutingSettings
+from gateway.settings_secret import File, SecretSettings
+from gateway.settings_stores import CURRENT, StoreSettings
+from gateway.settings_tenants import TenantSettings
+from tenancy.counter_url import CounterUrl, Kind, parse_counter_url
 
-File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Origin = Annotated[str, AfterValidator(checked_origin)]
 HostHeader = Annotated[str, AfterValidator(checked_host_header)]
-
-
-class SecretReference(Strict):
-    """Where a secret lies: exactly one of the two."""
-
-    file: File | None = Field(default=None, description="A file that holds it, relative to the settings file.")
-    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="An environment variable that holds it.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_literal(cls, value: Any) -> Any:
-        if isinstance(value, str | int | float):
-            raise ValueError("holds a secret itself; write {file: path} or {env: NAME}")
-        return value
-
-    @model_validator(mode="after")
-    def _one(self) -> "SecretReference":
-        if (self.file is None) == (self.env is None):
-            raise ValueError("names no place, or two; write either {file: path} or {env: NAME}")
-        return self
 
 
 class Bound(Strict):
@@ -81,6 +69,12 @@ class LimitSettings(Strict):
     reply_buffer_bytes: int = Field(
         default=256 * 1024, ge=4096, le=64 * 1024**2, description="Unsent reply bytes at which the engine is paused."
     )
+    reply_buffers_total_bytes: int = Field(
+        default=512 * 1024**2,
+        ge=1024**2,
+        le=1024**4,
+        description="Unsent reply bytes of a worker's slow readers together; beyond it those behind for longest are cut off.",
+    )
     slow_reader_s: Seconds = Field(default=30.0, description="How long a reply may stay paused before its caller is cut off.")
 
 
@@ -104,92 +98,6 @@ class AdminSettings(Bound):
     """The admin port: probes, metrics, version."""
 
     bind: str = Field(default="127.0.0.1:8081", description="Address and port of the admin port; keep it away from callers.")
-
-
-def _check_database_url(url: str) -> None:
-    # imported only here: it takes 0.4 s, which nobody with SQLite should wait for before `--help`
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        driver = make_url(url).drivername
-    except (ArgumentError, ValueError):
-        raise ValueError("is no database URL; write sqlite:///file.db or postgresql://user@host/database") from None
-    if driver != "postgresql":
-        raise ValueError("names a database that is not supported; write sqlite:///file.db or postgresql://user@host/database")
-
-
-class StoreSettings(Strict):
-    """Where state lies, by URL."""
-
-    sql: str = Field(
-        default="sqlite:///tidegate.db",
-        description="Tenants and keys: `sqlite:///file` (relative to the settings file) or `postgresql://…`.",
-    )
-
-    @field_validator("sql")
-    @classmethod
-    def _known(cls, url: str) -> str:
-        file = sqlite_file(url)
-        if file in ("", ":memory:"):
-            raise ValueError("keeps keys in memory, where other processes cannot see them; write sqlite:///file.db")
-        if file is None:
-            _check_database_url(url)
-        elif "?" in file:
-            raise ValueError("has options, and a SQLite file takes none; write sqlite:///file.db")
-        return url
-
-
-class SecretSettings(Strict):
-    """Secrets, by reference."""
-
-    pepper: SecretReference | None = Field(
-        default=None,
-        description="What key digests are keyed with. Needed with Postgres; with SQLite the default is `tidegate.pepper` beside the "
-        "database, made on first use.",
-    )
-
-    admin_token: SecretReference | None = Field(
-        default=None,
-        description="The token that changing the fleet over the admin port asks for, at least 24 characters; without it, the admin port "
-        "only shows.",
-    )
-
-    @field_validator("pepper", "admin_token", mode="before")
-    @classmethod
-    def _unset(cls, value: Any) -> Any:
-        """`{file: null, env: null}` is what a template holds before anything is filled in."""
-        return None if isinstance(value, dict) and value and all(part is None for part in value.values()) else value
-
-
-class PoolSettings(Strict):
-    """Backends that serve one model revision."""
-
-    name: Name = Field(description="What policies call it; letters, digits and inner `.`, `_`, `-`.")
-    model: str = Field(min_length=1, max_length=256, description="The name the engines serve the model under.")
-    revision: str = Field(
-        default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Which revision of the model this is."
-    )
-    dialect: Literal["vllm", "sglang", "trtllm", "tgi", "triton", "dynamo", "llamacpp", "openai"] = Field(
-        default="vllm", description="How the engines speak; for other OpenAI-compatible servers `openai`."
-    )
-    api_key: SecretReference | None = Field(
-        default=None, description="The key the engines ask for, if they do: {file: path} or {env: NAME}."
-    )
-    loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may give to tenants.")
-    max_loras: int = Field(
-        default=1, ge=1, le=1000, description="Adapters each engine holds at once, those it was started with included; see docs/lora.md."
-    )
-    backends: list[BackendSettings] = Field(
-        default=[], max_length=1000, description="The engines. An empty list is filled by `discover`, or over the admin port."
-    )
-    discover: DiscoverSettings | None = Field(default=None, description="Where further engines are found: {file: …} or {dns: …}.")
-
-    @model_validator(mode="after")
-    def _filled(self) -> "PoolSettings":
-        if "backends" not in self.model_fields_set and self.discover is None:
-            raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
-        return self
 
 
 class EngineSettings(Strict):
@@ -248,10 +156,22 @@ class Settings(Strict):
     workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the data port; one per core at most.")
     stores: StoreSettings = Field(default=StoreSettings(), description="State, by URL.")
     secrets: SecretSettings = Field(default=SecretSettings(), description="Secrets, by reference.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Tokens of identity providers, besides keys.")
     policies: File = Field(default="policies", description="Folder of policy files, relative to the settings file.")
+    policies_from: Literal["files", "database"] = Field(
+        default="files",
+        description="Who owns the policies: `files`, that folder; `database`, the SQL store, where `tidegate policy apply` puts them. The "
+        "folder is what the first start puts there then.",
+    )
+    prompts: File = Field(default="prompts", description="Folder of prompts, relative to the settings file; it need not be there.")
     pools: list[PoolSettings] = Field(min_length=1, max_length=1000, description="The fleet.")
     engines: EngineSettings = Field(default=EngineSettings(), description="Towards engines.")
+    routing: RoutingSettings = Field(default=RoutingSettings(), description="What routing keeps in memory.")
+    queue: QueueSettings = Field(default=QueueSettings(), description="Waiting for room on an engine.")
     drain: DrainSettings = Field(default=DrainSettings(), description="Ending.")
+    rollouts: RolloutSettings = Field(default=RolloutSettings(), description="Rollouts.")
+    tenants: TenantSettings = Field(default=TenantSettings(), description="Tenants.")
+    ledger: LedgerSettings = Field(default=LedgerSettings(), description="Usage.")
     log: LogSettings = Field(default=LogSettings(), description="Logs.")
 
     _base_dir: Path = Path()
@@ -263,8 +183,28 @@ class Settings(Strict):
 
     @property
     def policies_dir(self) -> Path:
-        """The policy folder."""
+        """The policy folder that is read: for policies of the database, what is kept of them here."""
+        return self.policies_copy / CURRENT if self.policies_from == "database" else self.policies_folder
+
+    @property
+    def policies_folder(self) -> Path:
+        """The folder that is named in the settings."""
         return self._base_dir / self.policies
+
+    @property
+    def policies_copy(self) -> Path:
+        """Where the database's policies are kept."""
+        return self._base_dir / self.stores.policies_copy
+
+    @property
+    def prompts_dir(self) -> Path:
+        """The folder of prompts, which need not be there."""
+        return self._base_dir / self.prompts
+
+    @property
+    def ledger_dir(self) -> Path:
+        """The folder of the write-ahead log."""
+        return self._base_dir / self.ledger.folder
 
     @property
     def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:
@@ -277,6 +217,18 @@ class Settings(Strict):
         url = self.stores.sql
         file = sqlite_file(url)
         return f"sqlite:///{(self._base_dir / file).resolve()}" if file else url
+
+    @property
+    def counter_url(self) -> CounterUrl:
+        """Where limits are counted. An embedded store's folder is absolute: beside the SQLite file, or else the settings file,
+        where none is named."""
+        url = parse_counter_url(self.stores.counters or ("memory://" if self.workers == 1 else "valkey+embedded://"))
+        if url.kind is not Kind.EMBEDDED:
+            return url
+        file = sqlite_file(self.stores.sql)
+        beside = self._base_dir / file if file else self._base_dir / "settings"
+        folder = self._base_dir / url.folder if url.folder else beside.parent / "tidegate-counters"
+        return msgspec.structs.replace(url, folder=str(folder.resolve()))
 
     def based_at(self, folder: Path) -> "Settings":
         """The same settings, read from a file in `folder` (absolute)."""

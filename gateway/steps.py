@@ -1,25 +1,42 @@
 """The steps of `lifecycle.py`, in the same order. This is where the siblings (routing, tenancy, backends) meet."""
 
+import asyncio
+from functools import partial
 from typing import Final
 
 from domain.ask import Ask, Endpoint
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from domain.identity import Caller
-from gateway.adapters import placed
+from gateway.admission import OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, counts, output_cap, sticky_key
+from gateway.coming_under import come_under
+from gateway.degrading import HEADER as NO_OTHER
 from gateway.deps import Deps
+from gateway.falling_back import Chain
 from gateway.http.edge.exchange import Exchange, header_lines
 from gateway.http.faults import render, render_event
 from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.http.openai.sizes import with_output_cap
+from gateway.limit_words import fault_of, refused_standing
+from gateway.open_holds import OpenHold
+from gateway.placing.demands import prompt_of, worth_reading
 from gateway.reply_headers import common_headers
+from gateway.rollouts.dealing import deal_prompt
+from gateway.ruling import Asked, governed
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
-from routing.fleet import Pool
-from routing.schedule import Route, schedule
-from tenancy.estimate import worst_case
-from tenancy.hold import RELEASED, Closing, Hold, estimated, settled
+from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
+from tenancy.grant import Grant
+from tenancy.hold import Admission, Hold, Refused
+from tenancy.jwt_tokens import looks_like_token
+from tenancy.limits import UNUSED, Amounts
+from tenancy.rights import EVERYTHING
 
 JSON_TYPE: Final = b"application/json"
+
+UNCOUNTED: Final = Amounts()
+"""What a request holds that nothing limits."""
 
 CLIENT_GONE_STATUS: Final = 499
 """Logged, never sent: nginx's word for a caller that left before there was an answer."""
@@ -33,11 +50,13 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
     return Story(exchange.head.request_id() or own_id, now, deps.wall(), now, own_id)
 
 
-def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
-    """The caller behind `Authorization: Bearer` or `x-api-key`.
+async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
+    """The caller behind `Authorization: Bearer` or `x-api-key`: an API key, or where issuers are configured a token. Suspends only
+    for a token signed with a key that nobody has seen.
 
     Raises:
-        Fault: KEY_MISSING, or KEY_INVALID with one wording for unknown, expired, revoked and mistyped keys.
+        Fault: KEY_MISSING, or KEY_INVALID with one wording for whatever is wrong with a key or a token; IDENTITY_UNAVAILABLE
+            when its issuer's keys could never be read.
     """
     headers = exchange.head.headers
     given = headers.get(b"authorization")
@@ -49,19 +68,45 @@ def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
     token = token or headers.get(b"x-api-key", b"")
     if not token:
         raise Fault(Kind.KEY_MISSING, "You did not provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
-    caller = deps.live.keys.authenticate(token.decode("latin-1").strip(), deps.wall())
+    text, now_unix = token.decode("latin-1").strip(), deps.wall()
+    if deps.tokens is not None and looks_like_token(text):
+        caller = await deps.tokens.authenticate(text, now_unix, deps.live)
+    else:
+        caller = deps.live.directory.keys.authenticate(text, now_unix)
     if caller is None:
-        raise Fault(Kind.KEY_INVALID, "The API key is not valid. Check it, or ask for a new one.")
+        raise _invalid_key()
     story.caller = caller
     return caller
 
 
-async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:
-    """Body bytes to a checked Ask, and the policy's rule for its model.
+def _invalid_key() -> Fault:
+    return Fault(Kind.KEY_INVALID, "The API key is not valid. Check it, or ask for a new one.")
+
+
+def grant_of(caller: Caller, deps: Deps) -> Grant:
+    """What the caller may do, and its limits.
 
     Raises:
-        Fault: the body is late, large, not JSON or not acceptable; or the model is unknown or not this tenant's, which
-            look the same.
+        Fault: KEY_INVALID when the key, or the project of a token, was taken away since it was looked at.
+    """
+    directory, now_unix = deps.live.directory, deps.wall()
+    if caller.by_token:
+        grant = directory.for_tenant(caller.tenant, caller.project, now_unix)
+        if grant is None:
+            raise _invalid_key()
+        return grant
+    try:
+        return directory.grant(caller.key_id, now_unix)
+    except KeyError:
+        raise _invalid_key() from None
+
+
+async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, story: Story, deps: Deps) -> tuple[Ask, ModelRule, Grant]:
+    """Body bytes to a checked Ask, the policy's rule for its model, and what its caller may do.
+
+    Raises:
+        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller may; or the model is unknown
+            or not this caller's, which look the same.
     """
     story.ask_endpoint = endpoint.value
     content_type = exchange.head.headers.get(b"content-type", b"")
@@ -70,50 +115,83 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     body = await exchange.body()
     story.body_at = deps.clock()
     story.request_bytes = len(body)
-    ask = interpret_body(endpoint, body)
+    ask = interpret_body(endpoint, body, exchange.head.headers.get(PROMPT_HEADER))
     story.stream = ask.stream
+    story.user = caller.user or ask.user
+    grant = grant_of(caller, deps)
+    story.organisation = grant.holder.organisation
     policies = deps.live.policies
     story.policy = policies.digest
-    policy = policies.for_tenant(caller.tenant)
-    rule = policy.models.get(ask.model) if policy is not None else None
-    if policy is None or rule is None:
+    key = sticky_key(ask, story.user, story.own_id)
+    if ask.template is not None:
+        dealt = partial(deal_prompt, ask, caller, exchange.head.headers, story, deps)
+        ask, story.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
+    asked = Asked(ask, caller, story.user, exchange.head.headers, story.at_unix)
+    found = governed(policies, asked, grant.rights, key)
+    if found is None:
         raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
-    story.model = rule.name
-    story.expose = policy.expose_headers
-    story.routing = policy.routing
-    story.output_cap = policy.max_output_tokens
-    return ask, rule
+    if found.model.fallback and NO_OTHER not in asked.headers:
+        story.chain = Chain(policies, asked, found, grant.rights, key)
+    return *come_under(found, ask, grant, exchange, story, deps), grant
 
 
-async def admit(caller: Caller, ask: Ask, story: Story, deps: Deps) -> Hold:
-    """Reserve the worst case. Nothing is limited yet, so nothing is refused; the books are real."""
-    hold = Hold(story.own_id, caller.tenant, worst_case(ask, story.output_cap))
-    await deps.ledger.reserve(hold)
-    return hold
-
-
-def choose(ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> tuple[Pool, Route]:
-    """Place the Ask on the Fleet as it is now.
+async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:
+    """Reserve the worst case in every limit at once, of the output what is likely where the policy says so; the Ask comes back with
+    a cap on its output where a limit needs one.
 
     Raises:
-        Fault: NO_BACKEND when nobody in the pool can serve.
+        Fault: the prompt is longer than the caller's may be, a limit refuses, or money limits it and the ledger's disk is full;
+            nothing is reserved then.
     """
+    rights, live = grant.rights, deps.live
+    price = live.directory.prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix)
+    groups = grant.groups(rule.name, story.user)
+    if not groups and rights is EVERYTHING:
+        each = ask.max_output_tokens if ask.max_output_tokens is not None else story.output_cap
+        hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
+        return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), each, ask.sequences)
+    if deps.ledger_full():
+        check_ledger(groups, deps.rng.random())
+    tokens = None
+    if rights.max_input_tokens is not None or counts(groups, PROMPT_METERS):
+        tokens = await _counted(caller, ask, rule, story, deps)
+    prompt = likely_prompt(ask, tokens)
+    check_prompt(rights, prompt_for_cap(ask, tokens))
+    cap = output_cap(rights, story.output_cap, deps.context_tokens.get(rule.pool), prompt)
+    if rights.max_output_tokens is not None or counts(groups, OUTPUT_METERS):
+        ask = with_output_cap(ask, cap)
+    usual = deps.outputs.usual(caller.tenant, rule.name) if story.statistical else None
+    hold = Hold(story.own_id, caller.tenant, worst_case(ask, tokens, cap, price, usual), groups)
+    if groups:
+        admission = await _decided(hold, deps)
+        story.degraded = admission.degraded
+        story.choices = ask.choices
+        if isinstance(admission, Refused):
+            story.standings = (refused_standing(admission),)
+            raise fault_of(admission, hold.amounts, deps.rng.random())
+        story.standings = admission.standings
+    each = ask.max_output_tokens if ask.max_output_tokens is not None else cap
+    return ask, deps.holds.open(hold, price, story, prompt, each, ask.sequences)
+
+
+async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
+    """The prompt's tokens; where it is read for its placing anyway, it is read once."""
     pool = deps.live.fleet.pools[rule.pool]
-    story.pool, story.revision = pool.name, pool.revision
-    route = schedule(ask, pool, deps.load, deps.clock(), deps.rng, story.routing)
-    if rule.lora:
-        adapter = deps.loras.adapter(pool.name, rule.lora)
-        story.lora = adapter.served
-        route = placed(route, adapter, pool, deps)
-    story.route = route
-    if not route.ranked:
-        raise Fault(
-            Kind.NO_BACKEND,
-            "No engine can serve this model right now. Try again shortly.",
-            retry=Retry(should=True, after_s=1.0 + 4.0 * deps.rng.random()),
-            detail=route.explanation().sentence(),
-        )
-    return pool, route
+    policy = story.placed_by
+    if policy is None or not worth_reading(ask, pool, deps.grounds[pool.name].choosing(policy.routing)):
+        return await deps.prompt_counts.count(ask, rule.pool)
+    adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
+    story.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
+    return await deps.prompts.count(story.prompt, ask, rule.pool, caller.tenant)
+
+
+async def _decided(hold: Hold, deps: Deps) -> Admission:
+    try:
+        return await deps.counters.admit(hold)
+    except asyncio.CancelledError:
+        # the store may have opened it all the same, and nobody would settle it
+        await uncancelled(deps.counters.settle(hold, UNUSED))
+        raise
 
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:
@@ -125,6 +203,7 @@ def defect(error: Exception, story: Story, deps: Deps) -> Fault:
 def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
     story.fault = fault
+    fault.let_go()
     if exchange.finished or exchange.gone or fault.kind is Kind.CLIENT_GONE:
         story.status = story.status or (200 if exchange.started else CLIENT_GONE_STATUS)
         if not exchange.finished:
@@ -139,26 +218,29 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
         exchange.reply(rendered.status, header_lines(rendered.headers) + common_headers(exchange, story, deps), rendered.body)
 
 
-async def settle(hold: Hold | None, story: Story, deps: Deps) -> None:
+async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
     """Close the hold exactly once: with the engine's usage, with what was counted, or with nothing."""
     if hold is None:
         return
-    closing = _closing(hold, story)
-    story.closing = closing.word
-    if deps.ledger.in_process:
-        await deps.ledger.close(hold, closing)  # never suspends, so nothing can cut it short
-    else:
-        await uncancelled(deps.ledger.close(hold, closing))
-
-
-def _closing(hold: Hold, story: Story) -> Closing:
-    if story.usage_reported:
-        return settled(story.usage)
-    if story.events:
-        counted = hold.counted(story.events)
-        story.usage = counted
-        return estimated(counted)
-    return RELEASED
+    deps.holds.close(hold)
+    closing = hold.closing()
+    actual = hold.charged(closing)
+    story.closing, story.usage = closing.word, closing.usage
+    if story.on_used is not None:
+        story.on_used(closing.usage)
+    story.units, story.cost_nanousd, story.price_id = actual.units, actual.cost_nanousd, hold.price.id
+    if not hold.hold.groups:
+        return
+    if story.statistical and story.choices and story.fault is None and closing.word == "settle":
+        each = -(-closing.usage.completion_tokens // story.choices)
+        deps.outputs.note(hold.hold.tenant, story.model, each, hold.output_cap)
+    try:
+        if deps.counters.in_process:
+            await deps.counters.settle(hold.hold, actual)  # never suspends, so nothing can cut it short
+        else:
+            await uncancelled(deps.counters.settle(hold.hold, actual))
+    except Exception as error:  # noqa: BLE001 - a defect of the counters: its lease ends the hold, and the ledger has the request
+        deps.log_defect(error, story.request_id)
 
 
 def record(exchange: Exchange, story: Story, deps: Deps) -> None:

@@ -5,73 +5,30 @@ audit each read the closed Record once, so no step knows who observes it.
 """
 
 from bisect import bisect_left
+from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import msgspec
 
 from domain.faults import Fault
 from domain.identity import Caller
+from domain.priority import WORDS, Class
 from domain.usage import NO_USAGE, Usage
+from gateway.falling_back import Chain
+from gateway.limit_words import limit_words
+from gateway.placing.decisions import Decision
+from gateway.promises import Kept, kept
+from gateway.prompt_chain import Prompt
+from gateway.record import GAP_BOUNDS_S, OK, Fell, Record
+from policies.compile import TenantPolicy
+from policies.prompts.prompt import Prompt as Template
+from policies.rollout.in_force import Dealt
+from routing.board import Charge
+from routing.disaggregation import Shared
 from routing.schedule import Route
-
-OK: Final = "ok"
-"""The one outcome that is no Fault kind: a whole answer was handed to the caller."""
-
-GAP_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 0.8, 2.0, 8.0)
-"""Upper bounds of the inter-token latency histogram, seconds. Dense from 5 to 80 ms, where engines decode; the last
-bucket (above 8 s) is a stall. Counted in the Story because a gap is gone once the next event has passed."""
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished request, as everything that observes requests sees it. Times are seconds, tokens and bytes integers."""
-
-    request_id: str
-    at_unix: float
-    """When the request head was complete, seconds since the epoch."""
-    outcome: str
-    """`ok` or a `domain.faults.Kind` value."""
-    status: int
-    """HTTP status sent; 499 when the caller left before one was sent."""
-    duration_s: float
-    overhead_s: float
-    """Time spent by the gateway itself: from the request's last byte to the dispatch, and from the engine's first byte to
-    handing it on. Waiting for engines, queues and callers is not in it."""
-    tenant: str = ""
-    project: str = ""
-    key_id: str = ""
-    endpoint: str = ""
-    model: str = ""
-    """Public model name, only when the configuration knows it; callers' own strings never get here."""
-    pool: str = ""
-    revision: str = ""
-    backend: str = ""
-    attempts: int = 0
-    failed: tuple[str, ...] = ()
-    """Backends whose attempt failed and was made good by another one."""
-    stream: bool = False
-    usage: Usage = NO_USAGE
-    closing: str = ""
-    """How the Hold ended: `settle`, `estimate`, `release`, or empty when none was taken."""
-    ttft_s: float | None = None
-    """From the request's last byte to the first event of the answer."""
-    decode_s: float | None = None
-    """From the first event to the last one; what time per output token is computed from. None below two events."""
-    events: int = 0
-    gaps: tuple[int, ...] = ()
-    """Inter-token gaps counted by `GAP_BOUNDS_S`, one more bucket than bounds."""
-    queue_s: float = 0.0
-    request_bytes: int = 0
-    reply_bytes: int = 0
-    policy: str = ""
-    """Digest of the PolicySet that governed the request."""
-    engine_request_id: str = ""
-    """The id engines saw; empty when it is `request_id`."""
-    detail: str = ""
-    """For operators: the cause behind a fault, cleaned of prompts, secrets and control characters."""
-    lora: str = ""
-    """The adapter that was asked for, by its engine-side name."""
-    lora_wait_s: float = 0.0
-    """Waiting for it to be loaded; in `ttft_s`, not in `overhead_s`."""
+from tenancy.fair_row import Waiting
+from tenancy.hold import Standing
 
 
 class Story(msgspec.Struct):
@@ -92,17 +49,72 @@ class Story(msgspec.Struct):
     ask_endpoint: str = ""
     model: str = ""
     stream: bool = False
+    priority_class: Class | None = None
+    """How soon it is served when not all can be; None until it is known who asks for what."""
+    retry: bool = False
+    asked_model: str = ""
+    steps: tuple[str, ...] = ()
+    """Of its tenant's degradation ladder, those that it went down; its reply names them."""
+    passed_over: tuple[str, ...] = ()
+    rule: str = ""
+    """The rule of its tenant's policy that it came under; empty for none."""
+    dealt: Dealt | None = None
+    """What a rollout made of it; None where none is about it."""
+    dealt_prompt: Dealt | None = None
+    """What a rollout of its prompt made of it; None where none is about that."""
+    shadow: bool = False
+    """A copy of another one, sent to a canary; nobody gets its answer, and nobody pays for it."""
+    declined: bool = False
+    """Whether the answer ended with the model's or a filter's refusal."""
+    template: Template | None = None
+    """The prompt of the registry whose messages stand in front of its own; None for none."""
     expose: bool = False
-    routing: str = ""
     output_cap: int = 0
+    statistical: bool = False
+    """Whether its output is reserved by what answers usually take."""
     policy: str = ""
     pool: str = ""
     revision: str = ""
     route: Route | None = None
+    shared: Shared | None = None
+    """What was thought of sharing it between two backends; None in pools that share nothing."""
+    prefill: str = ""
+    """The backend that was asked last to compute its prompt for another."""
+    hedged: tuple[str, ...] = ()
+    decision: Decision | None = None
+    placed_by: TenantPolicy | None = None
+    prompt: Prompt | None = None
+    """Where it was read before it was placed."""
+    on_begun: Callable[[], None] | None = None
+    """Told of the first event of an attempt's answer."""
     backend: str = ""
     attempts: int = 0
     failed: tuple[str, ...] = ()
+    asked_wait_s: float = inf
+    """How long its caller would have it wait for its turn at most."""
+    end_at: float = inf
+    """When its answer has to be complete."""
     queue_s: float = 0.0
+    queued: str = ""
+    """How its wait for its turn ended, a word of `gateway.queueing.refusals`; empty when it did not wait."""
+    queued_ahead: int = 0
+    """Tokens that were to be served before it when its wait began."""
+    place: Waiting | None = None
+    """That of its last turn, where it waited."""
+    on_used: Callable[[Usage], None] | None = None
+    """Told at its end what it took, where it waited: its tenant's turn was charged by an estimate."""
+    charge: Charge | None = None
+    """What the last backend it was sent to counts it as."""
+    pulled_back: bool = False
+    chain: Chain | None = None
+    """What may answer instead; None where its policy names nothing."""
+    first: "Story | None" = None
+    """Of the model that was asked for, where this one is of another that answers instead."""
+    fell_back: tuple[Fell, ...] = ()
+    lost_s: float = 0.0
+    """What engines of models before this one took in vain."""
+    deadly: bool = False
+    """Whether engines have died of it, so that no other may be tried."""
     lora: str = ""
     lora_wait_s: float = 0.0
     dispatched_at: float | None = None
@@ -112,14 +124,68 @@ class Story(msgspec.Struct):
     last_event_at: float | None = None
     handed_on_at: float | None = None
     events: int = 0
+    choices: int = 0
+    """Finish reasons that a whole answer has."""
+    choices_over: int = 0
+    """Of them, those that came; for streams."""
     gaps: list[int] | None = None
     usage: Usage = NO_USAGE
     usage_reported: bool = False
+    cached: int | None = None
+    """Prompt tokens that the engine says it had cached; None where it does not say, which is not zero."""
     closing: str = ""
+    user: str = ""
+    """The end-user label; it is in the ledger and in no log."""
+    organisation: str = ""
+    units: int = 0
+    cost_nanousd: int = 0
+    price_id: str = ""
+    standings: tuple[Standing, ...] = ()
+    """How the caller's limits stood right after the decision about it."""
+    degraded: bool = False
     fault: Fault | None = None
     status: int = 0
     request_bytes: int = 0
     reply_bytes: int = 0
+
+    @property
+    def class_word(self) -> str:
+        """Its class in words; empty before it has one."""
+        return WORDS[self.priority_class] if self.priority_class is not None else ""
+
+    def _promises(self) -> Kept:
+        policy = self.placed_by
+        if policy is None or not self.stream or (policy.ttft_slo_s is None and policy.tpot_slo_s is None):
+            return ()
+        first, last = self.first_event_at, self.last_event_at
+        ttft_s = None if first is None else first - self.body_at
+        decode_s = None if first is None or last is None else last - first
+        return kept(policy, ttft_s, decode_s, self.usage.completion_tokens, self.fault)
+
+    @property
+    def first_model(self) -> str:
+        """The model that it was for in the beginning."""
+        return self.model if self.first is None else self.first.model
+
+    def instead(self, own_id: str, now: float) -> "Story":
+        """The Story of the same request for another model: what is the request's is kept, and nothing of what was tried."""
+        made = Story(self.request_id, self.started_at, self.at_unix, self.body_at, own_id, self.caller, self.ask_endpoint)
+        for name in _OF_THE_REQUEST:
+            setattr(made, name, getattr(self, name))
+        made.first = self.first or self
+        made.lost_s = self.lost_s + (now - self.dispatched_at if self.dispatched_at is not None else 0.0)
+        return made
+
+    def as_first(self, last: Fell) -> None:
+        """None of the chain could answer: it is told as what became of the model that was asked for.
+
+        Args:
+            last: how the last one failed.
+        """
+        assert self.first is not None
+        self.fell_back += (last,)
+        for name in _OF_THE_MODEL:
+            setattr(self, name, getattr(self.first, name))
 
     def note_event(self, now: float) -> None:
         """One event of the answer passed at `now`; the first sets the time to first token, later ones a gap each."""
@@ -128,6 +194,8 @@ class Story(msgspec.Struct):
         self.events += 1
         if last is None:
             self.first_event_at = now
+            if self.on_begun is not None:
+                self.on_begun()
             return
         gaps = self.gaps
         if gaps is None:
@@ -136,9 +204,10 @@ class Story(msgspec.Struct):
 
     def overhead_s(self, now: float) -> float:
         """Seconds the gateway itself has taken so far, engines and queue excluded."""
+        elsewhere_s = self.queue_s + self.lost_s
         if self.dispatched_at is None:
-            return now - self.body_at
-        before = self.dispatched_at - self.body_at - self.queue_s
+            return now - self.body_at - elsewhere_s
+        before = self.dispatched_at - self.body_at - elsewhere_s
         if self.answer_at is None or self.handed_on_at is None:
             return before
         return before + (self.handed_on_at - self.answer_at)
@@ -178,4 +247,38 @@ class Story(msgspec.Struct):
             (fault.detail or "") if fault else "",
             self.lora,
             self.lora_wait_s,
+            self.user,
+            self.organisation,
+            self.units,
+            self.cost_nanousd,
+            self.price_id,
+            tuple([limit_words(one.line.limit, one.line.soft) for one in self.standings if one.soft_crossed]) if self.standings else (),
+            self.degraded,
+            self.prefill,
+            self.hedged,
+            self.queued,
+            self.queued_ahead,
+            self.class_word,
+            self.retry,
+            self.asked_model,
+            self.steps,
+            self.passed_over,
+            self.rule,
+            self.pulled_back,
+            self.dealt,
+            self.dealt_prompt,
+            self.declined,
+            self.shadow,
+            self.template.name if self.template is not None else "",
+            self.fell_back,
+            self._promises(),
         )
+
+
+_OF_THE_REQUEST: Final = (
+    "stream", "policy", "end_at", "queue_s", "user", "organisation", "request_bytes", "template", "dealt_prompt", "chain", "fell_back",
+)  # fmt: skip
+_OF_THE_MODEL: Final = (
+    "model", "asked_model", "steps", "passed_over", "pool", "revision", "lora", "backend", "attempts", "failed", "hedged", "prefill",
+    "queued", "queued_ahead", "priority_class",
+)  # fmt: skip

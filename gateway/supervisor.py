@@ -13,17 +13,18 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-import msgspec
-
 from domain.clock import Clock, Rng
-from gateway.claims import CannotStart, claim_admin_socket, claim_data_sockets, claim_run_dir
-from gateway.forking import Child, Entry, Seat, Slot, describe_end, ended_cleanly, fork_child, listening_to_signals
+from gateway.claims import CannotStart
+from gateway.forking import STORE, Child, Entries, Entry, Seat, Slot, describe_end, ended_cleanly, fork_child, listening_to_signals
+from gateway.places import Places, Plan, claimed, taken_over, tell_ready
+from gateway.renewal import Handed, Renewal, handed_child, handed_over, handed_slot
 from gateway.restarts import MAX_RESTART_S
-from gateway.worker_link import Supervision, publish
+from gateway.worker_link import publish
+from gateway.worker_state import Supervision
 
 __all__ = ["CannotStart", "Entry", "Plan", "Seat", "run"]
 
@@ -32,91 +33,73 @@ REST_FROM_S: Final = 1.0
 it they wait in the socket's queue for the replacement, which is kinder than a refusal."""
 AFTER_GRACE_S: Final = 10.0
 """From the end of the drain's grace to SIGKILL: time to end the last streams with an error and to write the log out."""
-ADMIN_END_S: Final = 5.0
-"""Time the admin process has to end once it is let go; uvicorn gives open answers 2 s."""
+ADMIN_END_S: Final = 10.0
+"""Time the admin process has to end once it is let go; uvicorn gives open answers 2 s, and the last usage is booked within 4."""
 
 log = logging.getLogger("tidegate.supervisor")
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor needs to know of the settings. Ports may be 0: any free one."""
-
-    data_host: str
-    data_port: int
-    admin_host: str
-    admin_port: int
-    workers: int
-    accept_s: float
-    """Seconds a draining worker still accepts connections (`drain.accept_s`)."""
-    grace_s: float
-    """Seconds running requests have to finish (`drain.grace_s`)."""
-    data_scheme: str = "http"
-    ready_within_s: float = 60.0
-    """Time a replacement has to become ready in a rolling restart, before the old process is kept."""
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """What `ready.json` holds: written when every child is ready for the first time."""
-
-    data_port: int
-    admin_port: int
-    pid: int
 
 
 def run(
     plan: Plan,
     worker: Entry,
     admin: Entry,
+    store: Entry | None = None,
     *,
     clock: Clock,
     rng: Rng,
     run_dir: Path | None = None,
     out: TextIO | None = None,
+    again: Sequence[str] | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT; 0 when every child then ended in order, else 1.
 
-    SIGHUP restarts all children one after the other without refusing a connection; a second SIGINT ends at once.
+    SIGHUP restarts all children one after the other without refusing a connection; SIGUSR2 does the same with this process itself
+    before them (`gateway.renewal`); a second SIGINT ends at once.
 
     Args:
-        worker, admin: run in forked children; see `Entry`. Must be called from a process with one thread.
+        worker, admin, store: run in forked children; see `Entry`. Must be called from a process with one thread.
         out: where the one line goes that says everything is ready; stderr when None.
+        again: the command that starts this program anew, for SIGUSR2; it ends where serving would begin when `renewal.REHEARSE` is
+            added to it.
 
     Raises:
         CannotStart: an address or the run directory is taken; the message is for the operator.
     """
-    with contextlib.ExitStack() as stack:
-        home = stack.enter_context(claim_run_dir(run_dir))
-        sockets = claim_data_sockets(plan.data_host, plan.data_port, plan.workers)
-        slots = [Slot("admin", -1, claim_admin_socket(plan.admin_host, plan.admin_port), admin)]
-        slots += [Slot(f"worker-{index}", index, sock, worker) for index, sock in enumerate(sockets)]
-        for slot in slots:
-            stack.callback(slot.sock.close)
-        wake, caught = stack.enter_context(listening_to_signals())
-        return _Supervisor(plan, slots, home, clock, rng, wake, caught, out or sys.stderr).watch()
+    entries = Entries(admin, worker, store)
+    try:
+        before = handed_over()
+    except ValueError as error:
+        raise CannotStart(str(error)) from None
+    with taken_over(before, plan, entries) if before is not None else claimed(plan, entries, run_dir) as places:
+        with listening_to_signals() as (wake, caught):
+            return _Supervisor(places, Renewal(again), clock, rng, wake, caught, out or sys.stderr).watch()
 
 
 class _Supervisor:
-    def __init__(
-        self, plan: Plan, slots: list[Slot], home: Path, clock: Clock, rng: Rng, wake: int, caught: list[int], out: TextIO
-    ) -> None:
-        self._plan, self._slots, self._home, self._clock, self._rng = plan, slots, home, clock, rng
+    def __init__(self, places: Places, renewal: Renewal, clock: Clock, rng: Rng, wake: int, caught: list[int], out: TextIO) -> None:
+        self._plan, self._slots, self._run_dir, self._home = places.plan, places.slots, places.run_dir, places.run_dir.path
+        self._renewal, self._clock, self._rng = renewal, clock, rng
         self._wake, self._caught, self._out = wake, caught, out
-        self._ports = (slots[1].sock.getsockname()[1], slots[0].sock.getsockname()[1])
-        self._children: dict[int, tuple[Child, Slot]] = {}
+        self._ports = (self._slots[1].sock.getsockname()[1], self._slots[0].sock.getsockname()[1])
+        self._children = {child.pid: (child, slot) for child, slot in places.children}
         self._to_roll: deque[Slot] = deque()
-        self._stopping = self._announced = False
+        self._stopping = False
+        self._announced = bool(places.children)
         self._clean = True
         self._told: Supervision | None = None
         self._act: dict[int, Callable[[float], None]] = {
             signal.SIGTERM: self._stop,
             signal.SIGINT: self._interrupted,
             signal.SIGHUP: self._begin_roll,
+            signal.SIGUSR2: renewal.ask,
         }
 
     def watch(self) -> int:
         """The parent's whole life."""
         for slot in self._slots:
-            slot.start_at = self._clock()
+            slot.start_at = self._clock() if slot.current is None else None
+        if self._children:
+            self._go_on(self._clock())
         while True:
             now = self._clock()
             while self._caught:
@@ -129,6 +112,7 @@ class _Supervisor:
             self._let_admin_go(now)
             self._start_due(now)
             self._roll_on(now)
+            self._renew_on(now)
             self._enforce(now)
             self._publish()
             self._wait()
@@ -156,10 +140,27 @@ class _Supervisor:
                 slot.current = self._start(slot)
                 slot.start_at = None if slot.current else now + MAX_RESTART_S
 
+    def _go_on(self, now: float) -> None:
+        """As the supervisor that was another one until now."""
+        for child, slot in self._children.values():
+            if slot not in self._slots and not child.retired:
+                self._retire(child, now)
+        self._begin_roll(now)
+
+    def _renew_on(self, now: float) -> None:
+        calm = not self._to_roll and all(slot.candidate is None for slot in self._slots)
+        if self._stopping or not self._renewal.due(now, calm):
+            return
+        run_dir, (data, admin) = self._run_dir, self._plan.addresses
+        slots, children = map(handed_slot, self._slots), (handed_child(child) for child, _ in self._children.values())
+        self._renewal.become(
+            Handed(os.getpid(), str(self._home), run_dir.lock, run_dir.temporary, data, admin, tuple(slots), tuple(children))
+        )
+
     def _begin_roll(self, _now: float) -> None:
         if not self._stopping:
-            log.info("SIGHUP: restarting every process, one at a time")
-            self._to_roll = deque(self._slots[1:] + self._slots[:1])
+            log.info("restarting every process, one at a time")
+            self._to_roll = deque(slot for slot in self._slots[1:] + self._slots[:1] if slot.index != STORE)
 
     def _roll_on(self, now: float) -> None:
         while self._to_roll and not self._stopping and all(slot.candidate is None for slot in self._slots):
@@ -178,15 +179,11 @@ class _Supervisor:
             child.ready_by = None
             if old is not None:
                 self._retire(old, now)
+            if not self._to_roll:
+                log.info("every process has been replaced")
         if not self._announced and all(slot.current and slot.current.ready for slot in self._slots):
             self._announced = True
-            data, admin = self._ports
-            publish(self._home, "ready.json", Ready(data, admin, os.getpid()))
-            where = (
-                f"data {self._plan.data_scheme}://{_host(self._plan.data_host)}:{data} admin http://{_host(self._plan.admin_host)}:{admin}"
-            )
-            with contextlib.suppress(OSError):  # nobody reads it
-                print(f"tidegate ready: {where} workers {self._plan.workers} pid {os.getpid()}", file=self._out, flush=True)
+            tell_ready(self._plan, self._ports, self._home, self._out)
 
     def _retire(self, child: Child, now: float) -> None:
         """Tells a child to end: the admin process by its lifeline, a worker by SIGTERM, on which it drains."""
@@ -203,6 +200,7 @@ class _Supervisor:
             return
         self._stopping = True
         self._to_roll.clear()
+        self._renewal.stop()
         for slot in self._slots[1:]:
             # Workers hold the sockets themselves while they accept; ours would keep the port open, unanswered, after.
             slot.sock.close()
@@ -270,7 +268,7 @@ class _Supervisor:
         self._to_roll.clear()
 
     def _wait(self) -> None:
-        moments = [slot.start_at for slot in self._slots]
+        moments = [self._renewal.give_up_at, *(slot.start_at for slot in self._slots)]
         moments += [moment for child, _ in self._children.values() for moment in (child.kill_at, child.ready_by)]
         due = [moment for moment in moments if moment is not None]
         with selectors.PollSelector() as poll:
@@ -293,7 +291,3 @@ class _Supervisor:
         if told != self._told:
             self._told = told
             publish(self._home, "supervisor.json", told)
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

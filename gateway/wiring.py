@@ -9,31 +9,53 @@ import hmac
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+
+import structlog
 
 from backends.attempt import RetryBudget
 from backends.dialects import DIALECTS
+from backends.hedge import Hedge
 from backends.lora_loader import LoadDone, LoraLoader, Stand
 from backends.loras import Adapter
 from backends.ports import Upstream
-from domain.membership import MemberStore
 from gateway.adapters import adapters_in_use
 from gateway.deps import Deps, Live, RequestIds, Watch
 from gateway.http.edge.patience import Patience
-from gateway.key_watch import KeyWatch
+from gateway.line_wiring import lines_for
+from gateway.open_holds import OpenHolds
+from gateway.placing.decisions import Decisions
+from gateway.placing.ground import Grounds
+from gateway.placing.traits import Usual
+from gateway.prompt_chain import Prompts
+from gateway.record import Record
 from gateway.settings import Settings
-from gateway.story import Record
+from gateway.steady_clock import SteadyWall
+from gateway.tokenizers.prompt_counts import PromptCounts
+from gateway.tokenizers.vocabulary import Vocabulary, VocabularyError, load_vocabulary
+from gateway.tokens import TokenGate
+from gateway.usage_log import UsageWriter
 from policies.compile import PolicySet
+from routing.disaggregation import Terms
 from routing.fleet import Fleet, Pool
-from routing.load import Load
-from tenancy.keys import KeyRing, Pepper
-from tenancy.ports import KeySource
-from tenancy.stores.memory import MemoryLedger
-from tenancy.stores.sql import SqlKeyStore, SqlMemberStore, StoreError, migrate, open_engine
+from routing.output_length import OutputLengths
+from routing.schedule import Route
+from tenancy.directory import Directory
+from tenancy.keys import Pepper
+from tenancy.output_quantiles import OutputQuantiles
+from tenancy.ports import Counters
+from tenancy.stores.memory import MemoryCounters
 
-__all__ = ["StoreError", "Stores", "deps_for", "fleet_of", "key_watch_for", "open_stores", "prepare_store"]
+log = structlog.get_logger("tidegate.directory")
+
+__all__ = [
+    "VocabularyError",
+    "deps_for",
+    "fleet_of",
+    "vocabularies_for",
+]
 
 
 def fleet_of(settings: Settings) -> Fleet:
@@ -52,51 +74,80 @@ def fleet_of(settings: Settings) -> Fleet:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """The adapters of one database, over one set of connections."""
-
-    keys: KeySource
-    members: MemberStore
-    close: Callable[[], Awaitable[None]]
-
-
 def deps_for(
     settings: Settings,
     policies: PolicySet,
-    keys: KeyRing,
+    directory: Directory,
     pepper: Pepper,
     *,
+    counters: Counters | None = None,
+    tokens: TokenGate | None = None,
     observe: Callable[[Record], None],
     log_defect: Callable[[BaseException, str], None],
     observe_load: Callable[[LoadDone], None] = lambda _: None,
+    usage: UsageWriter | None = None,
+    observe_decision: Callable[[Route, float], None] = lambda route, took_s: None,
+    count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
 ) -> Deps:
     """Everything a worker's requests touch. Must be called inside the worker's running loop."""
     loop = asyncio.get_running_loop()
-    live = Live(keys, policies, fleet_of(settings))
+    live = Live(directory, policies, fleet_of(settings))
     upstreams: dict[str, Upstream] = {}
+    vocabularies, executor = vocabularies_for(settings), ThreadPoolExecutor(1, "tokens")
+    images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
+    counts = PromptCounts(vocabularies, executor, loop, images)
+    usual = {pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds()) for pool in settings.pools}
+    grounds, rng = Grounds(usual, settings.routing.index_blocks), random.Random(secrets.randbits(64))
+    watch = Watch()
     return Deps(
         live=live,
         clock=time.monotonic,
         wall=time.time,
-        rng=random.Random(secrets.randbits(64)),
+        rng=rng,
         loop=loop,
         new_id=RequestIds(secrets.token_hex(5)),
-        load=Load(()),
+        grounds=grounds,
+        lines=lines_for(settings, live, grounds, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
+        decisions=Decisions(),
         budget=RetryBudget(),
-        ledger=MemoryLedger(),
+        counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, time.monotonic)),
+        holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
         upstreams=upstreams,
         loras=_lora_loader(settings, live, upstreams, observe_load),
         dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
+        priorities={
+            pool.name: told.written() for pool in settings.pools if pool.engine_priority and (told := DIALECTS[pool.dialect].priority)
+        },
         patience=_patience(settings),
-        watch=Watch(),
+        watch=watch,
         observe=observe,
         log_defect=log_defect,
         # derived, so that one secret configures both and neither tells the other
         salt_secret=hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest(),
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
+        prompt_counts=counts,
+        prompts=Prompts(vocabularies, executor, loop, counts),
+        lengths=OutputLengths(),
+        observe_decision=observe_decision,
+        count_prefix=count_prefix,
+        ledger_full=(lambda: usage.full) if usage is not None else (lambda: False),
+        outputs=OutputQuantiles(),
+        context_tokens={pool.name: pool.context_tokens for pool in settings.pools if pool.context_tokens},
+        sharing=_sharing(settings),
+        hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
+        region=settings.routing.region,
+        tokens=tokens,
     )
+
+
+def _sharing(settings: Settings) -> dict[str, Terms]:
+    found = {}
+    for pool in settings.pools:
+        way = DIALECTS[pool.dialect].disaggregation
+        if pool.disaggregation is not None and way is not None:
+            found[pool.name] = pool.disaggregation.terms(pairs_whole=way.pairs_whole)
+    return found
 
 
 def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstream], observe_load: Callable[[LoadDone], None]) -> LoraLoader:
@@ -111,24 +162,16 @@ def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstrea
     return LoraLoader(stands, upstreams, busy, time.monotonic, settings.engines.lora_load_s, observe_load)
 
 
-async def prepare_store(settings: Settings) -> None:
-    """Bring the store's schema to this version. Raises StoreError when the database cannot be used."""
-    engine = open_engine(settings.sql_url)
-    try:
-        await migrate(engine)
-    finally:
-        await engine.dispose()
-
-
-def open_stores(settings: Settings) -> Stores:
-    """What is kept in SQL; the schema has been prepared."""
-    engine = open_engine(settings.sql_url)
-    return Stores(SqlKeyStore(engine), SqlMemberStore(engine), engine.dispose)
-
-
-def key_watch_for(stores: Stores, pepper: Pepper) -> KeyWatch:
-    """The key store's watcher; closing it lets the connections of all stores go."""
-    return KeyWatch(stores.keys, pepper, stores.close)
+def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
+    """The tokenizers of the pools that name one. Raises VocabularyError."""
+    found: dict[str, Vocabulary] = {}
+    for at, pool in enumerate(settings.pools):
+        if pool.tokenizer is not None:
+            try:
+                found[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
+            except VocabularyError as error:
+                raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
+    return found
 
 
 def _patience(settings: Settings) -> Patience:

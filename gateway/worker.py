@@ -5,7 +5,6 @@ Runs in a process forked by `gateway/supervisor.py`; everything it needs to be t
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import ssl
@@ -13,45 +12,53 @@ import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 import uvloop
 
 from backends.lora_loader import LoadDone
-from domain.faults import Fault, Kind, Retry
 from gateway.deps import Deps
+from gateway.fleet.backend_state import state_of
 from gateway.fleet.registered_source import RegisteredSource
 from gateway.fleet.wiring import FleetParts, OwnPorts, fleet_for
+from gateway.forking import settle_memory
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import HEARD_S, Door
 from gateway.http.edge.limits import EdgeLimits
+from gateway.last_requests import end_requests
+from gateway.limit_wiring import LimitBooks
+from gateway.placing.answering import answers
+from gateway.policy_watch import PolicyWatch
+from gateway.queueing.refusals import stopping
+from gateway.record import Record
+from gateway.rollouts.shadow import end_shadows
+from gateway.rollouts.watch import RolloutWatch
 from gateway.secrets import read_pepper
 from gateway.settings import Settings
-from gateway.story import Record
+from gateway.store_wiring import directory_watch_for, open_stores, usage_writer_for
 from gateway.supervisor import Seat
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.logs import configure_logs
 from gateway.telemetry.metrics import Metrics
-from gateway.wiring import deps_for, key_watch_for, open_stores
-from gateway.worker_link import BackendState, State, WorkerLink, WorkerSnapshot, worker_socket
-from policies.compile import PolicySet
-from policies.load import load_policies
-from routing.fleet import Backend
-from routing.fleet import State as BackendIs
+from gateway.telemetry.thresholds import Thresholds
+from gateway.token_wiring import token_gate_for
+from gateway.until_stopped import first_to_end, unless
+from gateway.usage_log import UsageWriter
+from gateway.wiring import deps_for
+from gateway.worker_link import WorkerLink, worker_socket
+from gateway.worker_state import IndexState, State, WorkerSnapshot
+from policies.load import PolicyFolder
+from tenancy.hold import LineState
+from tenancy.limits import Group
 
 SWEEP_S: Final = 0.25
-"""How often deadlines are looked at. The shortest deadline is seconds, so a quarter of one is exact enough, and one sweep
-over 1,000 streams costs about half a millisecond."""
-
-KEY_POLL_S: Final = 2.0
-"""How often the key store's change counter is read: a revoked key is refused within 5 s (R34), two polls and a load."""
+"""How often deadlines are looked at: the shortest is seconds, and one sweep over 1,000 streams costs about half a millisecond."""
 
 BACKLOG: Final = 4096
 """Connections the kernel holds for us; bounded by net.core.somaxconn (4096 on current kernels) anyway."""
 
-T = TypeVar("T")
 
 log = structlog.get_logger("tidegate.worker")
 
@@ -69,34 +76,42 @@ class _Worker:
         self._index = seat.index
         self._settings = settings
         self._state: State = "starting"
-        self._waiting_for = ["keys", "policies", "fleet"]
+        self._waiting_for = ["keys", "policies", "usage", "fleet"]
         self._started_at = time.time()
         self._metrics = Metrics()
+        self._policies = PolicyWatch(
+            PolicyFolder(settings.policies_dir, *settings.policy_targets, settings.prompts_dir), time.time, self._metrics.know
+        )
+        self._thresholds = Thresholds(log, time.monotonic)
         self._access_log: AccessLog | None = None
+        self._usage: UsageWriter | None = None
         self._deps: Deps | None = None
         self._fleet: FleetParts | None = None
         self._door: Door | None = None
+        self._books: LimitBooks | None = None
+        self._rollouts: RolloutWatch | None = None
 
     async def run(self) -> None:
         """The whole life of the worker."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot)
+        others = {**answers(lambda: self._deps), **self._policies.answers()}
+        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot, self._look, others)
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(link.close)
-            prepared = await _unless(stop, self._prepare(stack))
+            prepared = await unless(stop, self._prepare(stack))
             if prepared is None:
                 return  # told to go before there was anything to serve
             deps, watches = prepared
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
-            _settle_memory()
+            settle_memory()
             server = await self._listen(deps)
             self._state = "ready"
             self._seat.ready()
-            broken = await _first_to_end(stop, loops)
+            broken = await first_to_end(stop, loops)
             await self._drain(server, deps)
             for task in loops:
                 task.cancel()
@@ -111,16 +126,36 @@ class _Worker:
         settings = self._settings
         pepper = read_pepper(settings)
         stores = open_stores(settings)
-        key_watch = key_watch_for(stores, pepper)
-        stack.push_async_callback(key_watch.close)
-        keys = await key_watch.load()
+        watch = directory_watch_for(settings, stores, pepper)
+        stack.push_async_callback(watch.close)
+        directory = await watch.load()
         self._waiting_for.remove("keys")
-        policies = load_policies(settings.policies_dir, *settings.policy_targets)
+        if (usage := usage_writer_for(settings)) is not None:
+            self._usage = usage
+            stack.push_async_callback(usage.close)
+        policies = self._policies.first()
         self._waiting_for.remove("policies")
-        self._metrics.know(_model_names(policies))
-        deps = deps_for(settings, policies, keys, pepper, observe=self._observe, log_defect=_log_defect, observe_load=self._observe_load)
-        self._deps = deps
         run_dir = Path(self._seat.run_dir)
+        tokens = await token_gate_for(settings, self._metrics.count_token, run_dir)
+        books = self._books = LimitBooks(settings, stores.spend, self._usage)
+        stack.push_async_callback(books.close)
+        counters = await books.open(run_dir, lambda: deps.live.directory)
+        deps = self._deps = deps_for(
+            settings,
+            policies,
+            directory,
+            pepper,
+            tokens=tokens,
+            counters=counters,
+            observe=self._observe,
+            log_defect=_log_defect,
+            observe_load=self._observe_load,
+            usage=self._usage,
+            observe_decision=self._metrics.observe_decision,
+            count_prefix=self._metrics.count_prefix,
+        )
+        await books.begin()
+        self._waiting_for.remove("usage")
         fleet = fleet_for(
             settings,
             deps,
@@ -128,12 +163,19 @@ class _Worker:
             run_dir=run_dir,
             own_ports=OwnPorts(settings, self._seat),
             count_kv=self._metrics.count_kv_events,
+            count_push=self._metrics.count_load_reports,
         )
         stack.push_async_callback(fleet.close)
         await fleet.learn()
         self._fleet = fleet
         self._waiting_for.remove("fleet")
-        return deps, [*fleet.loops(), key_watch.run(deps.live, KEY_POLL_S)]
+        rollouts = self._rollouts = RolloutWatch(stores.rollouts, deps.new_id(), time.time)
+        stack.push_async_callback(rollouts.close)
+        await rollouts.look(deps.live)
+        limits = books.loops(deps.grounds.limits.share, lambda: self._state == "draining")
+        loops = [*fleet.loops(), *(tokens.loops() if tokens else ()), *limits]
+        self._policies.follow(deps.live)
+        return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
 
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data
@@ -161,6 +203,7 @@ class _Worker:
             if deps is not None and door is not None:
                 now = deps.clock()
                 deps.watch.sweep(now, deps.log_defect)
+                deps.lines.sweep(now)
                 door.sweep(now)
 
     async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
@@ -172,114 +215,72 @@ class _Worker:
         log.info("draining", worker=self._index, in_flight=deps.budget.active, accept_s=drain.accept_s, grace_s=drain.grace_s)
         await asyncio.sleep(drain.accept_s)
         server.close()
-        door.start_draining()
         give_up_at = deps.clock() + drain.grace_s
+        await door.heard_out(min(give_up_at, deps.clock() + HEARD_S))
+        door.start_draining()
         while door.connections and deps.clock() < give_up_at:
             await asyncio.sleep(0.02)
         if deps.budget.active:
             log.warning("the grace is over; cutting what still runs", worker=self._index, in_flight=deps.budget.active)
+        deps.lines.stop()
+        end_shadows(deps)
         for relay in deps.watch.relays():
-            relay.end_with(
-                Fault(Kind.SHUTTING_DOWN, "The gateway is shutting down. Send the request again.", retry=Retry(should=True, after_s=1.0))
-            )
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(door.emptied(), 2.0)
-        for connection in list(door.connections):
-            connection.abort()
-        await asyncio.sleep(0)  # let the last Records be written
+            relay.end_with(stopping())
+        await end_requests(door, deps.budget)
 
     def _observe(self, record: Record) -> None:
+        if (record.dealt is not None or record.dealt_prompt is not None) and self._rollouts is not None:
+            self._rollouts.observe(record)
+        if record.shadow:
+            return
         self._metrics.observe(record)
         if self._access_log is not None:
             self._access_log.write(record)
+        if self._usage is not None:
+            self._usage.observe(record)
+        if record.soft_limits:
+            self._thresholds.observe(record)
 
     def _observe_load(self, done: LoadDone) -> None:
         self._metrics.observe_load(done)
         tell = log.warning if done.why else log.info
         tell(f"adapter {done.act}", backend=done.backend, lora=done.served, took_s=round(done.took_s, 3), reason=done.why)
 
+    async def _look(self, group: Group) -> list[LineState]:
+        return await self._books.look(group) if self._books is not None else []
+
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
         deps, door = self._deps, self._door
-        metrics = None
+        metrics = ledger = limits = None
         if with_metrics:
             self._metrics.in_flight = deps.budget.active if deps else 0
             self._metrics.connections = len(door.connections) if door else 0
+            if self._usage is not None:
+                ledger = self._usage.state()
+                self._metrics.set_ledger(ledger.written, ledger.dropped)
+            if self._books is not None and deps is not None:
+                limits = self._books.state(len(deps.holds))
+                self._metrics.set_index(deps.grounds.index.evicted)
+                self._metrics.set_limits(limits)
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
-        pools = deps.live.fleet.pools.values() if deps else ()
         return WorkerSnapshot(
             index=self._index,
             pid=os.getpid(),
             state=self._state,
             started_at=self._started_at,
             reasons=tuple(f"{what} not known yet" for what in self._waiting_for),
-            fleet=tuple(self._backend_state(deps, b) for p in pools for b in p.backends) if deps else (),
+            fleet=tuple(state_of(b, deps, self._fleet) for p in deps.live.fleet.pools.values() for b in p.backends) if deps else (),
             sources=self._fleet.membership.states() if self._fleet else (),
             clashes=self._fleet.membership.clashes if self._fleet else (),
-            policy_digest=deps.live.policies.digest if deps else "",
+            tasks=len(asyncio.all_tasks()),
+            policies=self._policies.state,
+            issuers=deps.tokens.states() if deps and deps.tokens else (),
             metrics=metrics,
+            prefixes=IndexState(deps.grounds.index.blocks, deps.grounds.index_bound) if deps else None,
+            lines=deps.lines.states() if deps else (),
+            ledger=ledger,
+            limits=limits,
         )
-
-    def _backend_state(self, deps: Deps, backend: Backend) -> BackendState:
-        signals = deps.live.signals.get(backend.id)
-        age_s = None if signals is None else deps.clock() - signals.read_at
-        in_flight = deps.load.in_flight[backend.id]
-        mark, prefill = deps.live.marks.get(backend.id), deps.live.prefill.get(backend.id)
-        sent, ended = (0, 0) if mark is None else deps.load.since(backend.id, mark)
-        member = self._fleet.roster.member(backend.id) if self._fleet else None
-        return BackendState(
-            backend.pool,
-            backend.id,
-            backend.state is BackendIs.UP,
-            backend.reason,
-            in_flight,
-            signals,
-            age_s,
-            sent,
-            ended,
-            prefill_tokens_per_s=None if prefill is None else prefill.tokens_per_s,
-            kv=deps.live.kv.get(backend.id),
-            loras=deps.loras.resident(backend.id),
-            state=backend.state.value,
-            source=member.owner if member else "",
-            url=member.url if member else "",
-        )
-
-
-async def _first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:
-    """Wait until told to stop. A loop that ends before that takes the worker with it: without its polls or deadlines a worker
-    would go on serving, blindly."""
-    stopping = asyncio.ensure_future(stop.wait())
-    done, _ = await asyncio.wait((stopping, *loops), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if stop.is_set():
-        return None
-    error = done.pop().exception() or RuntimeError("a background loop returned")
-    log.error("a background loop ended, so this worker does", exc_info=error)
-    return error
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns, or None when `stop` is set first; the work is cancelled then."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        return working.result()
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    return None
-
-
-def _model_names(policies: PolicySet) -> list[str]:
-    return sorted({name for policy in policies.policies() for name in policy.models})
-
-
-def _settle_memory() -> None:
-    """What start-up has made lives as long as the process: no collection needs to walk it again. Requests make no cycles, so
-    the collector may look less often than by default (700 allocations), which it would reach every tenth request."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def _log_defect(error: BaseException, request_id: str) -> None:

@@ -9,20 +9,18 @@ Why sockets that are asked and not files that workers write: a worker that nobod
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from backends.kv_blocks import KvState
-from backends.readings import standing
-from backends.signals import Signals
-from domain.membership import Owner, SourceState
 from gateway.addresses import UNIX_PATH_BYTES
 from gateway.telemetry.metrics import MetricsSnapshot, merge
-
-State = Literal["starting", "ready", "draining"]
+from gateway.worker_state import Supervision, WorkerSnapshot
+from tenancy.hold import LineState
+from tenancy.limits import Group
+from tenancy.ports import CountersAway
 
 MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
 """Largest snapshot read; one at every ceiling of `telemetry.families` is below 1 MiB."""
@@ -35,86 +33,16 @@ REQUEST_WITHIN_S: Final = 1.0
 MAX_GONE: Final = 8
 """Ended workers whose last numbers are kept apart, in case they only missed a scrape."""
 
+MAX_LOOK_BYTES: Final = 1024 * 1024
+"""Of a question about limits: a page of them is below 100 KiB."""
+
 _STATE_LINE: Final = b"state\n"
 _ALL_LINE: Final = b"all\n"
+_LOOK_LINE: Final = b"look\n"
+"""Followed by a group of limits, to the end of the asker's side."""
 
-
-class BackendState(msgspec.Struct, frozen=True):
-    """One backend as one worker sees it. `why` says what keeps it from being used, empty when `up`; `loras` are its adapters."""
-
-    pool: str
-    backend: str
-    up: bool
-    why: str = ""
-    in_flight: int = 0
-    """Requests of this worker on it."""
-    signals: Signals | None = None
-    """What it last said of itself; `read_at` is on the worker's clock and means nothing elsewhere."""
-    signals_age_s: float | None = None
-    sent_since: int = 0
-    """Requests this worker sent to it after that reading."""
-    ended_since: int = 0
-    """Requests of this worker that ended after it."""
-    running_now: int | None = None
-    """What it probably has in its batch by now: the reading, and what was sent and ended since."""
-    waiting_now: int | None = None
-    """The same of its queue."""
-    prefill_tokens_per_s: float | None = None
-    """How fast it prefills, measured between readings."""
-    loras: tuple[str, ...] = ()
-    kv: KvState | None = None
-    """What its prefix cache holds, where it publishes that."""
-    state: str = ""
-    """`up`, `down`, `draining`, …: a value of `routing.fleet.State`."""
-    source: Owner | Literal[""] = ""
-    """Who names it."""
-    url: str = ""
-
-    def estimated(self) -> "BackendState":
-        """With `running_now` and `waiting_now` worked out from the rest."""
-        if self.signals is None:
-            return self
-        now = standing(self.signals, self.sent_since, self.ended_since)
-        return msgspec.structs.replace(self, running_now=now.running, waiting_now=now.waiting)
-
-
-class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker at one moment. `reasons` says in words what a worker that is not ready waits for."""
-
-    index: int
-    pid: int
-    state: State
-    started_at: float
-    """Seconds since the epoch."""
-    reasons: tuple[str, ...] = ()
-    fleet: tuple[BackendState, ...] = ()
-    sources: tuple[SourceState, ...] = ()
-    clashes: tuple[str, ...] = ()
-    """Sources that name one backend twice, in words."""
-    policy_digest: str = ""
-    metrics: MetricsSnapshot | None = None
-    """None when only the state was asked for."""
-
-
-class SlotState(msgspec.Struct, frozen=True):
-    """One place in the supervisor: a worker (`worker-0`, …) or `admin`."""
-
-    name: str
-    pid: int | None
-    restarts: int
-    """Unexpected ends since the supervisor started."""
-    streak: int
-    """Unexpected ends within the restart policy's window; a high one is a crash loop."""
-    last_end: str = ""
-
-
-class Supervision(msgspec.Struct, frozen=True):
-    """What the supervisor knows, as it writes it to `supervisor.json` at every change."""
-
-    pid: int
-    data_port: int
-    admin_port: int
-    slots: tuple[SlotState, ...]
+Answer = Callable[[bytes], Awaitable[bytes]]
+"""Answers a question that follows its line, to the end of the asker's side; nothing for one that it has no answer to."""
 
 
 def worker_socket(run_dir: Path, index: int, pid: int) -> Path:
@@ -131,11 +59,21 @@ class WorkerLink:
     Args:
         path: from `worker_socket`; a stale socket there is replaced.
         snapshot: called in the loop for every question, so it must not block.
+        look: how limits stand in this worker's counters.
+        others: what else may be asked, by its line.
     """
 
-    def __init__(self, path: Path, snapshot: Callable[[bool], WorkerSnapshot]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[bool], WorkerSnapshot],
+        look: Callable[[Group], Awaitable[list[LineState]]] | None = None,
+        others: Mapping[bytes, Answer] | None = None,
+    ) -> None:
         self._path = path
         self._snapshot = snapshot
+        self._look = look
+        self._others = others or {}
         self._server: asyncio.Server | None = None
         self._open = 0
 
@@ -163,7 +101,15 @@ class WorkerLink:
             if line in (_STATE_LINE, _ALL_LINE):
                 writer.write(msgspec.msgpack.encode(self._snapshot(line == _ALL_LINE)))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
-        except (OSError, TimeoutError, ValueError):
+            elif line == _LOOK_LINE and self._look is not None:
+                asked = await asyncio.wait_for(_read_all(reader, MAX_LOOK_BYTES), REQUEST_WITHIN_S)
+                writer.write(msgspec.msgpack.encode(await self._look(msgspec.msgpack.decode(asked, type=Group))))
+                await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
+            elif line in self._others:
+                asked = await asyncio.wait_for(_read_all(reader, MAX_SNAPSHOT_BYTES), REQUEST_WITHIN_S)
+                writer.write(await self._others[line](asked))
+                await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
+        except (OSError, TimeoutError, ValueError, CountersAway):
             pass  # the asker left, dawdled or spoke nonsense; it learns that from the empty answer
         finally:
             self._open -= 1
@@ -180,26 +126,79 @@ async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool =
     return sorted((answer for answer in answers if answer is not None), key=lambda seen: (seen.index, seen.started_at, seen.pid))
 
 
-async def _ask(path: Path, line: bytes, timeout_s: float) -> WorkerSnapshot | None:
+async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[LineState]:
+    """How limits stand in the counters of the worker that takes requests; of several the newest, which takes the place of the other.
+
+    Raises:
+        CountersAway: there is none, or it does not answer.
+    """
+    seen = await collect(run_dir, timeout_s, with_metrics=False)
+    ready = max((one for one in seen if one.state == "ready"), key=lambda one: one.started_at, default=None)
+    if ready is None:
+        raise CountersAway("limits are counted in a worker's memory, and no worker is ready")
+    question = _LOOK_LINE + msgspec.msgpack.encode(group)
+    if len(question) > MAX_LOOK_BYTES:
+        raise CountersAway("too many limits for one question; ask for fewer at a time")
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_SNAPSHOT_BYTES)
-            try:
-                writer.write(line)
-                parts, size = [], 0
-                while part := await reader.read(1 << 18):
-                    parts.append(part)
-                    size += len(part)
-                    if size > MAX_SNAPSHOT_BYTES:
-                        return None
-            finally:
-                writer.close()
-        return msgspec.msgpack.decode(b"".join(parts), type=WorkerSnapshot)
+            answer = await _answer_to(worker_socket(run_dir, ready.index, ready.pid), question)
+        return msgspec.msgpack.decode(answer, type=list[LineState])
+    except (OSError, TimeoutError, msgspec.DecodeError):
+        raise CountersAway("limits are counted in a worker's memory, and it does not answer") from None
+
+
+async def ask_every(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> list[bytes]:
+    """Asks every worker in `run_dir` at once; the answers of those that have one."""
+    answers = await asyncio.gather(*(_asked(path, question, timeout_s) for path in _sockets(run_dir)))
+    return [answer for answer in answers if answer]
+
+
+async def ask_newest(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> bytes:
+    """Asks one worker that takes requests, of several the newest; empty when there is none or it has no answer."""
+    seen = await collect(run_dir, timeout_s, with_metrics=False)
+    ready = max((one for one in seen if one.state == "ready"), key=lambda one: one.started_at, default=None)
+    return b"" if ready is None else await _asked(worker_socket(run_dir, ready.index, ready.pid), question, timeout_s)
+
+
+async def _ask(path: Path, line: bytes, timeout_s: float) -> WorkerSnapshot | None:
+    try:
+        return msgspec.msgpack.decode(await _asked(path, line, timeout_s), type=WorkerSnapshot)
+    except msgspec.DecodeError:
+        return None
+
+
+async def _asked(path: Path, question: bytes, timeout_s: float) -> bytes:
+    """Nothing from one that does not answer in time; the socket of a process that is gone is removed."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _answer_to(path, question)
     except ConnectionRefusedError:
         _remove_if_gone(path)
-    except (OSError, TimeoutError, msgspec.DecodeError):
+    except (OSError, TimeoutError):
         pass
-    return None
+    return b""
+
+
+async def _answer_to(path: Path, question: bytes) -> bytes:
+    """Raises OSError."""
+    reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_SNAPSHOT_BYTES)
+    try:
+        writer.write(question)
+        writer.write_eof()
+        return await _read_all(reader, MAX_SNAPSHOT_BYTES)
+    finally:
+        writer.close()
+
+
+async def _read_all(reader: asyncio.StreamReader, most: int) -> bytes:
+    """To the end; nothing when there is more than `most`."""
+    parts, size = [], 0
+    while part := await reader.read(1 << 18):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            return b""
+    return b"".join(parts)
 
 
 def _sockets(run_dir: Path) -> list[Path]:

@@ -11,12 +11,16 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from policies.prompts.schema import PromptDocument
+from policies.rollout.document import RolloutDocument
 from policies.schema import PolicyDocument
 
 REGENERATE: Final = "tidegate export-schema"
 """What to run when the written files and the models differ."""
 
 POLICY_SCHEMA: Final = "policy.schema.json"
+PROMPT_SCHEMA: Final = "prompt.schema.json"
+ROLLOUT_SCHEMA: Final = "rollout.schema.json"
 
 UNITS: Final = {
     "_bytes_per_s": "bytes/s",
@@ -36,7 +40,8 @@ def schema_text(model: type[BaseModel]) -> str:
 
 def policy_schemas() -> dict[str, str]:
     """The schemas of this package, text by file name."""
-    return {POLICY_SCHEMA: schema_text(PolicyDocument)}
+    models: dict[str, type[BaseModel]] = {POLICY_SCHEMA: PolicyDocument, PROMPT_SCHEMA: PromptDocument, ROLLOUT_SCHEMA: RolloutDocument}
+    return {name: schema_text(model) for name, model in models.items()}
 
 
 def write_schemas(folder: Path, schemas: Mapping[str, str]) -> list[Path]:
@@ -51,7 +56,7 @@ def field_table(model: type[BaseModel]) -> str:
     """Every field that holds a value, as a Markdown table: name, type, default, unit, meaning."""
     schema = model.model_json_schema()
     rows = ["| field | type | default | unit | meaning |", "|---|---|---|---|---|"]
-    for path, field, required in _fields(schema, schema.get("$defs", {}), ""):
+    for path, field, required in _fields(schema, schema.get("$defs", {}), "", {}):
         cells = (f"`{path}`", _type(field), _default(field, required), _unit(path), field.get("description", ""))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
@@ -73,15 +78,23 @@ def with_sections(text: str, sections: Mapping[str, str]) -> str:
     return text
 
 
-def _fields(schema: Any, defs: Any, prefix: str) -> Iterator[tuple[str, Any, bool]]:
-    """(path, JSON schema, required) of each leaf, in the order of the model."""
+def _fields(schema: Any, defs: Any, prefix: str, above: Any) -> Iterator[tuple[str, Any, bool]]:
+    """(path, JSON schema, required) of each leaf, in the order of the model. A mapping that has fields of the outermost level over
+    again is a row of its own; those fields are not listed again.
+
+    Args:
+        above: the properties of the outermost level.
+    """
     for name, field in schema["properties"].items():
+        if above.get(name) == field:
+            continue
         path = f"{prefix}{name}"
         inner, suffix = _inner(field, defs)
-        if inner is None or _nullable(field):
+        again = inner is not None and any(above.get(one) == value for one, value in inner["properties"].items())
+        if inner is None or again or _nullable(field):
             yield path, field | ({} if inner is None else {"type": "mapping"}), name in schema.get("required", ())
         if inner is not None:
-            yield from _fields(inner, defs, f"{path}{suffix}.")
+            yield from _fields(inner, defs, f"{path}{suffix}.", above or schema["properties"])
 
 
 def _inner(field: Any, defs: Any) -> tuple[Any, str]:
@@ -98,10 +111,20 @@ def _nullable(field: Any) -> bool:
     return any(option.get("type") == "null" for option in field.get("anyOf", ()))
 
 
-_TYPES: Final = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false", "mapping": "mapping"}
+_TYPES: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "mapping": "mapping",
+    "object": "mapping",
+}
 
 
 def _type(field: Any) -> str:
+    if "oneOf" in field:
+        # told apart by a value in them: one row for all, their own tables say the rest
+        return " or ".join(dict.fromkeys("mapping" if "$ref" in option else _type(option) for option in field["oneOf"]))
     if "enum" in field:
         return " | ".join(f"`{value}`" for value in field["enum"])
     if "const" in field:

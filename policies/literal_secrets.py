@@ -15,6 +15,9 @@ from policies.problems import Path_, Problem
 
 HINT: Final = "keep it in a file or the environment and write {file: path} or {env: NAME}"
 
+MIN_ISSUED_CHARS: Final = 15
+"""Shortest of the issued keys below (Slack's); what is shorter is no secret, and most values are."""
+
 MIN_RUN_CHARS: Final = 24
 """Shortest run judged by its entropy. 128-bit secrets have 22 characters in base64 and 32 in hexadecimal, most keys 32 and
 more; below 24 the generated parts of host and file names begin."""
@@ -54,6 +57,7 @@ _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 
 NAMES: Final = frozenset(
     {"name", "id", "model", "pool", "lora", "tenant", "revision", "digest", "path", "file", "certificate", "private_key", "policies", "sql"}
+    | {"issuer", "audiences"}
 )
 """Keys whose values may look random, since they are names, commits, digests and paths; only the first test applies to them.
 A password in `sql` is looked for where URLs are read."""
@@ -68,8 +72,8 @@ def literal_secrets(located: Located) -> list[Problem]:
     """A problem for each value that is a secret, as written: what variables stand for is where secrets belong."""
     return [
         located.problem(path, "holds a secret itself", HINT)
-        for path, text in _texts(located.data, ())
-        if looks_secret(_VARIABLE.sub(" ", located.written.get(path, text)), may_be_random=_is_name(path))
+        for path, text in _long_texts(located.data, ())
+        if looks_secret(_VARIABLE.sub(" ", located.written[path]) if path in located.written else text, may_be_random=_is_name(path))
     ]
 
 
@@ -95,15 +99,14 @@ def _entropy_bits(run: str) -> float:
 
 
 def _is_name(path: Path_) -> bool:
-    return bool(path) and path[-1] in NAMES
+    return next((step for step in reversed(path) if isinstance(step, str)), "") in NAMES
 
 
-def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _texts(part, (*path, key))
-    elif isinstance(value, list):
-        for i, part in enumerate(value):
-            yield from _texts(part, (*path, i))
+def _long_texts(value: dict[str, Any] | list[Any], path: Path_) -> Iterator[tuple[Path_, str]]:
+    """Every text that is long enough for a secret."""
+    for step, part in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(part, str):
+            if len(part) >= MIN_ISSUED_CHARS:
+                yield (*path, step), part
+        elif isinstance(part, dict | list):
+            yield from _long_texts(part, (*path, step))

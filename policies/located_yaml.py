@@ -4,7 +4,7 @@ Reads mappings with text keys, lists and scalars from the parser's events and bu
 Must not know what the data means; `policies.validated` does, through a model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,8 +90,7 @@ def parse_yaml(raw: bytes, file: str, environ: Mapping[str, str] | None) -> Loca
         raise ConfigError([Problem(file, raw[: error.start].count(b"\n") + 1, 1, "", "is not UTF-8", "save it as UTF-8")]) from None
     builder = _Builder(file, environ)
     try:
-        for event in yaml.parse(raw, Loader=_LOADER):
-            builder.take(event)
+        builder.read(_LOADER(raw))
     except _TooMuch as error:
         raise ConfigError([*builder.problems, error.problem]) from None
     except yaml.MarkedYAMLError as error:
@@ -123,13 +122,14 @@ class _TooMuch(Exception):
 
 
 class _Open:
-    """A mapping or list whose end has not come yet; `key` is the one that waits for its value, `lost` that it will be dropped."""
+    """A mapping or list that is not over; `key` waits for its value, whose path is `inner`; `lost`: that value will be dropped."""
 
-    __slots__ = ("anchor", "key", "lost", "out", "path")
+    __slots__ = ("anchor", "inner", "is_list", "key", "lost", "out", "path")
 
     def __init__(self, out: dict[str, Any] | list[Any], path: Path_, anchor: str | None) -> None:
         self.out = out
-        self.path = path
+        self.is_list = isinstance(out, list)
+        self.path = self.inner = path
         self.anchor = anchor
         self.key: str | None = None
         self.lost = False
@@ -143,8 +143,8 @@ class _Builder:
         self._environ = environ
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Path_, Any]] = {}
-        self._values = 0
-        self._documents = 0
+        self._texts: set[str] = set()  # keys that are known to be texts: most are written again and again
+        self._values = self._documents = 0
         self.root: Any = None
         self.positions: dict[Path_, tuple[int, int]] = {}
         self.written: dict[Path_, str] = {}
@@ -153,38 +153,59 @@ class _Builder:
     def complain(self, at: tuple[int, int], path: Path_, message: str, hint: str = "") -> None:
         self.problems.append(Problem(self._file, *at, dotted(path), message, hint))
 
-    def take(self, event: yaml.Event) -> None:
-        if isinstance(event, yaml.DocumentStartEvent):
-            self._documents += 1
-            if self._documents > 1:
-                raise _TooMuch(Problem(self._file, *_at(event), "", "holds a second document", "remove the line ---, or use two files"))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            done = self._stack.pop()
-            self._place(done.out, done.path, done.anchor)
-        elif isinstance(event, yaml.NodeEvent):
-            if self._stack and isinstance(self._stack[-1].out, dict) and self._stack[-1].key is None:
-                self._key(event, self._stack[-1])
-            else:
-                self._value(event)
+    def read(self, parser: Any) -> None:
+        """All of them; by their type, of which there are no kinds of kinds, since a thousand policies have half a million events."""
+        takes: dict[type, Callable[[Any], None]] = {
+            yaml.DocumentStartEvent: self._document,
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.ScalarEvent: self._node,
+            yaml.MappingStartEvent: self._node,
+            yaml.SequenceStartEvent: self._node,
+            yaml.AliasEvent: self._node,
+        }
+        following = parser.get_event
+        try:
+            while (event := following()) is not None:
+                take = takes.get(type(event))
+                if take is not None:
+                    take(event)
+        finally:
+            parser.dispose()
 
-    def _path(self) -> Path_:
-        if not self._stack:
-            return ()
-        top = self._stack[-1]
-        return (*top.path, len(top.out) if isinstance(top.out, list) else str(top.key))
+    def _document(self, event: yaml.DocumentStartEvent) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            raise _TooMuch(Problem(self._file, *_at(event), "", "holds a second document", "remove the line ---, or use two files"))
 
-    def _key(self, event: yaml.NodeEvent, top: _Open) -> None:
+    def _end(self, _event: yaml.CollectionEndEvent) -> None:
+        done = self._stack.pop()
+        self._place(done.out, done.path, done.anchor)
+
+    def _node(self, event: Any) -> None:
+        top = self._stack[-1] if self._stack else None
+        if top is None:
+            self._value(event, ())
+        elif top.is_list:
+            self._value(event, (*top.path, len(top.out)))
+        elif top.key is None:
+            self._key(event, top)
+        else:
+            self._value(event, top.inner)
+
+    def _key(self, event: Any, top: _Open) -> None:
         at = _at(event)
-        if not isinstance(event, yaml.ScalarEvent):
+        if type(event) is not yaml.ScalarEvent:
             self.complain(at, top.path, "a key must be plain text", "write key: value lines")
-            top.key, top.lost = "?", True
+            top.key, top.inner, top.lost = "?", (*top.path, "?"), True
             if isinstance(event, yaml.CollectionStartEvent):
                 raise _TooMuch(self.problems.pop())  # what follows cannot be told apart from the mapping around it
             return
         key = event.value
         path = (*top.path, key)
-        top.key, top.lost = key, False
-        if event.tag not in (None, "!") or (event.implicit[0] and not isinstance(resolved(key), str)) or key == "<<":
+        top.key, top.inner, top.lost = key, path, False
+        odd = key not in self._texts and ((event.implicit[0] and not isinstance(resolved(key), str)) or key == "<<")
+        if odd or event.tag not in (None, "!"):
             self.complain(
                 at, top.path, f"the key {key[:40]!r} is not text", "put it in quotes" if key != "<<" else "merge keys are not read here"
             )
@@ -194,23 +215,24 @@ class _Builder:
             top.lost = True
         else:
             self.positions[path] = at
+            if event.implicit[0]:  # without quotes
+                self._texts.add(key)
 
-    def _value(self, event: yaml.NodeEvent) -> None:
-        path, at = self._path(), _at(event)
+    def _value(self, event: Any, path: Path_) -> None:
+        at = _at(event)
         self._count(path, at)
         self.positions.setdefault(path, at)
-        if isinstance(event, yaml.AliasEvent):
+        kind = type(event)
+        if kind is yaml.AliasEvent:
             self._alias(event, path, at)
             return
-        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
             self.complain(at, path, f"has the tag {event.tag.removeprefix('tag:yaml.org,2002:')[:60]!r}", "write the value without a tag")
-        if isinstance(event, yaml.CollectionStartEvent):
-            out: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-            self._stack.append(_Open(out, path, event.anchor))
-        elif isinstance(event, yaml.ScalarEvent):
+        if kind is yaml.ScalarEvent:
             plain = event.tag is None and event.implicit[0]
             self._place(self._scalar(event.value, plain, path, at), path, event.anchor)
+        else:
+            self._stack.append(_Open({} if kind is yaml.MappingStartEvent else [], path, event.anchor))
 
     def _place(self, value: Any, path: Path_, anchor: str | None) -> None:
         if anchor is not None:
@@ -219,11 +241,11 @@ class _Builder:
             self.root = value
             return
         top = self._stack[-1]
-        if isinstance(top.out, list):
-            top.out.append(value)
+        if top.is_list:
+            top.out.append(value)  # type: ignore[union-attr]  # it is one
             return
         if top.key is not None and not top.lost:
-            top.out[top.key] = value
+            top.out[top.key] = value  # type: ignore[call-overload]  # it is no list
         top.key = None
 
     def _alias(self, event: yaml.AliasEvent, path: Path_, at: tuple[int, int]) -> None:

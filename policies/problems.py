@@ -9,6 +9,9 @@ import msgspec
 MAX_SHOWN: Final = 100
 """Problems printed; a file with more was not meant to be ours."""
 
+MAX_TEXT_CHARS: Final = 600
+"""Of a message, and of a hint: the longest of ours, lists of keys that are known, have 230."""
+
 Path_ = tuple[str | int, ...]
 """Keys and list indices from the top of a file to a value in it."""
 
@@ -26,8 +29,14 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     hint: str = ""
 
     def __str__(self) -> str:
-        parts = [f"{self.file}:{self.line}:{self.column}", *([self.path] if self.path else []), self.message]
-        return ": ".join(parts) + (f"; {self.hint}" if self.hint else "")
+        parts = [f"{self.file}:{self.line}:{self.column}", *([self.path] if self.path else []), _cut(self.message)]
+        said = ": ".join(parts) + (f"; {_cut(self.hint)}" if self.hint else "")
+        # names and conditions are repeated as they were written; what ends a line or moves a cursor is not
+        return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else f"{text[:MAX_TEXT_CHARS]}…"
 
 
 class ConfigError(Exception):

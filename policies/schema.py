@@ -1,10 +1,17 @@
 """The policy document as a strict model. Every field here works; what does not exist yet has no key."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from domain.strict import Strict
+from policies.conditions import ConditionError, condition
+from policies.fallback import MAX_FALLBACKS, FallbackEntry
+from policies.ladder import MAX_STEPS, StepField
+from policies.parameters import ParametersField
+from policies.prompts.allowed import AllowedPrompt
+from policies.routing_choice import DEFAULT_ROUTING, RoutingField
+from policies.rules import ALWAYS
 
 EVERYONE: Final = "*"
 """The tenant of the policy for everyone without one of their own."""
@@ -12,38 +19,221 @@ EVERYONE: Final = "*"
 MAX_MODELS: Final = 1000
 """Models of one tenant; more than any catalogue, and what bounds `GET /v1/models` and the label sets behind it."""
 
+MAX_OVERRIDES: Final = 1000
+"""Projects, or models, that one policy treats otherwise; as many as a tenant may have of either."""
+
+MAX_RULES: Final = 200
+"""Rules of one policy."""
+
+RuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)$")]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
+ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 PoolName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 LoraName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+def _checked(text: str) -> str:
+    try:
+        condition(text)
+    except ConditionError as error:
+        raise ValueError(f"{error}; docs/policies.md says what a condition can ask about") from None
+    return text
+
+
+class WeightedPool(Strict):
+    """One of several pools that serve a model."""
+
+    pool: PoolName = Field(description="A pool of `tidegate.yaml`.")
+    weight: float = Field(gt=0, le=1_000_000, description="Its share of the conversations, against the weights of the others.")
 
 
 class ModelEntry(Strict):
     """One model a tenant may use."""
 
     name: ModelName = Field(description="The name callers use: 1 to 256 printable ASCII characters without spaces.")
-    pool: PoolName = Field(description="The pool of `tidegate.yaml` that serves it.")
+    pool: PoolName | None = Field(default=None, description="The pool of `tidegate.yaml` that serves it.")
+    pools: list[WeightedPool] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=16,
+        description="Instead of `pool`, several that share it: a conversation (or end user) stays with one; other requests are dealt out.",
+    )
+    alias_of: ModelName | None = Field(
+        default=None, description="Instead of `pool`, another model of this policy that answers, is billed and limited under its own name."
+    )
     lora: LoraName | None = Field(default=None, description="The adapter of that pool to answer with; null for the model as it is.")
-
-
-class PolicyDocument(Strict):
-    """One policy file."""
-
-    tenant: TenantName = Field(
-        description='The tenant it governs (lower-case letters, digits, inner dashes), or "*" for everyone without a policy of their own.'
+    fallback: list[FallbackEntry] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_FALLBACKS,
+        description="Models that answer instead where this one cannot, tried in this order before the answer begins; see docs/policies.md.",
     )
-    models: list[ModelEntry] = Field(
-        default=[], max_length=MAX_MODELS, description="The models that exist for this tenant; to it, all others do not."
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        given = [name for name in ("pool", "pools", "alias_of") if getattr(self, name) is not None]
+        if not given:
+            raise ValueError("leads nowhere; write pool, pools or alias_of")
+        if len(given) > 1:
+            raise ValueError(f"has {' and '.join(given)}; keep one of them")
+        if self.alias_of is not None and self.lora is not None:
+            raise ValueError("has alias_of and lora; write lora at the model it stands for")
+        return self
+
+
+class Treatment(Strict):
+    """How requests are treated. What is not written is inherited, so that defaults are those of the outermost level."""
+
+    routing: RoutingField = Field(
+        default=DEFAULT_ROUTING,
+        description="How a backend is chosen within a pool: the name of a policy of docs/routing.md, or `{policy: NAME, …}`.",
     )
-    routing: Literal["least_load"] = Field(default="least_load", description="How a backend is chosen within a pool.")
+    priority: float = Field(
+        default=0.0, ge=-1, le=1, description="How much its requests count where a routing policy weighs them against others'."
+    )
+    class_: Literal["critical", "interactive", "default", "batch"] = Field(
+        default="default",
+        alias="class",
+        description="How soon its requests are served when not all can be, and which are refused last (see docs/overload.md). Rights and "
+        "requests can only lower it.",
+    )
+    ttft_slo_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=3600,
+        description="Seconds to the first token that it was promised; null for no promise. Routing takes no chances then.",
+    )
+    tpot_slo_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="Seconds from one token of an answer to the next, on average, that it was promised; null for no promise. "
+        "`predicted_latency` sends nothing to backends that will be slower while others will not.",
+    )
+    max_wait_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=86_400,
+        description="Longest that a request may wait for room on an engine; one that would have to wait longer is refused at once; 0 never "
+        "waits. Null: by its class, see docs/overload.md.",
+    )
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="Seconds from the request's last byte in which its answer has to be complete: it waits no longer for an engine, and is "
+        "ended then, with what has come by then charged. Null for none.",
+    )
+    degrade: list[StepField] = Field(
+        default_factory=list,
+        json_schema_extra={"default": []},
+        max_length=MAX_STEPS,
+        description="What a request is given instead before it waits long or is refused for overload, step by step: "
+        "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`. See docs/overload.md.",
+    )
+    parameters: ParametersField | None = Field(
+        default=None, description="What requests may set, and what holds where they set nothing; inherited as a whole, null for nothing."
+    )
     expose_headers: bool = Field(
         default=False,
         description="Whether replies carry `x-tidegate-*` headers. They name backends, so leave it off for callers you do not trust.",
+    )
+    choose_arm: bool = Field(
+        default=False,
+        description="Whether requests may choose the arm of a rollout or an experiment by `x-tidegate-rollout: canary` or `baseline`, for "
+        "testers; see docs/rollouts.md.",
     )
     max_output_tokens: int = Field(
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Output tokens held for a request that sets no cap of its own. It is an estimate and not sent to the engine.",
+        description="Output tokens per choice of a request that sets no cap of its own. Where a limit counts output they are its cap, sent "
+        "to the engine too.",
+    )
+    output_reservation: Literal["strict", "statistical"] = Field(
+        default="strict",
+        description="What limits hold of a request's output while it runs: `strict` all it may make, so that no limit is overshot; "
+        "`statistical` 1.2 times what 95 in 100 of the tenant's answers of that model stay within, so that more run at once and a limit "
+        "can be overshot by what a few answers make beyond it (see docs/quotas.md).",
+    )
+
+
+class RuleThen(Treatment):
+    """What is otherwise where a rule matches."""
+
+    model: ModelName | None = Field(
+        default=None, description="The model of this policy that answers instead, where the caller may use it; else the next rule counts."
+    )
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("changes nothing; write what is otherwise, or remove the rule")
+        return self
+
+
+class RuleEntry(Strict):
+    """One rule."""
+
+    name: RuleName = Field(description="What the access log and `tidegate explain` call it.")
+    models: list[ModelName] = Field(
+        default_factory=list,
+        json_schema_extra={"default": []},
+        max_length=MAX_MODELS,
+        description="It is for requests for these; empty for all.",
+    )
+    if_: Annotated[str, AfterValidator(_checked)] = Field(
+        default=ALWAYS,
+        alias="if",
+        description="It is for requests of which this CEL expression is true; docs/policies.md says what it can ask about.",
+    )
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="It is for this share of the conversations (else end users, else single requests)."
+    )
+    then: RuleThen = Field(description="Any of the fields of how requests are treated, and `model`.")
+
+
+MAX_PROMPTS: Final = 1000
+"""Prompts of one tenant, patterns counted as one."""
+
+
+class PolicyDocument(Treatment):
+    """One policy file."""
+
+    tenant: TenantName = Field(
+        description='The tenant it governs (lower-case letters, digits, inner dashes), or "*" for everyone without a policy of their own, '
+        "and for what other policies do not say."
+    )
+    models: list[ModelEntry] = Field(
+        default_factory=list,
+        json_schema_extra={"default": []},
+        max_length=MAX_MODELS,
+        description='The models that exist for this tenant; to it, all others do not. Not written: those of "*".',
+    )
+    for_project: dict[ProjectName, Treatment] = Field(
+        default_factory=dict,
+        json_schema_extra={"default": {}},
+        max_length=MAX_OVERRIDES,
+        description="What is otherwise for requests of a project: its name, and any of the fields from `routing` on.",
+    )
+    for_model: dict[ModelName, Treatment] = Field(
+        default_factory=dict,
+        json_schema_extra={"default": {}},
+        max_length=MAX_OVERRIDES,
+        description="The same for a model, by its name in `models`; it comes after `for_project`.",
+    )
+    rules: list[RuleEntry] = Field(
+        default_factory=list,
+        json_schema_extra={"default": []},
+        max_length=MAX_RULES,
+        description="What is otherwise for some requests; the first rule that matches counts, after all of the above. Not written: those "
+        'of "*".',
+    )
+    prompts: list[AllowedPrompt] = Field(
+        default=[],
+        max_length=MAX_PROMPTS,
+        description="The prompts that exist for this tenant: ids, of which the highest version counts, patterns with `*`, or "
+        '`{id, version}` and `{id, versions}` (see docs/prompts.md). Not written: those of "*".',
     )

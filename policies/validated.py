@@ -4,7 +4,7 @@ Values are shown only where they cannot be secret: not below keys that name secr
 """
 
 import difflib
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -41,7 +41,7 @@ def checked(model: type[M], located: Located) -> tuple[M | None, list[Problem]]:
         # by line as well: a key written twice has its value checked where it was written first
         known = {(problem.path, problem.line) for problem in problems}
         for found in error.errors(include_url=False):
-            path = _written_path(located, tuple(found["loc"]))
+            path = _written_path(located, tuple(found["loc"]), missing=found["type"] == "missing")
             problem = located.problem(path, *_said(model, located, path, found))
             if (problem.path, problem.line) not in known:
                 problems.append(problem)
@@ -65,7 +65,7 @@ def _said(model: type[BaseModel], located: Located, path: Path_, found: Any) -> 
     """Message and hint of one of pydantic's errors."""
     kind, message = found["type"], found["msg"]
     if kind == "extra_forbidden":
-        known = _known_keys(model, path[:-1])
+        known = _known_keys(model, located, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return "is no known key", f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     if kind == "value_error":
@@ -83,11 +83,15 @@ def _said(model: type[BaseModel], located: Located, path: Path_, found: Any) -> 
     return f"{message[0].lower()}{message[1:]}, not {_shown(located, path, found['input'])}", hint
 
 
-def _written_path(located: Located, loc: Path_) -> Path_:
-    """Pydantic's location without the names of union members, which were not written by anybody."""
+def _written_path(located: Located, loc: Path_, *, missing: bool) -> Path_:
+    """Pydantic's location without the names of union members, which were not written by anybody.
+
+    Args:
+        missing: the last step was not written either, and should have been.
+    """
     path: Path_ = ()
     for i, step in enumerate(loc):
-        if isinstance(step, int) or (*path, step) in located.positions or i == len(loc) - 1:
+        if isinstance(step, int) or (*path, step) in located.positions or (missing and i == len(loc) - 1):
             path = (*path, step)
     return path
 
@@ -104,15 +108,27 @@ def _shown(located: Located, path: Path_, value: object) -> str:
 _KIND: Final[dict[type, str]] = {dict: "mapping", list: "list"}
 
 
-def _known_keys(model: type[BaseModel], path: Path_) -> list[str]:
+def _known_keys(model: type[BaseModel], located: Located, path: Path_) -> list[str]:
     """The keys that may stand at `path`."""
     at: type[BaseModel] | None = model
-    for step in path:
-        if isinstance(step, int) or at is None:
+    named = False  # the step before was a mapping's field, so this one is a name that somebody chose
+    for depth, step in enumerate(path):
+        if isinstance(step, int) or at is None or named:
+            named = False
             continue
         field = at.model_fields.get(step)
-        at = next(iter(_models_in(field.annotation)), None) if field else None
-    return sorted(at.model_fields) if at else []
+        named = field is not None and get_origin(field.annotation) is dict
+        at = _meant(_models_in(field.annotation), located, path[: depth + 1]) if field else None
+    return sorted(field.alias or name for name, field in at.model_fields.items()) if at else []
+
+
+def _meant(models: list[type[BaseModel]], located: Located, path: Path_) -> type[BaseModel] | None:
+    """Of models that are told apart by a fixed value, the one whose value was written; the first of others."""
+    for model in models:
+        for name, field in model.model_fields.items():
+            if get_origin(field.annotation) is Literal and get_args(field.annotation) == (located.value(*path, name),):
+                return model
+    return models[0] if models else None
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -5,6 +5,8 @@ from enum import Enum
 
 import msgspec
 
+from domain.membership import Role
+
 
 class State(Enum):
     """What is known of a backend."""
@@ -29,6 +31,10 @@ class Backend(msgspec.Struct, frozen=True):
     """Why it is not up, or what is wrong with it though it is, in words for an operator; empty otherwise."""
     warming_since: float | None = None
     """When it came back with an empty cache (monotonic seconds), for as long as it is spared for that."""
+    role: Role = "both"
+    """Whether it serves requests whole or one half of them (`routing.disaggregation`)."""
+    bootstrap: tuple[str, int] | None = None
+    """Host and port at which decoding engines ask it for KV, where they do."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -44,6 +50,8 @@ class Pool(msgspec.Struct, frozen=True):
     """Those of `backends` that are up; filled in by `Fleet`, once per snapshot instead of once per request."""
     not_up: tuple[Backend, ...] = ()
     """The others."""
+    halves: bool = False
+    """Whether some of them, up or not, serve one half of requests only; filled in likewise."""
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -88,4 +96,7 @@ class Fleet(msgspec.Struct, frozen=True):
 def _sorted(pool: Pool) -> Pool:
     up = tuple(b for b in pool.backends if b.state is State.UP)
     not_up = tuple(b for b in pool.backends if b.state is not State.UP)
-    return pool if (up, not_up) == (pool.up, pool.not_up) else msgspec.structs.replace(pool, up=up, not_up=not_up)
+    halves = any(b.role != "both" for b in pool.backends)
+    if (up, not_up, halves) == (pool.up, pool.not_up, pool.halves):
+        return pool
+    return msgspec.structs.replace(pool, up=up, not_up=not_up, halves=halves)

@@ -1,17 +1,34 @@
-"""The routing decision: an Ask, a pool of the Fleet, the Load, the time and the dice in; a Route with its reasons out.
+"""The routing decision: a Demand, a pool of the Fleet, the Board, what the index found, the time and the dice in; a Route out.
 
-Pure and synchronous. Stage A takes out who cannot serve; the policy ranks the rest.
+Pure and synchronous. Stage A takes out who cannot serve (`eligible.py`); stage B is the policy, which gives everyone a cost;
+stage C (`choice.py`) chooses among those that cost nearly the same.
 """
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from domain.ask import Ask
 from domain.clock import Rng
 from domain.explain import Candidate, Explanation
+from routing.board import NO_FACTS, Board
+from routing.choice import choose
+from routing.choosing import Choosing
+from routing.demand import Demand
+from routing.eligible import eligible
 from routing.fleet import Backend, Pool
-from routing.load import Load
-from routing.ports import Ranked
-from routing.registry import POLICIES, TERMS
+from routing.ports import UNMATCHED, Adapters, Column, Match, Sight
+from routing.registry import POLICIES
+from routing.room import FULL
+from routing.room import full as no_room
+from routing.warmth import share
+
+ALONE: Final = "alone"
+"""`Route.why` where nobody else is up in the pool, so that the policy was not asked."""
+
+Ranked = tuple[tuple[Backend, tuple[float, ...]], ...]
+"""Backends, best first, each with the terms of its cost."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -22,28 +39,102 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     excluded: tuple[Backend, ...]
     extra: tuple[str, ...] = ()
     """Names of terms that follow the policy's own."""
+    costs: tuple[float, ...] = ()
+    """Of each of `ranked`, in the policy's own unit."""
+    matched: tuple[float, ...] = ()
+    """Tokens of the prompt that each of `ranked` holds; what it has to compute is the rest."""
+    why: str = ""
+    """What decided between those that cost nearly the same; empty when the least cost did."""
+    full: bool = False
+    """Nobody is in `ranked`, and somebody would be if fewer requests were in flight: this one can wait."""
 
     @property
     def backends(self) -> list[Backend]:
         """The candidates, best first."""
         return [backend for backend, _ in self.ranked]
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the terms; none where there was nobody to compare."""
+        return () if self.why == ALONE else POLICIES[self.policy].terms + self.extra
+
     def explanation(self) -> Explanation:
         """The decision with every term, made only when somebody asks: most requests are never explained."""
-        names = TERMS[self.policy] + self.extra
         return Explanation(
             policy=self.policy,
             candidates=(
-                *(Candidate(b.id, tuple(zip(names, terms, strict=True))) for b, terms in self.ranked),
+                *(Candidate(b.id, tuple(zip(self.terms, terms, strict=True))) for b, terms in self.ranked),
                 *(Candidate(b.id, excluded=b.reason or b.state.value) for b in self.excluded),
             ),
         )
 
 
-def schedule(ask: Ask, pool: Pool, load: Load, now: float, rng: Rng, policy: str) -> Route:
-    """Rank the pool's backends for this Ask. An empty `ranked` means that nobody can serve it now.
+def place(
+    demand: Demand,
+    pool: Pool,
+    board: Board,
+    match: Match,
+    choosing: Choosing,
+    now: float,
+    rng: Rng,
+    *,
+    holder: str = "",
+    adapters: Adapters | None = None,
+    shut: Mapping[str, str] = MappingProxyType({}),
+) -> Route:
+    """Rank the pool's backends for this Demand. An empty `ranked` means that nobody can serve it now; `excluded` says why.
 
-    Raises:
-        KeyError: no such policy; policy files are checked at load, so this is a defect.
+    Args:
+        holder: id of the backend that had the conversation's last turn; empty when it has none.
+        adapters: where the adapter is that the request is answered with.
+        shut: backends that have failed others' requests, by id, with the reason; they are left out while somebody is left.
     """
-    return Route(policy, POLICIES[policy](ask, pool.up, load, now, rng), pool.not_up)
+    if len(pool.up) == 1 and adapters is None and match is UNMATCHED:
+        row = board.row_of[pool.up[0].id]
+        fits = not 0 < board.kv_capacity[row] <= demand.prompt_tokens
+        if fits and board.facts[row] is NO_FACTS and not (board.limited and no_room(board, row, demand.prompt_tokens)):
+            return Route(choosing.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
+    board.settle()
+    backends, rows, matched, out = eligible(demand, pool, board, match, choosing.choice, adapters, shut)
+    excluded = (*pool.not_up, *out) if out else pool.not_up
+    if not rows:
+        return Route(choosing.name, (), excluded, full=any([one.reason.startswith(FULL) for one in out]))
+    sight = Sight(
+        rows,
+        matched,
+        min(match.common * demand.block_tokens, demand.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
+        () if adapters is None else [0.0 if one.id in adapters.there else adapters.load_s for one in backends],
+        _position(holder, backends),
+        _shares(backends, now),
+    )
+    scores = choosing.policy.score(demand, sight, board, choosing.params, choosing.memory, now, rng)
+    order, why = choose(demand, sight, board, scores, choosing, rng)
+    if scores.barred:
+        barred = scores.barred
+        excluded += tuple([msgspec.structs.replace(backends[i], reason=barred[i]) for i in order if i in barred])
+        order = [i for i in order if i not in barred]
+    terms = list(zip(*scores.terms, strict=True))
+    cost = scores.cost
+    return Route(
+        choosing.name,
+        tuple([(backends[i], terms[i]) for i in order]),
+        excluded,
+        costs=tuple([cost[i] for i in order]),
+        matched=tuple([matched[i] for i in order]),
+        why=why,
+    )
+
+
+def _position(holder: str, backends: tuple[Backend, ...]) -> int:
+    if holder:
+        for at, one in enumerate(backends):
+            if one.id == holder:
+                return at
+    return -1
+
+
+def _shares(backends: tuple[Backend, ...], now: float) -> Column:
+    since = [one.warming_since for one in backends]
+    if not any([one is not None for one in since]):
+        return ()
+    return [share(one, now) for one in since]

@@ -1,6 +1,9 @@
 """How much of its share a backend gets that has come back with an empty cache."""
 
+from collections.abc import Sequence
 from typing import Final
+
+from domain.clock import Rng
 
 SLOW_START_S: Final = 30.0
 SLOW_START_FROM: Final = 0.1
@@ -13,3 +16,14 @@ def share(warming_since: float | None, now: float) -> float:
     if warming_since is None:
         return 1.0
     return min(1.0, SLOW_START_FROM + (1.0 - SLOW_START_FROM) * max(0.0, now - warming_since) / SLOW_START_S)
+
+
+SPARED: Final = 1e12
+"""Added to the cost of a backend that is left out for once; it is tried only when all others fail."""
+
+
+def spare(costs: Sequence[float], shares: Sequence[float], rng: Rng) -> Sequence[float]:
+    """Leave each backend out of this decision with probability 1 - share: for policies whose costs cannot be divided by it."""
+    if not shares:
+        return costs
+    return [cost if share >= 1.0 or rng.random() < share else cost + SPARED for cost, share in zip(costs, shares, strict=True)]

@@ -1,10 +1,11 @@
-"""A Hold: the worst case of one request, reserved before it runs, and closed in exactly one of three ways. Pure.
+"""A Hold: the worst case of one request, reserved in every limit at once before it runs, and closed exactly once. Pure.
 
-    open --settle--> closed      the engine reported its usage
-    open --estimate-> closed     the stream broke first: what was delivered was counted
-    open --release--> closed     nothing was generated
+    open --settle--> settled     with what the request used
+    open --reap----> reaped      its gateway is gone: charged with what the last heartbeat said was delivered
+    reaped --settle--> settled   its gateway was only slow: the difference is charged
+    reaped --beat----> open      the same, and it still runs
 
-A closed hold stays as it was closed: a second closing changes nothing, so no error path can charge twice or leak.
+`settled` is terminal: a second closing changes nothing, so no error path can charge twice or leak.
 """
 
 from typing import Final, Literal
@@ -13,20 +14,23 @@ import msgspec
 
 from domain.identity import TenantId
 from domain.usage import NO_USAGE, Usage
+from tenancy.limits import Amounts, Group, Line
+
+LEASE_S: Final = 15.0
+"""How long a hold stays open without a heartbeat: after a crash its concurrency and unused tokens are free again by then."""
+BEAT_S: Final = 5.0
+"""Between heartbeats; two may be lost."""
 
 Word = Literal["settle", "estimate", "release"]
 
 
-class Amounts(msgspec.Struct, frozen=True, gc=False):
-    """What one request may use at most, in tokens; the concurrency slot is the hold itself."""
+class Hold(msgspec.Struct, frozen=True):
+    """A reservation. `id` is the request's own, so that a repeated reservation is recognised."""
 
-    prompt_tokens: int
-    output_tokens: int
-
-    @property
-    def tokens(self) -> int:
-        """Both together."""
-        return self.prompt_tokens + self.output_tokens
+    id: str
+    tenant: TenantId
+    amounts: Amounts
+    groups: tuple[Group, ...] = ()
 
 
 class Closing(msgspec.Struct, frozen=True, gc=False):
@@ -36,16 +40,60 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
-    """An open reservation. `id` is the request's, so that a repeated reservation is recognised."""
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """How one limit stood right after a decision."""
 
-    id: str
-    tenant: TenantId
-    amounts: Amounts
+    line: Line
+    remaining: int
+    """Of the amount; never negative."""
+    reset_us: int
+    """Microseconds until all of it is there again; 0 when it is, and for concurrency."""
+    soft_crossed: bool = False
+    """Whether this very decision took it over its soft threshold."""
 
-    def counted(self, output_tokens: int) -> Usage:
-        """Usage of an answer that broke after `output_tokens`: never more than was held."""
-        return Usage(prompt_tokens=self.amounts.prompt_tokens, completion_tokens=min(output_tokens, self.amounts.output_tokens))
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """The hold is open."""
+
+    standings: tuple[Standing, ...] = ()
+    degraded: bool = False
+    """Decided by this process alone, because the shared counters cannot be reached."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing was consumed anywhere."""
+
+    line: Line
+    """The limit that refuses; of several the one that asks for the longest wait."""
+    remaining: int
+    wait_us: int | None
+    """After exactly this time the same request passes this limit, if nothing else comes; None when no wait of use is known:
+    spent for ever, or a slot that frees when another request ends."""
+    never: bool = False
+    """The request is larger than the whole limit: no wait helps."""
+    degraded: bool = False
+
+
+Admission = Admitted | Refused
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A sign of life of one hold: what has been delivered so far, and the worst case as it is known by now."""
+
+    hold: Hold
+    delivered: Amounts
+    at_most: Amounts
+
+
+class LineState(msgspec.Struct, frozen=True):
+    """How a limit stands, for operators: `used` has settled and held amounts in it. A rate does not keep the two apart; its `held`
+    is 0."""
+
+    line: Line
+    used: int
+    held: int
+    remaining: int
+    reset_us: int
 
 
 def settled(usage: Usage) -> Closing:

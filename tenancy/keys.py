@@ -9,6 +9,7 @@ Knows no store and no clock.
 
 import hashlib
 import hmac
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable
@@ -17,10 +18,13 @@ from typing import Final
 import msgspec
 
 from domain.identity import Caller, KeyId, ProjectId, TenantId
+from tenancy.key_tags import Tags
+from tenancy.rights import INFERENCE_ONLY, NO_RIGHTS_SET, KeyScope, Rights, Role
 
 PREFIX: Final = "gw"
-ENTROPY_BYTES: Final = 40
-"""Random bytes `mint` needs: 32 for the secret, 8 for the id."""
+SECRET_BYTES: Final = 32
+ENTROPY_BYTES: Final = SECRET_BYTES + 8
+"""Random bytes `mint` needs: for the secret, and 8 for the id."""
 
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_CHARS: Final = 10
@@ -31,6 +35,10 @@ _MAX_CHARS: Final = 96
 
 _KEY: Final = re.compile(r"gw_([a-z0-9]{1,16})_([0-9A-Za-z]{10})_([0-9A-Za-z]{43})([0-9A-Za-z]{6})", re.ASCII)
 _ENVIRONMENT: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
+
+OVERLAP_S: Final = 86_400.0
+"""How long the old secret of a rotation works if nothing else is said: time for one release of everything that holds it."""
+MAX_OVERLAP_S: Final = 30 * 86_400
 
 Digest = Callable[[bytes, bytes], bytes]
 
@@ -66,21 +74,69 @@ class Pepper(msgspec.Struct, frozen=True):
         return f"Pepper(kid={self.kid!r})"
 
 
+class CannotRotate(ValueError):
+    """The key gets no new secret; the message says why."""
+
+
 class KeyRecord(msgspec.Struct, frozen=True):
-    """One key as stored. Two digests while a rotation overlaps; times are seconds since the epoch."""
+    """One key as stored. Times are seconds since the epoch."""
 
     id: KeyId
     tenant: TenantId
     project: ProjectId
     kid: str
     digests: tuple[bytes, ...]
+    """Of the secret; while a rotation overlaps, of the one before it as well."""
     label: str = ""
     created_unix: float = 0.0
     expires_unix: float | None = None
     revoked_unix: float | None = None
+    old_until_unix: float | None = None
+    """When the secret before the last rotation ends."""
+    disabled: bool = False
+    """Refused until it is enabled again; a revocation is for good."""
+    scopes: frozenset[KeyScope] = INFERENCE_ONLY
+    roles: frozenset[Role] = frozenset()
+    rights: Rights = NO_RIGHTS_SET
+    version: int = 1
+    tags: Tags = ()
+    """For the rules of policies to ask about."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.digests) <= 2 or (len(self.digests) == 2) is not (self.old_until_unix is not None):
+            raise ValueError("a key has one digest, and a second one until its overlap ends")
+        if bool(self.roles) is not (KeyScope.ADMIN in self.scopes):
+            raise ValueError("a key for the admin port has roles, and no other key has any")
+        if not self.scopes:
+            raise ValueError("a key is for the data port, for the admin port, or for both")
 
     def __repr__(self) -> str:
         return f"KeyRecord(id={self.id!r}, tenant={self.tenant!r}, project={self.project!r})"
+
+
+_NOBODY: Final = KeyRecord(KeyId(""), TenantId(""), ProjectId(""), "", (bytes(32),))
+"""What an unknown id is compared with where there are no keys."""
+
+
+def rotated(record: KeyRecord, kid: str, digest: bytes, now_unix: float, overlap_s: float) -> KeyRecord:
+    """The key with a new secret. The one before it stays valid for `overlap_s`, 0 for not at all; one that was still in its own
+    overlap ends now.
+
+    Raises:
+        CannotRotate: the overlap is out of bounds, or the key is revoked.
+    """
+    if not 0 <= overlap_s <= MAX_OVERLAP_S:
+        raise CannotRotate(f"an overlap of {overlap_s:g} s: between 0 and {MAX_OVERLAP_S} s")
+    if record.revoked_unix is not None:
+        raise CannotRotate(f"key {record.id!r} is revoked; make a new one")
+    if overlap_s == 0 or kid != record.kid:  # digests of another pepper cannot be compared
+        return msgspec.structs.replace(record, kid=kid, digests=(digest,), old_until_unix=None)
+    return msgspec.structs.replace(record, kid=kid, digests=(digest, record.digests[0]), old_until_unix=now_unix + overlap_s)
+
+
+def revoked(record: KeyRecord, now_unix: float) -> KeyRecord:
+    """The key, refused for good; one that is revoked already keeps its time."""
+    return record if record.revoked_unix is not None else msgspec.structs.replace(record, revoked_unix=now_unix)
 
 
 def mint(environment: str, entropy: bytes) -> Minted:
@@ -93,14 +149,28 @@ def mint(environment: str, entropy: bytes) -> Minted:
     Raises:
         ValueError: the environment is malformed or the entropy has another length.
     """
-    if not _ENVIRONMENT.fullmatch(environment):
-        raise ValueError(f"environment {environment!r}: 1 to 16 lower-case letters or digits")
     if len(entropy) != ENTROPY_BYTES:
         raise ValueError(f"{len(entropy)} random bytes given, {ENTROPY_BYTES} needed")
-    secret = _base62(int.from_bytes(entropy[:32]), _SECRET_CHARS)
-    key_id = _base62(int.from_bytes(entropy[32:]) % 62**_ID_CHARS, _ID_CHARS)
+    key_id = _base62(int.from_bytes(entropy[SECRET_BYTES:]) % 62**_ID_CHARS, _ID_CHARS)
+    return mint_again(environment, KeyId(key_id), entropy[:SECRET_BYTES])
+
+
+def mint_again(environment: str, key_id: KeyId, entropy: bytes) -> Minted:
+    """A new secret for a key there is.
+
+    Args:
+        entropy: `SECRET_BYTES` from the operating system's generator.
+
+    Raises:
+        ValueError: the environment is malformed or the entropy has another length.
+    """
+    if not _ENVIRONMENT.fullmatch(environment):
+        raise ValueError(f"environment {environment!r}: 1 to 16 lower-case letters or digits")
+    if len(entropy) != SECRET_BYTES:
+        raise ValueError(f"{len(entropy)} random bytes given, {SECRET_BYTES} needed")
+    secret = _base62(int.from_bytes(entropy), _SECRET_CHARS)
     body = f"{PREFIX}_{environment}_{key_id}_{secret}"
-    return Minted(body + _checksum(body), KeyId(key_id), secret.encode("ascii"))
+    return Minted(body + _checksum(body), key_id, secret.encode("ascii"))
 
 
 def parse(text: str) -> Parsed | None:
@@ -118,54 +188,75 @@ def digest_of(pepper: bytes, secret: bytes) -> bytes:
     return hmac.digest(pepper, secret, hashlib.sha256().name)
 
 
+class _Verified(msgspec.Struct, frozen=True):
+    """A key text that was right, and until when and where it is taken."""
+
+    caller: Caller
+    until_unix: float
+    scopes: frozenset[KeyScope]
+
+
 class KeyRing:
     """An immutable snapshot of every key, for the request path.
 
     Keys that were verified are remembered by their whole text for as long as the snapshot lives, so a key in use costs one
-    dictionary look-up. The remembered texts are secrets that callers send with every request anyway; their number is
-    bounded by the keys there are, and a revocation replaces the snapshot.
+    dictionary look-up. The remembered texts are secrets that callers send with every request anyway, at most two for each key;
+    beyond that the oldest goes, because the holder of one key can spell the word in its middle in 36 ** 16 ways.
     """
 
-    __slots__ = ("_digest", "_dummy", "_keys", "_pepper", "_verified")
+    __slots__ = ("_decoys", "_digest", "_keys", "_most", "_pepper", "_verified")
 
     def __init__(self, records: Iterable[KeyRecord], pepper: Pepper, digest: Digest = digest_of) -> None:
         self._keys = {record.id: record for record in records if record.kid == pepper.kid}
+        self._decoys = tuple(self._keys.values()) or (_NOBODY,)
         self._pepper = pepper.secret
         self._digest = digest
-        self._dummy = (b"\0" * 32,)
-        self._verified: dict[str, KeyRecord] = {}
+        self._most = 2 * len(self._keys)
+        self._verified: dict[str, _Verified] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def authenticate(self, token: str, now_unix: float) -> Caller | None:
-        """The caller behind a key, or None: unknown, wrong, expired and revoked look the same.
+    def authenticate(self, token: str, now_unix: float, scope: KeyScope = KeyScope.INFERENCE) -> Caller | None:
+        """The caller behind a key, or None: unknown, wrong, expired, disabled, revoked and not for this port look the same.
 
         An unknown id costs the same keyed hash as a wrong secret, and digests are compared in constant time.
         """
-        record = self._verified.get(token)
-        if record is None:
-            record = self._verify(token)
-            if record is None:
+        known = self._verified.get(token)
+        if known is None:
+            known = self._verify(token)
+            if known is None:
                 return None
-            self._verified[token] = record
-        if record.revoked_unix is not None or (record.expires_unix is not None and record.expires_unix <= now_unix):
-            return None
-        return Caller(record.tenant, record.project, record.id)
+            if len(self._verified) >= self._most:
+                del self._verified[next(iter(self._verified))]
+            self._verified[token] = known
+        return known.caller if now_unix < known.until_unix and scope in known.scopes else None
 
-    def _verify(self, token: str) -> KeyRecord | None:
+    def _verify(self, token: str) -> _Verified | None:
         parsed = parse(token)
         if parsed is None:
             return None  # the checksum is no secret: anyone can compute it
-        record = self._keys.get(parsed.id)
         computed = self._digest(self._pepper, parsed.secret)
-        matches = False
-        for stored in record.digests if record is not None else self._dummy:
-            matches |= hmac.compare_digest(stored, computed)
-        return record if matches else None
+        decoy = hash(parsed.id) % len(self._decoys)
+        record = self._keys.get(parsed.id)
+        # an unknown id is compared with some other key: one that is known has to be fetched from memory, and that took 0.2 us
+        digests = self._decoys[decoy].digests if record is None else record.digests
+        # always two comparisons, so that nobody can tell by time which keys are being rotated
+        is_current = hmac.compare_digest(digests[0], computed)
+        is_old = hmac.compare_digest(digests[-1], computed)
+        if record is None or not is_current | is_old:
+            return None
+        caller = Caller(record.tenant, record.project, record.id, tags=record.tags)
+        return _Verified(caller, _valid_until(record, None if is_current else record.old_until_unix), record.scopes)
 
     def __repr__(self) -> str:
         return f"KeyRing({len(self._keys)} keys)"
+
+
+def _valid_until(record: KeyRecord, old_until_unix: float | None) -> float:
+    if record.disabled or record.revoked_unix is not None:
+        return -math.inf
+    return min(end for end in (record.expires_unix, old_until_unix, math.inf) if end is not None)
 
 
 def _checksum(body: str) -> str:

@@ -1,10 +1,23 @@
-"""What every test shares: uvloop, as in production, and the book of requirements behind `make requirements`."""
+"""What every test shares: uvloop, as in production; no deadlines for Hypothesis; the book of requirements of `make requirements`."""
 
+import os
 import re
+import sys
 from collections import defaultdict
 
 import pytest
 import uvloop
+from hypothesis import settings
+
+from tests.fault.rows import ROWS
+
+# hundreds of processes are started here; each would compile every module anew, which is half of its start
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# an example that takes long says that the machine is busy
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 KNOWN = {"R": 62, "ROUTERS-": 33, "GATEWAYS-": 26}
 """Families of numbered requirements and how many each has."""
@@ -16,19 +29,22 @@ def pytest_asyncio_loop_factories() -> dict[str, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--requirements", action="store_true", help="print which numbered requirements have a passing test")
+    parser.addoption("--requirements", action="store_true", help="print which numbered requirements and faults have a passing test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
+    config.addinivalue_line("markers", "fault(row): the row of the fault table in tests/fault/rows.py that a test holds")
     config.addinivalue_line("markers", "real_engine: needs a real engine on this machine; run by `make test-engines` only")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")
     config.pluginmanager.register(_Book(config), "requirements-book")
 
 
 def requirement_ids(item: pytest.Item) -> list[str]:
-    """The requirement ids of a test; raises UsageError for one that does not exist."""
-    ids = []
+    """The requirement ids and faults of a test; raises UsageError for one that does not exist."""
+    ids = [row for mark in item.iter_markers("fault") for row in mark.args]
+    if unknown := [row for row in ids if row not in ROWS]:
+        raise pytest.UsageError(f"{item.nodeid}: tests/fault/rows.py has no row {unknown[0]!r}")
     for mark in item.iter_markers("req"):
         for given in mark.args:
             found = re.fullmatch(r"(R|ROUTERS-|GATEWAYS-)(\d+)", given)
@@ -52,7 +68,7 @@ class _Book:
                 self._ids[item.nodeid] = ids
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call" and report.outcome == "passed":
+        if report.outcome == "skipped" or (report.when != "call" and report.outcome == "passed"):
             return
         for requirement in self._ids.get(report.nodeid, ()):
             (self._passed if report.outcome == "passed" else self._failed)[requirement] += 1
@@ -61,10 +77,17 @@ class _Book:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._config.getoption("--requirements"):
             return
+        tested = {*self._passed, *self._failed}
         terminalreporter.section("requirements with a test")
-        for requirement in sorted({*self._passed, *self._failed}, key=_order):
-            state = f"{self._passed[requirement]} passed" + (f", {self._failed[requirement]} FAILED" if self._failed[requirement] else "")
-            terminalreporter.write_line(f"{requirement:<12} {state:<20} {'; '.join(self._figures[requirement])}")
+        for requirement in sorted(tested - ROWS.keys(), key=_order):
+            self._print(terminalreporter, requirement, 12)
+        terminalreporter.section("faults with a test")
+        for row in (row for row in ROWS if row in tested):
+            self._print(terminalreporter, row, 28)
+
+    def _print(self, terminalreporter: pytest.TerminalReporter, name: str, width: int) -> None:
+        state = f"{self._passed[name]} passed" + (f", {self._failed[name]} FAILED" if self._failed[name] else "")
+        terminalreporter.write_line(f"{name:<{width}} {state:<20} {'; '.join(self._figures[name])}")
 
 
 def _order(requirement: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,23 @@ from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.door import Door
 from gateway.http.edge.limits import EdgeLimits
+from gateway.record import Record
 from gateway.settings import Settings
-from gateway.story import Record
+from gateway.telemetry.metrics import Metrics
+from gateway.token_wiring import token_gate_for
 from gateway.wiring import deps_for
 from policies.compile import compiled
+from policies.prompts.allowed import Registry
+from policies.prompts.prompt import Prompt, prompt_of
+from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
-from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Minted, Pepper, digest_of, mint
-from tenancy.ports import DEFAULT_PROJECT
+from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
+from tenancy.directory import Directory
+from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mint
+from tenancy.limits import Limit
+from tenancy.ports import Counters
+from tenancy.prices import Price
+from tenancy.rights import NO_RIGHTS_SET, Rights
 
 PEPPER = Pepper("test", b"p" * 32)
 SWEEP_S = 0.02
@@ -41,6 +51,8 @@ class Gateway:
     fleet: FleetParts
     door: Door
     keys: dict[str, str]
+    metrics: Metrics
+    """Where verifications of tokens are counted; records are not."""
     records: list[Record] = field(default_factory=list)
     defects: list[BaseException] = field(default_factory=list)
 
@@ -62,13 +74,32 @@ class Gateway:
 
     @property
     def open_holds(self) -> int:
-        return self.deps.ledger.open_holds  # type: ignore[attr-defined, no-any-return]  # the in-process ledger
+        return len(self.deps.holds)
 
 
 def _key(tenant: str, seed: int) -> tuple[Minted, KeyRecord]:
     minted = mint("test", bytes([seed]) * ENTROPY_BYTES)
     digests = (digest_of(PEPPER.secret, minted.secret),)
     return minted, KeyRecord(minted.id, TenantId(tenant), DEFAULT_PROJECT, PEPPER.kid, digests)
+
+
+def directory(
+    keys: Iterable[KeyRecord], limits: Sequence[Limit] = (), prices: Sequence[Price] = (), rights: Mapping[str, Rights] | None = None
+) -> Directory:
+    """A directory of one organisation whose tenants are those of the keys. `rights` are those of the tenant `acme`, the project
+    `acme/default` and the key `acme/default/key`."""
+    given = rights or {}
+    records = tuple(msgspec.structs.replace(one, rights=given.get(f"{one.tenant}/{one.project}/key", NO_RIGHTS_SET)) for one in keys)
+    names = sorted({record.tenant for record in records})
+    contents = Contents(
+        organisations=(Organisation(DEFAULT_ORGANISATION),),
+        tenants=tuple(Tenant(name, rights=given.get(name, NO_RIGHTS_SET)) for name in names),
+        projects=tuple(Project(name, DEFAULT_PROJECT, rights=given.get(f"{name}/default", NO_RIGHTS_SET)) for name in names),
+        keys=records,
+        limits=tuple(limits),
+        prices=tuple(prices),
+    )
+    return Directory(contents, PEPPER)
 
 
 def settings_for(urls: Sequence[str], **sections: Any) -> Settings:
@@ -80,11 +111,26 @@ def settings_for(urls: Sequence[str], **sections: Any) -> Settings:
     return settings
 
 
+def registry(*documents: dict[str, Any]) -> Registry:
+    """Prompts by id and version."""
+    found: dict[str, dict[int, Prompt]] = {}
+    for document in documents:
+        prompt, mistakes = prompt_of(PromptDocument.model_validate(document))
+        assert prompt is not None, mistakes
+        found.setdefault(prompt.id, {})[prompt.version] = prompt
+    return found
+
+
 @asynccontextmanager
 async def gateway(
     *engines: str,
     policies: Sequence[dict[str, Any]] = ({"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True},),
-    limits: dict[str, Any] | None = None,
+    prompts: Sequence[dict[str, Any]] = (),
+    edge: dict[str, Any] | None = None,
+    limits: Sequence[Limit] = (),
+    prices: Sequence[Price] = (),
+    rights: Mapping[str, Rights] | None = None,
+    counters: Counters | None = None,
     poll: bool = True,
     registered: MemberSource | None = None,
     run_dir: Path | None = None,
@@ -95,24 +141,43 @@ async def gateway(
     settings = settings_for(engines, **sections)
     if base_dir is not None:
         settings = settings.based_at(base_dir)
-    tenants = {"acme": 1, "bolt": 2}
+    tenants = {"acme": 1, "bolt": 2, "crane": 3}
     keys = {tenant: _key(tenant, seed) for tenant, seed in tenants.items()}
-    ring = KeyRing((record for _, record in keys.values()), PEPPER)
-    policy_set = compiled(PolicyDocument.model_validate(p) for p in policies)
+    known = directory((record for _, record in keys.values()), limits, prices, rights)
+    policy_set = compiled((PolicyDocument.model_validate(p) for p in policies), registry(*prompts))
     records: list[Record] = []
     defects: list[BaseException] = []
-    deps = deps_for(settings, policy_set, ring, PEPPER, observe=records.append, log_defect=lambda error, _: defects.append(error))
+    metrics = Metrics()
+    tokens = await token_gate_for(settings, metrics.count_token, run_dir)
+    deps = deps_for(
+        settings,
+        policy_set,
+        known,
+        PEPPER,
+        counters=counters,
+        tokens=tokens,
+        observe=records.append,
+        log_defect=lambda error, _: defects.append(error),
+    )
     fleet = fleet_for(settings, deps, registered=registered, run_dir=run_dir)
     await fleet.learn()
     data_port = DataPort(deps)
-    edge = EdgeLimits(**{**settings.data.limits.model_dump(), **(limits or {})})
+    edge_limits = EdgeLimits(**{**settings.data.limits.model_dump(), **(edge or {})})
     hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
-    door = Door(edge, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts)
-    server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0)
+    door = Door(edge_limits, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts)
+    server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0, backlog=4096)
     made = Gateway(
-        server.sockets[0].getsockname()[1], deps, fleet, door, {t: minted.text for t, (minted, _) in keys.items()}, records, defects
+        server.sockets[0].getsockname()[1],
+        deps,
+        fleet,
+        door,
+        {t: minted.text for t, (minted, _) in keys.items()},
+        metrics,
+        records,
+        defects,
     )
-    tasks = [asyncio.create_task(_sweep(deps, door))]
+    tasks = [asyncio.create_task(_sweep(deps, door)), asyncio.create_task(deps.holds.run(deps.counters))]
+    tasks += [asyncio.create_task(loop) for loop in (tokens.loops() if tokens else ())]
     if poll:
         tasks += [asyncio.create_task(loop) for loop in fleet.loops()]
     try:
@@ -134,6 +199,7 @@ async def _sweep(deps: Deps, door: Door) -> None:
         await asyncio.sleep(SWEEP_S)
         now = deps.clock()
         deps.watch.sweep(now, deps.log_defect)
+        deps.lines.sweep(now)
         door.sweep(now)
 
 

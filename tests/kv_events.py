@@ -78,3 +78,5 @@ def served(stream: Any, engine: Engine) -> None:
         for seq, payload in engine.replay(start):
             stream.replayed(seq, payload)
         stream.replay_over()
+        while stream.go_on():
+            pass

@@ -205,6 +205,7 @@ def _headers(call: Call, target: Endpoint) -> dict[str, str]:
     }
     if target.authorization is not None:
         headers["authorization"] = target.authorization.decode("ascii")
+    headers.update(target.headers)
     if call.traceparent is not None:
         headers["traceparent"] = call.traceparent.decode("ascii")
         if call.tracestate is not None:

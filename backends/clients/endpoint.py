@@ -31,6 +31,9 @@ class Endpoint(msgspec.Struct, frozen=True):
     reach: Reach | None = None
     """What may be connected to, checked at every connect; None for endpoints from operators' own files."""
 
+    headers: tuple[tuple[str, str], ...] = ()
+    """Sent besides with every call; ASCII."""
+
     @property
     def host_header(self) -> str:
         """The Host header's value: with the port unless it is the scheme's own."""
@@ -48,6 +51,7 @@ def endpoint(
     tls: ssl.SSLContext | None = None,
     address: str = "",
     reach: Reach | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
 ) -> Endpoint:
     """Split `url` (`http` or `https`, host, optional port and path prefix); an https URL without `tls` trusts the system's CAs.
 
@@ -69,6 +73,7 @@ def endpoint(
         max_connections=max_connections,
         address=address,
         reach=reach,
+        headers=headers,
     )
 
 

@@ -2,25 +2,21 @@
 
 vLLM and SGLang publish `[topic, number, batch]` and answer a replay request `["", number]` with one `["", (topic,) number,
 batch]` per batch they keep and a last one numbered -1. The engine binds when its endpoint has a wildcard, else it connects and
-we bind. Sockets are read from the event loop without a task or a future per batch; no turn of the loop takes more than
-`TURN_S` and one batch.
+we bind.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from backends.clients.zmq_inbox import TURN_S, Inbox, frame_number, subscriber
 from backends.kv_events import MAX_BATCH_BYTES
 from backends.kv_stream import KvStream
 from domain.clock import Clock
 
-TURN_S: Final = 0.002
-"""Longest time one socket is read in one turn of the loop; streams wait meanwhile."""
-MAX_PER_TURN: Final = 64
 HIGH_WATER: Final = 64
 """Batches of one engine that may lie between its socket and us. What does not fit stays with the engine, whose queue is 100,000
 by default, so this bounds memory (64 MiB with the largest batches) and loses nothing."""
@@ -74,11 +70,12 @@ class KvSubscriber:
         self._bind = bind
         self._clock = clock
         self._loop = loop
-        self._batches: _Inbox | None = None
-        self._monitor: _Inbox | None = None
+        self._batches: Inbox | None = None
+        self._monitor: Inbox | None = None
         self._replay: _Replay | None = None
         self._peers: set[int] = set()
         self._settled: asyncio.TimerHandle | None = None
+        self._rest: asyncio.Handle | None = None
         self._heard_at = self._gone_at = clock()
 
     def tick(self) -> None:
@@ -97,24 +94,16 @@ class KvSubscriber:
 
     def close(self) -> None:
         """Close every socket. Idempotent."""
-        if self._settled is not None:
-            self._settled.cancel()
+        for handle in (self._settled, self._rest):
+            if handle is not None:
+                handle.cancel()
         for part in (self._replay, self._batches, self._monitor):
             if part is not None:
                 part.close()
         self._replay = self._batches = self._monitor = None
 
     def _open(self) -> None:
-        socket = self._context.socket(zmq.SUB)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, 200)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket = subscriber(self._context, HIGH_WATER, MAX_BATCH_BYTES)
         monitor = socket.get_monitor_socket(_UP | _DOWN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
             (socket.bind if self._bind else socket.connect)(self._endpoint)
@@ -125,8 +114,8 @@ class KvSubscriber:
             socket.close(0)
             return
         self.trouble = ""
-        self._monitor = _Inbox(self._loop, self._clock, monitor, self._on_monitor)
-        self._batches = _Inbox(self._loop, self._clock, socket, self._on_batch)
+        self._monitor = Inbox(self._loop, self._clock, monitor, self._on_monitor)
+        self._batches = Inbox(self._loop, self._clock, socket, self._on_batch)
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         news = parse_monitor_message(frames)
@@ -153,7 +142,7 @@ class KvSubscriber:
     def _on_batch(self, frames: list[bytes]) -> None:
         if self._monitor is not None:
             self._monitor.read()  # a connection's beginning is heard before its batches
-        seq = _number(frames)
+        seq = frame_number(frames)
         if seq is None or seq < 0:
             return  # not a batch; if it stands for one, the next number tells
         self._heard_at = self._clock()
@@ -175,6 +164,19 @@ class KvSubscriber:
             return
         self._stop_replay()
         self.stream.replay_over(failed)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take what came during the replay, the rest in the loop's next turn. What comes now stays in the socket meanwhile: it would
+        wait behind all of that anyway."""
+        self._rest = None
+        until = self._clock() + TURN_S
+        while more := self.stream.go_on():
+            if self._clock() > until:
+                self._rest = self._loop.call_soon(self._go_on)
+                break
+        if self._batches is not None:
+            self._batches.pause(paused=more)
         self._follow()
 
     def _stop_replay(self) -> None:
@@ -200,7 +202,7 @@ class _Replay:
         self._loop = loop
         self._begun_at = self._heard_at = clock()
         self._bytes = 0
-        self._inbox: _Inbox | None = None
+        self._inbox: Inbox | None = None
         self._timer = loop.call_later(REPLAY_SILENCE_S, self._look)
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IPV6, 1)
@@ -217,7 +219,7 @@ class _Replay:
                 REPLAY_SILENCE_S, take, END, b"", f"cannot connect to {endpoint}: {zmq.strerror(error.errno or 0)}"
             )
             return
-        self._inbox = _Inbox(loop, clock, socket, self._on_frames)
+        self._inbox = Inbox(loop, clock, socket, self._on_frames)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         self._heard_at = self._clock()
@@ -225,7 +227,7 @@ class _Replay:
         if self._bytes > MAX_REPLAY_BYTES:
             self._take(END, b"", f"it has more than {MAX_REPLAY_BYTES:,} bytes")
             return
-        seq = _number(frames)
+        seq = frame_number(frames)
         if seq is not None:
             self._take(max(seq, END), frames[-1], "")
 
@@ -242,53 +244,3 @@ class _Replay:
         self._timer.cancel()
         if self._inbox is not None:
             self._inbox.close()
-
-
-class _Inbox:
-    """Hands a socket's messages to `take`, as they come, a bounded number in one turn of the loop."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, socket: zmq.Socket[bytes], take: Callable[[list[bytes]], None]
-    ) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._socket = socket
-        self._take = take
-        self._closed = False
-        self._fd = int(socket.getsockopt(zmq.FD))
-        self._more: asyncio.Handle | None = None
-        loop.add_reader(self._fd, self.read)
-        # libzmq signals changes only: what is there already would never be announced
-        self._more = loop.call_soon(self.read)
-
-    def read(self) -> None:
-        """Take what is there; the rest in the loop's next turn."""
-        until = self._clock() + TURN_S
-        for _ in range(MAX_PER_TURN):
-            # asked first, because finding nothing raises, which costs five times as much
-            if self._closed or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                return
-            self._take(self._socket.recv_multipart(zmq.NOBLOCK))
-            if self._clock() > until:
-                break
-        if not self._closed:
-            if self._more is not None:
-                self._more.cancel()
-            self._more = self._loop.call_soon(self.read)
-
-    def close(self) -> None:
-        """Stop. May be called from inside `take`."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._fd)
-        if self._more is not None:
-            self._more.cancel()
-        with contextlib.suppress(zmq.ZMQError):
-            self._socket.disable_monitor()
-        self._socket.close(0)
-
-
-def _number(frames: list[bytes]) -> int | None:
-    """The number in a message's last but one frame."""
-    return int.from_bytes(frames[-2], "big", signed=True) if len(frames) >= 2 and len(frames[-2]) == 8 else None

@@ -15,12 +15,14 @@ from backends.clients.keepalive import tune
 from backends.clients.pinning import dial
 from backends.clients.reply_parser import ReplyError, ReplyParser
 from backends.ports import Call, Loss, ReplySink
+from backends.turns import FULL, take_turns
 from domain.clock import Clock
 
 STALE_WINDOW_S: Final = 1.0
-"""A reused connection that dies unanswered within this time of the request is taken for one the engine had closed already,
-and the call is sent once more on a fresh one. Later than that the engine may have begun to work, so it is a failure and the
-retry budget decides. A close racing with a request shows within one round trip; 1 s leaves room for a busy host."""
+"""A reused connection that dies unanswered within this time is taken for one the engine had closed already, and the call is sent once
+more on a fresh one. Later the engine may have begun to work: the retry budget decides. A race shows in a round trip; hosts are busy."""
+STALE_IDLE_S, STALE_LATE_S = 2.0, 5.0
+"""One that had idled for the first is taken so for longer: a busy engine's keep-alive time (uvicorn: 5 s) ends before it reads on."""
 
 SHOWN_BYTES: Final = 24
 """Bytes of a peer that is no HTTP server shown to operators: enough to tell TLS, SSH or a database by."""
@@ -34,7 +36,7 @@ class RelayUpstream:
         self._clock = clock
         self._loop = loop
         self._idle: deque[_Connection] = deque()
-        self._open: set[_Connection] = set()
+        self._open: dict[_Connection, None] = {}
         self._connecting: set[asyncio.Task[None]] = set()
         self._pending = 0
         """Connections being made that are not in `_open` yet."""
@@ -100,11 +102,11 @@ class RelayUpstream:
     def opened(self, connection: "_Connection") -> None:
         """A connection came up."""
         self._pending -= 1
-        self._open.add(connection)
+        self._open[connection] = None
 
     def lost(self, connection: "_Connection") -> None:
         """A connection is gone."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         with contextlib.suppress(ValueError):  # it was busy, or popped already
             self._idle.remove(connection)
 
@@ -127,6 +129,7 @@ class RelayUpstream:
             ]
             if target.authorization is not None:
                 lines.append(f"authorization: {target.authorization.decode('ascii')}")
+            lines += [f"{name}: {value}" for name, value in target.headers]
             head = self._heads[key] = ("\r\n".join(lines) + "\r\n").encode("ascii")
         return head
 
@@ -247,6 +250,8 @@ class _Connection(asyncio.Protocol):
             sink.on_data(body)
         if parser.complete:
             self._finish(flight)
+        if len(data) >= FULL and self._reading and not self._closing:
+            take_turns(self.transport, lambda: self._reading)
 
     def _finish(self, flight: RelayFlight) -> None:
         self._flight = None
@@ -264,6 +269,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._parser.close()
         self._upstream.lost(self)
         flight, parser = self._flight, self._parser
         if flight is None:
@@ -274,7 +280,8 @@ class _Connection(asyncio.Protocol):
         self._flight = None
         flight.connection = None
         unanswered = not parser.started
-        if unanswered and self._reused and flight.sink is not None and self._upstream.now() - self._sent_at <= STALE_WINDOW_S:
+        window_s = STALE_LATE_S if self._sent_at - self.idle_since >= STALE_IDLE_S else STALE_WINDOW_S
+        if unanswered and self._reused and flight.sink is not None and self._upstream.now() - self._sent_at <= window_s:
             self._upstream.resend(flight)
             return
         why = f"{type(exc).__name__}: {exc}" if exc else "closed by the engine"

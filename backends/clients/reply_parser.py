@@ -60,6 +60,10 @@ class ReplyParser:
         self.reusable = False
         self.ends_by_close = False
 
+    def close(self) -> None:
+        """Nothing more is fed; what was read stays. llhttp refers to us, and without it we are gone as soon as nobody needs us."""
+        self._parser = None
+
     def feed(self, data: bytes) -> bytes:
         """Take what came off the socket; returns the body bytes in it, transfer coding removed.
 
@@ -71,6 +75,8 @@ class ReplyParser:
             raise ReplyError("bytes after the end of the reply")
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise ReplyError("a change to another protocol, which was not offered") from None
         except httptools.HttpParserError as error:
             # a reply that was whole before the offending byte is handed on, but the connection is not used again
             if not self.complete:
@@ -93,6 +99,11 @@ class ReplyParser:
 
     # callbacks of httptools; exceptions raised in them would be wrapped, so they only take notes
 
+    def on_message_begin(self) -> None:
+        """The first byte of a message; behind a whole one it is the beginning of a reply to nobody, which the next caller would get."""
+        if self.complete:
+            self.reusable = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header line, a trailer included."""
         if not self.head_done:
@@ -106,7 +117,7 @@ class ReplyParser:
             self.headers = {}
             return
         if self.head_done:
-            return  # a second message in the same read: `complete` is set, `reusable` is cleared below
+            return  # a second message in the same read
         self.status = status
         self.head_done = True
         headers = self.headers
@@ -124,7 +135,6 @@ class ReplyParser:
             self._interim = False
             return
         if self.complete:
-            self.reusable = False
             return
         self.complete = True
         self.reusable = bool(self._parser.should_keep_alive())

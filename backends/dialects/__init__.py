@@ -31,14 +31,17 @@ def model_asked(dialect: Dialect, served_model: str, lora: str) -> str:
     return dialect.lora_model.format(base=served_model, adapter=lora)
 
 
-def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: str | None) -> bytes:
+def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: str | None, priority: bytes = b"") -> bytes:
     """The engine's request body: the model and what only we may set, in front of the checked fields, which stay as they are.
 
     Args:
         fields: a JSON object without these members (`Ask.fields`, or what `fit` made of it).
         cache_salt: the tenant's salt, for endpoints that take one (`Dialect.salts`); written under the dialect's name for it.
+        priority: the member that says how soon (`Priority.written`); empty for none.
     """
     front = b'{"model":%b' % msgspec.json.encode(served_model)
     if cache_salt is not None and dialect.isolation is not None:
         front += b",%b:%b" % (msgspec.json.encode(dialect.isolation.field), msgspec.json.encode(cache_salt))
+    if priority:
+        front += b"," + priority
     return front + (b"}" if fields == b"{}" else b",%b" % fields[1:])

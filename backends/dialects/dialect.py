@@ -7,8 +7,11 @@ from typing import Literal
 import msgspec
 
 from backends.dialects.fields import Fields
+from backends.dialects.handover import Handover
+from backends.load_reports import Decode
 from backends.signals import Signals
 from domain.ask import Endpoint
+from domain.priority import Class
 
 
 class Shape(Enum):
@@ -37,6 +40,23 @@ class Priority(msgspec.Struct, frozen=True):
     sooner: Literal["lower", "higher"]
     needs: str
     """What the engine has to be started with."""
+    share: bool = False
+    """Whether its numbers are shares between 0 and 1, with a half for who says none; else whole numbers, and 0."""
+    endpoints: frozenset[Endpoint] = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+    """Where the engine takes it. Embeddings have no place in an engine's queue to lose: they are one step."""
+
+    def written(self) -> tuple[bytes, ...]:
+        """The member of the request's object for each `Class`, in their order; the default class has the number that a request without
+        any has."""
+        first, *inner = self.field.split(".")
+        members = []
+        for one in Class:
+            steps = one - Class.DEFAULT if self.sooner == "lower" else Class.DEFAULT - one
+            value: object = (5 + 2 * steps) / 10 if self.share else steps
+            for name in reversed(inner):
+                value = {name: value}
+            members.append(msgspec.json.encode({first: value})[1:-1])
+        return tuple(members)
 
 
 class LoraCalls(msgspec.Struct, frozen=True):
@@ -78,6 +98,11 @@ class Dialect(msgspec.Struct, frozen=True):
     """What SIGTERM does to requests in flight, and the flag that changes it; empty when nobody has looked."""
     proven: bool
     """Whether it was run against the real engine, not only against recordings and documentation."""
+    read_report: Decode | None = None
+    """One report of the load that it pushes over ZeroMQ; None when it pushes none."""
+
+    disaggregation: Handover | None = None
+    """How two of its engines share a request; None when they cannot, or are told by another part than a gateway."""
 
     def salts(self, endpoint: Endpoint) -> bool:
         """Whether requests to this endpoint carry the tenant's salt."""

@@ -9,7 +9,7 @@ how a Fault is rendered.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +32,8 @@ _SUBJECT: Final = {Endpoint.CHAT: "messages", Endpoint.COMPLETIONS: "prompt", En
 
 class _Inner(msgspec.Struct):
     message: str | None = None
+    code: Any = None
+    """OpenAI's are words, vLLM's are numbers."""
     param: str | None = None
     n_prompt_tokens: int | None = None
     n_ctx: int | None = None
@@ -57,6 +59,7 @@ class _Said(msgspec.Struct, frozen=True):
     """The field that holds the prompt on this endpoint."""
     tokens: int | None = None
     limit: int | None = None
+    filtered: bool = False
 
 
 def fault_from_reply(
@@ -81,7 +84,9 @@ def fault_from_reply(
     detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
         retry = Retry(should=True, after_s=_seconds(retry_after))
-        return Fault(Kind.ENGINE_BUSY, "The engines serving this model are busy. Try again shortly.", retry=retry, detail=detail)
+        said_s = 0.0 if retry_after is None else retry.after_s or 0.0
+        message = "The engines serving this model are busy. Try again shortly."
+        return Fault(Kind.ENGINE_BUSY, message, retry=retry, detail=detail, alone_s=said_s)
     if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
         return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
     if status in (400, 404) and _UNKNOWN_MODEL.match(said.text):
@@ -100,7 +105,8 @@ def _read(body: bytes, subject: str) -> _Said:
         return _Said(body[:READ_CHARS].decode("utf-8", "replace"), None, subject)
     if isinstance(outer.error, _Inner):
         inner = outer.error
-        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), subject, inner.n_prompt_tokens, inner.n_ctx)
+        filtered = isinstance(inner.code, str) and inner.code in FILTERED
+        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), subject, inner.n_prompt_tokens, inner.n_ctx, filtered)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
         return _Said("", _path(".".join(map(str, place))), subject)
@@ -139,6 +145,9 @@ def _seconds(header: bytes | None) -> float:
 
 
 def _refused(said: _Said, detail: str, served: tuple[str, ...]) -> Fault:
+    if said.filtered:
+        # what the filter says of the prompt is the engine's text, too
+        return Fault(Kind.CONTENT_FILTERED, "The content filter of the engine serving this model refused the request.", detail=detail)
     for pattern, build in _RULES:
         found = pattern.search(said.text)
         if found is not None:
@@ -217,6 +226,8 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
     return next((found[1] for pattern in patterns if (found := pattern.search(text))), None)
 
 
+FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
+"""Azure OpenAI's code and OpenAI's, which servers behind the `openai` dialect have taken over."""
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
 BUSY_STATUSES: Final = (429, 503, 529)

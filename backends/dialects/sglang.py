@@ -1,12 +1,14 @@
 """SGLang's OpenAI server, run as 0.5.23; answers 200 to an unknown model and serves it."""
 
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
 from backends.dialects.fields import Fields, instead_of
-from backends.signals import Signals
+from backends.dialects.handover import Handover
+from backends.load_reports import MAX_REPORT_BYTES, LoadReport
+from backends.signals import MAX_NUMBER, Signals
 from domain.ask import Endpoint
 
 
@@ -20,8 +22,12 @@ class _Load(msgspec.Struct, gc=False):
     total_prefill_busy_us: int | None = None
 
 
+MAX_RANKS: Final = 1000
+"""Data-parallel ranks in one answer: far above any deployment, and what bounds the time that the sums take."""
+
+
 class _Loads(msgspec.Struct):
-    loads: list[_Load]
+    loads: Annotated[list[_Load], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 _decode = msgspec.json.Decoder(_Loads).decode
@@ -54,6 +60,52 @@ def _sum(loads: list[_Load], field: str) -> int | None:
     return sum(found) if found else None
 
 
+_PLACES: Final = ("running", "waiting", "kv_used_tokens", "kv_capacity_tokens", "rank", "waiting_uncached_tokens")
+"""`LoadStat` by position, after its tag. What follows (tokens with the queue's, most requests at once, prefill counters) is
+read from `/v1/loads`."""
+
+_decode_array = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+def read_report(payload: bytes) -> LoadReport:
+    """A `LoadStat` of the load push. Trailing fields that are missing are unknown, further ones are ignored.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if len(payload) > MAX_REPORT_BYTES:
+        raise ValueError(f"{len(payload):,} bytes are no report")
+    try:
+        tag, *fields = _decode_array(payload)
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise ValueError(f"no array in msgpack: {str(error)[:160]}") from None
+    if tag != "LoadStat":
+        found = repr(tag[:40]) if isinstance(tag, str) else f"a {type(tag).__name__}"
+        raise ValueError(f"the tag is {found} and not 'LoadStat'")
+    values: dict[str, int | None] = {}
+    for name, value in zip(_PLACES, fields, strict=False):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ValueError(f"{name} is a {type(value).__name__} and not a whole number")
+        values[name] = value if value is not None and 0 <= value <= MAX_NUMBER else None
+    if values.get("kv_capacity_tokens") == 0:
+        values["kv_capacity_tokens"] = None  # how it says that it does not know
+    return LoadReport(**values)
+
+
+BOOTSTRAP: Final = Handover(
+    at_once=True,
+    field="bootstrap",
+    prefill={"stream": False},
+    prefill_without=frozenset({"stream_options"}),
+    # the address that SGLang's own warm-up uses: such a request computes, and hands nothing over
+    alone={"bootstrap_host": "2.2.2.2", "bootstrap_room": 0},
+    # how long its halves wait for each other (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT)
+    lease_s=300.0,
+    unsplit=frozenset({"echo"}),
+)
+"""`--disaggregation-mode`: an engine is one half or serves whole, never both. Both calls name the prefill engine's bootstrap port
+and a room, which is a number of ours. Read in the router of SGLang's own repository, and never run with two engines."""
+
 DIALECT: Final = Dialect(
     name="sglang",
     known_from="0.5.23, run on CPU and read in its sources",
@@ -74,4 +126,6 @@ DIALECT: Final = Dialect(
     ),
     drains="finishes requests in flight, then exits",
     proven=True,
+    read_report=read_report,
+    disaggregation=BOOTSTRAP,
 )

@@ -72,7 +72,7 @@ DIALECT: Final = Dialect(
     isolation=Isolation("cache_salt", frozenset({Endpoint.CHAT})),
     signals_path="/prometheus/metrics",
     read_signals=SIGNALS.read,
-    priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority"),
+    priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority", share=True),
     lora_model=None,  # by `lora_request` with a path on the server and a number: too much to let anybody say
     lora=None,
     errors=frozenset({Shape.FLAT, Shape.TEXT, Shape.DETAIL}),

@@ -4,6 +4,7 @@ from typing import Final
 
 from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
 from backends.dialects.fields import Fields, instead_of
+from backends.dialects.handover import Handover
 from backends.signals import SignalTable, Source, first, label, mean, none_set, product, total, words
 from domain.ask import Endpoint
 
@@ -26,6 +27,27 @@ SIGNALS: Final = SignalTable(
 )
 """Names of 0.32, newest first; `gpu_…` are those of releases before 0.10."""
 
+NIXL: Final = Handover(
+    at_once=False,
+    field="kv_transfer_params",
+    asks={
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    },
+    prefill={"stream": False, "max_tokens": 1},
+    prefill_if_there={"max_completion_tokens": 1},
+    prefill_without=frozenset({"stream_options", "min_tokens", "min_completion_tokens"}),
+    pairs_whole=True,
+    unsplit=frozenset({"prompt_logprobs", "echo"}),
+)
+"""The NIXL connector's two calls, as the proxy in vLLM's own tests makes them. The second reads the KV from the first engine, and
+reading it frees it there; what nobody reads is freed when its lease ends (30 s since 0.33, `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`, 480 s,
+before). Read, and never run with two engines."""
+
 DIALECT: Final = Dialect(
     name="vllm",
     known_from="0.32, run; 0.33, read in its sources",
@@ -43,4 +65,5 @@ DIALECT: Final = Dialect(
     fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
     proven=True,
+    disaggregation=NIXL,
 )

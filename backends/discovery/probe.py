@@ -37,16 +37,26 @@ class Prober:
     Args:
         within_s: longest wait for the token.
         names: the models the engine listed last; one with several names answers in its first.
+        half: whether it serves one half of requests only, and has to be told to answer by itself.
     """
 
     def __init__(
-        self, upstream: Upstream, dialect: Dialect, model: str, within_s: float, names: Callable[[], Collection[str]] = tuple
+        self,
+        upstream: Upstream,
+        dialect: Dialect,
+        model: str,
+        within_s: float,
+        names: Callable[[], Collection[str]] = tuple,
+        *,
+        half: bool = False,
     ) -> None:
         self._upstream = upstream
         self._dialect = dialect
         self._model = model
         self._within_s = within_s
         self._names = names
+        way = dialect.disaggregation
+        self._alone = msgspec.json.encode(way.alone)[:-1] + b"," if half and way is not None and way.alone else b"{"
         self._paths = list(_CALLS)
 
     async def __call__(self) -> Probed:
@@ -62,7 +72,7 @@ class Prober:
         return Probed(Outcome.NO_WAY, refused)
 
     async def _ask(self, path: str) -> Probed:
-        body = body_for(self._dialect, _CALLS[path], self._model, cache_salt=None)
+        body = body_for(self._dialect, self._alone + _CALLS[path][1:], self._model, cache_salt=None)
         try:
             reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_REPLY_BYTES, body=body)
         except FetchError as error:

@@ -114,12 +114,14 @@ def runtime_dir(name: str) -> Scalar:
 
 
 def ports(launch: Launch) -> dict[str, int]:
-    """What a container has to open, by name: the API, and KV events where they are published over TCP."""
+    """What a container has to open, by name: the API, and over TCP KV events and the load push where there are any."""
     opened = {"http": launch.port}
     if launch.kv_events is not None:
         for name, endpoint in (("kv-events", launch.kv_events.endpoint), ("kv-replay", launch.kv_events.replay_endpoint)):
             if endpoint.startswith("tcp://"):
                 opened[name] = int(endpoint.rpartition(":")[2])
+    if launch.load_push is not None:
+        opened["load-push"] = int(launch.load_push.endpoint.rpartition(":")[2])
     return opened
 
 

@@ -39,6 +39,13 @@ class KvEvents(msgspec.Struct, frozen=True):
     topic: str
 
 
+class LoadPush(msgspec.Struct, frozen=True):
+    """Where a gateway on the engine's host hears its load: the first rank's endpoint, and how many ranks follow on it."""
+
+    endpoint: str
+    ranks: int
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One engine, ready to be started or written down."""
 
@@ -59,6 +66,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: int
     """How long running requests may go on after SIGTERM, seconds."""
     kv_events: KvEvents | None
+    load_push: LoadPush | None
 
     @property
     def engine(self) -> EngineName:
@@ -122,6 +130,7 @@ def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonVa
         served_name=str(parameters["served_name"]),
         grace_s=int(parameters["grace_s"]),
         kv_events=_events(filled, parameters),
+        load_push=_load_push(filled, parameters),
     )
 
 
@@ -239,6 +248,32 @@ def _events(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) ->
     reachable = "127.0.0.1" if is_wildcard(host) else host
     endpoint, replay = (str(events.get(key, "")).replace("*", reachable) for key in ("endpoint", "replay_endpoint"))
     return KvEvents(endpoint, replay, str(events.get("topic", "")))
+
+
+def _load_push(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> LoadPush | None:
+    """The ports that SGLang takes (`resolve_load_pub_range`, 0.5.23): those it is told; with `auto` those after the events'
+    ports, or after the replays' where these are in the way. Only a wildcard address is bound."""
+    events, told = flags.get("kv-events-config"), str(flags.get("load-publish-endpoint", "off"))
+    if not isinstance(events, dict):
+        return None
+    ranks = _whole(flags, "dp-size") or _whole(flags, "data-parallel-size") or 1
+    ports = {key: _port(str(events.get(key, ""))) for key in ("endpoint", "replay_endpoint")}
+    first = _port(told)
+    if told == "auto" and "*" in str(events.get("endpoint")) and ports["endpoint"]:
+        first, replay = ports["endpoint"] + ranks, ports["replay_endpoint"]
+        if replay and first < replay + ranks and replay < first + ranks:
+            first = replay + ranks
+    elif "*" not in told:
+        return None
+    if not first:
+        return None
+    host = str(parameters["host"])
+    return LoadPush(f"tcp://{'127.0.0.1' if is_wildcard(host) else host}:{first}", ranks)
+
+
+def _port(endpoint: str) -> int:
+    port = endpoint.rpartition(":")[2]
+    return int(port) if endpoint.startswith("tcp://") and port.isdecimal() else 0
 
 
 def _text(value: JsonValue) -> str:

@@ -5,7 +5,7 @@ pure and on virtual time; `server.py` gives it a socket; `faults.py` lists every
 """
 
 from backends.simengine.faults import FaultRule
-from backends.simengine.server import SimEngine, run
+from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
 
-__all__ = ["FaultRule", "SimEngine", "SimSettings", "run"]
+__all__ = ["FaultRule", "SimEngine", "SimSettings"]

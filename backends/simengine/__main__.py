@@ -1,11 +1,16 @@
 """`python -m backends.simengine`: a simulated engine from the command line."""
 
 import argparse
+import asyncio
+import contextlib
+import signal
 import sys
+
+import uvloop
 
 from backends.simengine.faults import FAULTS, parse_rule
 from backends.simengine.presets import PRESETS
-from backends.simengine.server import run
+from backends.simengine.server import SimEngine
 from backends.simengine.settings import DIALECTS, SimSettings
 
 
@@ -33,6 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, for instance tcp://*:5557")
     parser.add_argument("--kv-replay", metavar="ENDPOINT", help="answer replay requests there, for instance tcp://*:5558")
     parser.add_argument("--kv-buffer", type=int, default=10_000, help="batches of KV events kept for replays")
+    parser.add_argument("--load-push", metavar="ENDPOINT", help="push the load there, for instance tcp://*:5559; dialect sglang")
+    parser.add_argument("--role", choices=("both", "prefill", "decode"), default="both", help="half of requests it serves; dialect sglang")
+    parser.add_argument("--transfer-tokens-s", type=float, default=400_000.0, help="tokens of KV a second that others fetch from it")
+    parser.add_argument("--lease-s", type=float, default=30.0, help="seconds for which KV is kept that nobody fetches")
+    parser.add_argument("--load-failure", choices=("recompute", "fail"), default="recompute", help="when KV cannot be fetched")
     parser.add_argument("--instant", action="store_true", help="answer at once, for measuring what stands in front")
     parser.add_argument("--event-rate", type=float, default=0.0, help="with --instant: events per second of each stream")
     parser.add_argument("--stamp", action="store_true", help="with --instant: events carry the sender's clock")
@@ -64,6 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
             kv_events=given.kv_events,
             kv_replay=given.kv_replay,
             kv_buffer=given.kv_buffer,
+            load_push=given.load_push,
+            role=given.role,
+            transfer_tokens_s=given.transfer_tokens_s,
+            lease_s=given.lease_s,
+            load_failure=given.load_failure,
             faults=tuple(parse_rule(text) for text in given.fault),
         )
     except ValueError as error:
@@ -74,6 +89,24 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"simengine: cannot listen on {settings.host}:{settings.port}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
+
+
+def run(settings: SimSettings) -> None:
+    """Serve until SIGTERM or SIGINT; running answers are finished first (at most 30 s)."""
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with SimEngine(settings) as engine:
+            print(f"simengine listening on {engine.url}", flush=True)
+            await stop.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(engine.drained(), 30)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
 
 
 if __name__ == "__main__":

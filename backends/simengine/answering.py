@@ -8,6 +8,7 @@ import msgspec
 from backends.simengine import shapes
 from backends.simengine.batching import Batcher, Sequence
 from backends.simengine.connection import SimConnection
+from backends.simengine.faults import FaultRule, rule_of
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.streams import Later, StreamOut
@@ -105,9 +106,16 @@ class Answer:
         self._left = 0
         self._begun = False
         self.sequences: list[Sequence] = []
+        self.params: dict[str, Any] | None = None
+        """Where its KV is, for another engine."""
+        self.gone = False
+        """Whether its caller left, or it failed."""
+        self._kept: Callable[[Answer], None] | None = None
+        self._batcher: Batcher
 
-    def schedule(self, batcher: Batcher, request: dict[str, Any]) -> None:
-        """Make the sequences and queue them. Raises Refusal when the prompt is too long."""
+    def prepare(self, batcher: Batcher, request: dict[str, Any]) -> None:
+        """Make the sequences. Raises Refusal when the prompt is too long."""
+        self._batcher = batcher
         model, settings = self._head.model, self._settings
         longest = settings.max_model_len
         asked = request.get("max_completion_tokens") or request.get("max_tokens")
@@ -131,8 +139,53 @@ class Answer:
                 self._texts.append([])
                 self._reasons.append("stop" if wanted == natural and not request.get("ignore_eos") else "length")
         self._left = len(self.sequences)
+
+    @property
+    def id(self) -> str:
+        """The engine's name for the request."""
+        return self._head.id
+
+    def begin(self) -> None:
+        """Queue the sequences."""
         for sequence in self.sequences:
-            batcher.add(sequence)
+            self._batcher.add(sequence)
+
+    def abort(self) -> None:
+        """Its caller has left, or it cannot go on."""
+        self.gone = True
+        for sequence in self.sequences:
+            self._batcher.abort(sequence)
+
+    def fail(self, message: str) -> None:
+        """Answer with an error, unless something was sent already."""
+        if self._begun:
+            self._connection.close()
+        elif not self._connection.transport.is_closing():
+            self._connection.reply(500, shapes.error(self._settings.dialect, 500, message, "InternalServerError"))
+
+    def keep(self, kept: Callable[["Answer"], None]) -> None:
+        """Keep its KV when the prompt is computed and call `kept`, who lets it go and has it reply."""
+        self._kept = kept
+        for sequence, reason in zip(self.sequences, self._reasons, strict=True):
+            if self._settings.dialect == "sglang":
+                sequence.keep, sequence.max_output = True, 1  # it computes prompts, whatever is asked of the other half
+            else:  # as NIXL's connector: only what ended for its length is worth fetching
+                sequence.keep = reason == "length"
+
+    def handed(self) -> None:
+        """Its prompt's KV was fetched from another engine."""
+        for sequence in self.sequences:
+            sequence.handed = True
+
+    def let_go(self) -> None:
+        """Free what it has kept."""
+        for sequence in self.sequences:
+            self._batcher.let_go(sequence)
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens whose KV it keeps for another engine."""
+        return sum(len(s.prompt) for s in self.sequences if s.keep and s.finished and s.holding is not None)
 
     def token(self, sequence: Sequence) -> None:
         """One of its sequences produced a token."""
@@ -178,6 +231,15 @@ class Answer:
 
     def _end(self) -> None:
         self._done(self)
+        if self._kept is None:
+            self.reply()
+        else:
+            self._kept(self)
+
+    def reply(self) -> None:
+        """Send the end of a stream, or a whole answer."""
+        if self.gone:
+            return
         totals = None if self._fault == "no_usage" else self._totals()
         if self._stream:
             if totals is not None and self._wants_usage:
@@ -198,7 +260,10 @@ class Answer:
             (self._connection.close if self._fault == "crash_mid_stream" else self._connection.reset)()
         elif self._fault != "frozen_mid_stream":
             answers = [("".join(text), self._out.finish(reason)) for text, reason in zip(self._texts, self._reasons, strict=True)]
-            body = shapes.encode(shapes.plain(self._head, self._kind, answers, totals))
+            plain = shapes.plain(self._head, self._kind, answers, totals)
+            if self._kept is not None and self._settings.dialect == "vllm":
+                plain["kv_transfer_params"] = self.params
+            body = shapes.encode(plain)
             self._connection.reply(200, body, "text/html" if self._fault == "wrong_content_type" else "application/json")
 
 
@@ -210,3 +275,14 @@ def too_long(dialect: str, longest: int, tokens: int) -> str:
         f"This model's maximum context length is {longest} tokens. However, your prompt contains at least {longest + 1} input tokens, "
         f"which exceeds this limit even without any output tokens. (parameter=input_tokens, value={longest + 1})"
     )
+
+
+def own_fault(body: bytes) -> FaultRule | None:
+    """The request's own fault, if it names one. Raises Refusal for a wrong one."""
+    if b'"sim_fault"' not in body:
+        return None
+    try:
+        given = msgspec.json.decode(body).get("sim_fault")
+        return None if given is None else rule_of(given if isinstance(given, dict) else {"name": given})
+    except (ValueError, AttributeError) as error:
+        raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None

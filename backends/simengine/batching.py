@@ -28,6 +28,10 @@ class Sequence:
     """Tokens whose KV is there."""
     produced: int = 0
     """Output tokens so far."""
+    keep: bool = False
+    """Whether its KV stays when it is over, for another engine to fetch, until `let_go`."""
+    handed: bool = False
+    """Whether its prompt's KV came from another engine."""
 
     @property
     def to_compute(self) -> int:
@@ -61,6 +65,8 @@ class Counters:
     finished: int = 0
     aborted: int = 0
     prefill_ms: float = 0.0
+    handed_tokens: int = 0
+    """Prompt tokens whose KV came from another engine."""
 
 
 class Batcher:
@@ -101,6 +107,11 @@ class Batcher:
             return
         self._release(sequence)
         self.counters.aborted += 1
+
+    def let_go(self, sequence: Sequence) -> None:
+        """Free what a sequence has kept; does nothing for one that has not."""
+        if sequence.keep and sequence.finished:
+            self._release(sequence)
 
     @property
     def queued_tokens(self) -> int:
@@ -156,7 +167,8 @@ class Batcher:
             self.counters.generated_tokens += 1
             if sequence.finished:
                 self.running.remove(sequence)
-                self._release(sequence)
+                if not sequence.keep:
+                    self._release(sequence)
                 self.counters.finished += 1
         return produced
 
@@ -203,6 +215,9 @@ class Batcher:
         self.counters.prefix_queries += len(sequence.prompt)
         self.counters.prefix_hits += sequence.computed
         if not sequence.produced:
+            if sequence.handed:
+                self.counters.handed_tokens += max(0, sequence.to_compute - 1 - sequence.computed)
+                sequence.computed = max(sequence.computed, sequence.to_compute - 1)
             sequence.cached_tokens = sequence.computed
         return True
 

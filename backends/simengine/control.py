@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def control(engine: "SimEngine", connection: SimConnection) -> None:
     """Answer everything that is not inference."""
     method, path, settings = connection.method, connection.path, engine.settings
-    if engine.loras.order(connection):
+    if engine.loras.order(connection) or engine.halves.order(connection):
         return
     if path in ("/health", "/ping", "/health_generate"):
         connection.reply(200, b"")
@@ -130,6 +130,7 @@ def _values(engine: "SimEngine") -> dict[str, float]:
         "kv_tokens": batcher.kv.blocks * batcher.block_size,
         "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
         **{field: getattr(counters, field) for field in counters.__slots__},
+        **engine.halves.values(),
     }
 
 
@@ -145,7 +146,7 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
         "max_running_requests": engine.settings.max_num_seqs,
         "token_usage": values["kv_usage"],
         "cache_hit_rate": values["hit_rate"],
-        "total_prefill_uncached_tokens": values["prompt_tokens"] - values["prefix_hits"],
+        "total_prefill_uncached_tokens": values["prompt_tokens"] - values["prefix_hits"] - values["handed_tokens"],
         "total_prefill_busy_us": int(values["prefill_ms"] * 1000),
     }
     return {"version": "simulated", "loads": [load]}

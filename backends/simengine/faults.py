@@ -28,6 +28,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "wrong_content_type": "answers 200 with text/html",
     "restart_empty_kv": "resets every other connection and forgets its cache and counters, as a restart does, then answers",
     "lose_kv_events": "does not publish its next `after` batches of KV events; replays have them",
+    "lose_load_reports": "does not push its next `after` reports of load",
     "exit_process": "ends its process after `after` events",
     # how a stream breaks
     "crash_mid_stream": "closes the connection after `after` events",

@@ -1,9 +1,7 @@
 """The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop."""
 
 import asyncio
-import contextlib
 import random
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -11,21 +9,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import uvloop
 
 from backends.simengine import shapes
-from backends.simengine.answering import Answer, Refusal, read_request
+from backends.simengine.answering import Answer, Refusal, own_fault, read_request
 from backends.simengine.batching import Batcher, Counters, Sequence
 from backends.simengine.connection import SimConnection
 from backends.simengine.control import control
 from backends.simengine.embeddings import embeddings
-from backends.simengine.faults import FaultPlan, FaultRule, rule_of
+from backends.simengine.faults import FaultPlan, FaultRule
+from backends.simengine.halves import Half, Halves
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 
 if TYPE_CHECKING:
     from backends.simengine.kv_publisher import KvPublisher
+    from backends.simengine.load_publisher import LoadPublisher
 
 KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
 KEPT: Final = 1000
@@ -49,10 +48,12 @@ class SimEngine:
         self.received: deque[Received] = deque(maxlen=KEPT)
         self.draining = False
         self._server: asyncio.Server | None = None
-        self._connections: set[SimConnection] = set()
+        self._connections: dict[SimConnection, None] = {}
         self.count = 0
         self.connections_made = 0
         self.kv_events: KvPublisher | None = None
+        self.load_push: LoadPublisher | None = None
+        self.halves = Halves(self)
         self._restart()
         self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
 
@@ -62,6 +63,7 @@ class SimEngine:
         self._answers: dict[int, Answer] = {}
         self._owner: dict[int, Answer] = {}
         self._stepping = False
+        self.halves.clear()
         self.loras = Loras(settings)
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
@@ -69,6 +71,8 @@ class SimEngine:
         if self.kv_events is not None:
             self.kv_events.restart()
             self.batcher.stored, self.batcher.kv.evicted = self.kv_events.stored, self.kv_events.removed
+        if self.load_push is not None:
+            self.load_push.restart()
 
     @property
     def url(self) -> str:
@@ -107,6 +111,10 @@ class SimEngine:
 
             self.kv_events = KvPublisher(self.settings, self._loop)
             self._restart()
+        if self.settings.load_push is not None:
+            from backends.simengine.load_publisher import LoadPublisher
+
+            self.load_push = LoadPublisher(self.settings, lambda: self.batcher, self._loop)
         self._server = await self._loop.create_server(self._accept, self.settings.host, self.settings.port, backlog=4096)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -115,12 +123,15 @@ class SimEngine:
         """Stop listening and drop every connection."""
         assert self._server is not None
         self._server.close()
+        self.halves.clear()
+        self._owner.clear()
         for connection in list(self._connections):
             connection.on_gone = None
             connection.transport.abort()
-        if self.kv_events is not None:
-            self.kv_events.close()
-            self.kv_events = None
+        for publisher in (self.kv_events, self.load_push):
+            if publisher is not None:
+                publisher.close()
+        self.kv_events = self.load_push = None
         await asyncio.sleep(0)
 
     async def drained(self) -> None:
@@ -130,8 +141,8 @@ class SimEngine:
             await asyncio.sleep(0.01)
 
     def _accept(self) -> SimConnection:
-        connection = SimConnection(self._handle, self._connections.discard)
-        self._connections.add(connection)
+        connection = SimConnection(self._handle, lambda one: self._connections.pop(one, None))
+        self._connections[connection] = None
         self.connections_made += 1
         return connection
 
@@ -155,10 +166,9 @@ class SimEngine:
             if key is not None and connection.headers.get(b"authorization") != b"Bearer " + key.encode():
                 connection.reply(401, b'{"error":"Unauthorized"}')
                 return
-            connection.fault = self._plan.next(_own_fault(connection.body))
-            if connection.fault is not None and self._before_reply(connection, kind):
-                return
-            self._start(connection, kind)
+            connection.fault = self._plan.next(own_fault(connection.body))
+            if connection.fault is None or not self._before_reply(connection, kind):
+                self._start(connection, kind)
         except Refusal as refusal:
             connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
 
@@ -191,12 +201,15 @@ class SimEngine:
         elif name == "slow_start":
             self._loop.call_later(fault.delay_s, self._start_late, connection, kind)
         elif name == "restart_empty_kv":
-            for other in self._connections - {connection}:
+            for other in [one for one in self._connections if one is not connection]:
                 other.reset()
             self._restart()
             return False
         elif name == "lose_kv_events" and self.kv_events is not None:
             self.kv_events.lose(fault.after)
+            return False
+        elif name == "lose_load_reports" and self.load_push is not None:
+            self.load_push.lose(fault.after)
             return False
         else:
             return name == "frozen"
@@ -204,7 +217,8 @@ class SimEngine:
 
     def _start_late(self, connection: SimConnection, kind: str) -> None:
         try:
-            self._start(connection, kind)
+            if connection in self._connections:  # its caller may have left meanwhile
+                self._start(connection, kind)
         except Refusal as refusal:
             connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
 
@@ -221,12 +235,17 @@ class SimEngine:
         if kind == "embd":
             self._embed(connection, request, head)
             return
+        half = self.halves.half_of(request)
         answer = Answer(settings, kind, request, connection, head, self._loop.call_later, self._over)
-        answer.schedule(self.batcher, request)
+        answer.prepare(self.batcher, request)
         self._answers[id(answer)] = answer
         for sequence in answer.sequences:
             self._owner[id(sequence)] = answer
-        connection.on_gone = lambda: self._abandon(answer)
+        connection.on_gone = lambda: self._abandon(answer, half)
+        self.halves.start(half, answer, lambda: self._begin(answer))
+
+    def _begin(self, answer: Answer) -> None:
+        answer.begin()
         self._step()
 
     def _embed(self, connection: SimConnection, request: dict[str, Any], head: shapes.Ids) -> None:
@@ -234,10 +253,16 @@ class SimEngine:
         delay = self.batcher.timing.step_ms([(tokens, 0)], 0, 0) / 1000 / self.settings.speed
         self._loop.call_later(delay, connection.reply, 200, body)
 
-    def _abandon(self, answer: Answer) -> None:
-        for sequence in answer.sequences:
-            self.batcher.abort(sequence)
+    def _abandon(self, answer: Answer, half: Half | None) -> None:
+        answer.abort()
         self._over(answer)
+        self.halves.abandoned(half, answer)
+
+    def fail(self, answer: Answer, message: str) -> None:
+        """End a request with the dialect's 500."""
+        if not answer.gone:
+            self._abandon(answer, None)
+            answer.fail(message)
 
     def _over(self, answer: Answer) -> None:
         self._answers.pop(id(answer), None)
@@ -246,10 +271,16 @@ class SimEngine:
 
     # --- the step loop --------------------------------------------------------------------------------------------
 
+    def _told(self) -> None:
+        if self.load_push is not None:
+            self.load_push.publish()
+
     def _step(self) -> None:
         if self._stepping:
+            self._told()
             return
         step = self.batcher.begin()
+        self._told()
         if step is None:
             return
         self._stepping = True
@@ -267,32 +298,3 @@ class SimEngine:
             if answer is not None:
                 answer.token(sequence)
         self._step()
-
-
-def _own_fault(body: bytes) -> FaultRule | None:
-    """The request's own fault, if it names one. Raises Refusal for a wrong one."""
-    if b'"sim_fault"' not in body:
-        return None
-    try:
-        given = msgspec.json.decode(body).get("sim_fault")
-        return None if given is None else rule_of(given if isinstance(given, dict) else {"name": given})
-    except (ValueError, AttributeError) as error:
-        raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None
-
-
-def run(settings: SimSettings) -> None:
-    """Serve until SIGTERM or SIGINT; running answers are finished first (at most 30 s)."""
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        async with SimEngine(settings) as engine:
-            print(f"simengine listening on {engine.url}", flush=True)
-            await stop.wait()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(engine.drained(), 30)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve())

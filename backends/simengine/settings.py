@@ -1,11 +1,12 @@
 """What a simulated engine is told at its start."""
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from backends.simengine.faults import FaultRule
 from backends.simengine.presets import PRESETS, Timing
+from domain.membership import Role
 
 DIALECTS: Final = ("vllm", "sglang")
 
@@ -54,6 +55,16 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where replays of them are asked for."""
     kv_buffer: int = 10_000
     """Batches kept for replays."""
+    role: Role = "both"
+    """Which half of requests it serves; SGLang's `--disaggregation-mode`. vLLM engines do what requests ask of them."""
+    transfer_tokens_s: float = 400_000.0
+    """Tokens of KV a second that another engine fetches from it, before `speed`: those of an 8B model (128 KiB each) at 50 GB/s."""
+    lease_s: float = 30.0
+    """How long KV is kept that nobody fetches, and how long the halves of a request wait for each other; not changed by `speed`."""
+    load_failure: Literal["recompute", "fail"] = "recompute"
+    """What becomes of a request whose KV cannot be fetched; vLLM's `kv_load_failure_policy`. SGLang fails."""
+    load_push: str | None = None
+    """Where its load is pushed as SGLang does, `tcp://*:5559`; None for nowhere."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -67,6 +78,10 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("max_loras must have room for loras, and lora_load_s must not be negative")
         if self.kv_replay is not None and self.kv_events is None:
             raise ValueError("replays of KV events need KV events")
+        if self.transfer_tokens_s <= 0 or self.lease_s <= 0:
+            raise ValueError("transfer_tokens_s and lease_s must be positive")
+        if self.load_push is not None and self.dialect != "sglang":
+            raise ValueError("only dialect sglang pushes its load")
 
     @property
     def timing(self) -> Timing:

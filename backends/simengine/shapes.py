@@ -1,10 +1,20 @@
 """What vLLM's and SGLang's OpenAI servers send, as recorded from vLLM 0.32 and SGLang 0.5.23: bodies, chunks, errors, metrics."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 encode = msgspec.json.Encoder().encode
+
+
+SIMULATED: Final = {
+    "kv_kept_requests": "simengine_kv_kept_requests",
+    "kv_kept_tokens": "simengine_kv_kept_tokens",
+    "kv_fetched": "simengine_kv_fetched_total",
+    "kv_expired": "simengine_kv_expired_total",
+    "kv_recomputed": "simengine_kv_recomputed_total",
+}
+"""Series of its own, that no engine has: what is kept for other engines, and what became of it."""
 
 
 class Ids(msgspec.Struct, frozen=True):
@@ -87,7 +97,9 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "generated_tokens": "vllm:generation_tokens_total",
             "finished": "vllm:request_success_total",
         }
-        computed = float(values["prefix_queries"] - values["prefix_hits"])  # both counted when a prompt is scheduled: never falls
+        computed = float(
+            values["prefix_queries"] - values["prefix_hits"] - values["handed_tokens"]
+        )  # both counted when a prompt is scheduled: never falls
         info = (
             f'vllm:prompt_tokens_by_source_total{{{label},source="local_compute"}} {computed}\n'
             f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'
@@ -105,7 +117,10 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "generated_tokens": "sglang:generation_tokens_total",
             "prefix_hits": "sglang:cached_tokens_total",
             "aborted": "sglang:num_aborted_requests_total",
+            "rooms_waiting": "sglang:num_prefill_bootstrap_queue_reqs",
+            "kv_kept_requests": "sglang:num_prefill_inflight_queue_reqs",
         }
         info = f"sglang:page_size{{{label}}} {float(block_size)}\n"
     lines = [f"{name}{{{label}}} {float(values[key])}\n" for key, name in names.items()]
+    lines += [f"{name} {float(values[key])}\n" for key, name in SIMULATED.items()]
     return ("".join(lines) + info + f"process_start_time_seconds {started}\n").encode()

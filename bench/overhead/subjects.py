@@ -48,6 +48,7 @@ data: {{bind: "127.0.0.1:{port}"}}
 admin: {{bind: "127.0.0.1:{admin}"}}
 drain: {{accept_s: 0.0, grace_s: 1.0}}
 log: {{access: {access}}}
+ledger: {{enabled: {access}}}
 engines: {{client: {client}, max_connections_per_backend: 4096}}
 pools:
   - name: chat
@@ -71,11 +72,12 @@ def nginx(home: Path, engines: list[str], port: int) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def tidegate(
-    home: Path, engines: list[str], port: int, *, name: str = "tidegate", access: bool = False, client: str = "relay"
+    home: Path, engines: list[str], port: int, *, name: str = "tidegate", access: bool = False, client: str = "relay", policy: str = ""
 ) -> Iterator[Subject]:
     """One worker with authentication, hold, routing, metering and metrics; the worker's process is what is measured."""
     (home / "policies").mkdir(exist_ok=True)
-    (home / "policies" / "default.yaml").write_text(f'tenant: "*"\nmodels:\n  - {{name: {MODEL}, pool: chat}}\n')
+    chosen = f"routing: {policy}\n" if policy else ""
+    (home / "policies" / "default.yaml").write_text(f'tenant: "*"\nmodels:\n  - {{name: {MODEL}, pool: chat}}\n{chosen}')
     backends = "\n".join(f'      - {{id: e{i}, url: "{url}"}}' for i, url in enumerate(engines))
     filled = SETTINGS.format(port=port, admin=port + 1, access=str(access).lower(), client=client, model=MODEL, backends=backends)
     (home / "tidegate.yaml").write_text(filled)
@@ -120,8 +122,8 @@ def litellm(home: Path, engines: list[str], port: int) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
-def sglang_router(home: Path, engines: list[str], port: int) -> Iterator[Subject]:
-    """sglang-router (Rust), cache_aware."""
+def sglang_router(home: Path, engines: list[str], port: int, *, policy: str = "cache_aware") -> Iterator[Subject]:
+    """sglang-router (Rust), everything else as its command line sets it."""
     command = [str(PEERS / ".venv-peers-sglang-router/bin/python"), "-m", "sglang_router.launch_router", "--host", "127.0.0.1"]
     command += [
         "--port",
@@ -129,7 +131,7 @@ def sglang_router(home: Path, engines: list[str], port: int) -> Iterator[Subject
         "--worker-urls",
         *engines,
         "--policy",
-        "cache_aware",
+        policy,
         "--log-level",
         "warn",
         "--prometheus-port",
@@ -142,10 +144,10 @@ def sglang_router(home: Path, engines: list[str], port: int) -> Iterator[Subject
 
 
 @contextlib.contextmanager
-def vllm_router(home: Path, engines: list[str], port: int) -> Iterator[Subject]:
-    """vllm-router (Rust), cache_aware."""
+def vllm_router(home: Path, engines: list[str], port: int, *, policy: str = "cache_aware") -> Iterator[Subject]:
+    """vllm-router (Rust), everything else as its command line sets it."""
     command = [str(PEERS / ".venv-peers-vllm-router/bin/vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--worker-urls", *engines, "--policy", "cache_aware", "--log-level", "warning", "--prometheus-port", str(port + 1)]
+    command += ["--worker-urls", *engines, "--policy", policy, "--log-level", "warning", "--prometheus-port", str(port + 1)]
     with running(start(command, SUBJECT_CPU, home / "vllm.log")) as process:
         wait_for(f"http://127.0.0.1:{port}/health", 60)
         time.sleep(3)

@@ -4,17 +4,14 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from domain.membership import SourceState
-from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, TokenFile, fail, segment, token_from
-from gateway.worker_link import BackendState
+from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, segment, token_from
+from gateway.cli.printing import AsJson, err, fail, out
+from gateway.worker_state import BackendState
 
 backend_app = typer.Typer(no_args_is_help=True, help="Backends of a running gateway.")
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 
 class _Listing(msgspec.Struct):
@@ -26,7 +23,7 @@ class _Listing(msgspec.Struct):
 @backend_app.command("list")
 def list_backends(
     admin: AdminUrl = ADMIN,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print every backend: whether it is used, who names it, what is on it, what it says of itself, and why it is not up."""
     body = AdminClient(admin).get("/backends")
@@ -34,20 +31,21 @@ def list_backends(
         typer.echo(body.decode())
         return
     listing = _listing(admin, body)
-    table = Table("backend", "pool", "state", "source", "in flight", "running", "waiting", "kv", "blocks", "age")
+    table = Table("backend", "pool", "state", "source", "in flight", "limit", "running", "waiting", "kv", "blocks", "age")
     for seen in listing.backends:
         signals = seen.signals
         table.add_row(
             seen.backend,
             seen.pool,
-            seen.state or ("up" if seen.up else "down"),
+            (seen.state or ("up" if seen.up else "down")) + (f", breaker {seen.breaker.replace('_', ' ')}" if seen.breaker else ""),
             seen.source,
             str(seen.in_flight),
+            "" if seen.limit is None else f"{seen.limit.own:.0f} of {seen.limit.requests:.0f}",
             _shown(signals.running if signals else None),
             _shown(signals.waiting if signals else None),
             "?" if signals is None or signals.kv_usage is None else f"{signals.kv_usage:.0%}",
             "" if seen.kv is None else f"{seen.kv.blocks} {'exact' if seen.kv.trusted else 'untrusted'}",
-            "?" if seen.signals_age_s is None else f"{seen.signals_age_s:.1f} s",
+            "?" if seen.told_age_s is None else f"{seen.told_age_s:.1f} s",
         )
     out.print(table)
     for seen in listing.backends:
@@ -65,7 +63,7 @@ def list_backends(
 @backend_app.command("add")
 def add_backend(pool: str, backend_id: str, url: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Register a backend with every gateway on the database; it takes requests once a poll finds it right."""
-    AdminClient(admin, token_from(token_file)).post("/backends", {"pool": pool, "id": backend_id, "url": url})
+    AdminClient(admin, token_from(token_file)).post(f"{API}/backends", {"pool": pool, "id": backend_id, "url": url})
     out.print(f"backend {backend_id} registered; gateways use it within 5 s, once it answers", markup=False)
 
 
@@ -78,7 +76,7 @@ def drain_backend(
 ) -> None:
     """Give a backend no new requests; what runs on it may finish within the grace."""
     query = "" if grace_s is None else f"?grace_s={grace_s:g}"
-    answer = AdminClient(admin, token_from(token_file)).post(f"/backends/{segment(backend_id)}/drain{query}")
+    answer = AdminClient(admin, token_from(token_file)).post(f"{API}/backends/{segment(backend_id)}/drain{query}")
     out.print(
         f"backend {backend_id} drains within 5 s, with {answer['grace_s']:g} s for what runs. {answer['message']}",
         markup=False,
@@ -89,14 +87,14 @@ def drain_backend(
 @backend_app.command("resume")
 def resume_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Let a drained backend take requests again."""
-    AdminClient(admin, token_from(token_file)).post(f"/backends/{segment(backend_id)}/resume")
+    AdminClient(admin, token_from(token_file)).post(f"{API}/backends/{segment(backend_id)}/resume")
     out.print(f"backend {backend_id} takes requests again, once a poll finds it right", markup=False)
 
 
 @backend_app.command("remove")
 def remove_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Take a registered backend away: it drains first, and is gone once nothing runs on it."""
-    AdminClient(admin, token_from(token_file)).delete(f"/backends/{segment(backend_id)}")
+    AdminClient(admin, token_from(token_file)).delete(f"{API}/backends/{segment(backend_id)}")
     out.print(f"backend {backend_id} is removed within 5 s; it drains first", markup=False)
 
 
@@ -118,7 +116,8 @@ def _why(seen: BackendState) -> str:
         return seen.why
     missing = f"does not report {', '.join(seen.signals.missing)}" if seen.signals and seen.signals.missing else ""
     events = f"KV events: {seen.kv.reason}" if seen.kv and seen.kv.reason else ""
-    return "; ".join(filter(None, (missing, events)))
+    push = f"load push: {seen.push.reason}; polls say its load" if seen.push and seen.push.reason else ""
+    return "; ".join(filter(None, (missing, events, push)))
 
 
 def _shown(number: int | None) -> str:

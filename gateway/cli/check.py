@@ -1,20 +1,30 @@
 """`tidegate check` and `tidegate export-schema`: what the configuration says, what is wrong with it, and its reference."""
 
+import asyncio
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from gateway.fleet.backends_file import problems_in_files
-from gateway.secrets import SecretError, read_reference
-from gateway.settings import ConfigError, SecretReference, Settings, read_settings
-from policies.compile import ModelRule, PolicySet
+from gateway.cli.admin_client import TOKEN_VARIABLE
+from gateway.fleet.backends_file import clashes_in_files, problems_in_files
+from gateway.secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
+from gateway.settings import ConfigError, Reading, SecretReference, Settings, read_settings
+from gateway.tokenizers.vocabulary import GENERAL, VocabularyError, load_vocabulary
+from policies.compile import PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
 from policies.load import load_policies
-from policies.problems import Problem, listing
+from policies.located_yaml import Located
+from policies.problems import Path_, Problem, listing
+from policies.prompts.schema import PromptDocument
+from policies.rollout.document import RolloutDocument
 from policies.schema import EVERYONE, PolicyDocument
+from policies.shown import meaning, prompt_in_words
+from tenancy.counter_url import Kind
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
@@ -26,24 +36,37 @@ err = Console(stderr=True, highlight=False)
 def check(config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml")) -> None:
     """Check the settings and every policy; print a summary, or every mistake with file, line, key and what to write.
 
-    Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. Nothing is connected to.
+    Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. Only a shared counter store is connected to; when it does
+    not answer, that is a note and no mistake.
     """
     reading = read_settings(config)
     problems = list(reading.problems)
     policies: PolicySet | None = None
-    if reading.policies_dir is not None and (reading.settings is not None or reading.policies_dir.is_dir()):
+    folder = _policies_here(reading)
+    if folder is not None:
         try:
-            policies = load_policies(reading.policies_dir, reading.pools, reading.loras)
+            policies = load_policies(folder, reading.pools, reading.loras, reading.prompts_dir)
         except ConfigError as error:
             problems += error.problems
-    if reading.settings is not None:
+    if reading.settings is not None and reading.located is not None:
         problems += problems_in_files(reading.settings, os.environ)
-    if problems or reading.settings is None or policies is None:
+        problems += clashes_in_files(reading.settings, reading.located, os.environ)
+        problems += _weak_secrets(reading.settings, reading.located)
+        problems += _tokenizers(reading.settings, reading.located)
+    if problems or reading.settings is None:
         _complain(problems)
         raise typer.Exit(1)
     _summarise(reading.settings, policies)
-    for note in _missing_secrets(reading.settings):
+    for note in (*_missing_secrets(reading.settings), *_uncounted(reading.settings), *_counters(reading.settings)):
         err.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _policies_here(reading: Reading) -> Path | None:
+    """What can be checked on this machine. Where the database owns the policies, what was kept of them, else what would be its first."""
+    settings, written = reading.settings, reading.policies_dir
+    if settings is None or settings.policies_from == "files":
+        return written if written is not None and (settings is not None or written.is_dir()) else None
+    return next((folder for folder in (settings.policies_dir, settings.policies_folder) if folder.is_dir()), None)
 
 
 def _complain(problems: list[Problem]) -> None:
@@ -61,9 +84,12 @@ def _seen_from_here(problem: Problem) -> Problem:
     return Problem(str(file.relative_to(here)), problem.line, problem.column, problem.path, problem.message, problem.hint)
 
 
-def _summarise(settings: Settings, policies: PolicySet) -> None:
+def _summarise(settings: Settings, policies: PolicySet | None) -> None:
     scheme = "https" if settings.data.tls else "http"
-    lines = [f"data {scheme}://{settings.data.bind}, admin http://{settings.admin.bind}, workers {settings.workers}"]
+    lines = [
+        f"data {scheme}://{settings.data.bind}, admin http://{settings.admin.bind}, workers {settings.workers}",
+        f"counters: {settings.counter_url.shown()}",
+    ]
     for pool in settings.pools:
         count, more = len(pool.backends), pool.discover
         found = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
@@ -71,18 +97,18 @@ def _summarise(settings: Settings, policies: PolicySet) -> None:
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{found}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}" for lora in pool.loras]
-    for policy in policies.policies():
+    lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
+    for policy in policies.policies() if policies is not None else ():
         who = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
-        models = ", ".join(_meaning(rule) for _, rule in sorted(policy.models.items()))
-        lines.append(f"{who}: {models or 'no model'}")
-    if policies.for_tenant(EVERYONE) is None:
+        models = ", ".join(meaning(name, rule) for name, rule in sorted(policy.models.items()))
+        prompts = ", ".join(prompt_in_words(one) for _, one in sorted(policy.prompts.items()))
+        lines.append(f"{who}: {models or 'no model'}" + (f"; prompts {prompts}" if prompts else ""))
+    if policies is not None and policies.for_tenant(EVERYONE) is None:
         lines.append("every other tenant: no policy, so no model")
-    for line in [*lines, f"ok, policies {policies.digest}"]:
+    of = "" if settings.policies_from == "files" else " of the database"
+    said = f"ok, policies{of}, not known here" if policies is None else f"ok, policies{of} {policies.digest}"
+    for line in [*lines, said]:
         out.print(line, markup=False, soft_wrap=True)
-
-
-def _meaning(rule: ModelRule) -> str:
-    return f"{rule.name} -> {rule.pool}" + (f" with {rule.lora}" if rule.lora else "")
 
 
 def _missing_secrets(settings: Settings) -> list[str]:
@@ -90,6 +116,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
     references: dict[str, SecretReference | None] = {
         "secrets.pepper": settings.secrets.pepper,
         "secrets.admin_token": settings.secrets.admin_token,
+        "rollouts.webhook.secret": None if settings.rollouts.webhook is None else settings.rollouts.webhook.secret,
     }
     references |= {f"pools[{i}].api_key": pool.api_key for i, pool in enumerate(settings.pools)}
     notes = []
@@ -99,7 +126,59 @@ def _missing_secrets(settings: Settings) -> list[str]:
                 read_reference(reference, settings.base_dir, os.environ)
         except SecretError as error:
             notes.append(f"{path}: {error}")
+    if settings.secrets.admin_token is None and os.environ.get(TOKEN_VARIABLE):
+        notes.append(f"{TOKEN_VARIABLE} is set here, but secrets.admin_token is not: this gateway's admin port takes no changes")
     return notes
+
+
+def _counters(settings: Settings) -> list[str]:
+    """What keeps the counter store from being used from here. No mistake of the files either: it may run elsewhere, or later."""
+    if settings.counter_url.kind is Kind.MEMORY:
+        return []
+    # imported only here, because it brings every adapter with it
+    from gateway.counter_wiring import counters_answer
+
+    why = asyncio.run(counters_answer(settings))
+    return [] if why is None else [f"stores.counters: {why}"]
+
+
+def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:
+    """Secrets that are here and that a start would refuse."""
+    readers: dict[Path_, Callable[[Settings], object]] = {
+        ("secrets", "admin_token"): read_admin_token,
+        ("rollouts", "webhook", "secret"): read_hook_secret,
+    }
+    problems = []
+    for path, reader in readers.items():
+        try:
+            reader(settings)
+        except WeakSecret as error:
+            problems.append(located.problem(path, str(error).removeprefix(f"{'.'.join(map(str, path))} ")))
+        except SecretError:
+            pass  # it is not here: a note
+    return problems
+
+
+def _tokenizers(settings: Settings, located: Located) -> list[Problem]:
+    """Tokenizers that a start would fail on."""
+    problems = []
+    for at, pool in enumerate(settings.pools):
+        if pool.tokenizer is not None:
+            try:
+                load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
+            except VocabularyError as error:
+                hint = f"name the served model's folder or tokenizer.json, or one of {', '.join(GENERAL)}"
+                problems.append(located.problem(("pools", at, "tokenizer"), str(error).removeprefix("tokenizer "), hint))
+    return problems
+
+
+def _uncounted(settings: Settings) -> list[str]:
+    """Pools whose prompts nobody counts. No mistakes: without limits on tokens, units or money it makes no difference."""
+    names = [pool.name for pool in settings.pools if pool.tokenizer is None]
+    if not names:
+        return []
+    which = f"pool {names[0]} has" if len(names) == 1 else f"pools {', '.join(names)} have"
+    return [f"{which} no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"]
 
 
 def schemas() -> dict[str, str]:
@@ -112,6 +191,8 @@ def reference_sections() -> dict[str, str]:
     return {
         "settings": field_table(Settings),
         "policy": field_table(PolicyDocument),
+        "rollout": field_table(RolloutDocument),
+        "prompt": field_table(PromptDocument),
         "example settings": _fenced((EXAMPLE / "settings-complete.yaml").read_text(encoding="utf-8")),
         "example policy": _fenced((EXAMPLE / "acme.yaml").read_text(encoding="utf-8")),
     }
@@ -125,7 +206,7 @@ def export_schema(
     folder: Annotated[Path, typer.Option(help="Where the schemas go.")] = Path("docs/schema"),
     reference: Annotated[Path, typer.Option(help="The page whose tables are made anew, where it exists.")] = Path("docs/configuration.md"),
 ) -> None:
-    """Write the JSON schemas of settings and policies, and the tables of the configuration reference."""
+    """Write the JSON schemas of settings, policies and rollouts, and the tables of the configuration reference."""
     written = write_schemas(folder, schemas())
     if reference.is_file():
         reference.write_text(with_sections(reference.read_text(encoding="utf-8"), reference_sections()), encoding="utf-8")

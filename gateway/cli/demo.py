@@ -89,9 +89,7 @@ def _write_settings(home: Path, engines: list[Engine], model: str, dialect: str,
     data, admin = (port, port + 1) if port and _is_free(port) and _is_free(port + 1) else (0, 0)
     backends = "\n".join(f'      - {{id: {e.id}, url: "{e.url}"}}' for e in engines)
     (home / "policies").mkdir()
-    (home / "policies" / "default.yaml").write_text(
-        f'tenant: "*"\nmodels:\n  - {{name: {model}, pool: chat}}\nrouting: least_load\nexpose_headers: true\n'
-    )
+    (home / "policies" / "default.yaml").write_text(f'tenant: "*"\nmodels:\n  - {{name: {model}, pool: chat}}\nexpose_headers: true\n')
     settings = home / "tidegate.yaml"
     settings.write_text(
         f'data: {{bind: "127.0.0.1:{data}"}}\nadmin: {{bind: "127.0.0.1:{admin}"}}\n'

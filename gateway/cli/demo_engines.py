@@ -71,6 +71,7 @@ def start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
         log_path = home / f"llama-{n}.log"
         log = stack.enter_context(log_path.open("wb"))
         command = [str(server), "-m", str(weights), "-t", "1", "-c", "4096", "-np", "2", "--device", "none", "--metrics"]
+        command += ["--threads-http", "32"]  # one per connection kept open, idle ones too; its default is few
         command += ["--host", "127.0.0.1", "--port", str(port), "--alias", SMOL_MODEL]
         process = spawn(stack, command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         started.append(Engine(f"llama-{n}", f"http://127.0.0.1:{port}", process))

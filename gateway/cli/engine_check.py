@@ -9,16 +9,15 @@ from typing import Annotated, Final
 
 import msgspec
 import typer
-from rich.console import Console
 
 from backends.dialects import DIALECTS
 from backends.discovery import diagnose
 from backends.fetch import Fetched, FetchError
 from backends.launch.check import Finding, Needs, compare, needs_of
 from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, read_facts
-from gateway.cli.admin_client import fail
 from gateway.cli.engine_ask import ask, checked_url
 from gateway.cli.launch_options import Sets, launch_from
+from gateway.cli.printing import fail, out
 from gateway.secrets import SecretError, read_reference
 from gateway.settings import load_settings
 from policies.located_yaml import ConfigError
@@ -26,8 +25,6 @@ from policies.located_yaml import ConfigError
 _REQUIRED: Final = ("running", "waiting", "kv_usage")
 """The signals that dialects require, each some of them."""
 _MARKS: Final = {"ok": "ok    ", "wrong": "WRONG ", "unread": "?     "}
-
-out = Console(highlight=False)
 
 
 class Subject(msgspec.Struct):

@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backends.launch.resolve import Launch
-from gateway.cli.admin_client import AdminClient, fail
+from gateway.cli.admin_client import AdminClient
+from gateway.cli.printing import fail
 
 WITHIN_S: Final = 2.0
 """Longest wait for a connection to the engine's own port; on the same machine the answer is immediate."""

@@ -17,21 +17,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 import typer
-from rich.console import Console
 
 from backends.dialects import DIALECTS
 from backends.launch.resolve import Launch
-from gateway.cli.admin_client import ADMIN, AdminClient, AdminUrl, Refused, TokenFile, fail, segment, token_from
+from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, Refused, TokenFile, segment, token_from
 from gateway.cli.engine_preflight import PoolSeen, need_free_port, need_pool
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
+from gateway.cli.printing import err, fail
 
 LOOK_S: Final = 0.2
 """How often the engine and the gateway are looked at; a person does not notice, and it costs nothing."""
 SETTLE_S: Final = 3.0
 """For how long it has to be seen draining and empty: each worker of each gateway looks for drains every 2 s, by itself."""
 HEALTH_WITHIN_S: Final = 2.0
-
-err = Console(stderr=True, highlight=False)
 
 
 def run_engine(
@@ -120,30 +118,40 @@ class _Listing(msgspec.Struct):
     workers: _Workers
 
 
+_BESIDES: Final = {"kv_events": "KV events", "load_push": "load push"}
+
+
 class Place:
     """The engine's place in a gateway's fleet. After `take`, no trouble with the gateway is more than a sentence."""
 
     def __init__(self, admin: AdminClient, pool: PoolSeen, launch: Launch, url: str, *, with_events: bool) -> None:
         self._admin = admin
         self._mismatches = pool.mismatches(launch)
-        self._path = f"/backends/{segment(launch.id)}"
+        self._path = f"{API}/backends/{segment(launch.id)}"
         self._id = launch.id
         self._grace_s = launch.grace_s
         self._body: dict[str, Any] = {"pool": pool.name, "id": launch.id, "url": url}
         if with_events and launch.kv_events is not None:
             self._body["kv_events"] = {"endpoint": launch.kv_events.endpoint, "replay": launch.kv_events.replay_endpoint}
+        if launch.load_push is not None:
+            self._body["load_push"] = msgspec.to_builtins(launch.load_push)
         self.taken = False
 
     def take(self) -> None:
         """Register; ends the command when the gateway refuses."""
-        try:
-            self._admin.post("/backends", self._body)
-        except Refused as refused:
-            if "kv_events" not in self._body or "kv_events" not in refused.said:
-                raise
-            err.print("trying again without its KV events", markup=False)
-            self._admin.post("/backends", {key: value for key, value in self._body.items() if key != "kv_events"})
-        self.taken = True
+        body = dict(self._body)
+        while not self.taken:
+            try:
+                self._admin.post(f"{API}/backends", body)
+            except Refused as refused:
+                # what it publishes besides is worth less than the engine
+                refused_part = next((part for part in _BESIDES if part in body and part in refused.said), None)
+                if refused_part is None:
+                    raise
+                err.print(f"trying again without its {_BESIDES[refused_part]}", markup=False)
+                del body[refused_part]
+            else:
+                self.taken = True
         err.print(f"registered as {self._id} in pool {self._body['pool']}", markup=False)
         for mismatch in self._mismatches:
             err.print(f"but {mismatch}", markup=False, soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,18 +19,15 @@ from backends.launch.model_shape import SizingError, read_shape
 from backends.launch.render import compose, runtime_dir, shell, systemd
 from backends.launch.resolve import LaunchError, is_wildcard
 from backends.launch.sizing import GIB, Sizes, plan_of, size
-from gateway.cli.admin_client import fail
 from gateway.cli.engine_check import check_engine
 from gateway.cli.engine_run import run_engine
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
+from gateway.cli.printing import err, fail, out
 
 engine_app = typer.Typer(no_args_is_help=True, help="Launch configurations of engines: show, start, compare, size.")
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 """Largest config.json read; the longest published ones are 200 KB."""
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 
 @engine_app.command("list")
@@ -93,6 +89,7 @@ def show_engine(
             "parameters": launch.parameters,
             "grace_s": launch.grace_s,
             "kv_events": msgspec.to_builtins(launch.kv_events),
+            "load_push": msgspec.to_builtins(launch.load_push),
         }
         typer.echo(json.dumps(shown, indent=2))
         return

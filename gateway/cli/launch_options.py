@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from backends.launch.catalogue import load
 from backends.launch.manifest import manifest_for
 from backends.launch.resolve import Launch, LaunchError, resolve
-from gateway.cli.admin_client import fail
+from gateway.cli.printing import fail
 
 Name = Annotated[str, typer.Argument(help="A launch configuration of `tidegate engine list`, or a file of your own (….yaml).")]
 Sets = Annotated[

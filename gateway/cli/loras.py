@@ -5,20 +5,17 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from backends.lora_digest import NotAnAdapter, lora_digest
 from backends.loras import Adapter
 from gateway.cli.admin_client import ADMIN
 from gateway.cli.backends import fleet_of
+from gateway.cli.printing import AsJson, err, out, print_json
 from gateway.settings import ConfigError, Settings, load_settings
-from gateway.worker_link import BackendState
+from gateway.worker_state import BackendState
 
 lora_app = typer.Typer(no_args_is_help=True, help="Adapters: what they are pinned by, and where they are.")
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -49,7 +46,7 @@ def digest(folder: Annotated[Path, typer.Argument(help="The adapter's folder, wi
 def list_loras(
     config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml"),
     admin: Annotated[str, typer.Option(help="Where the gateway's admin port is.")] = ADMIN,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print every adapter of the settings with its digest, and the backends of the running gateway that have it loaded.
 
@@ -62,7 +59,7 @@ def list_loras(
         raise typer.Exit(1) from None
     found = rows(settings, fleet_of(admin))
     if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
+        print_json(found)
         return
     table = Table("adapter", "pool", "digest", "engines know it as", "loaded on")
     for row in found:

@@ -22,11 +22,14 @@ def serve(
     run_dir: Annotated[
         Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")
     ] = None,
+    rehearse: Annotated[bool, typer.Option(help="Do everything a start does before it takes addresses, then end.")] = False,
 ) -> None:
-    """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts workers one by one."""
+    """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts all processes but the first one by
+    one, SIGUSR2 that one as well, with new code."""
     try:
         settings = load_settings(config, os.environ)
-        load_policies(settings.policies_dir, *settings.policy_targets)
+        if settings.policies_from == "files":
+            load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir)
         if problems := problems_in_files(settings, os.environ):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -34,7 +37,7 @@ def serve(
         raise typer.Exit(1) from None
     from gateway.launch import launch
 
-    raise typer.Exit(launch(config, settings, run_dir))
+    raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse))
 
 
 def version() -> None:

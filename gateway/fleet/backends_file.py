@@ -14,13 +14,13 @@ from typing import Final
 import msgspec
 from pydantic import Field
 
-from domain.membership import Member, SourceError
+from domain.membership import Member, SourceError, merged
 from domain.strict import Strict
 from gateway.settings import Settings
 from gateway.settings_backend import BackendSettings
 from policies.literal_secrets import literal_secrets
 from policies.located_yaml import Located, read_yaml
-from policies.problems import ConfigError, Problem
+from policies.problems import ConfigError, Path_, Problem
 from policies.validated import checked
 
 LOOK_EVERY_S: Final = 1.0
@@ -39,13 +39,17 @@ def read_backends(path: Path, environ: Mapping[str, str]) -> list[BackendSetting
     Raises:
         ConfigError: every mistake found, with file, line, key and what to write instead.
     """
+    return _read(path, environ)[1].backends
+
+
+def _read(path: Path, environ: Mapping[str, str]) -> tuple[Located, BackendsDocument]:
     located = read_yaml(path, environ)
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
     document, problems = checked(BackendsDocument, located)
     problems += _doubled(located)
     if document is None or problems:
         raise ConfigError(problems)
-    return document.backends
+    return located, document
 
 
 def _doubled(located: Located) -> list[Problem]:
@@ -74,6 +78,34 @@ def problems_in_files(settings: Settings, environ: Mapping[str, str]) -> list[Pr
             read_backends(path, environ)
         except ConfigError as error:
             problems += error.problems
+    return problems
+
+
+def clashes_in_files(settings: Settings, located: Located, environ: Mapping[str, str]) -> list[Problem]:
+    """What the gateway would say of backends that are written down twice, in `tidegate.yaml` and the backends files together.
+
+    It starts all the same, for a file may change at any time: the first place counts. Files with mistakes are passed over.
+
+    Args:
+        located: `tidegate.yaml` as written.
+    """
+    places: list[tuple[Member, Located, Path_]] = [
+        (backend.member(pool.name, "static"), located, ("pools", i, "backends", j))
+        for i, pool in enumerate(settings.pools)
+        for j, backend in enumerate(pool.backends)
+    ]
+    for name, path in backends_files(settings).items():
+        try:
+            written, document = _read(path, environ)
+        except ConfigError:
+            continue
+        places += [(b.member(name, FileSource.owner), written, ("backends", j)) for j, b in enumerate(document.backends)]
+    # by identity: the same entry may stand in two places
+    at = {id(member): (file, key) for member, file, key in places}
+    problems = []
+    for clash in merged([member for member, _, _ in places], {pool.name for pool in settings.pools})[1]:
+        file, key = at[id(clash.member)]
+        problems.append(file.problem(key, clash.why))
     return problems
 
 

@@ -5,9 +5,8 @@ they have to be IP addresses there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import structlog
@@ -16,9 +15,8 @@ from backends.reach import Reach
 from domain.membership import KvEvents, Member
 from gateway.deps import Deps
 from gateway.fleet.kv_watch import KvWatch
-
-if TYPE_CHECKING:
-    import zmq
+from gateway.fleet.zeromq import ZeroMq
+from routing.engine_blocks import RootOf
 
 log = structlog.get_logger("tidegate.kv")
 
@@ -27,15 +25,21 @@ CountKv = Callable[[str, str, int, int], None]
 
 
 class KvListener:
-    """One per worker; `attach` is a `gateway.fleet.roster.Attach`."""
+    """One per worker; `attach` is a `gateway.fleet.roster.Attach`.
 
-    def __init__(self, deps: Deps, reach: Reach, count: CountKv) -> None:
+    Args:
+        rooted: by pool, for those whose prompts we have the tokens of, what our chains of prompts begin with; events of other pools are
+            followed and shown, and nobody is placed by them.
+    """
+
+    def __init__(self, deps: Deps, reach: Reach, count: CountKv, zeromq: ZeroMq, rooted: Mapping[str, RootOf]) -> None:
         self._deps = deps
+        self._rooted = rooted
         self._reach = reach
         self._count = count
         self._pools: dict[str, str] = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self.watch = KvWatch(deps.live, {}, self._counted, self._release)
+        self._zeromq = zeromq
+        self.watch = KvWatch(deps.live, {}, self._counted, deps.grounds, deps.clock)
 
     def attach(self, member: Member) -> Callable[[], Awaitable[None]]:
         """Listen to a backend, if it publishes and may be listened to."""
@@ -46,38 +50,36 @@ class KvListener:
         if refusal:
             log.warning("kv events not listened to", pool=member.pool, backend=member.id, reason=refusal)
             return _nothing
-        self._listen(member.id, told)
+        self._listen(member, told)
         self._pools[member.id] = member.pool
         return partial(self._end, member.id)
 
-    def _listen(self, backend: str, told: KvEvents) -> None:
-        # imported only when there is something to hear: ZeroMQ and its thread cost a worker 10 MB
-        import zmq
-
+    def _listen(self, member: Member, told: KvEvents) -> None:
+        # imported only when there is something to hear; see `ZeroMq`
         from backends.clients.kv_subscriber import KvSubscriber
-        from backends.kv_blocks import HeldBlocks
+        from backends.kv_blocks import HeldBlocks, KvConsumer
         from backends.kv_stream import KvStream
+        from routing.engine_blocks import EngineBlocks
 
-        if self._context is None:
-            self._context = zmq.Context()
-        stream = KvStream(HeldBlocks(), can_replay=told.replay is not None)
-        deps = self._deps
+        deps, backend = self._deps, member.id
+        root_of = self._rooted.get(member.pool)
+        blocks: KvConsumer = HeldBlocks() if root_of is None else EngineBlocks(deps.grounds.index, backend, root_of)
+        if root_of is not None:
+            deps.grounds.exact(backend)
+        stream = KvStream(blocks, can_replay=told.replay is not None)
         self.watch.add(
             backend,
-            KvSubscriber(self._context, stream, told.endpoint, told.replay, bind=told.bind, clock=deps.clock, loop=deps.loop),
+            KvSubscriber(self._zeromq.context(), stream, told.endpoint, told.replay, bind=told.bind, clock=deps.clock, loop=deps.loop),
         )
 
     def _end(self, backend: str) -> Awaitable[None]:
         self.watch.remove(backend)
+        self._deps.grounds.guessed(backend)
         self._pools.pop(backend, None)
         return _nothing()
 
     def _counted(self, backend: str, batches: int, gaps: int) -> None:
         self._count(self._pools[backend], backend, batches, gaps)
-
-    def _release(self) -> None:
-        if self._context is not None:
-            self._context.destroy(0)
 
 
 def events_refusal(told: KvEvents, reach: Reach) -> str:

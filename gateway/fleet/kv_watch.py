@@ -12,7 +12,9 @@ import structlog
 
 from backends.kv_blocks import KvState
 from backends.signals import START_JITTER_S
+from domain.clock import Clock
 from gateway.deps import Live
+from gateway.placing.ground import Grounds
 
 if TYPE_CHECKING:
     from backends.kv_stream import KvStream
@@ -44,20 +46,21 @@ class KvWatch:
     Args:
         subscriptions: by backend id; none is fine.
         count: told of each backend's new batches and gaps.
-        release: called last, when all subscriptions are closed.
     """
 
     def __init__(
         self,
         live: Live,
         subscriptions: Mapping[str, Subscription],
-        count: Callable[[str, int, int], None] = lambda backend, batches, gaps: None,
-        release: Callable[[], None] = lambda: None,
+        count: Callable[[str, int, int], None],
+        grounds: Grounds,
+        clock: Clock,
     ) -> None:
         self._live = live
+        self._grounds = grounds
+        self._clock = clock
         self._subscriptions = dict(subscriptions)
         self._count = count
-        self._release = release
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
@@ -91,6 +94,7 @@ class KvWatch:
             self._live.kv[backend] = state
             batches, gaps = (before.counts.batches, before.counts.gaps) if before else (0, 0)
             self._count(backend, state.counts.batches - batches, state.counts.gaps - gaps)
+            self._grounds.events(backend, connected=subscription.stream.up, stored=state.counts.stored, now=self._clock())
             self._say(backend, state)
 
     def _restarts(self, backend: str, subscription: Subscription) -> None:
@@ -113,4 +117,3 @@ class KvWatch:
         """Close every subscription."""
         for subscription in self._subscriptions.values():
             subscription.close()
-        self._release()

@@ -72,7 +72,7 @@ class Membership:
         self._orders_trouble = False
         self._answers = [_Answer() for _ in self._sources]
         self.clashes: tuple[str, ...] = ()
-        """Wishes that lost against others, in words."""
+        """Wishes that lost against others, or mean the same engine twice, in words."""
 
     async def first(self) -> None:
         """Read every source once; those that cannot be read stay empty until they can."""
@@ -162,7 +162,8 @@ class Membership:
 
     def _apply(self) -> None:
         wanted = [member for answer in self._answers for member in answer.members]
-        members, clashes = merged(wanted, self._pools)
+        members, found = merged(wanted, self._pools)
+        clashes = tuple(clash.why for clash in found)
         for clash in clashes:
             if clash not in self.clashes:
                 log.warning("two sources disagree", reason=clash)

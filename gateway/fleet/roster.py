@@ -1,15 +1,16 @@
 """Who is in the fleet of this worker now: takes the wanted set of backends and makes the difference true.
 
-A backend joins unknown and takes requests once a poll found it right. One that leaves, or is drained, gets nothing new;
-what runs on it finishes within a grace, what is left then ends with an error event, and only when nothing is in flight any
-more it is forgotten: connections, load slot, signals, names and loops. Decides nothing about who is wanted
-(`gateway/fleet/membership.py`) and knows no source.
+A backend joins unknown and takes requests once a poll found it right. One that leaves, or is drained, gets nothing new (the last
+one that is up stays until one of those that replace it is up, too); what runs on it finishes within a grace, what is left then ends
+with an error event, and only when nothing is in flight any more it is forgotten: connections, its row and its prefixes, signals,
+names and loops. Decides nothing about who is wanted (`gateway/fleet/membership.py`) and knows no source.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 
 from backends.ports import Upstream
@@ -23,6 +24,10 @@ log = structlog.get_logger("tidegate.fleet")
 TICK_S: Final = 0.05
 """How often a draining backend is looked at; nothing looks while none drains."""
 
+RELIEF_S: Final = 10.0
+"""How long the last one that is up stays for those that replace it: twice the polls that it takes them to be up. An engine that is gone
+itself is found down much sooner."""
+
 Detach = Callable[[], Awaitable[None]]
 """Lets a backend go: takes effect when called, what it returns ends when everything is closed."""
 
@@ -31,7 +36,7 @@ Attach = Callable[[Member], Detach]
 
 
 class _Entry:
-    __slots__ = ("attached", "cut", "leaving", "member", "until", "upstream")
+    __slots__ = ("attached", "cut", "leaving", "member", "stays_until", "until", "upstream")
 
     def __init__(self, member: Member, upstream: Upstream, attached: list[Detach]) -> None:
         self.member = member
@@ -39,6 +44,8 @@ class _Entry:
         self.attached = attached
         self.until: float | None = None
         """When the grace ends, on the deps' clock; None while it takes requests."""
+        self.stays_until: float | None = None
+        """When it leaves at the latest, of one that nobody names any more and that has to be relieved first."""
         self.leaving = False
         """Whether it is forgotten once it is empty, or only drained."""
         self.cut = False
@@ -48,7 +55,7 @@ class Roster:
     """The members of one worker's fleet.
 
     Args:
-        deps: what requests work with; its fleet, upstreams, load, names and signals are kept here.
+        deps: what requests work with; its fleet, upstreams, grounds, names and signals are kept here.
         upstream: makes the way to a backend.
         attach: what is done for each backend besides.
         grace_s: how long requests on a backend that leaves may go on.
@@ -77,20 +84,40 @@ class Roster:
         self._wanted = wanted
         for backend_id, entry in self._entries.items():
             member = wanted.get(backend_id)
+            if member is not None and member.same_place(entry.member) and member.traits != entry.member.traits:
+                self._deps.grounds.configure(backend_id, member.traits)
             if member is None or not member.same_place(entry.member):
-                if not entry.leaving:
-                    entry.leaving = True
-                    self._drain(entry, self._grace_s, self._why_leaving(entry.member, member))
+                if not entry.leaving and entry.stays_until is None:
+                    self._leave(entry, member)
             elif member.drain_grace_s is not None:
                 if entry.until is None or entry.leaving or entry.member.drain_grace_s != member.drain_grace_s:
                     self._drain(entry, member.drain_grace_s, "drained by an operator")
-                entry.leaving = False
+                entry.leaving, entry.stays_until = False, None
                 entry.member = member
             else:
-                entry.member = member
+                entry.member, entry.stays_until = member, None
                 if entry.until is not None:
                     self._resume(entry)
         self._join_missing()
+
+    def _leave(self, entry: _Entry, now_wanted: Member | None) -> None:
+        if now_wanted is None and entry.until is None and self._has_to_be_relieved(entry.member):
+            entry.stays_until = self._deps.clock() + RELIEF_S
+            log.info("backend stays until another one is up", pool=entry.member.pool, backend=entry.member.id)
+            self._draining.set()
+            return
+        self._leave_now(entry, now_wanted)
+
+    def _leave_now(self, entry: _Entry, now_wanted: Member | None) -> None:
+        entry.leaving, entry.stays_until = True, None
+        self._drain(entry, self._grace_s, self._why_leaving(entry.member, now_wanted))
+
+    def _has_to_be_relieved(self, member: Member) -> bool:
+        """Whether it is the only one of its role in its pool that is up, while others are wanted there."""
+        up = [b.id for b in self._deps.live.fleet.pools[member.pool].backends if b.state is State.UP and b.role == member.role]
+        return up == [member.id] and any(
+            one.pool == member.pool and one.role == member.role and one.drain_grace_s is None for one in self._wanted.values()
+        )
 
     @staticmethod
     def _why_leaving(member: Member, now_wanted: Member | None) -> str:
@@ -104,9 +131,9 @@ class Roster:
     def _join(self, member: Member) -> None:
         deps = self._deps
         way = self._upstream(member)
-        deps.load.add(member.id)
+        deps.grounds.add(member.pool, member.id, member.traits)
         deps.upstreams[member.id] = way
-        deps.live.fleet = deps.live.fleet.with_member(Backend(member.id, member.pool))
+        deps.live.fleet = deps.live.fleet.with_member(_unheard(member))
         entry = self._entries[member.id] = _Entry(member, way, [attach(member) for attach in self._attach])
         log.info("backend joins", pool=member.pool, backend=member.id, source=member.owner)
         if member.drain_grace_s is not None:
@@ -119,7 +146,8 @@ class Roster:
         # out of the upstreams at once: a request that was routed before this moment and retries must not come here either
         deps.upstreams.pop(member.id, None)
         deps.loras.let_go(member.id)
-        deps.live.fleet = deps.live.fleet.with_member(Backend(member.id, member.pool, State.DRAINING, why))
+        draining = msgspec.structs.replace(_unheard(member), state=State.DRAINING, reason=why)
+        deps.live.fleet = deps.live.fleet.with_member(draining)
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)
         self._draining.set()
 
@@ -130,12 +158,12 @@ class Roster:
         self._let_go(entry)
         self._forget(member.id)
         deps.upstreams[member.id] = entry.upstream
-        deps.live.fleet = deps.live.fleet.with_member(Backend(member.id, member.pool))
+        deps.live.fleet = deps.live.fleet.with_member(_unheard(member))
         entry.attached = [attach(member) for attach in self._attach]
         log.info("backend resumes", pool=member.pool, backend=member.id)
 
     def _in_flight(self, entry: _Entry) -> int:
-        return self._deps.load.in_flight[entry.member.id]
+        return self._deps.grounds.in_flight(entry.member.id)
 
     async def run(self) -> None:
         """See drains through until cancelled."""
@@ -148,6 +176,10 @@ class Roster:
         """Look at every draining backend once."""
         now = self._deps.clock()
         unfinished = False
+        for entry in [entry for entry in self._entries.values() if entry.stays_until is not None]:
+            if now >= (entry.stays_until or 0.0) or not self._has_to_be_relieved(entry.member):
+                self._leave_now(entry, self._wanted.get(entry.member.id))
+            unfinished = True
         for entry in [entry for entry in self._entries.values() if entry.until is not None]:
             if self._in_flight(entry) == 0:
                 if entry.leaving:
@@ -180,7 +212,7 @@ class Roster:
         deps, member = self._deps, entry.member
         del self._entries[member.id]
         deps.live.fleet = deps.live.fleet.without(member.pool, member.id)
-        deps.load.drop(member.id)
+        deps.grounds.drop(member.id)
         self._let_go(entry)
         self._forget(member.id)
         self._later(entry.upstream.close())
@@ -188,7 +220,7 @@ class Roster:
 
     def _forget(self, backend_id: str) -> None:
         live = self._deps.live
-        for known in (live.names, live.signals, live.marks, live.prefill):
+        for known in (live.names, live.signals, live.prefill):
             known.pop(backend_id, None)
         self._deps.loras.forget(backend_id)
 
@@ -213,3 +245,8 @@ class Roster:
         self._entries.clear()
         self._deps.upstreams.clear()
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _unheard(member: Member) -> Backend:
+    """What routing may know of a member before it has answered."""
+    return Backend(member.id, member.pool, role=member.role, bootstrap=member.bootstrap)

@@ -6,10 +6,14 @@ from typing import Final
 
 from backends.kv_blocks import least
 from domain.membership import SourceState
-from gateway.worker_link import BackendState, WorkerSnapshot
+from gateway.placing.limits import Shown
+from gateway.worker_state import BackendState, WorkerSnapshot
 
 CAUTION: Final = {"up": 0, "unknown": 1, "down": 2, "ejected": 3, "draining": 4}
 """When workers differ about a backend the more cautious state is shown; one not listed here counts as most cautious."""
+
+BREAKERS: Final = ("", "half_open", "open")
+"""States of a breaker, the worst last."""
 
 
 def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
@@ -24,7 +28,7 @@ def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
 
 def _joined(one: BackendState, other: BackendState) -> BackendState:
     cautious, other_one = sorted((one, other), key=_caution, reverse=True)
-    fresher = min(one, other, key=lambda seen: inf if seen.signals_age_s is None else seen.signals_age_s)
+    fresher = min(one, other, key=_age_s)
     return BackendState(
         one.pool,
         one.backend,
@@ -41,7 +45,28 @@ def _joined(one: BackendState, other: BackendState) -> BackendState:
         state=cautious.state,
         source=one.source or other.source,
         url=one.url or other.url,
+        load_age_s=fresher.load_age_s,
+        trust=min(one.trust, other.trust),
+        index_off=one.index_off or other.index_off,
+        breaker=max(one.breaker, other.breaker, key=BREAKERS.index),
+        breaker_opens=one.breaker_opens + other.breaker_opens,
+        residual_s=max(one.residual_s, other.residual_s),
+        limit=_limits(one.limit, other.limit),
+        processes=min((seen.processes for seen in (one, other) if seen.processes is not None), default=None),
+        push=max((seen.push for seen in (one, other) if seen.push is not None), key=lambda push: push.reason != "", default=None),
     )
+
+
+def _limits(one: Shown | None, other: Shown | None) -> Shown | None:
+    """Each worker finds its own; none of them is certain, so the largest stands for the engine. What they may have adds up."""
+    if one is None or other is None:
+        return one or other
+    tokens = [shown.tokens for shown in (one, other) if shown.tokens is not None]
+    return Shown(max(one.requests, other.requests), max(tokens, default=None), one.own + other.own)
+
+
+def _age_s(seen: BackendState) -> float:
+    return inf if seen.told_age_s is None else seen.told_age_s
 
 
 def _caution(seen: BackendState) -> int:

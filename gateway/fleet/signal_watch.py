@@ -18,7 +18,7 @@ from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.fleet.health_watch import note_signals
 from gateway.fleet.loops import Loops, closed
-from routing.load import Load
+from gateway.fleet.signal_board import SignalBoard
 
 log = structlog.get_logger("tidegate.signals")
 
@@ -34,6 +34,10 @@ LONGEST_PAUSE_S: Final = 2.0
 """Between readings, however slow the last one was: beyond 0.2 s an engine mostly waits and does not work on the answer, and what
 comes back from a standstill or a restart must not stay unknown for ten seconds."""
 
+PUSHED_EVERY_S: Final = 1.0
+"""Between readings of an engine that pushes what runs and waits: what is read then is its counters, by which restarts, progress
+and rates are judged, all of them over seconds."""
+
 
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
     """Seconds between a reading that took `took_s` and the next one.
@@ -45,11 +49,11 @@ def pause_s(every_s: float, took_s: float, draw: float) -> float:
 
 
 class SignalWatch:
-    """Reads every backend about every `every_s` seconds, and a slow one less often (`pause_s`)."""
+    """Reads every backend about every `every_s` seconds, and less often a slow one (`pause_s`) or one that pushes its load."""
 
-    def __init__(self, live: Live, load: Load, every_s: float, clock: Clock, rng: Rng) -> None:
+    def __init__(self, live: Live, board: SignalBoard, every_s: float, clock: Clock, rng: Rng) -> None:
         self._live = live
-        self._load = load
+        self._board = board
         self._every_s = every_s
         self._clock = clock
         self._rng = rng
@@ -69,6 +73,7 @@ class SignalWatch:
         """Read it no more, from now on; what is returned ends when its connections are closed."""
         self._reads.pop(backend, None)
         self._trouble.pop(backend, None)
+        self._board.unread(backend)
         return closed(self._loops.drop(backend), self._ways.pop(backend, None))
 
     async def run(self) -> None:
@@ -83,7 +88,6 @@ class SignalWatch:
         """One reading; returns the seconds until the next. Trouble is logged when it begins, changes or ends, not ten times a
         second."""
         # before the question: the engine counts at some moment until its answer is here, and double is safer than not at all
-        mark = self._load.mark(backend)
         asked_at = self._clock()
         try:
             signals = await self._reads[backend]()
@@ -95,11 +99,13 @@ class SignalWatch:
             if backend not in self._reads:
                 return self._every_s  # it left meanwhile
             live = self._live
-            before = live.signals.get(backend)
-            live.signals[backend] = signals
-            live.marks[backend] = mark
+            before = self._board.last_read(backend)
+            self._board.read(backend, signals, asked_at)
             live.prefill[backend] = measured(live.prefill.get(backend), signals)
-            note_signals(live, backend, signals, self._clock(), restarted=before is not None and restarted(before, signals))
+            another = before is not None and restarted(before, signals)
+            note_signals(live, backend, signals, self._clock(), restarted=another)
+            if another:
+                self._board.restarted(backend)
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble.get(backend, ""):
             self._trouble[backend] = trouble
@@ -107,4 +113,5 @@ class SignalWatch:
                 log.warning("signals in doubt", backend=backend, reason=trouble)
             else:
                 log.info("signals complete", backend=backend)
-        return pause_s(self._every_s, self._clock() - asked_at, self._rng.random())
+        every_s = max(self._every_s, PUSHED_EVERY_S) if self._board.is_pushed(backend) else self._every_s
+        return pause_s(every_s, self._clock() - asked_at, self._rng.random())

@@ -7,7 +7,7 @@ stays as long as the process.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from backends.discovery.dns import DnsSource, system_lookup
 from backends.discovery.poll import poll
 from backends.discovery.probe import Prober
 from backends.fetch import FetchError, fetch
+from backends.load_reports import Decode
+from backends.loras import Adapter
 from backends.ports import Upstream
 from backends.reach import Reach, networks_of
 from backends.signals import Signals
@@ -33,16 +35,21 @@ from gateway.fleet.health_watch import HealthWatch
 from gateway.fleet.kv_listener import CountKv, KvListener
 from gateway.fleet.kv_watch import KvWatch
 from gateway.fleet.last_good import LastGood
+from gateway.fleet.load_listener import CountPush, LoadListener
+from gateway.fleet.load_watch import LoadWatch
 from gateway.fleet.membership import Membership, StaticSource
 from gateway.fleet.poll_watch import FleetWatch
 from gateway.fleet.registry import Registry
 from gateway.fleet.roster import Attach, Detach, Roster
+from gateway.fleet.signal_board import SignalBoard
 from gateway.fleet.signal_watch import SignalWatch
+from gateway.fleet.zeromq import ZeroMq
+from gateway.placing.salts import root_of
 from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
 from gateway.supervisor import Seat
-from gateway.wiring import open_stores
 from gateway.worker_link import supervision
+from routing.engine_blocks import RootOf
 
 POLL_CONNECTIONS: Final = 2
 """Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
@@ -62,6 +69,8 @@ class FleetParts:
     health_watch: HealthWatch
     signal_watch: SignalWatch
     kv_watch: KvWatch
+    load_watch: LoadWatch
+    zeromq: ZeroMq
 
     async def learn(self) -> None:
         """Read every source and poll every backend once; afterwards the fleet is known."""
@@ -77,12 +86,15 @@ class FleetParts:
             self.health_watch.run(),
             self.signal_watch.run(),
             self.kv_watch.run(),
+            self.load_watch.run(),
         ]
 
     async def close(self) -> None:
         """Close every connection to engines."""
         await self.roster.close()
         await self.kv_watch.close()
+        await self.load_watch.close()
+        self.zeromq.close()
 
 
 class OwnPorts:
@@ -114,6 +126,7 @@ def fleet_for(
     run_dir: Path | None = None,
     own_ports: Container[int] = frozenset(),
     count_kv: CountKv = lambda pool, backend, batches, gaps: None,
+    count_push: CountPush = lambda pool, backend, reports, gaps: None,
 ) -> FleetParts:
     """The keepers of a worker's fleet, which is empty until `learn`.
 
@@ -122,26 +135,51 @@ def fleet_for(
         run_dir: where drains of this gateway are written down.
         own_ports: ports of our own listeners.
         count_kv: told of (pool, backend, batches, gaps) as KV events come.
+        count_push: told of (pool, backend, reports, gaps) as engines push their load.
     """
     ways = _Ways(settings, deps, reach_of(settings, own_ports))
     engines = settings.engines
     fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
-    health_watch = HealthWatch(deps.live, deps.load, deps.watch, engines.first_token_base_s, deps.clock)
-    signal_watch = SignalWatch(deps.live, deps.load, engines.signals_s, deps.clock, deps.rng)
-    listener = KvListener(deps, ways.reach, count_kv)
+    health_watch = HealthWatch(deps.live, deps.grounds, deps.watch, engines.first_token_base_s, deps.clock)
+    board, zeromq = SignalBoard(deps.live, deps.grounds), ZeroMq()
+    signal_watch = SignalWatch(deps.live, board, engines.signals_s, deps.clock, deps.rng)
+    listener = KvListener(deps, ways.reach, count_kv, zeromq, _rooted(settings, deps))
+    pushes = LoadListener(deps, ways.reach, _decoders(settings), board, count_push, zeromq)
     each: tuple[Attach, ...] = (
         partial(_judged, ways, health_watch),
         partial(_polled, ways, fleet_watch),
         partial(_read, ways, signal_watch),
         listener.attach,
+        pushes.attach,
     )
     roster = Roster(deps, ways.for_requests, each, settings.drain.grace_s)
     kept = None if run_dir is None else LastGood(run_dir, deps.wall)
     orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
     sources = [*_sources(settings), *([registered] if registered else [])]
-    return FleetParts(
-        roster, Membership(sources, ways.pools, roster, deps.clock, orders, kept), fleet_watch, health_watch, signal_watch, listener.watch
-    )
+    membership = Membership(sources, ways.pools, roster, deps.clock, orders, kept)
+    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, listener.watch, pushes.watch, zeromq)
+
+
+def _decoders(settings: Settings) -> dict[str, Decode]:
+    """How pushed reports are read, by pool, where its engines push any."""
+    return {pool.name: read for pool in settings.pools if (read := DIALECTS[pool.dialect].read_report) is not None}
+
+
+def _rooted(settings: Settings, deps: Deps) -> dict[str, RootOf]:
+    """What chains of prompts begin with, by pool, from what engines' events say; of pools whose engines' own tokens we have."""
+    return {
+        pool.name: partial(_root, pool, deps.salt_secret, _digests(pool)) for pool in settings.pools if deps.prompts.tokens_of(pool.name)
+    }
+
+
+def _digests(pool: PoolSettings) -> dict[str, str]:
+    return {Adapter(lora.name, lora.digest, lora.path).served: lora.digest for lora in pool.loras}
+
+
+def _root(pool: PoolSettings, secret: bytes, digests: Mapping[str, str], lora: str | None, salt: str | None) -> int | None:
+    """See `routing.engine_blocks.RootOf`. Every prompt of ours is salted, so what is not is nobody's."""
+    digest = digests.get(lora) if lora else ""
+    return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
 
 
 def _sources(settings: Settings) -> list[MemberSource]:
@@ -159,17 +197,15 @@ def _sources(settings: Settings) -> list[MemberSource]:
 def registry_for(settings: Settings, seat: Seat) -> Registry:
     """What changes the fleet over the admin port; in the admin process, inside its loop."""
     loop = asyncio.get_running_loop()
-    stores = open_stores(settings)
     return Registry(
         pools=[pool.name for pool in settings.pools],
+        pushing=_decoders(settings),
         static=[b.id for pool in settings.pools for b in pool.backends],
-        store=stores.members,
         reach=reach_of(settings, OwnPorts(settings, seat)),
         resolve=lambda host, port: resolved(host, port, loop),
         run_dir=Path(seat.run_dir),
         grace_s=settings.drain.grace_s,
         wall=time.time,
-        close=stores.close,
     )
 
 
@@ -212,7 +248,8 @@ class _Ways:
 def _judged(ways: _Ways, watch: HealthWatch, member: Member) -> Detach:
     pool, way = ways.pools[member.pool], ways.for_questions(member)
     names = partial(watch.names_of, member.id)
-    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, ways.settings.engines.first_token_base_s, names), way)
+    within_s, half = ways.settings.engines.first_token_base_s, member.role != "both"
+    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, within_s, names, half=half), way)
     return partial(watch.remove, member.id)
 
 

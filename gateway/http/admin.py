@@ -20,14 +20,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from domain.membership import Owner
-from gateway.fleet.registry import Registry
+from gateway.bookkeeper import BookingState, Bookkeeper
 from gateway.fleet.seen import clashes_seen, fleet_seen, sources_seen
-from gateway.http.admin_backends import add_backend_routes
+from gateway.http.admin_api import PREFIX, Parts, create_admin_api
 from gateway.http.admin_errors import error_reply
 from gateway.supervisor import Seat
 from gateway.telemetry.exposition import Scrape, render
-from gateway.worker_link import Supervision, Totals, WorkerSnapshot, collect, not_ready, supervision
+from gateway.telemetry.rollout_gauges import RolloutFigures
+from gateway.worker_link import Totals, collect, not_ready, supervision
+from gateway.worker_state import Supervision, WorkerSnapshot
 
 FLEET_WITHIN_S: Final = 0.5
 """Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""
@@ -47,6 +48,27 @@ class PoolShown(msgspec.Struct, frozen=True):
     dialect: str
 
 
+class ApiRun(Protocol):
+    """The admin API's parts as long as this process serves them."""
+
+    @property
+    def parts(self) -> Parts:
+        """What it works with."""
+        ...
+
+    async def run(self) -> None:
+        """Keeps its snapshot of keys current until cancelled."""
+        ...
+
+    def rollouts(self) -> RolloutFigures:
+        """How rollouts stand."""
+        ...
+
+    async def close(self) -> None:
+        """Lets connections go."""
+        ...
+
+
 class Collect(Protocol):
     """Asks every worker for a snapshot; with or without its numbers."""
 
@@ -62,9 +84,10 @@ def create_admin_app(
     workers: int,
     draining: Callable[[], bool] = lambda: False,
     supervised: Callable[[], Supervision | None] = lambda: None,
-    registry: Registry | None = None,
-    token: str | None = None,
     pools: Sequence[PoolShown] = (),
+    booking: Callable[[], BookingState | None] = lambda: None,
+    api: Parts | None = None,
+    rollouts: Callable[[], RolloutFigures | None] = lambda: None,
 ) -> FastAPI:
     """The admin port as an ASGI app.
 
@@ -74,17 +97,18 @@ def create_admin_app(
         workers: how many places must be ready for `/readyz` to answer 200.
         draining: true from SIGTERM on; `/readyz` then answers 503 without asking anybody.
         supervised: what the supervisor last published.
-        registry: changes the fleet; None where nothing can be changed.
-        token: what changing the fleet asks for; without one it is refused.
         pools: the pools there are, by the settings.
+        booking: how usage gets to SQL.
+        api: what the admin API under `/admin/v1` works with; None leaves it out.
+        rollouts: how rollouts stand.
     """
-    # No OpenAPI, no docs pages: they load scripts from elsewhere, and the routes are in docs/operations.md.
+    # No docs pages: they load scripts from elsewhere. These routes are in docs/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     totals = Totals()
     _add_errors(app)
 
     async def index() -> Response:
-        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools"]
+        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools", *([f"{PREFIX}/openapi.json"] if api is not None else [])]
         return JSONResponse({"name": "tidegate", "version": version, "see": see})
 
     async def livez() -> Response:
@@ -102,7 +126,7 @@ def create_admin_app(
 
     async def metrics(request: Request) -> Response:
         seen = await collect(with_metrics=True)
-        scrape = Scrape(totals.add(seen), seen, supervised(), workers, version)
+        scrape = Scrape(totals.add(seen), seen, supervised(), workers, version, booking(), rollouts())
         # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
         text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
@@ -120,9 +144,6 @@ def create_admin_app(
     async def show_pools() -> Response:
         return Response(msgspec.json.encode({"pools": pools}), media_type="application/json", headers=NO_STORE)
 
-    async def owners() -> dict[str, Owner]:
-        return {b.backend: b.source for b in fleet_seen(await collect(with_metrics=False)) if b.source}
-
     routes: dict[str, Callable[..., Awaitable[Response]]] = {
         "/": index,
         "/backends": backends,
@@ -134,8 +155,8 @@ def create_admin_app(
     }
     for path, answer in routes.items():
         app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
-    if registry is not None:
-        add_backend_routes(app, registry, token, owners)
+    if api is not None:
+        app.mount(PREFIX, create_admin_api(api, version))
     return app
 
 
@@ -185,41 +206,43 @@ def admin_main(
     *,
     version: str,
     workers: int,
-    registry: Callable[[Seat], Registry] | None = None,
-    token: str | None = None,
     pools: Sequence[PoolShown] = (),
+    bookkeeper: Callable[[], Bookkeeper | None] = lambda: None,
+    api: Callable[[Seat], "ApiRun"] | None = None,
 ) -> None:
     """Serves the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
 
     SIGTERM only turns `/readyz` to 503: load balancers must see it for as long as workers still drain.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(seat, version, workers, registry, token, pools))
+        runner.run(_serve(seat, version, workers, pools, bookkeeper, api))
 
 
 async def _serve(
     seat: Seat,
     version: str,
     workers: int,
-    registry: Callable[[Seat], Registry] | None,
-    token: str | None,
     pools: Sequence[PoolShown],
+    bookkeeper: Callable[[], Bookkeeper | None],
+    api: Callable[[Seat], "ApiRun"] | None,
 ) -> None:
     draining = asyncio.Event()
 
     async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
         return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
 
-    changes = registry(seat) if registry is not None else None
+    books = bookkeeper()
+    running = api(seat) if api is not None else None
     app = create_admin_app(
         ask,
         version=version,
         workers=workers,
         draining=draining.is_set,
         supervised=lambda: supervision(seat.run_dir),
-        registry=changes,
-        token=token,
         pools=pools,
+        booking=lambda: books.state() if books is not None else None,
+        api=running.parts if running is not None else None,
+        rollouts=lambda: running.rollouts() if running is not None else None,
     )
     config = uvicorn.Config(
         app,
@@ -247,6 +270,13 @@ async def _serve(
         loop.call_later(LAST_REQUESTS_S, leave)
 
     loop.add_reader(seat.lifeline, let_go)
+    watching = asyncio.create_task(running.run()) if running is not None else None
+    if books is not None:
+        books.start()
     await server.serve([seat.sock])
-    if changes is not None:
-        await changes.close()
+    if books is not None:
+        await books.close()
+    if running is not None and watching is not None:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await running.close()

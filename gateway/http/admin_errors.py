@@ -3,7 +3,9 @@
 from starlette.responses import JSONResponse
 
 
-def error_reply(status: int, message: str, code: str | None, headers: dict[str, str] | None = None) -> JSONResponse:
-    """A whole error reply."""
+def error_reply(
+    status: int, message: str, code: str | None, headers: dict[str, str] | None = None, param: str | None = None
+) -> JSONResponse:
+    """A whole error reply; `param` names the field, header or parameter that is wrong."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status, headers)
+    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": code}}, status, headers)

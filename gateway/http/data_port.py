@@ -4,12 +4,13 @@ The path compared is the bytes the caller sent: nothing is decoded, normalised o
 one route and served as another. No path of a caller ever reaches an engine; engines are called on `Endpoint` values only.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import unquote
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
+from gateway.admission import exists_for
 from gateway.deps import Deps
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
@@ -17,7 +18,7 @@ from gateway.http.faults import render
 from gateway.http.openai.models import render_model, render_models
 from gateway.lifecycle import serve
 from gateway.reply_headers import cors_headers, reply_headers
-from gateway.steps import authenticate, defect, open_story, record, refuse
+from gateway.steps import authenticate, defect, grant_of, open_story, record, refuse
 from gateway.story import Story
 
 INFERENCE: Final = {endpoint.value: endpoint for endpoint in Endpoint}
@@ -59,14 +60,14 @@ class DataPort:
         story = open_story(exchange, deps)
         try:
             handler = self._handler(exchange.head)
-            handler(exchange, story)
+            await handler(exchange, story)
         except Fault as fault:
             refuse(fault, exchange, story, deps)
         except Exception as error:  # noqa: BLE001 - as in lifecycle.serve: a defect answers 500 and never hangs
             refuse(defect(error, story, deps), exchange, story, deps)
         record(exchange, story, deps)
 
-    def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], None]:
+    def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
         path, method = head.path, head.method
         known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
@@ -80,15 +81,16 @@ class DataPort:
             raise Fault(Kind.METHOD_NOT_ALLOWED, "Only GET is allowed here.", detail="GET, HEAD")
         return self._models
 
-    def _models(self, exchange: Exchange, story: Story) -> None:
+    async def _models(self, exchange: Exchange, story: Story) -> None:
         """The models this key may use, or one of them."""
         deps = self._deps
         story.ask_endpoint = MODELS
-        caller = authenticate(exchange, story, deps)
+        caller = await authenticate(exchange, story, deps)
         policies = deps.live.policies
         story.policy = policies.digest
         policy = policies.for_tenant(caller.tenant)
-        models = policy.models if policy is not None else {}
+        rights = grant_of(caller, deps).rights
+        models = {name for name, rule in policy.models.items() if exists_for(rights, rule)} if policy is not None else set()
         path = exchange.head.path
         if path == MODELS:
             body = render_models(sorted(models), created=deps.started_unix)
@@ -101,7 +103,7 @@ class DataPort:
         story.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
 
-    def _preflight(self, exchange: Exchange, story: Story) -> None:
+    async def _preflight(self, exchange: Exchange, story: Story) -> None:
         """CORS: answered only for allowed origins; to others the route does not answer OPTIONS."""
         allowed = cors_headers(exchange, self._deps.cors_origins)
         if not allowed:

@@ -1,7 +1,7 @@
 """Faults on the wire: the only place that knows what a Fault looks like to a caller.
 
 OpenAI's shape and codes where OpenAI defines them, so official clients raise the right exception and retry the right things;
-our own codes for what OpenAI has no word for. 429 will mean the caller's own limits and nothing else; what is short on our
+our own codes for what OpenAI has no word for. 429 means the caller's own limits and nothing else; what is short on our
 side is a 503. `docs/faults.md` is generated from the table here and compared in a test.
 """
 
@@ -40,15 +40,27 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.UNKNOWN_PATH: Row(404, _CALLER, "unknown_url"),
     Kind.METHOD_NOT_ALLOWED: Row(405, _CALLER, None),
     Kind.MODEL_NOT_FOUND: Row(404, _CALLER, "model_not_found"),
+    Kind.PROMPT_NOT_FOUND: Row(404, _CALLER, "prompt_not_found"),
+    Kind.NOT_PERMITTED: Row(403, _CALLER, "insufficient_permissions"),
+    Kind.REQUEST_LIMIT: Row(429, "requests", "rate_limit_exceeded"),
+    Kind.TOKEN_LIMIT: Row(429, "tokens", "rate_limit_exceeded"),
+    Kind.CONCURRENCY_LIMIT: Row(429, "requests", "concurrency_limit_exceeded"),
+    Kind.QUOTA_SPENT: Row(429, "insufficient_quota", "insufficient_quota"),
+    Kind.EXCEEDS_LIMIT: Row(400, _CALLER, "request_exceeds_limit"),
     Kind.INVALID_JSON: Row(400, _CALLER, None),
     Kind.INVALID_VALUE: Row(400, _CALLER, "invalid_value"),
     Kind.MISSING_PARAMETER: Row(400, _CALLER, "missing_required_parameter"),
     Kind.UNSUPPORTED_PARAMETER: Row(400, _CALLER, "unsupported_parameter"),
     Kind.CONTEXT_TOO_LONG: Row(400, _CALLER, "context_length_exceeded"),
     Kind.REFUSED_BY_ENGINE: Row(400, _CALLER, None),
+    Kind.CONTENT_FILTERED: Row(400, _CALLER, "content_filter"),
+    Kind.CRASHES_ENGINES: Row(400, _CALLER, "request_crashes_engines"),
     Kind.OVERLOADED: Row(503, _SERVER, "overloaded"),
     Kind.SHUTTING_DOWN: Row(503, _SERVER, "server_shutting_down"),
+    Kind.DEADLINE_PASSED: Row(504, _SERVER, "deadline_exceeded"),
     Kind.INTERNAL: Row(500, _SERVER, "internal_error"),
+    Kind.QUOTA_UNKNOWN: Row(503, _SERVER, "quota_unavailable"),
+    Kind.IDENTITY_UNAVAILABLE: Row(503, _SERVER, "identity_unavailable"),
     Kind.NO_BACKEND: Row(503, _SERVER, "no_backend"),
     Kind.ENGINE_BUSY: Row(503, _SERVER, "overloaded"),
     Kind.CONNECT_FAILED: Row(502, _SERVER, "upstream_error"),

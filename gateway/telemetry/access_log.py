@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from domain.usage import NO_USAGE
-from gateway.story import Record
+from gateway.record import Record
 
 FLUSH_AFTER_S: Final = 0.2
 """Longest time a line waits for company; a person watching the log does not notice it."""
@@ -26,8 +26,8 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Lines not yet taken by the reader; about 2,500, then new ones are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 36
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 16 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 24
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 24 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
@@ -82,6 +82,24 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     detail: str = ""
     lora: str = ""
     lora_wait_us: int = 0
+    cost_nanousd: int = 0
+    price_id: str = ""
+    degraded: bool = False
+    prefill: str = ""
+    hedged: str = ""
+    priority_class: str = ""
+    retry: bool = False
+    queued: str = ""
+    queued_ahead: int = 0
+    asked_model: str = ""
+    steps: str = ""
+    passed_over: str = ""
+    rule: str = ""
+    pulled_back: bool = False
+    rollout: str = ""
+    arm: str = ""
+    prompt: str = ""
+    fell_back: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(Line) if f.type is str)
@@ -140,7 +158,29 @@ def _flat(record: Record) -> Line:
         record.detail,
         record.lora,
         int(record.lora_wait_s * 1e6),
+        record.cost_nanousd,
+        record.price_id,
+        record.degraded,
+        record.prefill,
+        ",".join(record.hedged),
+        record.priority_class,
+        record.retry,
+        record.queued,
+        record.queued_ahead,
+        record.asked_model,
+        ", ".join(record.steps),
+        "; ".join(record.passed_over),
+        record.rule,
+        record.pulled_back,
+        *(("", "") if record.dealt is None and record.dealt_prompt is None else _dealt(record)),
+        record.prompt,
+        "; ".join([one.words for one in record.fell_back]) if record.fell_back else "",
     )
+
+
+def _dealt(record: Record) -> tuple[str, str]:
+    dealt = [one for one in (record.dealt, record.dealt_prompt) if one is not None]
+    return ",".join([one.running.name for one in dealt]), ",".join([one.arm.value for one in dealt])
 
 
 class AccessLog:

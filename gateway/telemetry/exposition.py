@@ -3,7 +3,9 @@
 `describe()` lists every family with its labels; `docs/metrics.md` is compared with it by a test.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -13,10 +15,17 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from backends.signals import Signals
-from gateway.fleet.seen import clashes_seen, fleet_seen, sources_seen
+from domain.priority import WORDS
+from gateway.bookkeeper import BookingState
+from gateway.fleet.seen import BREAKERS, clashes_seen, fleet_seen, sources_seen
+from gateway.telemetry.cells import Cells
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
-from gateway.telemetry.metrics import Cells, MetricsSnapshot
-from gateway.worker_link import BackendState, Supervision, WorkerSnapshot
+from gateway.telemetry.issuer_gauges import ISSUER_GAUGES, issuer_rows
+from gateway.telemetry.limit_gauges import LIMIT_GAUGES, limit_rows
+from gateway.telemetry.metrics import MetricsSnapshot
+from gateway.telemetry.policy_gauges import POLICY_GAUGES, policy_rows
+from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
+from gateway.worker_state import BackendState, Supervision, WorkerSnapshot
 
 STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's place; `missing` is a place from which no process answers."""
@@ -24,9 +33,12 @@ STATES: Final = ("starting", "ready", "draining", "missing")
 GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_in_flight_requests": ("Requests begun and not finished.", ()),
     "tidegate_connections": ("Open connections of callers.", ()),
+    "tidegate_tasks": ("Coroutines begun and not finished: one for each request, and some that always run.", ()),
     "tidegate_backend_up": ("1 when every worker that answers may use the backend, else 0.", ("pool", "backend")),
     "tidegate_backend_in_flight_requests": ("Requests of this gateway on the backend.", ("pool", "backend")),
     "tidegate_backend_signals_age_seconds": ("Age of the last reading of what the engine reports.", ("pool", "backend")),
+    "tidegate_backend_load_age_seconds": ("Age of what the engine told of its batch and queue, read or pushed.", ("pool", "backend")),
+    "tidegate_backend_load_pushed": ("1 when every worker hears the load that the engine pushes, else 0.", ("pool", "backend")),
     "tidegate_backend_signals_missing": ("Required signals that the engine does not report.", ("pool", "backend")),
     "tidegate_backend_running_requests": ("Sequences in the engine's batch, as it reports.", ("pool", "backend")),
     "tidegate_backend_waiting_requests": ("Requests in the engine's queue, as it reports.", ("pool", "backend")),
@@ -38,10 +50,35 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_backend_lora": ("1 for each adapter on the backend.", ("pool", "backend", "lora")),
     "tidegate_backend_kv_blocks": ("Blocks that the engine certainly holds in its prefix cache.", ("pool", "backend")),
     "tidegate_backend_kv_events_trusted": ("1 when every worker knows exactly what the engine holds, else 0.", ("pool", "backend")),
+    "tidegate_backend_index_trust_ratio": ("Share of what the index says of the backend's cache that is believed.", ("pool", "backend")),
+    "tidegate_backend_index_off": ("1 when the engine says something else than the index, mostly.", ("pool", "backend")),
+    "tidegate_backend_breaker_state": ("0 when its breakers are closed, 1 when one is half open, 2 when one is open.", ("pool", "backend")),
+    "tidegate_backend_ttft_error_seconds": (
+        "By how much 9 of 10 predicted times to the first token were wrong at most.",
+        ("pool", "backend"),
+    ),
+    **LIMIT_GAUGES,
+    "tidegate_index_blocks": ("Blocks in the index of prefixes; of several workers the most.", ()),
+    "tidegate_index_blocks_max": ("Its bound.", ()),
+    "tidegate_queue_depth": ("Requests that wait for room on a backend.", ("pool", "class")),
+    "tidegate_queue_drain_tokens_per_second": ("How fast what waits is let through, measured while it waits.", ("pool",)),
     "tidegate_discovery_source_up": ("1 when every worker can read the source of backends, else 0.", ("pool", "source")),
     "tidegate_discovery_answer_age_seconds": ("Age of the source's answer in force.", ("pool", "source")),
-    "tidegate_discovery_clashes": ("Backends that two sources name, or that are for an unknown pool.", ()),
+    **ISSUER_GAUGES,
+    "tidegate_discovery_clashes": ("Backends that two sources name, that share a URL, or that are for an unknown pool.", ()),
     "tidegate_worker_state": ("Processes in this state at this worker's place.", ("worker", "state")),
+    "tidegate_ledger_waiting_bytes": ("Usage on disk that is not booked in SQL yet.", ()),
+    "tidegate_ledger_lag_seconds": ("Age of the oldest usage on disk that is not booked in SQL yet.", ()),
+    "tidegate_ledger_full": ("1 when a worker cannot make usage durable, else 0.", ()),
+    "tidegate_ledger_database_up": ("1 when usage can be booked in SQL, else 0.", ()),
+    "tidegate_limits_degraded": ("1 when a worker decides on limits without the shared counters, else 0.", ()),
+    "tidegate_limits_degraded_seconds": ("For how long a worker has decided so; of several the longest.", ()),
+    "tidegate_limits_undelivered_settlements": ("Settlements that wait for the counter store.", ()),
+    "tidegate_limits_open_holds": ("Requests that hold something of a limit or would, were there one.", ()),
+    "tidegate_limits_unread": ("1 when what was used before is not in the counters of a worker, else 0.", ()),
+    "tidegate_limits_drift_ratio": ("Largest share by which a counter had drifted from the ledger at the last comparison.", ()),
+    **POLICY_GAUGES,
+    **ROLLOUT_GAUGES,
     "tidegate_build_info": ("1; the labels say what runs.", ("version",)),
 }
 _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
@@ -50,7 +87,10 @@ _SIGNAL_GAUGES: Final[dict[str, Callable[[Signals], float | None]]] = {
     "tidegate_backend_kv_usage_ratio": lambda signals: signals.kv_usage,
 }
 COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_backend_breaker_opens_total": ("Times that a breaker of the backend opened, over all workers.", ("pool", "backend")),
     "tidegate_worker_restarts_total": ("Unexpected ends of a worker (or of the admin process).", ("worker",)),
+    "tidegate_ledger_booked_total": ("Usage events by what became of them in SQL.", ("state",)),
+    **ROLLOUT_COUNTERS,
     "tidegate_access_log_dropped_total": ("Access-log lines dropped because nobody read them fast enough.", ()),
 }
 ALIASES: Final = (
@@ -70,6 +110,9 @@ class Scrape(msgspec.Struct, frozen=True):
     supervision: Supervision | None
     expected_workers: int
     version: str
+    booking: BookingState | None = None
+    """How usage gets to SQL; None where it is not written down."""
+    rollouts: RolloutFigures | None = None
 
 
 def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -150,18 +193,37 @@ def _gauge(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
 def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_in_flight_requests", [((), scrape.totals.in_flight)])
     yield _gauge("tidegate_connections", [((), scrape.totals.connections)])
+    yield _gauge("tidegate_tasks", [((), sum(worker.tasks for worker in scrape.workers))])
     yield from _backend_gauges(fleet_seen(scrape.workers)[:MAX_SERIES])
     sources = [((s.pool or NONE, s.owner), s) for s in sources_seen(scrape.workers)]
     yield _gauge("tidegate_discovery_source_up", [(labels, float(not s.trouble)) for labels, s in sources])
     yield _gauge("tidegate_discovery_answer_age_seconds", [(labels, s.age_s) for labels, s in sources if s.age_s is not None])
     yield _gauge("tidegate_discovery_clashes", [((), float(len(clashes_seen(scrape.workers))))])
+    fullest = max((worker.prefixes for worker in scrape.workers if worker.prefixes is not None), key=lambda one: one.blocks, default=None)
+    yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
+    yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
+    yield from _line_gauges(scrape.workers)
+    for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), rollout_rows(scrape.rollouts)):
+        yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in STATES), 0)
     for worker in scrape.workers:
         places[worker.index, worker.state] = places.get((worker.index, worker.state), 0) + 1
     for index in range(scrape.expected_workers):
         places[index, "missing"] = int(not any(places[index, state] for state in STATES[:3]))
     yield _gauge("tidegate_worker_state", [((str(index), state), count) for (index, state), count in sorted(places.items())])
+    yield from _ledger(scrape)
+    yield from _limits(scrape.workers)
     yield _gauge("tidegate_build_info", [((scrape.version,), 1)])
+
+
+def _line_gauges(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
+    depth: Counter[tuple[str, str]] = Counter()
+    pace: defaultdict[tuple[str], float] = defaultdict(float)
+    for line in (line for worker in workers for line in worker.lines):
+        depth.update({(line.pool, word): waiting for word, waiting in zip(WORDS, line.waiting, strict=False)})
+        pace[(line.pool,)] += line.tokens_per_s
+    yield _gauge("tidegate_queue_depth", [(labels, float(waiting)) for labels, waiting in sorted(depth.items())][:MAX_SERIES])
+    yield _gauge("tidegate_queue_drain_tokens_per_second", [(labels, rate) for labels, rate in sorted(pace.items()) if rate])
 
 
 def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
@@ -170,6 +232,10 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     yield _gauge("tidegate_backend_in_flight_requests", [((b.pool, b.backend), float(b.in_flight)) for b in fleet])
     read = [((b.pool, b.backend), b.signals, b.signals_age_s or 0.0) for b in fleet if b.signals is not None]
     yield _gauge("tidegate_backend_signals_age_seconds", [(labels, age_s) for labels, _, age_s in read])
+    told = [((b.pool, b.backend), b.load_age_s) for b in fleet if b.load_age_s is not None]
+    yield _gauge("tidegate_backend_load_age_seconds", told)
+    pushing = [((b.pool, b.backend), float(not b.push.reason)) for b in fleet if b.push is not None]
+    yield _gauge("tidegate_backend_load_pushed", pushing)
     yield _gauge("tidegate_backend_signals_missing", [(labels, float(len(signals.missing))) for labels, signals, _ in read])
     rates = [((b.pool, b.backend), b.prefill_tokens_per_s) for b in fleet if b.prefill_tokens_per_s is not None]
     yield _gauge("tidegate_backend_prefill_tokens_per_second", rates)
@@ -180,13 +246,54 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     heard = [((b.pool, b.backend), b.kv) for b in fleet if b.kv is not None]
     yield _gauge("tidegate_backend_kv_blocks", [(labels, float(kv.blocks)) for labels, kv in heard])
     yield _gauge("tidegate_backend_kv_events_trusted", [(labels, float(kv.trusted)) for labels, kv in heard])
+    yield _gauge("tidegate_backend_index_trust_ratio", [((b.pool, b.backend), b.trust) for b in fleet])
+    yield _gauge("tidegate_backend_index_off", [((b.pool, b.backend), float(b.index_off)) for b in fleet])
+    breakers = [((b.pool, b.backend), float(BREAKERS.index(b.breaker))) for b in fleet]
+    yield _gauge("tidegate_backend_breaker_state", breakers)
+    yield _gauge("tidegate_backend_ttft_error_seconds", [((b.pool, b.backend), b.residual_s) for b in fleet if b.residual_s])
+    yield from (_gauge(name, rows) for name, rows in limit_rows(fleet))
+
+
+def _ledger(scrape: Scrape) -> Iterator[Metric]:
+    """No samples where usage is not written down."""
+    full = [worker.ledger.full for worker in scrape.workers if worker.ledger is not None]
+    yield _gauge("tidegate_ledger_full", [((), float(any(full)))] if full else [])
+    state = scrape.booking
+    yield _gauge("tidegate_ledger_waiting_bytes", [((), float(state.waiting_bytes))] if state else [])
+    yield _gauge("tidegate_ledger_lag_seconds", [((), state.lag_s)] if state else [])
+    yield _gauge("tidegate_ledger_database_up", [((), float(not state.away))] if state else [])
+    words = ("booked", "lost", "crowded", "repeated", "refused", "damaged") if state else ()
+    yield _counter("tidegate_ledger_booked_total", [((word,), getattr(state, word)) for word in words])
+
+
+def _limits(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
+    seen = [worker.limits for worker in workers if worker.limits is not None]
+    reconciled = [limits.reconciled for limits in seen if limits.reconciled is not None]
+    figures: dict[str, float | None] = {
+        "degraded": max((float(one.degraded) for one in seen), default=None),
+        "degraded_seconds": max((one.degraded_s for one in seen), default=None),
+        "undelivered_settlements": float(sum(one.undelivered for one in seen)) if seen else None,
+        "open_holds": float(sum(one.open_holds for one in seen)) if seen else None,
+        "unread": max((float(one.unread) for one in reconciled), default=None),
+        "drift_ratio": max((one.drift for one in reconciled), default=None),
+    }
+    for name, figure in figures.items():
+        yield _gauge(f"tidegate_limits_{name}", [] if figure is None else [((), figure)])
+
+
+def _counter(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    text, labels = COUNTERS[name]
+    metric = CounterMetricFamily(name, text, labels=labels)
+    for values, number in rows:
+        metric.add_metric(values, number)
+    return metric
 
 
 def _process_counters(scrape: Scrape) -> Iterator[Metric]:
-    text, labels = COUNTERS["tidegate_worker_restarts_total"]
-    restarts = CounterMetricFamily("tidegate_worker_restarts_total", text, labels=labels)
-    for slot in scrape.supervision.slots if scrape.supervision else ():
-        restarts.add_metric((slot.name.removeprefix("worker-"),), slot.restarts)
-    yield restarts
-    text, _ = COUNTERS["tidegate_access_log_dropped_total"]
-    yield CounterMetricFamily("tidegate_access_log_dropped_total", text, value=scrape.totals.access_log_dropped)
+    slots = scrape.supervision.slots if scrape.supervision else ()
+    yield _counter("tidegate_worker_restarts_total", [((slot.name.removeprefix("worker-"),), slot.restarts) for slot in slots])
+    opens = [((seen.pool, seen.backend), seen.breaker_opens) for seen in fleet_seen(scrape.workers)[:MAX_SERIES]]
+    yield _counter("tidegate_backend_breaker_opens_total", opens)
+    for name, counts in rollout_counts(scrape.rollouts):
+        yield _counter(name, counts)
+    yield _counter("tidegate_access_log_dropped_total", [((), scrape.totals.access_log_dropped)])

@@ -9,8 +9,15 @@ from typing import Final, Literal
 import msgspec
 
 from domain.ask import Endpoint
-from domain.faults import Kind
-from gateway.story import GAP_BOUNDS_S, OK
+from domain.faults import SOURCE, Kind, Source
+from domain.priority import WORDS
+from gateway.degrading import STEPS
+from gateway.promises import PROMISES
+from gateway.queueing.refusals import REFUSALS
+from gateway.record import GAP_BOUNDS_S, OK
+from policies.fallback import CONDITIONS
+from routing.registry import POLICIES
+from tenancy.jwt_claims import Outcome
 
 OTHER: Final = "_other"
 """The label value of everything beyond a bound, or outside a closed set."""
@@ -27,8 +34,14 @@ STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
 TOKEN_TYPES: Final = ("prompt", "cached", "completion", "reasoning")
 CLOSINGS: Final = ("settle", "estimate", "release")
+CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
 LORA_RESULTS: Final = ("ok", "failed")
+CLASS_RESULTS: Final = (OK, *(source.value for source in Source))
+CLASS_RESULT_AT: Final = {OK: 0} | {kind.value: CLASS_RESULTS.index(source.value) for kind, source in SOURCE.items()}
+CORRECTIONS: Final = ("raised", "lowered")
+LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
+TOKEN_OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
 DURATION_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 """From a cached model list to a long reasoning answer; roughly doubling, so quantiles are within a factor of 2."""
@@ -41,6 +54,13 @@ OVERHEAD_BOUNDS_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.025, 0.1,
 )  # fmt: skip
 """From 10 us: the gateway's own share of a request is tens of microseconds, three decades below an engine's."""
+
+
+DECIDED: Final = ("cost", "session", "match", "fewest requests", "dice", "explored", "alone", "nobody")
+"""`cost`: no other was near. `alone`: there was no other. `nobody`: none could serve."""
+SAID_BY: Final = ("index", "engine")
+DECISION_BOUNDS_S: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+"""From 10 us. Above a millisecond a long prompt was waited for, which is read beside the loop."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -76,6 +96,10 @@ class Family(msgspec.Struct, frozen=True):
 REQUESTS: Final = Family(
     "tidegate_requests_total", "Finished requests by how they ended.", ("model", "endpoint"), ("outcome", "status_class"),
     closed_combinations=(len(OUTCOMES) + 1) * (len(STATUS_CLASSES) + 1),
+)  # fmt: skip
+CLASSES: Final = Family(
+    "tidegate_class_requests_total", "Finished requests of each class, and on whose side it was when they failed.", closed=("class",),
+    closed_combinations=len(WORDS), split_label="result", split=CLASS_RESULTS,
 )  # fmt: skip
 DURATION: Final = Family(
     "tidegate_request_duration_seconds", "From the request's head to the end of its answer.", ("model", "endpoint"),
@@ -115,15 +139,88 @@ LORA_CALLS: Final = Family(
     "tidegate_lora_calls_total", "Adapters that engines were told to load or unload.", ("backend", "lora"),
     split_label="call", split=LORA_CALL_WORDS,
 )  # fmt: skip
+SHARED_REQUESTS: Final = Family(
+    "tidegate_shared_requests_total", "Finished requests whose prompt was computed on one backend for another, by that one.",
+    ("pool", "prefill"), split_label="result", split=LORA_RESULTS,
+)  # fmt: skip
+HEDGES: Final = Family(
+    "tidegate_hedges_total", "Requests sent to a second backend because the first did not begin in time.", ("pool",),
+    split_label="result", split=("won", "lost"),
+)  # fmt: skip
 KV_BATCHES: Final = Family(
     "tidegate_backend_kv_event_batches_total", "Batches of KV events applied, over all workers.", ("pool", "backend")
 )
 KV_GAPS: Final = Family(
     "tidegate_backend_kv_event_gaps_total", "Times that batches of KV events were missing, over all workers.", ("pool", "backend")
 )
+LEDGER: Final = Family(
+    "tidegate_ledger_events_total", "Usage events on disk, and those there was no room for.", split_label="state", split=LEDGER_STATES
+)
+TOKEN_CHECKS: Final = Family(
+    "tidegate_token_checks_total", "Requests with a token, by how its verification ended.", ("issuer",),
+    split_label="outcome", split=TOKEN_OUTCOMES,
+)  # fmt: skip
+LOAD_REPORTS: Final = Family(
+    "tidegate_backend_load_reports_total", "Reports of load that the engine pushed, over all workers.", ("pool", "backend")
+)
+LOAD_GAPS: Final = Family(
+    "tidegate_backend_load_report_gaps_total", "Times that pushed reports of load were missing, over all workers.", ("pool", "backend")
+)
+COST: Final = Family(
+    "tidegate_cost_nanousd_total", "What finished requests cost, in nano-dollars.", ("model", "tenant")
+)  # fmt: skip
+SOFT_CROSSED: Final = Family("tidegate_soft_limits_crossed_total", "Soft thresholds of limits that requests have crossed.", ("tenant",))
+GIVEN_UP: Final = Family(
+    "tidegate_settlements_given_up_total", "Settlements that were not kept for a counter store that was away."
+)  # fmt: skip
+CROWDED: Final = Family(
+    "tidegate_limits_crowded_total", "Decisions about end users beyond the bound on a tenant's, which share one."
+)  # fmt: skip
+CORRECTED: Final = Family(
+    "tidegate_limits_corrected_total", "Counters that had drifted from the ledger.", split_label="direction", split=CORRECTIONS
+)
+
+DECISIONS: Final = Family(
+    "tidegate_route_decisions_total", "Placing decisions, by what decided between backends that cost nearly the same.", closed=("policy",),
+    closed_combinations=len(POLICIES) + 1, split_label="by", split=DECIDED,
+)  # fmt: skip
+DECISION_TIME: Final = Family(
+    "tidegate_route_decision_seconds", "Reading the prompt for placing it, looking it up, and the decision.", closed=("policy",),
+    closed_combinations=len(POLICIES) + 1, kind="histogram", bounds=DECISION_BOUNDS_S,
+)  # fmt: skip
+PREFIX_TOKENS: Final = Family(
+    "tidegate_prefix_tokens_total", "Prompt tokens that the index said were cached, and those that the engine then said.",
+    ("pool", "backend"), split_label="said_by", split=SAID_BY,
+)  # fmt: skip
+QUEUE_WAIT: Final = Family(
+    "tidegate_queue_wait_seconds", "Waiting for room on a backend, of requests that got it.", ("pool",), ("class",),
+    closed_combinations=len(WORDS), kind="histogram", bounds=DURATION_BOUNDS_S,
+)  # fmt: skip
+QUEUE_REFUSED: Final = Family(
+    "tidegate_queue_refused_total", "Requests whose wait for room ended without it, or did not begin.", ("pool",), ("class",),
+    closed_combinations=len(WORDS), split_label="reason", split=REFUSALS,
+)  # fmt: skip
+PULLED_BACK: Final = Family(
+    "tidegate_queue_pulled_back_total", "Requests that gave their place on a backend to a more urgent one.", ("pool",), ("class",),
+    closed_combinations=len(WORDS),
+)  # fmt: skip
+DEGRADED: Final = Family(
+    "tidegate_degraded_total", "Steps that overloaded requests went down on their tenant's ladder, by the model that they asked for.",
+    ("model",), split_label="step", split=STEPS,
+)  # fmt: skip
+FALLBACKS: Final = Family(
+    "tidegate_fallbacks_total", "Requests that went on to another model because one could not answer, as their policy says.",
+    ("from", "to"), split_label="on", split=CONDITIONS,
+)  # fmt: skip
+PROMISED: Final = Family(
+    "tidegate_slo_requests_total", "Streamed requests of tenants that were promised something, and whether it was so.", ("model",),
+    ("slo",), closed_combinations=len(PROMISES), split_label="met", split=("true", "false"),
+)  # fmt: skip
+INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
 
 FAMILIES: Final = (
     REQUESTS,
+    CLASSES,
     DURATION,
     OVERHEAD,
     TTFT,
@@ -134,6 +231,27 @@ FAMILIES: Final = (
     HOLDS,
     LORA_REQUESTS,
     LORA_CALLS,
+    SHARED_REQUESTS,
+    HEDGES,
     KV_BATCHES,
     KV_GAPS,
+    TOKEN_CHECKS,
+    LEDGER,
+    LOAD_REPORTS,
+    LOAD_GAPS,
+    COST,
+    SOFT_CROSSED,
+    GIVEN_UP,
+    CROWDED,
+    CORRECTED,
+    DECISIONS,
+    DECISION_TIME,
+    PREFIX_TOKENS,
+    INDEX_EVICTED,
+    QUEUE_WAIT,
+    QUEUE_REFUSED,
+    PULLED_BACK,
+    DEGRADED,
+    FALLBACKS,
+    PROMISED,
 )

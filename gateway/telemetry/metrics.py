@@ -15,18 +15,35 @@ from typing import Final
 import msgspec
 
 from backends.lora_loader import LoadDone
-from gateway.story import OK, Record
+from gateway.limits_state import LimitsState
+from gateway.record import OK, Record
+from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES, Cells, model_label, named
 from gateway.telemetry.families import (
     ATTEMPTS,
-    CLOSINGS,
+    CLASS_RESULT_AT,
+    CLASSES,
+    CLOSING_AT,
+    CORRECTED,
+    COST,
+    CROWDED,
+    DECIDED,
+    DECISION_BOUNDS_S,
+    DECISION_TIME,
+    DECISIONS,
     DURATION,
     DURATION_BOUNDS_S,
     ENDPOINTS,
     FAMILIES,
+    GIVEN_UP,
+    HEDGES,
     HOLDS,
+    INDEX_EVICTED,
     INTER_TOKEN,
     KV_BATCHES,
     KV_GAPS,
+    LEDGER,
+    LOAD_GAPS,
+    LOAD_REPORTS,
     LORA_CALL_WORDS,
     LORA_CALLS,
     LORA_REQUESTS,
@@ -36,24 +53,27 @@ from gateway.telemetry.families import (
     OUTCOMES,
     OVERHEAD,
     OVERHEAD_BOUNDS_S,
+    PREFIX_TOKENS,
     REQUESTS,
+    SHARED_REQUESTS,
+    SOFT_CROSSED,
     STATUS_CLASSES,
+    TOKEN_CHECKS,
+    TOKEN_OUTCOMES,
     TOKENS,
     TPOT,
     TPOT_BOUNDS_S,
     TTFT,
     TTFT_BOUNDS_S,
-    Family,
 )
+from gateway.telemetry.waits import count_policy, count_steps, count_wait
+from routing.schedule import Route
+from tenancy.jwt_claims import Outcome
 
-MAX_NAMES: Final = 500
-"""Distinct models, pools, backends, adapters and tenants that get a label value of their own."""
-MAX_LABEL_CHARS: Final = 128
-"""Characters kept of a label value; longer names would let one tenant's choice of name fill the scrape."""
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
 SETTLED: Final = "settle"
-_CLOSING_AT: Final = {word: at for at, word in enumerate(CLOSINGS)}
+_OUTCOME_AT: Final = {Outcome(word): at for at, word in enumerate(TOKEN_OUTCOMES)}
 
 
 class MetricsSnapshot(msgspec.Struct, frozen=True):
@@ -65,41 +85,10 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
     access_log_dropped: int = 0
 
 
-class Cells:
-    """The cells of one family, never more than `max_series` exposed series."""
-
-    __slots__ = ("_family", "_rooms", "cells")
-
-    def __init__(self, family: Family, max_series: int = MAX_SERIES) -> None:
-        self._family = family
-        self.cells: dict[tuple[str, ...], list[float]] = {}
-        usable = max(max_series // family.series - family.closed_combinations, 0)
-        open_labels = len(family.labels)
-        # Each label kept costs a share of the room, so that a flood of tenants (last label) cannot take the place of
-        # models (first label): 75 % of the room for full detail, the rest for the collapsed combinations.
-        self._rooms = [usable - usable * kept // (4 * open_labels) if open_labels else usable for kept in range(open_labels + 1)]
-
-    def cell(self, labels: tuple[str, ...]) -> list[float]:
-        """The cell for these label values, made if there is room, else that of a coarser combination."""
-        open_labels = len(self._family.labels)
-        for kept in range(open_labels, -1, -1):
-            key = labels if kept == open_labels else labels[:kept] + (OTHER,) * (open_labels - kept) + labels[open_labels:]
-            found = self.cells.get(key)
-            if found is not None:
-                return found
-            # kept == 0 needs no room check: only closed combinations are left, and those were reserved.
-            if kept == 0 or len(self.cells) < self._rooms[kept]:
-                made = self.cells[key] = [0] * self._family.width
-                return made
-        raise AssertionError("unreachable: kept == 0 always returns")
-
-    def rows(self) -> list[tuple[tuple[str, ...], list[float]]]:
-        """A copy of every cell that has counted something, with its label values."""
-        return [(labels, list(cell)) for labels, cell in self.cells.items() if any(cell)]
-
-
+_DECIDED_AT: Final = {by: at for at, by in enumerate(DECIDED)}
 _Bound = tuple[
-    list[float], list[float], list[float], list[float], list[float], list[float], list[float], list[float] | None
+    list[float], tuple[list[float], int], list[float], list[float], list[float], list[float], list[float], list[float], list[float],
+    list[float] | None,
 ]  # fmt: skip
 
 
@@ -111,7 +100,9 @@ class Metrics:
         max_series: ceiling of exposed series per family.
     """
 
-    __slots__ = ("_backends", "_bound", "_cells", "_holds", "_loras", "_models", "_pools", "_tenants", "connections", "in_flight")
+    __slots__ = (
+        "_backends", "_bound", "_cells", "_decided", "_holds", "_loras", "_models", "_pools", "_tenants", "connections", "in_flight",
+    )  # fmt: skip
 
     def __init__(self, models: Iterable[str] = (), max_series: int = MAX_SERIES) -> None:
         self.in_flight = 0
@@ -120,7 +111,9 @@ class Metrics:
         """Open connections of callers; written by the edge."""
         self._cells = {family.name: Cells(family, max_series) for family in FAMILIES}
         self._holds = self._cells[HOLDS.name].cell(())
-        self._bound: dict[tuple[str, str, str, str, str, str, int], _Bound] = {}
+        self._bound: dict[tuple[str, str, str, str, str, str, int, str], _Bound] = {}
+        self._decided: dict[str, tuple[list[float], list[float]]] = {}
+        """Of each routing policy, its seconds and its counts."""
         self._models: frozenset[str] = frozenset()
         self._pools: set[str] = set()
         self._backends: set[str] = set()
@@ -136,30 +129,27 @@ class Metrics:
     def observe(self, record: Record) -> None:
         """Counts one finished request. Costs about 1 us plain and 2 us streamed; never raises on odd label values."""
         key = (
-            record.model, record.endpoint, record.outcome, record.tenant, record.pool, record.backend, record.status
+            record.model, record.endpoint, record.outcome, record.tenant, record.pool, record.backend, record.status, record.priority_class
         )  # fmt: skip
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(key)
-        requests, duration, overhead, ttft, inter_token, tpot, tokens, attempts = bound
+        requests, (results, at), duration, overhead, ttft, inter_token, tpot, tokens, cost, attempts = bound
         requests[0] += 1
-        value = record.duration_s
-        duration[bisect_left(DURATION_BOUNDS_S, value)] += 1
-        duration[-1] += value
-        value = record.overhead_s
-        overhead[bisect_left(OVERHEAD_BOUNDS_S, value)] += 1
-        overhead[-1] += value
+        results[at] += 1
+        duration[bisect_left(DURATION_BOUNDS_S, record.duration_s)] += 1
+        duration[-1] += record.duration_s
+        overhead[bisect_left(OVERHEAD_BOUNDS_S, record.overhead_s)] += 1
+        overhead[-1] += record.overhead_s
         if attempts is not None and record.attempts:
             attempts[0] += 1
-        for backend in record.failed:
-            self._attempt_failed(record.pool, backend)
-        if record.lora:
-            names = (_named(record.lora, self._loras), _named(record.pool, self._pools))
-            self._cells[LORA_REQUESTS.name].cell(names)[record.outcome != OK] += 1
-        if record.closing:
-            at = _CLOSING_AT.get(record.closing)
-            if at is not None:
-                self._holds[at] += 1
+        if record.failed or record.prefill or record.hedged or record.queued or record.steps or record.lora or record.soft_limits:
+            self._observe_rare(record)
+        if record.fell_back or record.promises:
+            count_policy(self._cells, record, self._models)
+        if record.closing in CLOSING_AT:
+            self._holds[CLOSING_AT[record.closing]] += 1
+        cost[0] += record.cost_nanousd
         usage = record.usage
         if record.closing == SETTLED:  # engines' own counts; what was estimated is in the log
             tokens[0] += usage.prompt_tokens
@@ -174,6 +164,26 @@ class Metrics:
         if record.gaps and record.decode_s is not None:
             self._observe_gaps(record.gaps, record.decode_s, usage.completion_tokens, inter_token, tpot)
 
+    def _observe_rare(self, record: Record) -> None:
+        """What few requests have."""
+        beaten = tuple([one for one in record.hedged if one != record.backend and one not in record.failed])
+        if record.hedged:
+            self._cells[HEDGES.name].cell((named(record.pool, self._pools),))[record.backend != record.hedged[1]] += 1
+        for backend in record.failed + beaten:  # made good by another one; the last attempt is counted with its request
+            self._cells[ATTEMPTS.name].cell((named(record.pool, self._pools), named(backend, self._backends)))[0] += 1
+        if record.prefill:
+            pair = named(record.pool, self._pools), named(record.prefill, self._backends)
+            self._cells[SHARED_REQUESTS.name].cell(pair)[record.outcome != OK] += 1
+        if record.queued:
+            count_wait(self._cells, record, named(record.pool, self._pools))
+        if record.steps:
+            count_steps(self._cells, record, self._models)
+        if record.lora:
+            names = (named(record.lora, self._loras), named(record.pool, self._pools))
+            self._cells[LORA_REQUESTS.name].cell(names)[record.outcome != OK] += 1
+        if record.soft_limits:
+            self._cells[SOFT_CROSSED.name].cell((named(record.tenant, self._tenants),))[0] += len(record.soft_limits)
+
     @staticmethod
     def _observe_gaps(gaps: tuple[int, ...], decode_s: float, completion_tokens: int, inter_token: list[float], tpot: list[float]) -> None:
         for at, count in enumerate(gaps):
@@ -185,62 +195,90 @@ class Metrics:
             tpot[bisect_left(TPOT_BOUNDS_S, per_token)] += 1
             tpot[-1] += per_token
 
-    def _attempt_failed(self, pool: str, backend: str) -> None:
-        """Counts an attempt that was made good by another backend; the last attempt is counted with its request."""
-        self._cells[ATTEMPTS.name].cell((_named(pool, self._pools), _named(backend, self._backends)))[0] += 1
-
     def observe_load(self, done: LoadDone) -> None:
         """Counts one load or unload of an adapter."""
-        names = (_named(done.backend, self._backends), _named(done.served, self._loras))
+        names = (named(done.backend, self._backends), named(done.served, self._loras))
         word = f"{done.act}_failed" if done.why else done.act
         self._cells[LORA_CALLS.name].cell(names)[LORA_CALL_WORDS.index(word)] += 1
+
+    def count_token(self, issuer: str, outcome: Outcome) -> None:
+        """Counts one verification of a token; `issuer` is a configured one, or empty."""
+        self._cells[TOKEN_CHECKS.name].cell((issuer[:MAX_LABEL_CHARS] or NONE,))[_OUTCOME_AT[outcome]] += 1
 
     def count_kv_events(self, pool: str, backend: str, batches: int, gaps: int) -> None:
         """Counts what a backend published."""
         if batches or gaps:
-            labels = (_named(pool, self._pools), _named(backend, self._backends))
+            labels = (named(pool, self._pools), named(backend, self._backends))
             self._cells[KV_BATCHES.name].cell(labels)[0] += batches
             self._cells[KV_GAPS.name].cell(labels)[0] += gaps
+
+    def set_ledger(self, written: int, dropped: int) -> None:
+        """The log of usage counts for itself; these are its numbers by now."""
+        self._cells[LEDGER.name].cell(())[:] = (written, dropped)
+
+    def set_limits(self, limits: LimitsState) -> None:
+        """The same of counters."""
+        self._cells[GIVEN_UP.name].cell(())[0], self._cells[CROWDED.name].cell(())[0] = limits.given_up, limits.crowded
+        if limits.reconciled is not None:
+            self._cells[CORRECTED.name].cell(())[:] = (limits.reconciled.raised, limits.reconciled.lowered)
+
+    def observe_decision(self, route: Route, took_s: float) -> None:
+        """Counts one placing decision."""
+        cells = self._decided.get(route.policy)
+        if cells is None:
+            key = (route.policy,)
+            cells = self._decided[route.policy] = (self._cells[DECISION_TIME.name].cell(key), self._cells[DECISIONS.name].cell(key))
+        times, decided = cells
+        times[bisect_left(DECISION_BOUNDS_S, took_s)] += 1
+        times[-1] += took_s
+        decided[_DECIDED_AT[(route.why or "cost") if route.ranked else "nobody"]] += 1
+
+    def count_prefix(self, pool: str, backend: str, predicted: float, actual: int) -> None:
+        """Counts what the index said of one prompt, and the engine after it."""
+        cell = self._cells[PREFIX_TOKENS.name].cell((named(pool, self._pools), named(backend, self._backends)))
+        cell[0] += predicted
+        cell[1] += actual
+
+    def set_index(self, evicted: int) -> None:
+        """The index counts for itself; this is its number by now."""
+        self._cells[INDEX_EVICTED.name].cell(())[0] = evicted
+
+    def count_load_reports(self, pool: str, backend: str, reports: int, gaps: int) -> None:
+        """Counts what a backend pushed of its load."""
+        if reports or gaps:
+            labels = (named(pool, self._pools), named(backend, self._backends))
+            self._cells[LOAD_REPORTS.name].cell(labels)[0] += reports
+            self._cells[LOAD_GAPS.name].cell(labels)[0] += gaps
 
     def snapshot(self, access_log_dropped: int = 0) -> MetricsSnapshot:
         """A copy of all numbers; `access_log_dropped` comes from the access log of the same process."""
         rows = {name: cells.rows() for name, cells in self._cells.items()}
         return MetricsSnapshot(rows, self.in_flight, self.connections, access_log_dropped)
 
-    def _bind(self, key: tuple[str, str, str, str, str, str, int]) -> _Bound:
-        name, path, word, owner, pool_id, backend_id, status = key
-        model = NONE if not name else name[:MAX_LABEL_CHARS] if name in self._models else OTHER
+    def _bind(self, key: tuple[str, str, str, str, str, str, int, str]) -> _Bound:
+        name, path, word, owner, pool_id, backend_id, status, priority_class = key
+        model = model_label(name, self._models)
         endpoint = NONE if not path else path if path in ENDPOINTS else OTHER
         outcome = word if word in OUTCOMES else OTHER
         status_class = STATUS_CLASSES[status // 100 - 1] if 100 <= status < 600 else OTHER
-        tenant, pool = _named(owner, self._tenants), _named(pool_id, self._pools)
+        tenant, pool = named(owner, self._tenants), named(pool_id, self._pools)
         cells = self._cells
         bound = (
             cells[REQUESTS.name].cell((model, endpoint, outcome, status_class)),
+            (cells[CLASSES.name].cell((priority_class,)) if priority_class else [0.0] * CLASSES.width, CLASS_RESULT_AT.get(word, 0)),
             cells[DURATION.name].cell((model, endpoint)),
             cells[OVERHEAD.name].cell((endpoint,)),
             cells[TTFT.name].cell((model, pool)),
             cells[INTER_TOKEN.name].cell((model, pool)),
             cells[TPOT.name].cell((model, pool)),
             cells[TOKENS.name].cell((model, tenant)),
-            cells[ATTEMPTS.name].cell((pool, _named(backend_id, self._backends))) if backend_id else None,
+            cells[COST.name].cell((model, tenant)),
+            cells[ATTEMPTS.name].cell((pool, named(backend_id, self._backends))) if backend_id else None,
         )
         if len(self._bound) >= MAX_BOUND:
             self._bound.clear()
         self._bound[key] = bound
         return bound
-
-
-def _named(value: str, seen: set[str]) -> str:
-    """The label for a name of ours: itself while fewer than `MAX_NAMES` are known, then `_other`."""
-    if not value:
-        return NONE
-    value = value[:MAX_LABEL_CHARS]
-    if value not in seen:
-        if len(seen) >= MAX_NAMES:
-            return OTHER
-        seen.add(value)
-    return value
 
 
 def merge(snapshots: Iterable[MetricsSnapshot], max_series: int = MAX_SERIES) -> MetricsSnapshot:

@@ -1,28 +1,29 @@
-"""cost(b) = (requests this gateway process has in flight on b + 1) / share(b); lower wins, ties are drawn at random.
+"""cost(b) = (requests on b + 1) / share(b); lower wins, ties are drawn at random.
 
-Source: join-the-shortest-queue with local information, e.g. `least_request` of Envoy and `leastconn` of HAProxy, whose
-weights in slow start divide the same way. `share` is 1, but for a backend that has come back lately (`routing/warmth.py`).
-It needs no signal from the engine, so it is also what remains when there is none. Ties are drawn because an order would send
-every gateway's first request of a quiet second to the same backend.
+Source: join-the-shortest-queue, e.g. `least_request` of Envoy and `leastconn` of HAProxy, whose weights in slow start divide the
+same way. `share` is 1, but for a backend that has come back lately (`routing/warmth.py`). Where engines report nothing, the
+requests are those of this process alone, so it is also what remains when there is no signal. Ties are drawn because an order
+would send every gateway's first request of a quiet second to the same backend.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from domain.ask import Ask
 from domain.clock import Rng
-from routing.fleet import Backend
-from routing.load import Load
-from routing.ports import Ranked
-from routing.warmth import share
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
 
 TERMS: Final = ("in_flight", "share")
 
 
-def rank(ask: Ask, backends: Sequence[Backend], load: Load, now: float, rng: Rng) -> Ranked:
-    """Rank by cost; O(n log n) in the number of eligible backends."""
-    in_flight, draw = load.in_flight, rng.random
-    shares = [1.0 if b.warming_since is None else share(b.warming_since, now) for b in backends]
-    costs = [((in_flight[b.id] + 1) / s, draw(), i) for i, (b, s) in enumerate(zip(backends, shares, strict=True))]
-    costs.sort()
-    return tuple([(backends[i], (in_flight[backends[i].id], shares[i])) for _, _, i in costs])
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    requests = board.requests
+    there = [requests[row] for row in sight.rows]
+    shares = sight.shares
+    if not shares:
+        return Scores([count + 1.0 for count in there], (there, [1.0] * len(there)))
+    return Scores([(count + 1.0) / part for count, part in zip(there, shares, strict=True)], (there, shares))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

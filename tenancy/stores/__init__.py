@@ -1,1 +1,2 @@
-"""Adapters of the tenancy ports: `memory` (in process) and `sql` (SQLite, Postgres). Only wiring and the CLI may import them."""
+"""Adapters of the tenancy ports: `memory` (in process), `valkey` (counters), `sql` (SQLite, Postgres). Only wiring and the CLI may
+import them."""

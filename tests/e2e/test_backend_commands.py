@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
@@ -52,13 +51,13 @@ async def refusing(client: httpx.AsyncClient, served: Served) -> None:
     assert reply.json()["error"]["code"] == "no_backend"
 
 
-async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.e2e.test_serve.SETTINGS", SETTINGS + "secrets: {{admin_token: {{file: token}}}}\n")
+async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path) -> None:
+    settings = SETTINGS + "secrets: {{admin_token: {{file: token}}}}\n"
     (tmp_path / "token").write_text(TOKEN)
     async with (
         SimEngine(SIM) as first,
         SimEngine(SIM) as second,
-        serving(tmp_path, first.url, workers=2) as served,
+        serving(tmp_path, first.url, workers=2, settings=settings) as served,
         httpx.AsyncClient(trust_env=False) as client,
     ):
         run = asyncio.to_thread
@@ -93,7 +92,7 @@ async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path, monk
         wrong = await run(backend, served, "add", "chat", "x", second.url, token="not-the-token-of-this-gateway")
         assert "admin token is missing or wrong" in wrong.stderr
         log = (tmp_path / "err.log").read_text()
-        for said in ("backend registered", "backend drained", "backend resumed", "backend removed", "refused: no valid admin token"):
+        for said in ("backend.register", "backend.drain", "backend.resume", "backend.remove", "refused: no valid admin token"):
             assert said in log
         assert TOKEN not in log
 

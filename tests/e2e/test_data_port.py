@@ -156,6 +156,7 @@ async def test_a_tenant_without_a_policy_has_no_models() -> None:
         assert (await client.post("/v1/chat/completions", json=chat())).status_code == 404
 
 
+@pytest.mark.fault("header injection")
 @pytest.mark.req("R5", "ROUTERS-33")
 async def test_control_fields_and_headers_of_callers_never_reach_an_engine() -> None:
     controls = {
@@ -223,6 +224,7 @@ async def test_the_public_name_stands_in_replies_where_engines_use_another() -> 
         assert seen.done
 
 
+@pytest.mark.fault("expensive parameters")
 @pytest.mark.req("R57", "R29")
 async def test_refused_documents_never_reach_an_engine() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client() as client:

@@ -72,7 +72,7 @@ async def until(running: Gateway, backend_id: str, state: State | None, within_s
 
 def nothing_left_of(running: Gateway, backend_id: str) -> bool:
     deps = running.deps
-    keepers = (deps.upstreams, deps.load.in_flight, deps.live.names, deps.live.signals)
+    keepers = (deps.upstreams, deps.grounds["chat"].board.row_of, deps.live.names, deps.live.signals)
     return backend(running, backend_id) is None and not any(backend_id in keeper for keeper in keepers)
 
 
@@ -135,7 +135,7 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
             await store.set_drain("late", 20.0)
             await until(running, "late", State.DRAINING, within_s=5.0)
             async with asyncio.timeout(10):
-                while running.deps.load.in_flight["late"]:
+                while running.deps.grounds.in_flight("late"):
                     await asyncio.sleep(0.01)
             drained = two.counters.finished
             await asyncio.sleep(0.3)
@@ -151,6 +151,7 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
         record_property("figure", f"0 of {len(traffic.seen)} streams cut by a join, a drain, a resume and a removal")  # type: ignore[operator]
 
 
+@pytest.mark.fault("rolling upgrade")
 async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     async with SimEngine(SIM) as a, SimEngine(SIM) as b, SimEngine(SIM) as c, SimEngine(SIM) as d:
         engines = [a, b, c, d]
@@ -159,7 +160,7 @@ async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Pa
                 order_drain(tmp_path, f"e{i}", 30.0)
                 await until(running, f"e{i}", State.DRAINING)
                 async with asyncio.timeout(10):
-                    while running.deps.load.in_flight[f"e{i}"]:
+                    while running.deps.grounds.in_flight(f"e{i}"):
                         await asyncio.sleep(0.01)
                 # the upgrade: another process at the same address
                 port = engine.port
@@ -183,7 +184,7 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
         async with running.client() as client:
             asked = asyncio.create_task(stream(client, max_tokens=4000, ignore_eos=True))
             async with asyncio.timeout(5):
-                while not running.deps.load.in_flight["x"]:
+                while not running.deps.grounds.in_flight("x"):
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)
             await store.set_drain("x", 0.2)
@@ -191,7 +192,7 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
         assert [e["code"] for e in seen.errors] == ["upstream_error"]
         assert not seen.done
         assert (await running.recorded(1))[0].outcome == "backend_drained"
-        assert running.deps.load.in_flight["x"] == 0
+        assert running.deps.grounds.in_flight("x") == 0
         assert engine.in_flight == 0
         assert running.open_holds == 0
 
@@ -244,5 +245,5 @@ async def test_a_thousand_joins_and_leaves_leave_nothing(record_property: pytest
         assert after[0] <= before[0] + 2
         assert after[1] <= before[1] + 4
         assert after[2] <= before[2] + 4
-        assert set(running.deps.load.in_flight.values()) == {0}
+        assert running.deps.grounds.total() == 0
         record_property("figure", f"{cycles} joins and leaves: tasks {before[0]} -> {after[0]}, objects {before[1]} -> {after[1]}")  # type: ignore[operator]

@@ -65,7 +65,7 @@ class Admin:
         if authorization != f"Bearer {TOKEN}":
             return 401, b'{"error":{"message":"The admin token is missing or wrong."}}'
         self.asked.append(f"{method} {path}")
-        if method == "POST" and path == "/backends":
+        if method == "POST" and path == "/admin/v1/backends":
             asked = json.loads(body)
             self.bodies.append(asked)
             if self.refuses or (self.refuses_events and "kv_events" in asked):
@@ -145,7 +145,11 @@ def test_an_engine_is_registered_when_healthy_drained_before_it_is_ended_and_the
     admin.in_flight = 0
     assert process.wait(20) == 0
     assert not answers(port)
-    assert admin.asked == ["POST /backends", "POST /backends/vllm-cpu-test/drain?grace_s=5", "DELETE /backends/vllm-cpu-test"]
+    assert admin.asked == [
+        "POST /admin/v1/backends",
+        "POST /admin/v1/backends/vllm-cpu-test/drain?grace_s=5",
+        "DELETE /admin/v1/backends/vllm-cpu-test",
+    ]
 
 
 def test_what_never_ends_is_ended_with_the_grace(start: Callable[..., tuple["subprocess.Popen[str]", int]], admin: Admin) -> None:
@@ -185,7 +189,7 @@ def test_an_engine_that_dies_takes_its_registration_and_its_code_along(
     ]
     os.kill(engine, signal.SIGKILL)
     assert process.wait(20) == 128 + signal.SIGKILL
-    assert admin.asked == ["POST /backends", "DELETE /backends/vllm-cpu-test"]
+    assert admin.asked == ["POST /admin/v1/backends", "DELETE /admin/v1/backends/vllm-cpu-test"]
 
 
 def test_a_gateway_that_knows_no_events_gets_the_backend_without(

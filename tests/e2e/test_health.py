@@ -12,14 +12,17 @@ import pytest
 from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
-from gateway.story import Record
+from gateway.record import Record
 from routing.fleet import State
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.grounds import charged, released
 from tests.scale import LONG, scaled
 
 SIM = SimSettings(models=("sim",), speed=20)
 QUICK = {"first_token_base_s": 1.0, "first_token_cap_s": 4.0, "poll_s": 0.2}
 """The time limits of production are ten times as long; what is tested scales with them."""
+BY_COUNT = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True, "routing": "least_load"}
+"""Placing by counts alone, which goes on sending to an engine that brings nothing: what is tested is how it gets out."""
 
 
 @asynccontextmanager
@@ -59,13 +62,14 @@ def failed(records: list[Record]) -> list[Record]:
     return [r for r in records if r.outcome != "ok"]
 
 
+@pytest.mark.fault("accepts, never answers")
 @pytest.mark.req("R3")
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
 async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: bool, record_property: pytest.FixtureRequest) -> None:
     engines = {} if LONG else {"engines": QUICK}
     lasts_s, within_s = scaled(8, 300), 30.0 if LONG else 4.0
     async with SimEngine(SIM) as frozen, SimEngine(SIM) as b, SimEngine(SIM) as c:
-        async with gateway(frozen.url, b.url, c.url, **engines) as running, running.client() as client:
+        async with gateway(frozen.url, b.url, c.url, policies=[BY_COUNT], **engines) as running, running.client() as client:
             frozen.misbehave([FaultRule("frozen")])
             async with load(client, scaled(60, 25), streamed=streamed):
                 ejected_after_s = await until(running, "e0", State.EJECTED, within_s)
@@ -75,25 +79,27 @@ async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: boo
             record_property("figure", f"ejected after {ejected_after_s:.1f} s, {share:.2%} of {len(running.records)} failed")  # type: ignore[operator]
             assert share <= (0.01 if LONG else 0.05)  # in the short form the ejection is an eighth of the time, not a fifteenth
             assert running.open_holds == 0
-            assert running.deps.load.in_flight == {"e0": 0, "e1": 0, "e2": 0}
+            assert [running.deps.grounds.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
             frozen.misbehave([])
             await until(running, "e0", State.UP, 40.0)
 
 
+@pytest.mark.fault("accepts, never answers")
 @pytest.mark.req("R3")
 async def test_a_plain_request_on_an_engine_that_froze_is_answered_by_another() -> None:
     async with SimEngine(SIM) as frozen, SimEngine(SIM) as good, gateway(frozen.url, good.url, engines=QUICK) as running:
         frozen.misbehave([FaultRule("frozen")])
-        running.deps.load.charge("e1")  # so that the frozen one is tried first
+        charge = charged(running.deps.grounds, "e1", running.deps.clock())  # so that the frozen one is tried first
         async with running.client() as client:
             reply = await client.post("/v1/chat/completions", json=chat(max_tokens=3))
         assert reply.status_code == 200
         record = (await running.recorded(1))[0]
         assert (record.backend, record.failed, record.attempts) == ("e1", ("e0",), 2)
         assert record.duration_s < 5.0  # and not plain_timeout_s, which is ten minutes
-        running.deps.load.release("e1")
+        released(running.deps.grounds, charge)
 
 
+@pytest.mark.fault("accepts, never answers")
 @pytest.mark.req("R3")
 async def test_the_only_engine_stays_in_use_while_it_is_frozen_and_works_again_at_once_when_it_thaws() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, engines=QUICK) as running, running.client() as client:
@@ -111,6 +117,7 @@ async def test_the_only_engine_stays_in_use_while_it_is_frozen_and_works_again_a
         assert (await stream(client, max_tokens=3)).done
 
 
+@pytest.mark.fault("wrong model")
 @pytest.mark.req("R43")
 async def test_a_swapped_model_is_out_until_it_answers_in_its_own_name() -> None:
     async with SimEngine(SIM) as swapped, SimEngine(SIM) as good, gateway(swapped.url, good.url, engines=QUICK) as running:
@@ -126,6 +133,7 @@ async def test_a_swapped_model_is_out_until_it_answers_in_its_own_name() -> None
         assert {r.backend for r in running.records} == {"e1"}
 
 
+@pytest.mark.fault("restart with an empty cache")
 @pytest.mark.req("R43")
 async def test_a_restarted_engine_gets_a_tenth_at_first(record_property: pytest.FixtureRequest) -> None:
     settings = SimSettings(models=("sim",), speed=2)
@@ -147,17 +155,26 @@ async def test_a_restarted_engine_gets_a_tenth_at_first(record_property: pytest.
             record_property("figure", f"{share:.0%} of {len(since)} requests in the first 2 s after a restart")  # type: ignore[operator]
 
 
+@pytest.mark.fault("slow drip")
 async def test_a_dripping_engine_is_ended_at_the_limit_and_the_others_do_not_notice(record_property: pytest.FixtureRequest) -> None:
     engines = {**QUICK, "first_token_base_s": 3.0, "token_gap_s": 3.0}  # longer than all the others take together
-    async with SimEngine(SIM) as drip, SimEngine(SIM) as good, gateway(drip.url, good.url, engines=engines) as running:
+    async with (
+        SimEngine(SIM) as drip,
+        SimEngine(SIM) as good,
+        gateway(drip.url, good.url, policies=[BY_COUNT], engines=engines) as running,
+    ):
         async with running.client() as client:
             spans = {"before": await spans_of(client, 40)}
             drip.misbehave([FaultRule("slow_drip", bytes_per_s=1.0)])
-            running.deps.load.charge("e1")  # so that one request drips
+            charge = charged(running.deps.grounds, "e1", running.deps.clock())  # so that one request drips
             dripping = asyncio.create_task(stream(client, max_tokens=5))
             await asyncio.sleep(0.05)
-            running.deps.load.release("e1")
+            released(running.deps.grounds, charge)
+            # so that a reading taken just as a request came, which counts it twice for a moment, makes no tie of them
+            more = [charged(running.deps.grounds, "e0", running.deps.clock()) for _ in range(3)]
             spans["beside"] = await spans_of(client, 40)
+            for one in more:
+                released(running.deps.grounds, one)
             seen = await dripping
         assert not seen.done
         assert (seen.errors and seen.errors[0]["code"] == "upstream_timeout") or seen.status == 504

@@ -12,8 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from backends.simengine import SimEngine, SimSettings
+from gateway.cli import app
+from gateway.settings import load_settings
+from tests.replicas import Tenancy
 from tests.scale import scaled
 
 READY_S = 30
@@ -48,15 +52,33 @@ def tidegate(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gateway", *arguments], cwd=home, capture_output=True, text=True, check=False, timeout=60)
 
 
+def key_of(home: Path, tenant: str = "acme") -> str:
+    """A new key, made by the command in this process: one of its own would take longer to start than the gateway."""
+    made = CliRunner().invoke(app, ["key", "create", "-c", str(home / "tidegate.yaml"), "--tenant", tenant, "--create-tenant", "--json"])
+    assert made.exit_code == 0, made.output
+    return str(json.loads(made.stdout)["key"])
+
+
 @asynccontextmanager
 async def serving(
-    home: Path, url: str, workers: int = 1, accept_s: float = 0.0, grace_s: float = 20.0, backend: str = ""
+    home: Path,
+    url: str,
+    workers: int = 1,
+    accept_s: float = 0.0,
+    grace_s: float = 20.0,
+    backend: str = "",
+    settings: str | None = None,
+    more: str = "",
+    tenancy: Tenancy | None = None,
 ) -> AsyncIterator[Served]:
+    """A gateway with a key of the tenant `acme`. `tenancy`: what else its database holds when it starts."""
     (home / "policies").mkdir()
     (home / "policies" / "default.yaml").write_text(POLICY)
-    (home / "tidegate.yaml").write_text(SETTINGS.format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s, backend=backend))
-    made = await asyncio.to_thread(tidegate, "key", "create", "--tenant", "acme", "--create-tenant", "--json", home=home)
-    assert made.returncode == 0, made.stderr
+    filled = (settings or SETTINGS).format(url=url, workers=workers, accept_s=accept_s, grace_s=grace_s, backend=backend)
+    (home / "tidegate.yaml").write_text(filled + more)
+    key = await asyncio.to_thread(key_of, home)
+    if tenancy is not None:
+        await tenancy.store(load_settings(home / "tidegate.yaml"))
     run_dir = home / "run"
     command = [sys.executable, "-m", "gateway", "serve", "-c", "tidegate.yaml", "--run-dir", str(run_dir)]
     with (home / "out.log").open("wb") as out, (home / "err.log").open("wb") as err:
@@ -67,7 +89,7 @@ async def serving(
             assert process.poll() is None, (home / "err.log").read_text()
             assert time.monotonic() < deadline, (home / "err.log").read_text()
             await asyncio.sleep(0.05)
-        yield Served(home, process, json.loads((run_dir / "ready.json").read_text()), json.loads(made.stdout)["key"])
+        yield Served(home, process, json.loads((run_dir / "ready.json").read_text()), key)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -117,6 +139,7 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
     assert "gw_live" not in (tmp_path / "out.log").read_text() + (tmp_path / "err.log").read_text()
 
 
+@pytest.mark.fault("SIGTERM")
 @pytest.mark.req("R21")
 async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     count = scaled(40, 200)
@@ -147,6 +170,36 @@ async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_
         record_property("figure", f"{count} streams, 0 cut; unready after {unready_s * 1000:.0f} ms")  # type: ignore[operator]
 
 
+@pytest.mark.fault("SIGTERM")
+@pytest.mark.req("R21")
+async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(tmp_path: Path) -> None:
+    # one at a time, each some 0.3 s
+    async with (
+        SimEngine(SimSettings(models=("sim",))) as engine,
+        serving(tmp_path, engine.url, grace_s=1.2, backend=", max_in_flight: 1") as served,
+    ):
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+
+            async def one() -> httpx.Response:
+                body = ask(max_tokens=45, ignore_eos=True)
+                return await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)
+
+            running = [asyncio.create_task(one()) for _ in range(16)]
+            async with asyncio.timeout(10):
+                while "tidegate_queue_depth" not in (page := (await client.get(f"{served.admin}/metrics")).text) or (
+                    'tidegate_queue_depth{class="default",pool="chat"} 15.0' not in page
+                ):
+                    await asyncio.sleep(0.02)
+            served.process.terminate()
+            replies = await asyncio.gather(*running)
+        answered = [reply for reply in replies if reply.status_code == 200]
+        told = [reply.json()["error"]["code"] for reply in replies if reply.status_code != 200]
+        assert len(answered) > 1, "those that waited go on being let through"
+        assert set(told) == {"server_shutting_down"}
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+
+
+@pytest.mark.fault("SIGTERM")
 @pytest.mark.req("R21")
 async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, grace_s=0.3) as served:
@@ -169,7 +222,7 @@ async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_proper
         listed = json.loads((await asyncio.to_thread(tidegate, "key", "list", "--json", home=tmp_path)).stdout)
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code == 200
-            done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], home=tmp_path)
+            done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], "--yes", home=tmp_path)
             assert done.returncode == 0, done.stderr
             begun = time.monotonic()
             async with asyncio.timeout(5):

@@ -9,6 +9,7 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from routing.fleet import Backend, Fleet, State
 from tests.gateway_harness import chat, gateway, no_engine, stream
+from tests.grounds import charged
 from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
 
@@ -44,6 +45,7 @@ HARMLESS = [
 ]
 
 
+@pytest.mark.fault("crash mid-stream")
 @pytest.mark.req("R1", "GATEWAYS-22")
 async def test_every_kill_mid_stream_ends_with_one_error_event(record_property: pytest.FixtureRequest) -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url) as running, running.client(limits=httpx.Limits(max_connections=20)) as client:
@@ -60,6 +62,7 @@ async def test_every_kill_mid_stream_ends_with_one_error_event(record_property: 
         record_property("figure", f"{KILLS}/{KILLS} error events, 0 [DONE]")  # type: ignore[operator]
 
 
+@pytest.mark.fault("crash mid-stream")
 @pytest.mark.req("R1")
 async def test_the_error_event_follows_the_cut_at_once(record_property: pytest.FixtureRequest) -> None:
     cut_at = 0.0
@@ -91,6 +94,7 @@ async def test_the_error_event_follows_the_cut_at_once(record_property: pytest.F
     record_property("figure", f"error event within {max(waits) * 1000:.1f} ms of the cut")  # type: ignore[operator]
 
 
+@pytest.mark.fault("engine aborts")
 @pytest.mark.req("R2")
 @pytest.mark.parametrize("name", ["abort_finish", "unknown_finish", "missing_finish", "done_after_error"])
 async def test_done_after_an_abort_is_never_believed(name: str) -> None:
@@ -100,6 +104,7 @@ async def test_done_after_an_abort_is_never_believed(name: str) -> None:
         assert [(len(s.errors), s.done, s.clean) for s in seen] == [(1, False, False)] * ABORTS
 
 
+@pytest.mark.fault("malformed stream")
 @pytest.mark.req("R2", "R1")
 @pytest.mark.parametrize("name", FATAL)
 async def test_fatal_stream_faults_never_look_whole(name: str) -> None:
@@ -115,6 +120,7 @@ async def test_fatal_stream_faults_never_look_whole(name: str) -> None:
         assert running.open_holds == 0
 
 
+@pytest.mark.fault("malformed stream")
 @pytest.mark.req("R54")
 @pytest.mark.parametrize("name", HARMLESS)
 async def test_odd_but_whole_streams_reach_the_caller_unharmed(name: str) -> None:
@@ -147,6 +153,7 @@ async def test_usage_is_settled_once_whatever_the_engine_repeats(name: str) -> N
         assert record.usage.completion_tokens in (6, 7)
 
 
+@pytest.mark.fault("reset before headers")
 @pytest.mark.req("R11", "GATEWAYS-22")
 @pytest.mark.parametrize(
     "name", ["close_before_headers", "reset_before_headers", "status_500", "status_502", "status_503", "status_429", "wrong_content_type"]
@@ -163,6 +170,7 @@ async def test_failures_before_the_first_byte_fail_over_once(name: str) -> None:
         assert good.counters.finished == 12
 
 
+@pytest.mark.fault("5xx burst")
 @pytest.mark.req("R11")
 async def test_attempts_stay_within_the_budget_when_everything_fails_half_the_time(record_property: pytest.FixtureRequest) -> None:
     count, lanes = FAILURES, 32
@@ -183,6 +191,7 @@ async def test_attempts_stay_within_the_budget_when_everything_fails_half_the_ti
         record_property("figure", f"{attempts / count:.2f} attempts per request")  # type: ignore[operator]
 
 
+@pytest.mark.fault("crash mid-stream")
 @pytest.mark.req("R11")
 async def test_nothing_is_retried_after_the_first_byte() -> None:
     async with SimEngine(SIM) as one, SimEngine(SIM) as two, gateway(one.url, two.url) as running, running.client() as client:
@@ -194,6 +203,7 @@ async def test_nothing_is_retried_after_the_first_byte() -> None:
         assert len(one.received) + len(two.received) == 20
 
 
+@pytest.mark.fault("caller leaves")
 @pytest.mark.req("R22", "GATEWAYS-11")
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_caller_that_leaves_stops_the_engine(streamed: bool, record_property: pytest.FixtureRequest) -> None:
@@ -223,6 +233,7 @@ async def test_a_caller_that_leaves_stops_the_engine(streamed: bool, record_prop
         record_property("figure", f"slowest abort {max(waits) * 1000:.0f} ms of {LEAVERS}")  # type: ignore[operator]
 
 
+@pytest.mark.fault("accepts, never answers")
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_an_engine_that_never_answers_is_a_504(streamed: bool) -> None:
     engines = {"first_token_base_s": 0.2, "first_token_cap_s": 0.2, "plain_timeout_s": 0.2}
@@ -234,6 +245,7 @@ async def test_an_engine_that_never_answers_is_a_504(streamed: bool) -> None:
         assert running.open_holds == 0
 
 
+@pytest.mark.fault("slow drip")
 async def test_silence_mid_stream_is_ended_with_an_error() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, engines={"token_gap_s": 0.2}) as running, running.client() as client:
         engine.inject([FaultRule("frozen_mid_stream", after=2)])
@@ -267,7 +279,7 @@ async def test_a_request_may_still_move_on_after_heartbeats() -> None:
     engines = {"heartbeat_s": 0.05, "first_token_base_s": 5.0}
     async with SimEngine(SIM) as good, scripted(dies_in_prefill) as bad, gateway(bad.url, good.url, engines=engines, poll=False) as running:
         running.deps.live.fleet = _all_up(running.deps.live.fleet)
-        running.deps.load.charge("e1")  # so that the one that dies is tried first
+        charged(running.deps.grounds, "e1", running.deps.clock())  # so that the one that dies is tried first
         async with running.client() as client:
             seen = await stream(client, max_tokens=3)
         assert seen.raw.startswith(b": ping\n\n")
@@ -284,6 +296,7 @@ def _all_up(fleet: Fleet) -> Fleet:
     return fleet
 
 
+@pytest.mark.fault("slow reader")
 @pytest.mark.req("R23")
 async def test_a_slow_reader_pauses_the_engine_and_is_cut_in_the_end() -> None:
     limits = {"reply_buffer_bytes": 4096, "slow_reader_s": 0.3}
@@ -300,6 +313,7 @@ async def test_a_slow_reader_pauses_the_engine_and_is_cut_in_the_end() -> None:
         assert reader
 
 
+@pytest.mark.fault("wrong model")
 @pytest.mark.req("R43")
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_swapped_model_answers_nobody(streamed: bool, record_property: pytest.FixtureRequest) -> None:
@@ -316,6 +330,7 @@ async def test_a_swapped_model_answers_nobody(streamed: bool, record_property: p
         record_property("figure", f"0 of {count} answers from a swapped model")  # type: ignore[operator]
 
 
+@pytest.mark.fault("wrong model")
 @pytest.mark.req("R43")
 async def test_when_every_engine_serves_another_model_nobody_gets_its_answer() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, poll=False) as running, running.client() as client:

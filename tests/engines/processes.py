@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 READY_S = 180.0
 """Longest wait for an engine; vLLM takes 20 s on two quiet cores, SGLang as long."""
 STOP_S = 20.0
+GAP_S = 8.0
+"""The gateway's limit on silence inside a stream. Two busy cores were seen to hold an answer back for 7 s."""
 HTTP = httpx.Client(verify=False, timeout=60, trust_env=False)
 """One for all polls: a client of its own for each would load the system's certificates every time, tens of milliseconds."""
 
@@ -42,6 +46,10 @@ class Process:
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return HTTP.post(self.url + path, json=body, headers=self.headers)
+
+    def json_lines(self) -> list[dict[str, Any]]:
+        """Its log, where every whole line is JSON."""
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def series(self, name: str) -> float:
         """The sum of a series' samples on its metrics page; fails when there is none."""
@@ -91,6 +99,16 @@ def stopping(*processes: Process) -> Iterator[None]:
     finally:
         for process in reversed(processes):
             process.stop()
+
+
+@contextlib.contextmanager
+def engine_home(engine: str) -> Iterator[Path]:
+    """A folder for an engine and its gateway, removed in the end. A short path, because sockets lie in it."""
+    home = Path(tempfile.mkdtemp(prefix=f"tidegate-{engine}-"))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def free_port() -> int:
@@ -148,6 +166,24 @@ def start_vllm(python: str, model: Path, home: Path, name: str, *options: str, k
     )
 
 
+def ghost_of(pool: dict[str, Any]) -> dict[str, Any]:
+    """A pool of the same engine that asks it for a model it does not have."""
+    return {**pool, "name": "ghost", "model": "not-served", "backends": [{"id": "ghost", "url": pool["backends"][0]["url"]}]}
+
+
+def engine_check(engine: Process, *options: str) -> dict[str, str]:
+    """What `tidegate engine check` finds: states by what was looked at."""
+    command = [sys.executable, "-m", "gateway", "engine", "check", engine.url, "--json", *options]
+    keyed = ["--api-key-env", "ENGINE_KEY"] if engine.key else []
+    done = subprocess.run(
+        [*command, *keyed], env={**os.environ, "ENGINE_KEY": engine.key or ""}, capture_output=True, text=True, check=False
+    )
+    (found,) = json.loads(done.stdout)["engines"]
+    states = {one["what"]: one["state"] for one in found["findings"]}
+    assert done.returncode == ("wrong" in states.values()), (done, states)
+    return states
+
+
 def listen_kv(python: str, endpoint: str, home: Path) -> Process:
     """A listener to KV events; its log is what it heard."""
     return start("kv-listener", [python, str(ROOT / "tests/engines/kv_listener.py"), endpoint], home)
@@ -176,11 +212,14 @@ class Tidegate(Process):
             time.sleep(0.1)
 
 
-def serve_tidegate(home: Path, pools: list[dict[str, Any]], *models: dict[str, str], **engines: float) -> Tidegate:
+def serve_tidegate(
+    home: Path, pools: list[dict[str, Any]], *models: dict[str, str], sections: dict[str, Any] | None = None, **engines: float
+) -> Tidegate:
     """A real `tidegate serve` in front of `pools`; each pool is the public model `its-name-model` for every tenant.
 
     Args:
         models: more entries for the policy's models.
+        sections: more of the settings.
         engines: settings of that section.
     """
     (home / "policies").mkdir(parents=True)
@@ -191,6 +230,7 @@ def serve_tidegate(home: Path, pools: list[dict[str, Any]], *models: dict[str, s
         "drain": {"accept_s": 0.0, "grace_s": 2.0},
         "engines": {"signals_s": 0.2, **engines},
         "pools": pools,
+        **(sections or {}),
     }
     # JSON is YAML
     (home / "policies" / "default.yaml").write_text(json.dumps({"tenant": "*", "expose_headers": True, "models": public}))

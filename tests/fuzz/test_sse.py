@@ -80,6 +80,7 @@ def reference(stream: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.fault("malformed stream")
 @pytest.mark.req("R54")
 @settings(max_examples=CASES, deadline=None)
 @given(streams, st.lists(st.integers(0, 400), max_size=8))
@@ -121,6 +122,7 @@ def through_tap(chunks: list[bytes]) -> tuple[bytes, Kind | None, bool]:
     return out, tap.fault.kind if tap.fault else None, tap.usage is not None
 
 
+@pytest.mark.fault("malformed stream")
 @pytest.mark.req("R54", "R1")
 def test_a_damaged_answer_is_judged_the_same_however_it_is_cut(record_property: pytest.FixtureRequest) -> None:
     rng = random.Random(54)

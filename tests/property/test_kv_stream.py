@@ -15,7 +15,7 @@ STEPS = st.lists(
         st.sampled_from(["store", "store", "remove", "clear", "restart", "told", "reconnect", "check"]),
         st.integers(0, 6),
         st.sampled_from(["come", "come", "come", "lost", "twice", "later"]),
-        st.sampled_from(["answered", "answered", "late", "cut", "fails"]),
+        st.sampled_from(["answered", "answered", "slowly", "late", "cut", "fails"]),
     ),
     max_size=60,
 )
@@ -23,6 +23,8 @@ STEPS = st.lists(
 
 def replays(stream: KvStream, engine: Engine, how: str) -> None:
     for _ in range(30):
+        while stream.go_on() and how != "late":
+            pass
         start = None if how == "late" else stream.next_replay()
         if start is None:
             return
@@ -32,6 +34,8 @@ def replays(stream: KvStream, engine: Engine, how: str) -> None:
         for seq, payload in answer:
             stream.replayed(seq, payload)
         stream.replay_over("no answer within 2 s" if how == "fails" else "")
+        if how == "slowly":
+            return  # what waits is taken one batch at a time, with other things in between
 
 
 @pytest.mark.req("ROUTERS-11")

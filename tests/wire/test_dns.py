@@ -15,7 +15,8 @@ import pytest
 from backends.discovery.dns import DnsSource, Found, system_lookup
 from domain.membership import SourceError
 
-RECORDS = {
+SERVFAIL = "SERVFAIL"
+RECORDS: dict[tuple[str, str], list[str]] = {
     ("engines.test.", "A"): ["10.0.0.1", "10.0.0.2"],
     ("engines.test.", "AAAA"): ["fd00::1"],
     ("four.test.", "A"): ["10.0.0.4"],
@@ -24,7 +25,7 @@ RECORDS = {
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers from `RECORDS`; names that begin with `hang` never, `fail` with SERVFAIL."""
+    """Answers from `RECORDS`; names that begin with `hang` never, `fail` or with such a record with SERVFAIL."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -36,7 +37,7 @@ class NameServer(asyncio.DatagramProtocol):
         if name.startswith("hang"):
             return
         answer = dns.message.make_response(asked)
-        if name.startswith("fail"):
+        if name.startswith("fail") or RECORDS.get((name, kind)) == [SERVFAIL]:
             answer.set_rcode(dns.rcode.SERVFAIL)
         elif (name, kind) in RECORDS:
             answer.answer.append(dns.rrset.from_text(name, 1, "IN", kind, *RECORDS[name, kind]))

@@ -65,6 +65,7 @@ async def test_expect_continue_is_answered_only_when_the_body_is_wanted() -> Non
         assert b" 417 " in await running.send(b"POST /x HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nContent-Length: 3\r\n\r\nabc")
 
 
+@pytest.mark.fault("giant body")
 @pytest.mark.req("R32")
 async def test_a_declared_giant_is_refused_before_its_body() -> None:
     async with edge() as running:
@@ -72,6 +73,7 @@ async def test_a_declared_giant_is_refused_before_its_body() -> None:
         assert got.startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.fault("giant body")
 @pytest.mark.req("R32")
 async def test_an_endless_chunked_body_is_refused_at_the_limit(record_property: pytest.FixtureRequest) -> None:
     limit, block = 1024 * 1024, b"10000\r\n" + b"x" * 65536 + b"\r\n"
@@ -94,6 +96,7 @@ async def test_an_endless_chunked_body_is_refused_at_the_limit(record_property: 
     record_property("figure", f"413 at the limit, RSS +{grown_mb:.0f} MiB")  # type: ignore[operator]
 
 
+@pytest.mark.fault("chunk flood")
 @pytest.mark.req("R32")
 async def test_a_flood_of_one_byte_chunks_is_only_its_bytes() -> None:
     flood = b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"
@@ -120,6 +123,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.fault("slow or idle sockets")
 @pytest.mark.req("R33")
 @pytest.mark.parametrize(
     ("sent", "limit_s", "status"),
@@ -148,6 +152,7 @@ async def test_slow_callers_are_sent_away(sent: bytes, limit_s: float, status: b
         writer.close()
 
 
+@pytest.mark.fault("slow reader")
 @pytest.mark.req("R33")
 @pytest.mark.parametrize("closing", [False, True], ids=["keep-alive", "close"])
 async def test_a_caller_that_does_not_take_its_reply_is_cut_off(closing: bool) -> None:
@@ -165,6 +170,29 @@ async def test_a_caller_that_does_not_take_its_reply_is_cut_off(closing: bool) -
         await asyncio.sleep(0.05)
         assert not running.door.connections
         writer.close()
+
+
+@pytest.mark.fault("slow reader")
+@pytest.mark.req("R33")
+async def test_many_slow_readers_together_have_a_bound_and_the_slowest_go_first() -> None:
+    clock = Clock()
+    async with edge(clock, reply_buffers_total_bytes=2 * LARGE_BYTES) as running:
+        callers = []
+        for _ in range(4):
+            callers.append(await asyncio.open_connection("127.0.0.1", running.port))
+            callers[-1][1].write(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            await asyncio.sleep(0.1)
+        assert len(running.door.behind) == 4
+        running.door.sweep(clock.now)
+        await asyncio.sleep(0.05)
+        assert len(running.door.connections) in (2, 3)  # the kernel holds a part of each reply
+        for reader, _ in callers[2:]:
+            assert len(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)) < 500
+            assert await asyncio.wait_for(reader.readexactly(LARGE_BYTES), 5) == b"x" * LARGE_BYTES
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await asyncio.wait_for(callers[0][0].readexactly(LARGE_BYTES), 5)
+        for _, writer in callers:
+            writer.close()
 
 
 async def test_a_slow_but_steady_reader_gets_the_whole_reply() -> None:
@@ -219,10 +247,10 @@ async def test_a_defect_in_one_connection_does_not_end_the_sweep_of_others() -> 
         await asyncio.sleep(0.05)
         running.door.sweep(clock.now)
         broken = Broken()
-        running.door.connections.add(broken)  # type: ignore[arg-type]  # it has what the sweep uses
+        running.door.connections[broken] = None  # type: ignore[index]  # it has what the sweep uses
         clock.now += 80.0
         running.door.sweep(clock.now)
-        running.door.connections.discard(broken)  # type: ignore[arg-type]  # as above
+        del running.door.connections[broken]  # type: ignore[arg-type]  # as above
         await asyncio.sleep(0.05)
         assert broken.aborted
         assert [type(defect) for defect in running.defects] == [ZeroDivisionError]
@@ -245,6 +273,7 @@ async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
         writer.close()
 
 
+@pytest.mark.fault("slow or idle sockets")
 async def test_beyond_the_cap_the_longest_idle_one_goes_and_busy_ones_stay() -> None:
     async with edge(max_connections=2) as running:
         opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(2)]
@@ -275,6 +304,27 @@ async def test_draining_closes_after_the_reply() -> None:
         await asyncio.wait_for(running.door.emptied(), 2)
         idle[1].close()
         writer.close()
+
+
+@pytest.mark.fault("restart under load")
+async def test_whoever_was_accepted_last_is_heard_before_idle_connections_are_closed() -> None:
+    async with edge() as running:
+        door = running.door
+        late = await asyncio.open_connection("127.0.0.1", running.port)
+        door.draining = True
+        listening = asyncio.create_task(door.heard_out(door.clock() + 5.0))
+        await asyncio.sleep(0.1)
+        late[1].write(GET)
+        assert b"connection: close" in await asyncio.wait_for(late[0].read(), 2)
+        await asyncio.wait_for(listening, 2)  # nobody is left to be heard
+        silent = await asyncio.open_connection("127.0.0.1", running.port)
+        begun = door.clock()
+        await door.heard_out(begun + 0.2)
+        assert 0.2 <= door.clock() - begun < 1.0
+        door.start_draining()
+        assert await asyncio.wait_for(silent[0].read(), 2) == b""
+        for _, writer in (late, silent):
+            writer.close()
 
 
 async def test_a_caller_that_leaves_mid_body_is_noticed() -> None:
@@ -308,6 +358,7 @@ async def test_tls_ends_at_the_edge() -> None:
         assert await running.send(GET) == b""
 
 
+@pytest.mark.fault("slow or idle sockets")
 @pytest.mark.req("R33")
 async def test_slow_sockets_do_not_touch_good_callers(record_property: pytest.FixtureRequest) -> None:
     count = 300

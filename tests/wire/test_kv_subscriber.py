@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pytest
 import zmq
 
-from backends.clients import kv_subscriber
+from backends.clients import kv_subscriber, zmq_inbox
 from backends.clients.kv_subscriber import KvSubscriber
 from backends.kv_blocks import HeldBlocks
 from backends.kv_events import MAX_BATCH_BYTES
@@ -251,5 +251,55 @@ async def test_the_loop_is_never_held_longer_than_a_turn(context: Context) -> No
             while held.count < 3_000 and turns < 100_000:
                 await asyncio.sleep(0)
                 turns += 1
-            assert turns >= 3_000 / kv_subscriber.MAX_PER_TURN
+            assert turns >= 3_000 / zmq_inbox.MAX_PER_TURN
             await held_exactly(subscriber, held, set(range(3_000)))
+
+
+async def test_what_came_during_a_replay_is_taken_in_short_turns_too(context: Context) -> None:
+    """A step of the clock per look at it, so that a turn has room for few batches however fast this machine is."""
+    step_s, many = 0.0005, 400
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += step_s
+        return now
+
+    publisher, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    at, replay = (f"tcp://127.0.0.1:{one.bind_to_random_port('tcp://127.0.0.1')}" for one in (publisher, router))
+
+    def publish(seq: int) -> None:
+        publisher.send_multipart([b"", seq.to_bytes(8, "big"), packed(stored([seq]))])
+
+    async def answer(upto: int) -> None:
+        await until(lambda: router.poll(0), router)
+        asker, _, start = router.recv_multipart()
+        for seq in range(int.from_bytes(start, "big"), upto):
+            router.send_multipart([asker, b"", seq.to_bytes(8, "big"), packed(stored([seq]))])
+        router.send_multipart([asker, b"", (-1).to_bytes(8, "big", signed=True), b""])
+
+    held = HeldBlocks()
+    stream = KvStream(held, can_replay=True)
+    subscriber = KvSubscriber(context, stream, at, replay, bind=False, clock=clock, loop=asyncio.get_running_loop())
+    subscriber.tick()
+    try:
+        await answer(0)
+        await until(lambda: stream.trusted, subscriber)
+        for seq in range(1, many):  # the first one is lost
+            publish(seq)
+            await asyncio.sleep(0)
+        await until(lambda: router.poll(0), router)
+        await asyncio.sleep(0.2)  # all of them have come, and wait for the replay
+        await answer(1)
+        publish(many)  # comes behind them
+        most = before = 0
+        while held.count < many:
+            await asyncio.sleep(0)
+            most, before = max(most, held.count - before), held.count
+        assert 0 < most < 2 * zmq_inbox.TURN_S / step_s + 2 < many
+        publish(many + 1)
+        await held_exactly(subscriber, held, set(range(many + 2)))
+    finally:
+        subscriber.close()
+        publisher.close(0)
+        router.close(0)

@@ -108,6 +108,7 @@ def test_there_are_enough_vectors() -> None:
     assert len(REFUSED) + len(SERVED_ONCE) >= 60
 
 
+@pytest.mark.fault("smuggling")
 @pytest.mark.req("R31")
 @pytest.mark.parametrize("name", REFUSED)
 async def test_bad_requests_are_refused_and_nothing_behind_them_is_served(name: str) -> None:
@@ -120,6 +121,7 @@ async def test_bad_requests_are_refused_and_nothing_behind_them_is_served(name: 
         assert got.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.fault("smuggling")
 @pytest.mark.req("R31")
 @pytest.mark.parametrize("name", SERVED_ONCE)
 @pytest.mark.parametrize("apart", [False, True])
@@ -142,6 +144,7 @@ BEHIND = {
 }
 
 
+@pytest.mark.fault("smuggling")
 @pytest.mark.req("R31")
 @pytest.mark.parametrize("name", BEHIND)
 async def test_nothing_sent_behind_a_running_request_disturbs_it(name: str) -> None:

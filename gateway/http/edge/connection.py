@@ -12,6 +12,7 @@ from typing import Final, cast
 
 import httptools
 
+from backends.turns import FULL, take_turns
 from domain.faults import Fault, Kind
 from gateway.http.edge.door import Door
 from gateway.http.edge.exchange import Exchange
@@ -60,6 +61,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._refuse(refusal)
 
     def data_received(self, data: bytes) -> None:
+        if len(data) >= FULL:
+            take_turns(self.transport, lambda: True)
         if self._lingering or self._ignore:
             return
         if self._exchange is None:
@@ -77,11 +80,14 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
                 return
             self._ignore = self._close_after = True  # the offer came behind a request that is being served
         except httptools.HttpParserError as error:
-            if self._exchange is None or not self._exchange.complete:
-                self._violate(Kind.MALFORMED_HTTP, f"The request is not well-formed HTTP/1.1: {error}.")
-            else:
-                self._ignore = self._close_after = True  # bytes after a complete request: never looked at
+            self._broken(f": {error}")
         self._after_feed()
+
+    def _broken(self, why: str) -> None:
+        if self._exchange is None or not self._exchange.complete:
+            self._violate(Kind.MALFORMED_HTTP, f"The request is not well-formed HTTP/1.1{why}.")
+        else:
+            self._ignore = self._close_after = True  # bytes after a complete request: never looked at
 
     def _after_feed(self) -> None:
         exchange, violation = self._exchange, self._violation
@@ -115,8 +121,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         try:
             self._parser.feed_data(plain)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._exchange = None
-            self._violate(Kind.MALFORMED_HTTP, "The request is not well-formed HTTP/1.1.")
+            self._broken("")
         self._after_feed()
 
     def eof_received(self) -> bool:
@@ -126,15 +131,18 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self.door.leave(self)
         self.write = _drop
         self.deadline = inf
+        del self._parser  # it refers to us: without it a connection that is over is gone at once
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.finished:
             exchange.connection_gone()
 
     def pause_writing(self) -> None:
+        self.door.behind[self] = None
         if self._exchange is not None:
             self._exchange.listener.full()
 
     def resume_writing(self) -> None:
+        self.door.behind.pop(self, None)
         if self._exchange is not None:
             self._exchange.listener.drained()
 
@@ -160,6 +168,12 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
+        self.transport.abort()
+
+    def cut(self) -> None:
+        """Drop a connection whose caller reads too slowly, and what is on its way to it."""
+        if self._exchange is not None:
+            self._exchange.listener.cut()
         self.transport.abort()
 
     def expire(self, now: float) -> None:

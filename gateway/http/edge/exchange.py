@@ -58,6 +58,9 @@ class Listener:
     def drained(self) -> None:
         """There is room again."""
 
+    def cut(self) -> None:
+        """The caller has read too slowly, and is cut off before anything more is written."""
+
 
 _NOBODY: Final = Listener()
 

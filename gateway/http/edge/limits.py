@@ -25,5 +25,8 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     """How long a connection may be idle between requests; nginx's value, above most clients' pools."""
     reply_buffer_bytes: int = 256 * 1024
     """Unsent reply bytes per connection at which reading from the engine pauses."""
+    reply_buffers_total_bytes: int = 512 * 1024 * 1024
+    """Unsent reply bytes of all of a worker's connections that read too slowly; beyond it those that have been behind for longest are
+    cut off. 2,048 of them at the bound above: more are no accident."""
     slow_reader_s: float = 30.0
     """How long a reply may stay paused before its caller is cut off."""

@@ -42,6 +42,13 @@ def no_first_token(limit_s: float) -> Fault:
     return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit_s:g} s.", detail=f"limit {limit_s:g} s")
 
 
+def deadline_passed(story: Story) -> Fault:
+    """What a request is told whose time is over. It is no engine's failure, and sending it again would take as long again."""
+    whole_s = story.end_at - story.body_at
+    said = f"The answer was not complete within the {whole_s:g} s that this request may take. Ask for less, or split it."
+    return Fault(Kind.DEADLINE_PASSED, said, detail=f"{story.events} events by then")
+
+
 def too_slow(limits: Patience, story: Story, *, last: float, paused_s: float) -> tuple[float, Fault]:
     """When a stream that has begun will be too late if nothing more comes, and the Fault for that.
 

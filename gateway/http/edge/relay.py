@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from backends.dialects.errors import fault_from_reply
+from backends.dialects.errors import BUSY_STATUSES, fault_from_reply
 from backends.ports import Flight, Loss
 from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.patience import SOON, Patience, no_first_token, too_slow
+from gateway.http.edge.patience import SOON, Patience, deadline_passed, no_first_token, too_slow
 from gateway.http.edge.taps import HEARTBEAT, PlainTap, StreamTap, Tap
 from gateway.story import Story
 
@@ -45,9 +45,9 @@ class ReplyRelay(Listener):
     """
 
     __slots__ = (
-        "_after", "_begin_s", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers", "_mode",
-        "_patience", "_paused_at", "_paused_s", "_resumed_at", "_retry_after", "_started_at", "_status", "_story", "_tap", "_written_at",
-        "backend", "flight", "look_at", "outcome",
+        "_after", "_begin_s", "_called", "_clock", "_direct", "_error_body", "_exchange", "_first_token_s", "_headers",
+        "_patience", "_paused_at", "_paused_s", "_resumed_at", "_retry_after", "_started_at", "_status", "_tap", "_written_at",
+        "backend", "flight", "look_at", "mode", "outcome", "story",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +67,7 @@ class ReplyRelay(Listener):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._exchange = exchange
-        self._story = story
+        self.story = story
         self._tap = tap
         self._after = after
         self.backend = backend
@@ -79,11 +79,11 @@ class ReplyRelay(Listener):
         self._patience = patience
         self._clock = clock
         self._status = 0
-        self._mode = ""
+        self.mode = ""
+        """What is coming: an `answer` or an `error`; empty until its head is there."""
         self._direct = False
         self._error_body = b""
-        self._started_at = clock()
-        self._written_at = self._started_at
+        self._started_at = self._written_at = clock()
         self._paused_at: float | None = None
         self._paused_s = 0.0
         self._resumed_at = 0.0
@@ -99,13 +99,13 @@ class ReplyRelay(Listener):
         """See `backends.ports.ReplySink`."""
         self._status = status
         if status != 200:
-            self._mode = "error"
+            self.mode = "error"
             self._retry_after = headers.get(b"retry-after")
             return
         kind = headers.get(b"content-type", b"")
         wanted = b"text/event-stream" if isinstance(self._tap, StreamTap) else b"application/json"
         if kind == wanted or kind.partition(b";")[0].strip().lower() == wanted:
-            self._mode = "answer"
+            self.mode = "answer"
         else:
             self._give_up(
                 Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=SOON, detail=f"content-type {kind[:64]!r}")
@@ -113,7 +113,7 @@ class ReplyRelay(Listener):
 
     def on_data(self, data: bytes) -> None:
         """See `backends.ports.ReplySink`."""
-        if self._mode == "error":
+        if self.mode == "error":
             if len(self._error_body) < MAX_ERROR_BODY_BYTES:
                 self._error_body += data[:MAX_ERROR_BODY_BYTES]
             return
@@ -137,12 +137,11 @@ class ReplyRelay(Listener):
         self.flight = None
         if self.outcome.done():
             return
-        if self._mode == "error":
-            endpoint, served = self._called
-            self._resolve(fault_from_reply(self._status, self._error_body, endpoint=endpoint, retry_after=self._retry_after, served=served))
+        if self.mode == "error":
+            self._refused()
             return
         tap = self._tap
-        self._story.answer_at = self._story.answer_at or self._clock()
+        self.story.answer_at = self.story.answer_at or self._clock()
         out = tap.end()
         if tap.fault is not None:
             self._resolve(tap.fault)
@@ -159,10 +158,17 @@ class ReplyRelay(Listener):
         self.flight = None
         if self.outcome.done():
             return
+        if self.mode == "error" and self._status in BUSY_STATUSES:
+            self._refused()  # the status says it all; that its text was cut says nothing more
+            return
         kind = _LOSSES[loss]
         if loss is Loss.CUT and not self._exchange.started:
             kind = Kind.RESET_BEFORE_REPLY if isinstance(self._tap, PlainTap) else kind
         self._resolve(Fault(kind, "The engine serving this request could not answer it. Try again.", retry=SOON, detail=detail))
+
+    def _refused(self) -> None:
+        endpoint, served = self._called
+        self._resolve(fault_from_reply(self._status, self._error_body, endpoint=endpoint, retry_after=self._retry_after, served=served))
 
     # --- towards the caller ---------------------------------------------------------------------------------------
 
@@ -171,8 +177,8 @@ class ReplyRelay(Listener):
         for tap in self._after:
             data = tap.feed(data)
         if not exchange.started:
-            self._story.answer_at = self._story.first_event_at
-            self._story.handed_on_at = self._clock()
+            self.story.answer_at = self.story.first_event_at
+            self.story.handed_on_at = self._clock()
             exchange.start(self._headers())
         self._direct = not self._after
         exchange.write(data)
@@ -180,7 +186,7 @@ class ReplyRelay(Listener):
     def _whole(self, body: bytes) -> None:
         for tap in self._after:
             body = tap.feed(body)
-        self._story.handed_on_at = self._clock()
+        self.story.handed_on_at = self._clock()
         self._exchange.reply(200, self._headers(), body)
         self._resolve(None)
 
@@ -223,6 +229,11 @@ class ReplyRelay(Listener):
         if self.flight is not None:
             self.flight.resume()
 
+    def cut(self) -> None:
+        """The caller has been too slow for too long, or too many are."""
+        self._exchange.abandon()
+        self._give_up(Fault(Kind.SLOW_READER, "The answer was not read fast enough."))
+
     def end_with(self, fault: Fault) -> None:
         """End the attempt for a reason of the gateway's own."""
         self._give_up(fault)
@@ -237,7 +248,7 @@ class ReplyRelay(Listener):
     @property
     def last_event_at(self) -> float | None:
         """When the last event of this attempt's answer came; None before the first."""
-        return self._story.last_event_at if self._story.events else None
+        return self.story.last_event_at if self.story.events else None
 
     # --- from the clock -------------------------------------------------------------------------------------------
 
@@ -246,22 +257,24 @@ class ReplyRelay(Listener):
         if self.outcome.done():
             self._drop_tail(now)
             return
-        limits = self._patience
+        limits, end_at = self._patience, self.story.end_at
+        if now > end_at:
+            self._give_up(deadline_passed(self.story))
+            return
         if self._paused_at is not None:
-            self.look_at = self._paused_at + limits.slow_reader_s
+            self.look_at = min(self._paused_at + limits.slow_reader_s, end_at)
             if now > self.look_at:
-                self._exchange.abandon()
-                self._give_up(Fault(Kind.SLOW_READER, "The answer was not read fast enough."))
+                self.cut()
             return
         last = self.last_event_at
         if last is None:
             late_at, late = self._started_at + self._first_token_s, no_first_token(self._first_token_s)
         else:
-            late_at, late = too_slow(limits, self._story, last=max(last, self._resumed_at), paused_s=self._paused_s)
+            late_at, late = too_slow(limits, self.story, last=max(last, self._resumed_at), paused_s=self._paused_s)
         if now > late_at:
             self._give_up(late)
             return
-        self.look_at = late_at
+        self.look_at = late_at = min(late_at, end_at)
         if isinstance(self._tap, StreamTap) and limits.heartbeat_s:
             beat_at = max(self._written_at, last or 0.0) + limits.heartbeat_s
             if now >= beat_at:
@@ -277,7 +290,7 @@ class ReplyRelay(Listener):
 
     def _drop_tail(self, now: float) -> None:
         """An engine that sent `[DONE]` but not the end of its message loses the connection after a while."""
-        if self.flight is not None and now - (self._story.last_event_at or now) > 1.0:
+        if self.flight is not None and now - (self.story.last_event_at or now) > 1.0:
             self.flight.abort()
             self.flight = None
 

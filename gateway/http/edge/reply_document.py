@@ -15,6 +15,14 @@ NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """How the decoders say no."""
 
 
+MAX_TOKENS: Final = 2**31 - 1
+"""Of one reply; above any context times any number of choices."""
+
+
+def _sane(count: int | None) -> int:
+    return count if count is not None and 0 <= count <= MAX_TOKENS else MAX_TOKENS if count and count > 0 else 0
+
+
 class _TokenDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -26,17 +34,26 @@ class ReportedUsage(msgspec.Struct, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: _TokenDetails | None = None
+    input_tokens_details: _TokenDetails | None = None
+    """The same, as newer APIs call it (routers no. 31)."""
     completion_tokens_details: _TokenDetails | None = None
     reasoning_tokens: int | None = None
 
+    @property
+    def cached(self) -> int | None:
+        """Prompt tokens that were in the prefix cache; None where the engine does not say, which is not zero."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        return None if details is None or details.cached_tokens is None else _sane(details.cached_tokens)
+
     def value(self) -> Usage:
-        """The same in our own terms."""
-        cached, reasoning = self.prompt_tokens_details, self.completion_tokens_details
+        """The same in our own terms. What no reply can have used is taken as the most, or as nothing: a negative count would give
+        its tenant quota back."""
+        reasoning = self.completion_tokens_details
         return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens or 0,
-            cached_tokens=(cached.cached_tokens or 0) if cached else 0,
-            reasoning_tokens=(reasoning.reasoning_tokens or 0) if reasoning else (self.reasoning_tokens or 0),
+            prompt_tokens=_sane(self.prompt_tokens),
+            completion_tokens=_sane(self.completion_tokens),
+            cached_tokens=self.cached or 0,
+            reasoning_tokens=_sane(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
         )
 
 

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from backends.sse import EventSplitter, EventTooLarge
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
-from domain.reply import WHOLE_FINISH_REASONS
+from domain.reply import DECLINED, WHOLE_FINISH_REASONS
 from domain.usage import Usage
 from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, plain_chunk
 from gateway.story import Story
@@ -47,7 +47,7 @@ class Tap(Protocol):
 class _Judge:
     """What both judges share."""
 
-    __slots__ = ("_clock", "_names", "_story", "_to_finish", "fault", "over", "usage")
+    __slots__ = ("_clock", "_names", "_story", "_to_finish", "cached", "fault", "over", "usage")
 
     def __init__(self, story: Story, clock: Clock, choices: int, names: frozenset[str] | None) -> None:
         self._story = story
@@ -55,6 +55,8 @@ class _Judge:
         self._to_finish = choices
         self._names = names
         self.usage: Usage | None = None
+        self.cached: int | None = None
+        """Prompt tokens that the engine says it had cached; None where it does not say."""
         self.over = False
         """The answer is whole, or `fault` says what is wrong with it."""
         self.fault: Fault | None = None
@@ -141,7 +143,10 @@ class StreamTap(_Judge):
                 if not 0 <= choice.index < self._to_finish:
                     self._fail(Kind.INVALID_REPLY, f"choice {choice.index} of {self._to_finish}")
                     return b""
+                if reason == DECLINED:
+                    self._story.declined = True
                 self._finished.add(choice.index)
+                self._story.choices_over = len(self._finished)
         usage = document.usage
         if usage is UNSET:
             self._story.note_event(now)
@@ -152,7 +157,7 @@ class StreamTap(_Judge):
         """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
         usage = document.usage
         if isinstance(usage, ReportedUsage):
-            self.usage = usage.value()  # cumulative in every dialect, so the last one wins
+            self.usage, self.cached = usage.value(), usage.cached  # cumulative in every dialect, so the last one wins
         if document.choices:
             self._story.note_event(now)
         if not self._include_usage:
@@ -212,7 +217,7 @@ class PlainTap(_Judge):
         if self.fault is not None:
             return b""
         if isinstance(document.usage, ReportedUsage):
-            self.usage = document.usage.value()
+            self.usage, self.cached = document.usage.value(), document.usage.cached
         self._story.note_event(self._clock())
         self.over = True
         return body
@@ -232,6 +237,8 @@ class PlainTap(_Judge):
             if choice.finish_reason not in WHOLE_FINISH_REASONS:
                 self._fail(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
                 return
+            if choice.finish_reason == DECLINED:
+                self._story.declined = True
         if len(choices) < self._to_finish:
             self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
 

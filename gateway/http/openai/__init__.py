@@ -13,10 +13,13 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.chat import CHAT, chat_choices
 from gateway.http.openai.checks import Check, refuse, refuse_type
-from gateway.http.openai.completions import COMPLETIONS, completions_choices
-from gateway.http.openai.controls import asks_for_usage, without_controls
-from gateway.http.openai.embeddings import EMBEDDINGS, embeddings_choices
+from gateway.http.openai.completions import COMPLETIONS, completions_choices, completions_ids
+from gateway.http.openai.controls import asks_for_usage, session_named, without_controls
+from gateway.http.openai.embeddings import EMBEDDINGS, embeddings_choices, embeddings_ids
 from gateway.http.openai.json_guard import parse_object
+from gateway.http.openai.messages import media_of
+from gateway.http.openai.prompts import reference_taken
+from gateway.http.openai.sizes import logprobs, output_cap, sequences
 
 MAX_MODEL_CHARS: Final = 256
 
@@ -30,52 +33,86 @@ class _Form(msgspec.Struct, frozen=True):
     checks: Mapping[str, Check]
     required: str
     choices: Callable[[Mapping[str, object]], int]
+    token_ids: Callable[[Mapping[str, object]], int | None]
+
+
+def _no_ids(_document: Mapping[str, object]) -> None:
+    """Chats are text."""
 
 
 _FORMS: Final = {
-    Endpoint.CHAT: _Form(CHAT, "messages", chat_choices),
-    Endpoint.COMPLETIONS: _Form(COMPLETIONS, "prompt", completions_choices),
-    Endpoint.EMBEDDINGS: _Form(EMBEDDINGS, "input", embeddings_choices),
+    Endpoint.CHAT: _Form(CHAT, "messages", chat_choices, _no_ids),
+    Endpoint.COMPLETIONS: _Form(COMPLETIONS, "prompt", completions_choices, completions_ids),
+    Endpoint.EMBEDDINGS: _Form(EMBEDDINGS, "input", embeddings_choices, embeddings_ids),
 }
+
+NO_MEDIA: Final = (0, 0)
 
 _encode = msgspec.json.Encoder().encode
 
 
-def interpret(endpoint: Endpoint, body: bytes) -> Ask:
+def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> Ask:
     """The Ask that `body` makes of `endpoint`.
+
+    Args:
+        named: the prompt that the header `x-tidegate-prompt` names; None without one.
 
     Raises:
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
-    document = without_controls(parse_object(body))
-    model = _checked_model(document)
+    given = parse_object(body)
+    document = without_controls(given)
+    template = None
+    if named is not None or (endpoint is Endpoint.CHAT and "prompt" in document):
+        template = reference_taken(endpoint, document, named)
+    model = _checked_model(document, template is None)
     form = _FORMS[endpoint]
     find = form.checks.get
     for key, value in document.items():
         if value is not None and (check := find(key)) is not None:
             check(value, key)
     if document.get(form.required) is None:
-        raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{form.required}'.", param=form.required)
+        if template is None:
+            raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{form.required}'.", param=form.required)
+        document[form.required] = []
     stream = document.get("stream") is True
     include_usage = _rewrite_stream_options(document, stream)
+    cap = output_cap(document)
+    choices = form.choices(document)
+    names = frozenset(document)
+    ids = form.token_ids(document)
+    media = media_of(document) if endpoint is Endpoint.CHAT else NO_MEDIA
+    prompt, rest = _encode(document.pop(form.required)), _encode(document)
+    start = len(form.required) + 4
     return Ask(
         endpoint,
         model,
-        _encode(document),
+        b'{"%b":%b%b%b' % (form.required.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
         stream,
         include_usage,
-        form.choices(document),
+        choices,
         len(body),
-        _output_cap(document),
-        frozenset(document),
+        cap,
+        sequences(document, choices),
+        document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
+        logprobs(document),
+        ids,
+        *media,
+        names,
+        (start, start + len(prompt)),
+        session_named(given),
+        document.get("service_tier") == "flex",
+        template,
     )
 
 
-def _checked_model(document: dict[str, object]) -> str:
-    """Take `model` out of `document`."""
+def _checked_model(document: dict[str, object], required: bool) -> str:
+    """Take `model` out of `document`; empty where it is not required and not there."""
     model = document.pop("model", None)
     if type(model) is not str:
         if model is None:
+            if not required:
+                return ""
             raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'model'.", param="model")
         refuse_type("a string", model, "model")
     if not (0 < len(model) <= MAX_MODEL_CHARS and model.isprintable()):
@@ -98,12 +135,3 @@ def _rewrite_stream_options(document: dict[str, object], stream: bool) -> bool:
         return False
     document["stream_options"] = STREAM_OPTIONS
     return asks_for_usage(options)
-
-
-def _output_cap(document: Mapping[str, object]) -> int | None:
-    """The caller's cap on output tokens. The two names of it may not disagree: engines differ in which one they follow."""
-    cap, newer = document.get("max_tokens"), document.get("max_completion_tokens")
-    if cap is not None and newer is not None and cap != newer:
-        refuse("Send either 'max_tokens' or 'max_completion_tokens', or the same number in both.", "max_completion_tokens")
-    cap = newer if cap is None else cap
-    return cap if type(cap) is int else None

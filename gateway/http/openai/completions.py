@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.http.openai.checks import Check, integer, text
+from gateway.http.openai.checks import Check, integer, text, unsupported
 from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS
-from gateway.http.openai.inputs import count_inputs, inputs
+from gateway.http.openai.inputs import count_inputs, count_token_ids, inputs
 
 MAX_PROMPTS: Final = 256
 """Prompts in one request. OpenAI allows 2,048; each one is a sequence of its own in the engine's batch."""
@@ -18,6 +18,8 @@ COMPLETIONS: Final[Mapping[str, Check]] = {
     "prompt": inputs(MAX_PROMPTS),
     "suffix": text(MAX_SUFFIX_CHARS),
     "logprobs": integer(0, MAX_LOGPROBS),
+    # engines do not read it here, so it would be a cap that is reserved with and not kept
+    "max_completion_tokens": unsupported("send 'max_tokens'"),
 }
 
 
@@ -25,3 +27,8 @@ def completions_choices(document: Mapping[str, object]) -> int:
     """How many finish reasons a whole answer has: `n` for every prompt."""
     n = document.get("n")
     return count_inputs(document["prompt"]) * (n if type(n) is int else 1)
+
+
+def completions_ids(document: Mapping[str, object]) -> int | None:
+    """Tokens of a prompt that is ids throughout; what stands behind a gap to fill is text."""
+    return count_token_ids(document["prompt"]) if document.get("suffix") is None else None

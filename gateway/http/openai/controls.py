@@ -70,6 +70,22 @@ def without_controls(document: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in document.items() if key not in CONTROLS and not key.startswith(FAMILIES)}
 
 
+SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")
+"""Where callers name the conversation a request belongs to, the most telling first. Only the last of them goes on to engines: it is
+OpenAI's own, and groups what has a long beginning in common."""
+
+MAX_SESSION_CHARS: Final = 256
+
+
+def session_named(document: Mapping[str, object]) -> str:
+    """What the caller calls its conversation; empty where it does not, or not in a short text."""
+    for name in SESSIONS:
+        value = document.get(name)
+        if type(value) is str and 0 < len(value) <= MAX_SESSION_CHARS:
+            return value
+    return ""
+
+
 def asks_for_usage(options: Mapping[str, object] | None) -> bool:
     """Whether the caller's `stream_options` ask for the usage event. Everything else in them is dropped:
     `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is the vendor's own.

@@ -5,7 +5,7 @@ from typing import Final
 
 from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
 from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED
-from gateway.http.openai.inputs import inputs
+from gateway.http.openai.inputs import count_token_ids, inputs
 
 MAX_INPUTS: Final = 2048
 """OpenAI's cap."""
@@ -29,3 +29,8 @@ EMBEDDINGS: Final[Mapping[str, Check]] = {
 def embeddings_choices(_document: Mapping[str, object]) -> int:
     """Embeddings have no finish reasons."""
     return 0
+
+
+def embeddings_ids(document: Mapping[str, object]) -> int | None:
+    """Tokens of an input that is ids throughout."""
+    return count_token_ids(document["input"])

@@ -56,3 +56,12 @@ def _check_tokens(values: list[object], param: str) -> None:
 def count_inputs(value: object) -> int:
     """How many texts a checked value holds."""
     return len(value) if type(value) is list and type(value[0]) is not int else 1
+
+
+def count_token_ids(value: object) -> int | None:
+    """How many ids a checked value holds; None for text. An id is a token."""
+    if type(value) is not list:
+        return None
+    if type(value[0]) is int:
+        return len(value)
+    return sum(map(len, value)) if type(value[0]) is list else None

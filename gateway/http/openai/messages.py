@@ -4,6 +4,7 @@ Engines fetch media by URL, so a caller's URL would be a request from inside the
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from domain.faults import Fault, Kind
@@ -31,6 +32,7 @@ MEDIA_PARTS: Final = {
 }
 """Part type to the key of its payload."""
 
+_MEDIA_KEYS: Final = frozenset({*MEDIA_PARTS, *MEDIA_PARTS.values()})
 _URL_KEYS: Final = ("image_url", "audio_url", "video_url", "file_url", "url")
 _PAYLOAD_KEYS: Final = ("data", "file_data")
 """Media in place; some engines fetch what looks like an address here too."""
@@ -161,3 +163,22 @@ def _check_tool_calls(calls: object, param: str) -> None:
             refuse_type("an object", function, f"{where}.function")
         if type(function.get("name")) is not str:
             refuse_type("a string", function.get("name"), f"{where}.function.name")
+
+
+def media_of(document: Mapping[str, object]) -> tuple[int, int]:
+    """Of checked messages: how many parts have something in them that is no text, wherever engines look for it, and the bytes of
+    the images among them."""
+    parts = image_bytes = 0
+    for message in document["messages"]:  # type: ignore[attr-defined]  # check_messages has seen that it is a list of objects
+        content = message.get("content")
+        if type(content) is list:
+            for part in content:
+                held = [value for key in part.keys() & _MEDIA_KEYS if (value := part[key]) is not None]
+                parts += bool(held)
+                image_bytes += sum(map(_image_bytes, held))
+    return parts, image_bytes
+
+
+def _image_bytes(payload: object) -> int:
+    link = payload.get("url") if type(payload) is dict else payload
+    return len(link) if type(link) is str and link.startswith("data:image/") else 0

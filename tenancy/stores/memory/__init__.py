@@ -1,7 +1,9 @@
-"""In-process adapters: the ledger every worker starts with, and stores of keys and backends for tests and embedding."""
+"""In-process adapters: the counters a lone worker starts with; stores of the directory, backends and rollouts for tests and embedding."""
 
-from tenancy.stores.memory.keys import MemoryKeyStore
-from tenancy.stores.memory.ledger import MemoryLedger
+from tenancy.stores.memory.counters import MemoryCounters
+from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
+from tenancy.stores.memory.presence import MemoryPresence, MemoryRoom
+from tenancy.stores.memory.rollouts import MemoryRolloutStore
 
-__all__ = ["MemoryKeyStore", "MemoryLedger", "MemoryMemberStore"]
+__all__ = ["MemoryCounters", "MemoryDirectory", "MemoryMemberStore", "MemoryPresence", "MemoryRolloutStore", "MemoryRoom"]

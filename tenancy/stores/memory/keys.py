@@ -1,55 +1,63 @@
-"""Tenants and keys in dictionaries; gone with the process."""
+"""API keys in memory."""
 
 import msgspec
 
 from domain.identity import KeyId, TenantId
+from tenancy.directory_ports import Within
 from tenancy.keys import KeyRecord
-from tenancy.ports import DEFAULT_PROJECT, AlreadyExists, NotFound
+from tenancy.limits import Level, Scope
+from tenancy.stores import rules
+from tenancy.stores.memory.state import State, forget_limits, page_of
 
 
-class MemoryKeyStore:
-    """See `tenancy.ports.KeySource` and `tenancy.ports.KeyAdmin`."""
+class MemoryKeys:
+    """See `tenancy.directory_ports.Keys`."""
 
-    def __init__(self) -> None:
-        self._version = 0
-        self._tenants: set[TenantId] = set()
-        self._keys: dict[KeyId, KeyRecord] = {}
+    def __init__(self, state: State) -> None:
+        self._state = state
 
-    async def version(self) -> int:
+    async def page(self, within: Within, after: str, limit: int) -> list[KeyRecord]:
         """See the port."""
-        return self._version
+        return page_of({str(one.id): one for one in self._state.keys.values() if rules.reaches(within, one.tenant)}, after, limit)
 
-    async def load(self) -> list[KeyRecord]:
+    async def get(self, within: Within, key_id: KeyId) -> KeyRecord:
         """See the port."""
-        return list(self._keys.values())
+        found = self._state.keys.get(key_id)
+        if found is None or not rules.reaches(within, found.tenant):
+            raise rules.no_key(key_id)
+        return found
 
-    async def create_tenant(self, tenant: TenantId, now_unix: float) -> None:
+    async def create(self, within: Within, record: KeyRecord) -> KeyRecord:
         """See the port."""
-        if tenant in self._tenants:
-            raise AlreadyExists(f"tenant {tenant!r} exists already")
-        self._tenants.add(tenant)
-        self._version += 1
+        if record.tenant not in self._state.tenants or not rules.reaches(within, record.tenant):
+            raise rules.no_tenant(record.tenant)
+        if (record.tenant, record.project) not in self._state.projects:
+            raise rules.no_project(record.tenant, record.project)
+        if record.id in self._state.keys:
+            raise rules.taken(f"key {record.id!r}")
+        return self._put(msgspec.structs.replace(record, version=1))
 
-    async def tenants(self) -> list[TenantId]:
+    async def alive(self, tenant: TenantId) -> int:
         """See the port."""
-        return sorted(self._tenants)
+        return sum(one.tenant == tenant and one.revoked_unix is None for one in self._state.keys.values())
 
-    async def add_key(self, record: KeyRecord) -> None:
+    async def forget_revoked(self, tenant: TenantId, keep: int) -> None:
         """See the port."""
-        if record.tenant not in self._tenants:
-            raise NotFound(f"no tenant {record.tenant!r}")
-        if record.project != DEFAULT_PROJECT:
-            raise NotFound(f"no project {record.project!r} in tenant {record.tenant!r}")
-        if record.id in self._keys:
-            raise AlreadyExists(f"key {record.id!r} exists already")
-        self._keys[record.id] = record
-        self._version += 1
+        gone = [one for one in self._state.keys.values() if one.tenant == tenant and one.revoked_unix is not None]
+        for record in sorted(gone, key=lambda one: (one.revoked_unix or 0.0, one.id), reverse=True)[keep:]:
+            forget_limits(self._state, [Scope(Level.KEY, record.id)])
+            del self._state.keys[record.id]
+            self._state.dirty = True
 
-    async def revoke_key(self, key_id: KeyId, now_unix: float) -> None:
+    async def update(self, within: Within, record: KeyRecord) -> KeyRecord:
         """See the port."""
-        record = self._keys.get(key_id)
-        if record is None:
-            raise NotFound(f"no key {key_id!r}")
-        if record.revoked_unix is None:
-            self._keys[key_id] = msgspec.structs.replace(record, revoked_unix=now_unix)
-            self._version += 1
+        stored = await self.get(within, record.id)
+        if stored.version != record.version:
+            raise rules.changed(f"key {record.id!r}")
+        kept = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
+        return self._put(msgspec.structs.replace(record, **kept, version=stored.version + 1))
+
+    def _put(self, record: KeyRecord) -> KeyRecord:
+        self._state.keys[record.id] = record
+        self._state.dirty = True
+        return record

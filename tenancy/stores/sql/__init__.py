@@ -1,7 +1,28 @@
-"""Keys and registered backends in SQLite or Postgres through SQLAlchemy; the schema is moved by Alembic (`migrations/`)."""
+"""The directory, registered backends, the ledger and the audit in SQLite or Postgres through SQLAlchemy; the schema is moved by
+Alembic (`migrations/`)."""
 
-from tenancy.stores.sql.keys import SqlKeyStore
+from tenancy.stores.sql.directory import SqlDirectory
+from tenancy.stores.sql.journal import SqlChange, SqlJournal
+from tenancy.stores.sql.ledger import SqlUsageStore
 from tenancy.stores.sql.members import SqlMemberStore
-from tenancy.stores.sql.schema import StoreError, migrate, open_engine
+from tenancy.stores.sql.policy_versions import SqlPolicyVersions
+from tenancy.stores.sql.rollouts import SqlRolloutStore
+from tenancy.stores.sql.schema import StoreAway, StoreError, migrate, open_engine
+from tenancy.stores.sql.spend_reader import SqlSpendReader
+from tenancy.stores.sql.usage_queries import SqlUsageQueries
 
-__all__ = ["SqlKeyStore", "SqlMemberStore", "StoreError", "migrate", "open_engine"]
+__all__ = [
+    "SqlChange",
+    "SqlDirectory",
+    "SqlJournal",
+    "SqlMemberStore",
+    "SqlPolicyVersions",
+    "SqlRolloutStore",
+    "SqlSpendReader",
+    "SqlUsageQueries",
+    "SqlUsageStore",
+    "StoreAway",
+    "StoreError",
+    "migrate",
+    "open_engine",
+]

@@ -1,106 +1,115 @@
-"""Tenants and keys in SQL. Every statement is built by SQLAlchemy with bound values; no text is ever joined into one."""
+"""API keys in SQL."""
 
-from typing import Any, Final
+from typing import Any
 
+import msgspec
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from domain.identity import KeyId, ProjectId, TenantId
+from tenancy.directory_ports import Within
 from tenancy.keys import KeyRecord
-from tenancy.ports import DEFAULT_PROJECT, AlreadyExists, NotFound
-from tenancy.stores.sql.schema import api_key, change, project, tenant
+from tenancy.limits import Level
+from tenancy.rights import KeyScope, Role
+from tenancy.stores import rules
+from tenancy.stores.sql.schema import api_key, project, tenant, usage_limit
+from tenancy.stores.sql.writer import Writer, rights_of, rights_text
 
-KEYS: Final = "keys"
 
+class SqlKeys:
+    """See `tenancy.directory_ports.Keys`."""
 
-class SqlKeyStore:
-    """See `tenancy.ports.KeySource` and `tenancy.ports.KeyAdmin`."""
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-
-    async def version(self) -> int:
+    async def page(self, within: Within, after: str, limit: int) -> list[KeyRecord]:
         """See the port."""
-        async with self._engine.connect() as connection:
-            found = await connection.scalar(sa.select(change.c.version).where(change.c.what == KEYS))
-        return found or 0
+        wanted = sa.select(api_key) if within is None else sa.select(api_key).where(api_key.c.tenant == within)
+        return list(map(key_of, await self._writer.page(wanted, api_key.c.id, after, limit)))
 
-    async def load(self) -> list[KeyRecord]:
+    async def get(self, within: Within, key_id: KeyId) -> KeyRecord:
         """See the port."""
-        async with self._engine.connect() as connection:
-            rows = await connection.execute(sa.select(api_key))
-        return [_record(row) for row in rows.mappings()]
+        row = await self._writer.first(sa.select(api_key).where(api_key.c.id == key_id))
+        if row is None or not rules.reaches(within, row["tenant"]):
+            raise rules.no_key(key_id)
+        return key_of(row)
 
-    async def create_tenant(self, tenant_id: TenantId, now_unix: float) -> None:
+    async def create(self, within: Within, record: KeyRecord) -> KeyRecord:
         """See the port."""
-        try:
-            async with self._engine.begin() as connection:
-                await connection.execute(sa.insert(tenant).values(name=tenant_id, created_unix=now_unix))
-                await connection.execute(sa.insert(project).values(tenant=tenant_id, name=DEFAULT_PROJECT))
-                await _raise_version(connection)
-        except IntegrityError:
-            raise AlreadyExists(f"tenant {tenant_id!r} exists already") from None
+        await self._writer.begin()
+        if not rules.reaches(within, record.tenant) or not await self._writer.count(tenant, tenant.c.name == record.tenant):
+            raise rules.no_tenant(record.tenant)
+        if not await self._writer.count(project, (project.c.tenant == record.tenant) & (project.c.name == record.project)):
+            raise rules.no_project(record.tenant, record.project)
+        if await self._writer.count(api_key, api_key.c.id == record.id):
+            raise rules.taken(f"key {record.id!r}")
+        place = {"id": record.id, "tenant": record.tenant, "project": record.project, "created_unix": record.created_unix}
+        await self._writer.run(sa.insert(api_key).values(**place, **_values(record)))
+        return msgspec.structs.replace(record, version=1)
 
-    async def tenants(self) -> list[TenantId]:
+    async def alive(self, owner: TenantId) -> int:
         """See the port."""
-        async with self._engine.connect() as connection:
-            return [TenantId(name) for name in await connection.scalars(sa.select(tenant.c.name).order_by(tenant.c.name))]
+        return await self._writer.count(api_key, (api_key.c.tenant == owner) & api_key.c.revoked_unix.is_(None))
 
-    async def add_key(self, record: KeyRecord) -> None:
+    async def forget_revoked(self, owner: TenantId, keep: int) -> None:
         """See the port."""
-        async with self._engine.begin() as connection:
-            where = (project.c.tenant == record.tenant) & (project.c.name == record.project)
-            if not await connection.scalar(sa.select(sa.func.count()).select_from(tenant).where(tenant.c.name == record.tenant)):
-                raise NotFound(f"no tenant {record.tenant!r}")
-            if not await connection.scalar(sa.select(sa.func.count()).select_from(project).where(where)):
-                raise NotFound(f"no project {record.project!r} in tenant {record.tenant!r}")
-            try:
-                await connection.execute(sa.insert(api_key).values(**_row(record)))
-            except IntegrityError:
-                raise AlreadyExists(f"key {record.id!r} exists already") from None
-            await _raise_version(connection)
+        gone = sa.select(api_key.c.id).where(api_key.c.tenant == owner, api_key.c.revoked_unix.is_not(None))
+        # the first is where the kept ones end: rows with a key that is as old are told apart by their id
+        last = await self._writer.first(
+            gone.add_columns(api_key.c.revoked_unix).order_by(api_key.c.revoked_unix.desc(), api_key.c.id.desc()).offset(keep).limit(1)
+        )
+        if last is None:
+            return
+        await self._writer.begin()
+        older = api_key.c.revoked_unix < last["revoked_unix"]
+        as_old = (api_key.c.revoked_unix == last["revoked_unix"]) & (api_key.c.id <= last["id"])
+        these = gone.where(older | as_old)
+        await self._writer.run(sa.delete(usage_limit).where(usage_limit.c.level == Level.KEY.value, usage_limit.c.name.in_(these)))
+        await self._writer.run(sa.delete(api_key).where(api_key.c.id.in_(these)))
 
-    async def revoke_key(self, key_id: KeyId, now_unix: float) -> None:
+    async def update(self, within: Within, record: KeyRecord) -> KeyRecord:
         """See the port."""
-        async with self._engine.begin() as connection:
-            revoked = sa.func.coalesce(api_key.c.revoked_unix, now_unix)
-            done = await connection.execute(sa.update(api_key).where(api_key.c.id == key_id).values(revoked_unix=revoked))
-            if done.rowcount == 0:
-                raise NotFound(f"no key {key_id!r}")
-            await _raise_version(connection)
+        await self._writer.begin()
+        stored = await self.get(within, record.id)
+        await self._writer.replace(f"key {record.id!r}", api_key, api_key.c.id == record.id, record.version, _values(record))
+        kept = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
+        return msgspec.structs.replace(record, **kept, version=stored.version + 1)
 
 
-async def _raise_version(connection: AsyncConnection) -> None:
-    await connection.execute(sa.update(change).where(change.c.what == KEYS).values(version=change.c.version + 1))
-
-
-def _row(record: KeyRecord) -> dict[str, Any]:
-    first, *others = record.digests
-    return {
-        "id": record.id,
-        "tenant": record.tenant,
-        "project": record.project,
-        "label": record.label,
-        "kid": record.kid,
-        "digest": first,
-        "second_digest": others[0] if others else None,
-        "created_unix": record.created_unix,
-        "expires_unix": record.expires_unix,
-        "revoked_unix": record.revoked_unix,
-    }
-
-
-def _record(row: Any) -> KeyRecord:
-    digests = (row["digest"],) if row["second_digest"] is None else (row["digest"], row["second_digest"])
+def key_of(row: Any) -> KeyRecord:
+    """The record of a row."""
     return KeyRecord(
         id=KeyId(row["id"]),
         tenant=TenantId(row["tenant"]),
         project=ProjectId(row["project"]),
         kid=row["kid"],
-        digests=digests,
+        digests=(row["digest"],) if row["second_digest"] is None else (row["digest"], row["second_digest"]),
         label=row["label"],
         created_unix=row["created_unix"],
         expires_unix=row["expires_unix"],
         revoked_unix=row["revoked_unix"],
+        old_until_unix=row["old_until_unix"],
+        disabled=row["disabled"],
+        scopes=frozenset(map(KeyScope, row["scopes"].split())),
+        roles=frozenset(map(Role, row["roles"].split())),
+        rights=rights_of(row["rights"]),
+        version=row["version"],
+        tags=tuple(sorted(msgspec.json.decode(row["tags"], type=dict[str, str]).items())),
     )
+
+
+def _values(record: KeyRecord) -> dict[str, Any]:
+    first, *others = record.digests
+    return {
+        "label": record.label,
+        "kid": record.kid,
+        "digest": first,
+        "second_digest": others[0] if others else None,
+        "expires_unix": record.expires_unix,
+        "revoked_unix": record.revoked_unix,
+        "old_until_unix": record.old_until_unix,
+        "disabled": record.disabled,
+        "scopes": " ".join(sorted(scope.value for scope in record.scopes)),
+        "roles": " ".join(sorted(role.value for role in record.roles)),
+        "rights": rights_text(record.rights),
+        "tags": msgspec.json.encode(dict(record.tags)).decode(),
+    }

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.membership import MAX_REGISTERED, KvEvents, Member, MembersFull, MemberTaken
+from domain.membership import MAX_REGISTERED, KvEvents, LoadPush, Member, MembersFull, MemberTaken
+from tenancy.stores.sql.joined import Connections
 from tenancy.stores.sql.schema import backend, change
 
 BACKENDS: Final = "backends"
@@ -18,7 +19,7 @@ BACKENDS: Final = "backends"
 class SqlMemberStore:
     """See `domain.membership.MemberStore`."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: Connections) -> None:
         self._engine = engine
 
     async def version(self) -> int:
@@ -35,7 +36,7 @@ class SqlMemberStore:
 
     async def add(self, member: Member, now_unix: float) -> None:
         """See the port."""
-        events = member.kv_events
+        events, push = member.kv_events, member.load_push
         row = {
             "id": member.id,
             "pool": member.pool,
@@ -44,6 +45,8 @@ class SqlMemberStore:
             "kv_replay": events.replay if events else None,
             "registered_unix": now_unix,
             "drain_grace_s": member.drain_grace_s,
+            "load_endpoint": push.endpoint if push else None,
+            "load_ranks": push.ranks if push else None,
         }
         try:
             async with self._engine.begin() as connection:
@@ -72,7 +75,8 @@ class SqlMemberStore:
 
 def _member(row: Any) -> Member:
     events = None if row["kv_endpoint"] is None else KvEvents(row["kv_endpoint"], row["kv_replay"])
-    return Member(row["pool"], row["id"], row["url"], "registered", kv_events=events, drain_grace_s=row["drain_grace_s"])
+    push = None if row["load_endpoint"] is None else LoadPush(row["load_endpoint"], row["load_ranks"])
+    return Member(row["pool"], row["id"], row["url"], "registered", kv_events=events, drain_grace_s=row["drain_grace_s"], load_push=push)
 
 
 async def _raise_version(connection: AsyncConnection) -> None:

@@ -5,6 +5,7 @@ write lock, a Postgres advisory lock.
 """
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any, Final
@@ -16,23 +17,53 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 BUSY_MS: Final = 5_000
 """How long a SQLite writer waits for another; a migration of an empty file takes milliseconds."""
 
+CONNECT_S: Final = 5.0
+"""Longest wait for a connection to Postgres; a host that is gone does not refuse, it is silent."""
+
 ADVISORY_LOCK: Final = 0x7469_6465_6761_7465
 """Postgres advisory lock held while migrating; the bytes spell the project's name."""
 
 metadata = sa.MetaData()
+
+
+def _record_columns() -> list[sa.Column[Any]]:
+    """What every account has. The defaults are for rows that a process of an older version writes."""
+    return [
+        sa.Column("label", sa.String(200), nullable=False, server_default=""),
+        sa.Column("disabled", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("rights", sa.Text, nullable=False, server_default="{}"),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="1"),
+    ]
+
+
+organisation = sa.Table(
+    "organisation",
+    metadata,
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("created_unix", sa.Float, nullable=False),
+    *_record_columns(),
+)
 
 tenant = sa.Table(
     "tenant",
     metadata,
     sa.Column("name", sa.String(63), primary_key=True),
     sa.Column("created_unix", sa.Float, nullable=False),
+    sa.Column("organisation", sa.String(63), nullable=False, server_default="default"),
+    *_record_columns(),
 )
+"""Its organisation is no foreign key: SQLite cannot add one to a table that has rows. Writers wait for each other and look."""
+
+retired_tenant = sa.Table("retired_tenant", metadata, sa.Column("name", sa.String(63), primary_key=True))
+"""Names of deleted tenants."""
 
 project = sa.Table(
     "project",
     metadata,
     sa.Column("tenant", sa.String(63), sa.ForeignKey("tenant.name"), primary_key=True),
     sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("created_unix", sa.Float, nullable=False, server_default="0"),
+    *_record_columns(),
 )
 
 api_key = sa.Table(
@@ -48,8 +79,51 @@ api_key = sa.Table(
     sa.Column("created_unix", sa.Float, nullable=False),
     sa.Column("expires_unix", sa.Float),
     sa.Column("revoked_unix", sa.Float),
+    sa.Column("old_until_unix", sa.Float),
+    sa.Column("disabled", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("scopes", sa.String(64), nullable=False, server_default="inference"),
+    sa.Column("roles", sa.String(128), nullable=False, server_default=""),
+    sa.Column("rights", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("version", sa.BigInteger, nullable=False, server_default="1"),
+    sa.Column("tags", sa.Text, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.name"]),
 )
+"""`second_digest` is of the secret before the last rotation, until `old_until_unix`; scopes and roles are names with spaces between,
+tags a JSON object."""
+
+usage_limit = sa.Table(
+    "usage_limit",
+    metadata,
+    sa.Column("id", sa.String(400), primary_key=True),
+    sa.Column("tenant", sa.String(63), nullable=False),
+    sa.Column("level", sa.String(16), nullable=False),
+    sa.Column("name", sa.String(256), nullable=False),
+    sa.Column("meter", sa.String(32), nullable=False),
+    sa.Column("counted_per", sa.String(16), nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("burst", sa.BigInteger),
+    sa.Column("soft", sa.BigInteger),
+    sa.Column("raised_to", sa.BigInteger),
+    sa.Column("raised_until_unix", sa.Float),
+    sa.Column("version", sa.BigInteger, nullable=False),
+)
+"""`id` is `tenancy.limits.state_key`; `tenant` is whose it is, empty for what is nobody's alone."""
+
+price = sa.Table(
+    "price",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("model", sa.String(256), nullable=False),
+    sa.Column("revision", sa.String(256), nullable=False),
+    sa.Column("effective_unix", sa.Float, nullable=False),
+    *(
+        sa.Column(f"{what}_{kind}", sa.BigInteger, nullable=False)
+        for what in ("nanousd", "units")
+        for kind in ("uncached_input", "cached_input", "output", "reasoning")
+    ),
+    sa.UniqueConstraint("model", "revision", "effective_unix", name="price_begins_once"),
+)
+"""Rows are added and never changed."""
 
 backend = sa.Table(
     "backend",
@@ -61,6 +135,8 @@ backend = sa.Table(
     sa.Column("kv_replay", sa.String(256)),
     sa.Column("registered_unix", sa.Float, nullable=False),
     sa.Column("drain_grace_s", sa.Float),
+    sa.Column("load_endpoint", sa.String(256)),
+    sa.Column("load_ranks", sa.Integer),
 )
 """Registered backends; one with a grace is drained."""
 
@@ -75,6 +151,10 @@ change = sa.Table(
 
 class StoreError(Exception):
     """The database cannot be used; the message says which, why, and what to do."""
+
+
+class StoreAway(StoreError):
+    """It cannot be reached now."""
 
 
 def open_engine(url: str) -> AsyncEngine:
@@ -95,7 +175,13 @@ def open_engine(url: str) -> AsyncEngine:
         sa.event.listen(engine.sync_engine, "begin", _begin_immediate)
         return engine
     if parsed.drivername in ("postgresql", "postgres"):
-        return create_async_engine(parsed.set(drivername="postgresql+asyncpg"), pool_size=2, max_overflow=2, pool_pre_ping=True)
+        return create_async_engine(
+            parsed.set(drivername="postgresql+asyncpg"),
+            pool_size=2,
+            max_overflow=2,
+            pool_pre_ping=True,
+            connect_args={"timeout": CONNECT_S},
+        )
     raise StoreError(f"stores.sql: {parsed.drivername!r} is not supported; use sqlite:/// or postgresql://")
 
 
@@ -120,16 +206,35 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
     """Bring the schema to this version, whoever else is doing the same.
 
     Raises:
-        StoreError: the database is unreachable, or its schema is newer than this program.
+        StoreAway: the database is unreachable.
+        StoreError: its schema is newer than this program, or cannot be moved.
     """
-    try:
-        async with engine.connect() as connection:
+    if engine.dialect.name == "sqlite" and engine.url.database not in (None, "", ":memory:"):
+        _make_private(str(engine.url.database))
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            connection = await stack.enter_async_context(engine.connect())
+        except Exception as error:  # drivers raise their own, unwrapped, while they connect
+            # a file is not away: what is wrong with it will not pass by itself
+            raise (StoreError if engine.dialect.name == "sqlite" else StoreAway)(_said(engine, error)) from error
+        try:
             if engine.dialect.name == "postgresql":
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
             await connection.run_sync(_run, revision)
             await connection.commit()
-    except (SQLAlchemyError, OSError) as error:
-        raise StoreError(f"stores.sql: {engine.url.render_as_string(hide_password=True)}: {error}") from error
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(_said(engine, error)) from error
+
+
+def _make_private(path: str) -> None:
+    """A new file is its owner's alone: digests of keys, labels of end users and the audit are in it. One that is there keeps the
+    mode its operator gave it, and what SQLite puts beside it has the mode of the file."""
+    with contextlib.suppress(OSError):  # connecting says why
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _said(engine: AsyncEngine, error: Exception) -> str:
+    return f"stores.sql: {engine.url.render_as_string(hide_password=True)}: {str(error) or type(error).__name__}"
 
 
 def _run(connection: sa.Connection, revision: str) -> None:

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from backends.health import (
     AWAITED,
-    FAILURES_TO_EJECT,
     FAILURES_TO_GO_DOWN,
     PROBE_LONGEST_S,
     PROBES_WITHOUT_COUNTERS,
@@ -196,21 +195,21 @@ def test_a_token_or_an_idle_moment_ends_the_silence() -> None:
 
 
 @pytest.mark.req("ROUTERS-19")
-def test_failures_in_a_row_make_suspect_and_what_others_caused_does_not_count() -> None:
-    for kind in (Kind.ENGINE_ERROR, Kind.BROKEN_STREAM, Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY):
-        health = up()
-        for n in range(FAILURES_TO_EJECT):
-            assert health.suspicion == ""
-            for neutral in (Kind.ENGINE_BUSY, Kind.CLIENT_GONE, Kind.SHUTTING_DOWN, Kind.BACKEND_LOST):
-                health.ended(neutral, float(n))
-            health.ended(kind, float(n))
-        assert kind.value in health.suspicion
-        assert not health.frozen
-    for healing in (None, Kind.CONTEXT_TOO_LONG):
-        health = up()
-        for n in range(10 * FAILURES_TO_EJECT):
-            health.ended(healing if n % (FAILURES_TO_EJECT - 1) == 0 else Kind.ENGINE_ERROR, float(n))
-        assert health.suspicion == ""
+def test_failures_of_requests_say_nothing_of_its_tokens() -> None:
+    health = up()
+    for n, kind in enumerate(kind for kind in Kind if kind is not Kind.FIRST_TOKEN_TIMEOUT):
+        health.ended(kind, float(n))
+    assert health.suspicion == ""
+
+
+def test_when_its_process_was_last_gone() -> None:
+    health = up()
+    health.polled(LATE, 1.0)  # busy, as far as anybody knows
+    assert health.away_at == float("-inf")
+    health.polled(REFUSED, 2.0)
+    assert health.away_at == 2.0
+    health.restarted(3.0)
+    assert health.away_at == 3.0
 
 
 @pytest.mark.req("R43")

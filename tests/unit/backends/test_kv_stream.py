@@ -255,6 +255,49 @@ def test_more_blocks_than_are_remembered_are_no_exact_state() -> None:
     assert stream.reason == "the engine holds more than 2 blocks"
 
 
+def test_what_came_during_a_replay_is_taken_one_by_one_and_in_order() -> None:
+    engine = Engine()
+    stream, held = listening(engine)
+    stream.batch(*engine.publish(stored([1])))
+    missed = engine.publish(stored([2]))
+    for block in range(3, 7):
+        stream.batch(*engine.publish(stored([block])))
+    assert stream.next_replay() == 0
+    stream.replayed(0, engine.buffer[0][1])
+    stream.replayed(*missed)
+    stream.replay_over()
+    for block in (4, 5):
+        assert (stream.next - 1, held.snapshot()) == (block - 2, engine.after[block - 2])
+        assert stream.next_replay() is None, "one is over that brought everything"
+        assert stream.reason.startswith("catching up"), "not all of it is known yet"
+        assert stream.go_on()
+    stream.batch(*engine.publish(removed(1)))  # comes behind those that wait
+    assert stream.go_on()
+    assert not stream.go_on()
+    assert stream.trusted
+    assert held.snapshot() == engine.after[-1] == {2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize("end", ["disconnected", "connected"])
+def test_a_connection_that_ends_takes_what_waits_with_it(end: str) -> None:
+    engine = Engine()
+    stream, held = listening(engine)
+    stream.batch(*engine.publish(stored([1])))
+    engine.publish(stored([2]))
+    for block in range(3, 7):
+        stream.batch(*engine.publish(stored([block])))
+    assert stream.next_replay() == 0
+    for seq, payload in engine.replay(0)[:2]:
+        stream.replayed(seq, payload)
+    stream.replay_over()
+    getattr(stream, end)()
+    assert not stream.go_on()
+    stream.connected()
+    served(stream, engine)
+    assert stream.trusted
+    assert held.snapshot() == engine.after[-1]
+
+
 def test_what_waits_for_a_replay_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_order, "MAX_WAITING", 10)
     engine = Engine()

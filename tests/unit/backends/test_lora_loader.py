@@ -168,6 +168,56 @@ async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
     assert engine.orders == [("load", A.served)]
 
 
+@pytest.mark.parametrize("refusal", [(404, b"No adapter found for /adapters/c"), (400, b"rank 64 is over 16"), (500, b"out of memory")])
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_a_load_that_the_engine_refuses_costs_no_other_adapter_its_place(refusal: tuple[int, bytes], slots: int) -> None:
+    """The law: whatever an engine says to a newcomer, those that were there are there afterwards, and in the same order of use."""
+    engine = Engine()
+    site = Site(engine, slots=slots)
+    there = (A, B)[:slots]
+    for adapter in there:
+        await site.use(adapter)
+    engine.answer = lambda call: refusal if b"/adapters/c" in call.body else engine.behave(call)
+    for _ in range(3):
+        assert f"answers {refusal[0]}" in await site.refused(site.hold(C))
+        await site.use(there[-1])  # one that waits for it to be back is served; the others are not touched
+        while not site.loader.shelf("p", "e0").idle:
+            await asyncio.sleep(0)
+        assert sorted(engine.loaded) == [adapter.served for adapter in there] == list(site.loader.resident("e0"))
+        assert engine.orders[-2:] == [("unload", A.served), ("load", A.served)]  # A is the one whose use is longest ago, each time
+        site.now += HOLD_OFF_S
+    assert engine.most == slots
+    engine.answer = engine.behave
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", A.served), ("load", C.served)]
+
+
+async def test_an_adapter_that_is_not_configured_any_more_is_not_put_back() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    old = Adapter("a", "f" * 64, "/adapters/a").served
+    engine.loaded.append(old)
+    engine.answer = lambda call: (404, b"no") if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    await site.refused(site.hold(B))
+    assert engine.orders == [("unload", old)]
+    assert site.loader.shelf("p", "e0").idle
+
+
+async def test_what_fails_to_come_back_is_loaded_when_it_is_needed() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    await site.use(A)
+    engine.answer = lambda call: (500, b"no") if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    await site.refused(site.hold(B))
+    while site.loader.loading(("e0", A.served)):
+        await asyncio.sleep(0)
+    assert [(done.served, bool(done.why)) for done in site.done[-2:]] == [(B.served, True), (A.served, True)]
+    engine.answer = engine.behave
+    site.now += HOLD_OFF_S
+    await site.use(A)
+    assert engine.loaded == [A.served]
+
+
 @pytest.mark.parametrize("answer", [Loss.NO_REPLY, (500, b"out of memory")])
 async def test_an_eviction_that_fails_loads_nothing(answer: Loss | tuple[int, bytes]) -> None:
     engine = Engine()

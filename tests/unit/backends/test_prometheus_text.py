@@ -1,6 +1,8 @@
+import contextlib
+
 import pytest
 
-from backends.prometheus_text import MAX_SAMPLES, Sample, Wanted
+from backends.prometheus_text import MAX_PARTS, Sample, Wanted
 
 PAGE = rb"""# HELP a_total What a counts.
 # TYPE a_total counter
@@ -37,12 +39,45 @@ def test_whatever_comes_instead_is_no_sample(page: bytes) -> None:
     assert Wanted(["a_total"]).find(page) in ({}, {"a_total": [Sample({}, 2.0)]})
 
 
-def test_a_page_of_nothing_but_quotes_is_read_in_linear_time() -> None:
-    assert Wanted(["a"]).find(b'a{x="' + b'\\"' * 500_000) == {}
-    assert Wanted(["a"]).find(b"a{" + b'"",' * 300_000) == {}
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (rb"\\n", r"\n"),
+        (rb"\\\n", "\\\n"),
+        (rb"\n0\n1", "\n0\n1"),
+        (rb"\\0\\1", r"\0\1"),
+        (rb"\\\"", '\\"'),
+        (rb"\t", r"\t"),
+    ],
+)
+def test_escapes_mean_what_the_format_says(written: bytes, meant: str) -> None:
+    (sample,) = Wanted(["a"]).find(b'a{x="' + written + b'"} 1')["a"]
+    assert sample.labels == {"x": meant}
 
 
-def test_a_series_without_end_is_refused_by_its_name() -> None:
-    assert len(Wanted(["a"]).find(b"a 1\n" * MAX_SAMPLES)["a"]) == MAX_SAMPLES
-    with pytest.raises(ValueError, match="series a has more than 10,000 samples"):
-        Wanted(["a"]).find(b"a 1\n" * (MAX_SAMPLES + 1))
+@pytest.mark.parametrize(
+    "page",
+    [
+        b'a{x="' + b'\\"' * 500_000,
+        b'a{x="' + b"\\\\" * 500_000 + b'"} 1',
+        b"a{" + b'"",' * 300_000,
+        b"a{" + b"x" * 1_000_000 + b"} 1",
+        b"a{" + b" " * 1_000_000 + b"} 1",
+        b"a{" + b"x=" * 500_000 + b"} 1",
+        b'\na{"' * 250_000,
+        b'a{x="' + b"\n" * 1_000_000,
+    ],
+    ids=["escaped quotes", "escapes", "quotes", "a name", "spaces", "no values", "open labels", "line breaks"],
+)
+def test_a_page_of_one_thing_is_read_in_linear_time(page: bytes) -> None:
+    """Quadratic work on any of them would take minutes."""
+    with contextlib.suppress(ValueError):
+        assert len(Wanted(["a"]).find(page)) <= 1
+
+
+@pytest.mark.parametrize("line", [b"a 1\n", b"a {\n", b"abc 1\n", b'a{x="1"} 1\n', b'a{x="1",x="1",x="1",x="1"} 1\n', b'a{x="1",x="1"\n'])
+def test_what_a_page_may_cost_is_bounded_by_its_lines_and_labels_too(line: bytes) -> None:
+    parts = 1 + (line.count(b"x=") if b"}" in line else 0)
+    Wanted(["a"]).find(line * (MAX_PARTS // parts))
+    with pytest.raises(ValueError, match="more than 10,000 lines and labels"):
+        Wanted(["a", "b"]).find(line * (MAX_PARTS // parts) + b"\n" + line + b'b{x="1"} 2\n' * 2)

@@ -80,3 +80,10 @@ def test_everything_sent_counts_somewhere_and_nothing_below_zero(running: int, w
 def test_unknown_stays_unknown_however_much_was_sent() -> None:
     assert standing(Signals(read_at=0.0, running=4, missing=("waiting",)), 9, 0) == Standing(4, None)
     assert standing(Signals(read_at=0.0), 9, 0) == Standing(None, None)
+
+
+def test_there_are_never_fewer_than_this_gateways_own() -> None:
+    assert standing(Signals(read_at=0.0, running=0, waiting=0), 0, 0, in_flight=3) == Standing(3, 0)
+    assert standing(Signals(read_at=0.0, running=4, waiting=2), 0, 9, in_flight=5) == Standing(4, 1)
+    assert standing(Signals(read_at=0.0, running=8, waiting=2), 1, 0, in_flight=5) == Standing(8, 3)
+    assert standing(Signals(read_at=0.0, waiting=2), 1, 0, in_flight=5) == Standing(None, 2)

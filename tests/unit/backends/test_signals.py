@@ -6,6 +6,7 @@ import pytest
 from backends.dialects import DIALECTS
 from backends.signals import COUNTERS, START_JITTER_S, Signals, SignalTable, Source, restarted, total
 
+TOO_MANY = b'{"loads":[' + b"{}," * 1000 + b"{}]}"
 RECORDED = Path(__file__).parents[2] / "wire" / "engine_metrics"
 
 
@@ -177,7 +178,16 @@ def test_an_engine_asleep_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"loads":3}', b'{"loads":[{"num_running_reqs":"x"}]}', b'{"loads":' + b"[" * 5000]
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"loads":3}',
+        b'{"loads":[{"num_running_reqs":"x"}]}',
+        b'{"loads":' + b"[" * 5000,
+        b'{"loads":[' + b"{}," * 1000 + b"{}]}",
+    ],
 )
 def test_what_is_no_load_is_an_error_and_not_a_load_of_zero(body: bytes) -> None:
     reader = DIALECTS["sglang"].read_signals

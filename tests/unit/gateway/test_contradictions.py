@@ -88,3 +88,35 @@ def test_listeners_for_kv_events_and_their_addresses_are_not_shared(tmp_path):
     assert "2 workers cannot listen on one address; let the engine bind" in problem
     (problem,) = found(pool('endpoint: "tcp://a:1"', 'endpoint: "tcp://b:1"', 'endpoint: "tcp://a:1"'), tmp_path)
     assert "pools[0].backends[2].kv_events.endpoint: tcp://a:1 is the endpoint of pools[0].backends[0] already" in problem
+
+
+def test_keys_of_an_issuer_must_be_there(tmp_path):
+    text = "auth: {jwt: [{issuer: a, jwks: {file: keys.json}}]}\n"
+    [problem] = found(text, tmp_path)
+    assert "auth.jwt[0].jwks.file: 'keys.json' is no file that can be read" in problem
+    (tmp_path / "keys.json").write_text("{}")
+    assert found(text, tmp_path) == []
+
+
+def test_load_is_pushed_by_dialects_that_do_and_at_ports_of_one_engine(tmp_path):
+    def pool(dialect, *pushes):
+        rows = "".join(f"  - {{id: {dialect}{at}, load_push: {{{fields}}}}}\n" for at, fields in enumerate(pushes))
+        return f"- name: {dialect}\n  dialect: {dialect}\n  backends:\n{rows}"
+
+    ranks = [f'endpoint: "tcp://10.0.0.1:{port}", ranks: 4' for port in (5559, 5563, 5562)]
+    assert found("pools:\n" + pool("sglang", *ranks[:2]), tmp_path) == []
+    (problem,) = found("pools:\n" + pool("sglang", ranks[0], ranks[2]), tmp_path)
+    assert "load_push.endpoint: tcp://10.0.0.1:5562 is a port of pools[0].backends[0] already" in problem
+    (problem,) = found("pools:\n" + pool("vllm", ranks[0]), tmp_path)
+    assert "engines of dialect vllm push no load; remove it; these do: sglang" in problem
+
+
+def test_engines_without_priorities_cannot_be_told_any(tmp_path):
+    def pool(dialect):
+        return f"pools:\n- {{name: p, {dialect}engine_priority: true, backends: []}}\n"
+
+    for dialect in ("", "dialect: vllm, ", "dialect: sglang, ", "dialect: trtllm, ", "dialect: dynamo, "):
+        assert found(pool(dialect), tmp_path) == []
+    for dialect in ("tgi", "triton", "llamacpp", "openai"):
+        [problem] = found(pool(f"dialect: {dialect}, "), tmp_path)
+        assert f"engines of dialect {dialect} have no priorities" in problem and "vllm, sglang" in problem

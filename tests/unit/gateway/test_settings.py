@@ -8,7 +8,7 @@ import trustme
 from domain.strict import Strict
 from gateway.cli.check import schemas
 from gateway.http.edge.limits import EdgeLimits
-from gateway.settings import LimitSettings, Settings, load_settings, read_settings
+from gateway.settings import LimitSettings, Settings, load_settings, load_settings_again, read_settings
 from policies import load
 from policies.located_yaml import read_yaml
 from policies.problems import ConfigError
@@ -177,3 +177,14 @@ def test_a_reading_goes_on_after_a_mistake(written, tmp_path):
 )  # fmt: skip
 def test_nonsense_is_refused_without_an_accident(written, text):
     assert refused(written(text))
+
+
+def test_policies_that_become_the_databases_need_the_first_process_anew(written, tmp_path):
+    files, database = POOLS, "policies_from: database\n" + POOLS
+    first = load_settings(written(files), {})
+    with pytest.raises(ConfigError, match=r"policies_from: became `database` after the first process started.* send SIGUSR2"):
+        load_settings_again(written(database), {}, first)
+    later = load_settings(written(database), {})
+    assert load_settings_again(written(files), {}, later).policies_from == "files"
+    (tmp_path / "policies").rmdir()
+    assert load_settings(written(database), {}).policies_from == "database", "nothing reads the folder any more"

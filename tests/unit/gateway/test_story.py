@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from domain.faults import Fault, Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
-from gateway.story import GAP_BOUNDS_S, OK, Story
+from gateway.record import GAP_BOUNDS_S, OK
+from gateway.story import Story
 
 
 def story(started: float = 10.0) -> Story:

@@ -1,158 +1,15 @@
 """The supervisor's laws, on real processes: it runs in a process of its own, with tiny children that serve their pid."""
 
 import contextlib
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
 from gateway.claims import CannotStart, claim_admin_socket, claim_data_sockets, claim_run_dir
 from gateway.forking import describe_end, ended_cleanly
-
-WITHIN_S = 10.0
-"""Patience of these tests; what they wait for takes milliseconds on an idle machine."""
-
-PROGRAM = """
-import asyncio, os, random, signal, sys, time
-from pathlib import Path
-from gateway.supervisor import CannotStart, Plan, run
-
-home, workers, grace_s, ready_within_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-
-def worker(seat):
-    asyncio.run(serve(seat))
-
-async def serve(seat):
-    stop = asyncio.Event()
-    if not (home / "stubborn").exists():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    else:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while (home / f"hold-{seat.index}").exists() and not stop.is_set():
-        await asyncio.sleep(0.005)
-    if (home / "fail").exists():
-        sys.exit(3)
-    async def answer(reader, writer):
-        writer.write(f"{seat.index} {os.getpid()}".encode())
-        writer.close()
-    server = await asyncio.start_server(answer, sock=seat.sock)
-    seat.ready()
-    await stop.wait()
-    server.close()
-    await asyncio.sleep(0.05)  # what was accepted is answered
-
-def admin(seat):
-    signal.signal(signal.SIGTERM, lambda *_: (home / "draining").touch())
-    seat.sock.listen()
-    seat.ready()
-    os.read(seat.lifeline, 1)
-
-plan = Plan(data_host="127.0.0.1", data_port=0, admin_host="127.0.0.1", admin_port=0, workers=workers,
-            accept_s=0.0, grace_s=grace_s, ready_within_s=ready_within_s)
-sys.exit(run(plan, worker, admin, clock=time.monotonic, rng=random.Random(1), run_dir=home / "run"))
-"""
-
-T = TypeVar("T")
-
-
-def until(find: Callable[[], T | None], what: str) -> T:
-    """Waits for `find` to return something; polling because the other side is a process."""
-    give_up_at = time.monotonic() + WITHIN_S
-    while time.monotonic() < give_up_at:
-        if (found := find()) is not None:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"not within {WITHIN_S} s: {what}")
-
-
-@dataclass
-class Running:
-    process: subprocess.Popen[bytes]
-    home: Path
-
-    def read(self, name: str) -> dict[str, Any] | None:
-        with contextlib.suppress(FileNotFoundError):
-            document: dict[str, Any] = json.loads((self.home / "run" / name).read_bytes())
-            return document
-        return None
-
-    @property
-    def data_port(self) -> int:
-        state = until(lambda: self.read("supervisor.json"), "supervisor.json")
-        return int(state["data_port"])
-
-    def slots(self) -> dict[str, dict[str, Any]]:
-        return {slot["name"]: slot for slot in (self.read("supervisor.json") or {}).get("slots", [])}
-
-    def ready(self) -> "Running":
-        until(lambda: self.read("ready.json"), "ready.json")
-        return self
-
-    def ask(self) -> tuple[int, int] | None:
-        """(index, pid) of the worker that answered, or None when the connection was refused or not answered."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.data_port), timeout=WITHIN_S) as sock:
-                index, pid = sock.recv(64).split()
-                return int(index), int(pid)
-        except (ConnectionError, ValueError):
-            return None
-
-    def pids(self, asks: int = 40) -> set[int]:
-        return {answer[1] for answer in (self.ask() for _ in range(asks)) if answer}
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(WITHIN_S)
-
-
-Start = Callable[..., Running]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[Running] = []
-
-    def go(*marks: str, workers: int = 1, grace_s: float = 5.0, ready_within_s: float = 5.0) -> Running:
-        for mark in marks:
-            (tmp_path / mark).touch()
-        arguments = [str(tmp_path), str(workers), str(grace_s), str(ready_within_s)]
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stderr=subprocess.PIPE)
-        started.append(Running(process, tmp_path))
-        return started[-1]
-
-    yield go
-    for one in started:
-        if one.process.poll() is None:
-            one.process.send_signal(signal.SIGINT)
-            one.process.send_signal(signal.SIGTERM)
-            try:
-                one.process.wait(WITHIN_S)
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-                one.process.wait()
-        assert one.process.stderr
-        one.process.stderr.close()
-
-
-def wait_until_gone(pid: int) -> None:
-    until(lambda: gone(pid), f"process {pid} ends")
-
-
-def gone(pid: int) -> bool | None:
-    """Whether a process has ended; None when not, for `until`. One that its parent has not noticed has ended too: there
-    is no init in small containers."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return True if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z" else None
-    return True
+from tests.supervised import Start, gone, until, wait_until_gone
 
 
 def test_two_workers_share_a_free_port_and_end_with_0_on_sigterm(start: Start) -> None:
@@ -194,6 +51,7 @@ def test_a_killed_worker_is_replaced_and_counted(start: Start) -> None:
     assert running.stop() == 0
 
 
+@pytest.mark.fault("restart under load")
 def test_a_rolling_restart_refuses_no_connection(start: Start) -> None:
     running = start(workers=2).ready()
     before = running.pids()
@@ -275,9 +133,9 @@ def test_a_run_directory_must_be_ours_and_short(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="too long for a unix socket"), claim_run_dir(tmp_path / ("x" * 100)):
         pass
     with claim_run_dir(None) as private:
-        assert private.stat().st_mode & 0o777 == 0o700
-        (private / "ready.json").touch()
-    assert not private.exists()
+        assert private.path.stat().st_mode & 0o777 == 0o700
+        (private.path / "ready.json").touch()
+    assert not private.path.exists()
 
 
 def test_ends_are_told_apart() -> None:

@@ -11,24 +11,15 @@ import pytest
 
 from backends.signals import Signals
 from gateway.fleet.seen import fleet_seen
-from gateway.story import Record
+from gateway.record import Record
 from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot
-from gateway.worker_link import (
-    MAX_GONE,
-    BackendState,
-    SlotState,
-    State,
-    Supervision,
-    Totals,
-    WorkerLink,
-    WorkerSnapshot,
-    collect,
-    not_ready,
-    publish,
-    supervision,
-    worker_socket,
-)
+from gateway.worker_link import MAX_GONE, Totals, WorkerLink, collect, look, not_ready, publish, supervision, worker_socket
+from gateway.worker_state import BackendState, PolicyState, SlotState, State, Supervision, WorkerSnapshot
+from tenancy.hold import LineState
+from tenancy.limits import Group, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.ports import CountersAway
+from tenancy.stores.memory import MemoryCounters
 
 RECORD = Record(request_id="r", at_unix=0.0, outcome="ok", status=200, duration_s=0.1, overhead_s=0.0)
 
@@ -45,7 +36,7 @@ def snapshot(index: int = 0, *, pid: int = 7, state: State = "ready", requests: 
         started_at=1.0,
         reasons=reasons,
         fleet=(BackendState("p", "b", up=False, why="refused"),),
-        policy_digest="d",
+        policies=PolicyState("d", 7.0),
         metrics=metrics.snapshot(),
     )
 
@@ -107,6 +98,34 @@ async def test_nonsense_gets_an_empty_answer(tmp_path: Path) -> None:
             assert await reader.read() == b""
         writer.close()
     await link.close()
+
+
+GROUP = Group("acme", (line_of(Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 1000, soft=10), 0.0),))
+
+
+async def test_how_limits_stand_is_asked_of_the_ready_worker(tmp_path: Path) -> None:
+    counters = MemoryCounters(lambda: 1.0)
+
+    async def away(group: Group) -> list[LineState]:
+        raise CountersAway("not here")
+
+    with pytest.raises(CountersAway, match="no worker is ready"):
+        await look(tmp_path, GROUP)
+    draining = WorkerLink(worker_socket(tmp_path, 0, 7), lambda _: snapshot(0, state="draining"), away)
+    ready = WorkerLink(worker_socket(tmp_path, 1, 7), lambda _: snapshot(1), counters.look)
+    async with contextlib.AsyncExitStack() as stack:
+        for link in (draining, ready):
+            await link.start()
+            stack.push_async_callback(link.close)
+        assert await look(tmp_path, GROUP) == [LineState(GROUP.lines[0], 0, 0, 1000, 0)]
+        many = Group("acme", GROUP.lines * 20_000)
+        with pytest.raises(CountersAway, match="too many"):
+            await look(tmp_path, many)
+        reader, writer = await asyncio.open_unix_connection(str(worker_socket(tmp_path, 1, 7)))
+        writer.write(b"look\nnonsense")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
 
 
 def test_a_run_directory_too_deep_for_a_socket_is_refused(tmp_path: Path) -> None:

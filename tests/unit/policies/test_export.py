@@ -8,7 +8,7 @@ from pydantic import Field
 
 from domain.strict import Strict
 from policies import export
-from policies.export import POLICY_SCHEMA, REGENERATE, field_table, policy_schemas, with_sections
+from policies.export import POLICY_SCHEMA, PROMPT_SCHEMA, REGENERATE, field_table, policy_schemas, with_sections
 from policies.located_yaml import read_yaml
 
 ROOT = Path(export.__file__).parents[1]
@@ -25,8 +25,17 @@ class Thing(Strict):
 
 
 def test_the_written_schema_is_the_models():
-    written = (ROOT / "docs" / "schema" / POLICY_SCHEMA).read_text()
-    assert written == policy_schemas()[POLICY_SCHEMA], f"run: {REGENERATE}"
+    for name, text in policy_schemas().items():
+        assert (ROOT / "docs" / "schema" / name).read_text() == text, f"run: {REGENERATE}"
+
+
+def test_a_prompt_meets_its_schema_as_editors_check_it():
+    schema = export.json.loads(policy_schemas()[PROMPT_SCHEMA])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    data = read_yaml(ROOT / "policies" / "examples" / "prompts" / "customer_support@2.yaml", None).data
+    jsonschema.validate(data, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data | {"variables": {"a": {"type": "text"}}}, schema)
 
 
 @pytest.mark.parametrize("name", ["acme", "everyone"])
@@ -61,5 +70,5 @@ def test_the_module_writes_its_schema(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "policies.export"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, check=True
     )
-    assert done.stdout == b"wrote docs/schema/policy.schema.json\n"
+    assert done.stdout == b"".join(b"wrote docs/schema/%b.schema.json\n" % name for name in (b"policy", b"prompt", b"rollout"))
     assert (tmp_path / "docs" / "schema" / POLICY_SCHEMA).read_text() == policy_schemas()[POLICY_SCHEMA]

@@ -1,16 +1,19 @@
+import contextlib
+import gc
 from pathlib import Path
 
 import pytest
 
 from policies import load
-from policies.load import load_policies
+from policies.load import PolicyFolder, load_policies
 from policies.problems import ConfigError
 
 EXAMPLES = Path(load.__file__).parent / "examples"
 GOOD = sorted(file for file in EXAMPLES.glob("*.yaml") if not file.name.startswith("settings-"))
 BAD = sorted(file for file in (EXAMPLES / "bad").glob("*.yaml") if not file.name.startswith("settings-"))
-POOLS = ["chat", "embeddings"]
+POOLS = ["chat", "chat-small", "embeddings"]
 LORAS = {"chat": ["support-bot"]}
+PROMPTS = EXAMPLES / "prompts"
 
 
 @pytest.fixture
@@ -27,14 +30,14 @@ def folder(tmp_path):
 
 def refused(folder, pools=POOLS):
     with pytest.raises(ConfigError) as caught:
-        load_policies(folder, pools, LORAS)
+        load_policies(folder, pools, LORAS, PROMPTS)
     return [str(problem).removeprefix(f"{folder}/") for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("file", GOOD, ids=lambda file: file.stem)
 def test_every_shipped_example_loads(file, tmp_path):
     (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert len(load_policies(tmp_path, POOLS, LORAS).policies()) == 1
+    assert len(load_policies(tmp_path, POOLS, LORAS, PROMPTS).policies()) == 1
 
 
 @pytest.mark.parametrize("file", BAD, ids=lambda file: file.stem)
@@ -84,7 +87,7 @@ def test_two_policies_for_one_tenant(folder):
 def test_mistakes_of_all_files_come_together(folder):
     problems = refused(folder(a="tenant: a\nx: 1\n", b="models: [{name: m, pool: nowhere}]\n", c="tenant: [\n", d="tenant: d\n"))
     assert [problem.split(":")[0] for problem in problems] == ["a.yaml", "b.yaml", "b.yaml", "c.yaml"]
-    assert "there is no pool 'nowhere'; there are: chat, embeddings" in problems[2]
+    assert "there is no pool 'nowhere'; there are: chat, chat-small, embeddings" in problems[2]
 
 
 def test_pools_are_not_looked_at_where_they_are_not_known(folder):
@@ -99,3 +102,31 @@ def test_hints_stay_short(folder):
 @pytest.mark.parametrize("models", ["models: 5\n", "models: [5]\n", "models: [{name: [], pool: {}}]\n", "models: {a: b}\n"])
 def test_nonsense_is_refused_without_an_accident(folder, models):
     assert refused(folder(a="tenant: []\n" + models))
+
+
+def test_prompts_are_read_with_the_policies_and_are_part_of_their_digest(folder, tmp_path):
+    policies, prompts = folder(a="tenant: a\nprompts: [x]\n"), tmp_path / "prompts"
+    assert load_policies(policies, POOLS).prompts_for("a") == {}  # nobody said where prompts are
+    reading = PolicyFolder(policies, POOLS, prompts=prompts)
+    with pytest.raises(ConfigError, match="there is no prompt 'x'; there are: none"):
+        reading.read()
+    prompts.mkdir()
+    before = reading.marks()
+    (prompts / "x@1.yaml").write_text("id: x\nversion: 1\nmessages: [{role: system, content: hello}]\n")
+    assert reading.marks() != before
+    first = reading.read()
+    assert first.prompts_for("a")["x"].version(None, "k").rendered({}) == [{"role": "system", "content": "hello"}]
+    assert first.prompts_for("b") == {}
+    (prompts / "x@1.yaml").write_text("id: x\nversion: 1\nmessages: [{role: system, content: goodbye}]\n")
+    assert reading.read().digest != first.digest
+    (prompts / "x@2.yaml").write_text("id: x\n")
+    with pytest.raises(ConfigError, match=r"x@2\.yaml:1:1: version: is missing"):
+        reading.read()
+
+
+@pytest.mark.parametrize("written", ['tenant: "*"\n', "tenant: [\n"])
+def test_the_collector_is_on_again_after_reading(written: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(written)
+    with contextlib.suppress(ConfigError):
+        load_policies(tmp_path, None)
+    assert gc.isenabled()

@@ -1,4 +1,4 @@
-from policies.problems import MAX_SHOWN, ConfigError, Problem, dotted
+from policies.problems import MAX_SHOWN, MAX_TEXT_CHARS, ConfigError, Problem, dotted
 
 
 def test_a_problem_reads_as_place_path_message_and_hint():
@@ -8,6 +8,12 @@ def test_a_problem_reads_as_place_path_message_and_hint():
 
 def test_a_problem_of_the_whole_file_has_no_path():
     assert str(Problem("a.yaml", 1, 1, "", "is not UTF-8")) == "a.yaml:1:1: is not UTF-8"
+
+
+def test_a_problem_is_one_line_of_bounded_length_whatever_it_repeats():
+    said = str(Problem("a.yaml", 1, 1, "rules[0].if", "Syntax error at '\u2028\x1b[2J'", "there are: " + "x" * 5_000))
+    assert said.startswith("a.yaml:1:1: rules[0].if: Syntax error at '\\u2028\\x1b[2J'; there are: xxx")
+    assert said.isprintable() and len(said) < 2 * MAX_TEXT_CHARS
 
 
 def test_an_error_lists_each_problem_once_in_the_order_of_lines():

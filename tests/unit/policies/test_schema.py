@@ -6,7 +6,7 @@ from policies.schema import MAX_MODELS, ModelEntry, PolicyDocument
 
 def test_defaults_trust_nobody():
     policy = PolicyDocument(tenant="acme")
-    assert (policy.models, policy.routing, policy.expose_headers, policy.max_output_tokens) == ([], "least_load", False, 4096)
+    assert (policy.models, policy.routing, policy.expose_headers, policy.max_output_tokens) == ([], "predicted_latency", False, 4096)
 
 
 @pytest.mark.parametrize("tenant", ["*", "a", "acme-research", "a" * 63, "7"])

@@ -3,13 +3,14 @@ from collections import Counter
 
 import pytest
 
-from domain.ask import Ask, Endpoint
+from routing.board import Board
+from routing.choosing import choosing
+from routing.demand import Demand
 from routing.fleet import Backend, Fleet, Pool, State
-from routing.load import Load
-from routing.registry import POLICIES, TERMS
-from routing.schedule import schedule
+from routing.ports import UNMATCHED
+from routing.schedule import Route, place
 
-ASK = Ask(Endpoint.CHAT, "m", b"{}", False, False, 1, 10, None)
+DEMAND = Demand(100)
 
 
 def pool(**states: State) -> Pool:
@@ -17,29 +18,32 @@ def pool(**states: State) -> Pool:
     return Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
 
 
+def routed(there: Pool, board: Board, rng: random.Random, now: float = 0.0) -> Route:
+    return place(DEMAND, there, board, UNMATCHED, choosing("least_load"), now, rng)
+
+
 def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:
-    route = schedule(ASK, pool(a=State.UP, b=State.DOWN, c=State.UNKNOWN), Load("abc"), 0.0, random.Random(1), "least_load")
+    route = routed(pool(a=State.UP, b=State.DOWN, c=State.UNKNOWN), Board("abc"), random.Random(1))
     assert [b.id for b in route.backends] == ["a"]
     explained = route.explanation()
     assert {(c.backend, c.excluded) for c in explained.candidates} == {("a", None), ("b", "away"), ("c", "away")}
-    assert explained.sentence() == "least_load: a (in_flight=0, share=1); excluded b: away, c: away"
+    assert explained.sentence() == "least_load: a; excluded b: away, c: away"
 
 
 def test_nobody_up_is_an_empty_route() -> None:
-    route = schedule(ASK, pool(a=State.DOWN), Load("a"), 0.0, random.Random(1), "least_load")
+    route = routed(pool(a=State.DOWN), Board("a"), random.Random(1))
     assert route.backends == []
     assert "nobody eligible" in route.explanation().sentence()
 
 
 def test_the_least_loaded_comes_first_and_ties_are_drawn_evenly() -> None:
-    load, rng = Load("abc"), random.Random(3)
-    load.charge("b")
-    firsts = Counter(
-        schedule(ASK, pool(a=State.UP, b=State.UP, c=State.UP), load, 0.0, rng, "least_load").backends[0].id for _ in range(600)
-    )
+    board, rng = Board("abc"), random.Random(3)
+    board.charge("b", 1, 1, 0.0)
+    firsts = Counter(routed(pool(a=State.UP, b=State.UP, c=State.UP), board, rng).backends[0].id for _ in range(600))
     assert set(firsts) == {"a", "c"}
     assert min(firsts.values()) > 240
-    assert schedule(ASK, pool(a=State.UP, b=State.UP), load, 0.0, rng, "least_load").backends[-1].id == "b"
+    route = routed(pool(a=State.UP, b=State.UP), board, rng)
+    assert (route.backends[-1].id, route.costs) == ("b", (1.0, 2.0))
 
 
 @pytest.mark.req("R43")
@@ -48,14 +52,14 @@ def test_a_backend_with_an_empty_cache_starts_with_a_tenth_and_has_its_share_aft
     backends = (Backend("old", "p", State.UP, ""), Backend("back", "p", State.UP, "", warming_since=100.0))
     warming = Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
     for now, least, most in ((100.0, 0.05, 0.14), (115.0, 0.30, 0.40), (130.0, 0.47, 0.53)):
-        load = Load(["old", "back"])
+        board = Board(["old", "back"])
         for _ in range(1000):  # requests that stay: the shares in flight are what the policy aims at
-            load.charge(schedule(ASK, warming, load, now, rng, "least_load").backends[0].id)
-        assert least < load.in_flight["back"] / 1000 < most
+            board.charge(routed(warming, board, rng, now).backends[0].id, 1, 1, now)
+        assert least < board.in_flight("back") / 1000 < most
 
 
 def test_the_same_dice_give_the_same_route() -> None:
-    routes = [schedule(ASK, pool(a=State.UP, b=State.UP), Load("ab"), 0.0, random.Random(9), "least_load") for _ in range(2)]
+    routes = [routed(pool(a=State.UP, b=State.UP), Board("ab"), random.Random(9)) for _ in range(2)]
     assert routes[0] == routes[1]
 
 
@@ -66,17 +70,3 @@ def test_a_new_snapshot_shares_nothing_mutable_with_the_old_one() -> None:
     assert (fleet.pools["p"].up, fleet.known) == ((), False)
     assert ([b.id for b in changed.pools["p"].up], changed.known) == (["a"], True)
     assert changed.with_backend(Backend("a", "p", State.UP, "")) is changed
-
-
-def test_charges_are_released_exactly() -> None:
-    load = Load("ab")
-    for _ in range(3):
-        load.charge("a")
-    load.release("a")
-    assert (load.in_flight, load.total()) == ({"a": 2, "b": 0}, 2)
-    with pytest.raises(KeyError):
-        load.charge("nobody")
-
-
-def test_every_policy_names_its_terms() -> None:
-    assert POLICIES.keys() == TERMS.keys()

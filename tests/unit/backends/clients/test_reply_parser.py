@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from backends.clients.reply_parser import MAX_HEAD_BYTES, ReplyError, ReplyParser
@@ -89,3 +91,25 @@ def test_a_large_body_is_no_large_head() -> None:
     parser = ReplyParser()
     size = 4 * MAX_HEAD_BYTES
     assert parser.feed(HEAD + b"Content-Length: %d\r\n\r\n" % size + b"a" * size) == b"a" * size
+
+
+@pytest.mark.parametrize("behind", [b"H", b"HTTP/1.1 200 OK\r\nContent-L", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_the_beginning_of_another_reply_never_reaches_the_next_caller(behind: bytes) -> None:
+    parser = ReplyParser()
+    assert parser.feed(HEAD + b"Content-Length: 2\r\n\r\nok" + behind) == b"ok"
+    assert parser.complete
+    assert not parser.reusable
+
+
+def test_a_change_of_protocol_is_an_error() -> None:
+    with pytest.raises(ReplyError, match="another protocol"):
+        ReplyParser().feed(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nbytes")
+
+
+def test_what_was_read_stays_when_nothing_more_is_fed() -> None:
+    parser = ReplyParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\nx-engine: a\r\ncontent-length: 5\r\n\r\nhal")
+    before = sys.getrefcount(parser)
+    parser.close()
+    assert (parser.status, parser.headers[b"x-engine"], parser.head_done, parser.complete) == (200, b"a", True, False)
+    assert sys.getrefcount(parser) < before, "llhttp holds it no more"

@@ -1,13 +1,14 @@
 """Dialects: the table, the body an engine gets, and what never gets into one."""
 
 import json
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from backends.dialects import DIALECTS, body_for, fit, model_asked
 from domain.ask import Endpoint
+from domain.priority import Class
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import CONTROLS
 from gateway.settings_model import PoolSettings
@@ -103,6 +104,32 @@ def test_whatever_sets_a_priority_or_a_salt_is_ours_alone() -> None:
             assert dialect.isolation.field in CONTROLS
         for taken in (dialect.fields.takes or {}).values():
             assert CONTROLS.isdisjoint(taken)
+
+
+PRIORITIES = {name: dialect.priority for name, dialect in DIALECTS.items() if dialect.priority is not None}
+
+
+@pytest.mark.req("ROUTERS-33")
+@pytest.mark.parametrize("name", PRIORITIES)
+def test_classes_are_in_the_same_order_for_every_engine_by_its_own_sign(name: str) -> None:
+    dialect, told = DIALECTS[name], PRIORITIES[name]
+    numbers = []
+    for member in told.written():
+        value: Any = json.loads(body_for(dialect, b'{"messages":[]}', "m", cache_salt=SALT, priority=member))
+        for step in told.field.split("."):
+            value = value[step]
+        numbers.append(value)
+    assert len(set(numbers)) == len(Class)
+    assert numbers == sorted(numbers, reverse=told.sooner == "higher")
+    assert numbers[Class.DEFAULT] == (0.5 if told.share else 0)
+    assert not told.share or all(0 <= number <= 1 for number in numbers)
+
+
+def test_the_numbers_of_each_engine() -> None:
+    assert PRIORITIES["vllm"].written() == (b'"priority":-2', b'"priority":-1', b'"priority":0', b'"priority":1')
+    assert PRIORITIES["sglang"].written() == (b'"priority":2', b'"priority":1', b'"priority":0', b'"priority":-1')
+    assert PRIORITIES["trtllm"].written()[Class.BATCH] == b'"priority":0.3'
+    assert PRIORITIES["dynamo"].written()[Class.CRITICAL] == b'"nvext":{"agent_hints":{"priority":2}}'
 
 
 def test_an_ask_names_its_fields() -> None:

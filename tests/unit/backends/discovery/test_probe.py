@@ -14,10 +14,10 @@ from backends.simengine.settings import SimSettings
 from tests.scripted_server import Peer, scripted
 
 
-async def probed(url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1) -> Probed:
+async def probed(url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1, half: bool = False) -> Probed:
     way = RelayUpstream(endpoint(url), time.monotonic, asyncio.get_running_loop())
     try:
-        prober = Prober(way, DIALECTS[dialect], model, within_s)
+        prober = Prober(way, DIALECTS[dialect], model, within_s, half=half)
         for _ in range(times):
             found = await prober()
         return found
@@ -97,3 +97,12 @@ async def test_each_engines_own_statuses_are_understood(status: int, outcome: Ou
 
     async with scripted(engine) as server:
         assert (await probed(server.url)).outcome is outcome
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_one_half_of_requests_is_told_to_answer_by_itself(role: str) -> None:
+    async with SimEngine(SimSettings(models=("m",), dialect="sglang", role=role, speed=1000)) as sim:
+        assert (await probed(sim.url, dialect="sglang", half=True)).outcome is Outcome.TOKEN
+        assert len(sim.received) == 1
+    async with SimEngine(SimSettings(models=("m",), speed=1000)) as sim:
+        assert (await probed(sim.url, half=True)).outcome is Outcome.TOKEN

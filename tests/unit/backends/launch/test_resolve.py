@@ -47,6 +47,28 @@ def test_events_leave_the_machine_only_where_the_engine_does(name: str, host: st
         assert launch.flags["load-publish-endpoint"] == ("auto" if "*" in published else "off")
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "pushed"),
+    [
+        ("sglang-8b", {"host": "engine-0"}, ("tcp://engine-0:5558", 1)),
+        ("sglang-8b", {"host": "0.0.0.0", "replay_port": 5558}, ("tcp://127.0.0.1:5559", 1)),
+        ("sglang-moe-ep", {"host": "10.0.0.5"}, ("tcp://10.0.0.5:5565", 8)),
+        ("sglang-moe-ep", {"host": "10.0.0.5", "replay_port": 5570}, ("tcp://10.0.0.5:5578", 8)),
+        ("sglang-8b", {"host": "10.0.0.5", "load_endpoint": "tcp://*:7000"}, ("tcp://10.0.0.5:7000", 1)),
+        ("sglang-8b", {"host": "127.0.0.1"}, None),
+        ("sglang-8b", {"host": "10.0.0.5", "load_endpoint": "off"}, None),
+        ("sglang-embeddings", {"host": "10.0.0.5"}, None),
+        ("vllm-8b", {"host": "10.0.0.5"}, None),
+    ],
+)
+def test_the_load_is_pushed_where_the_engine_works_out_that_it_is(
+    name: str, given: dict[str, JsonValue], pushed: tuple[str, int] | None
+) -> None:
+    """As `resolve_load_pub_range` of SGLang 0.5.23."""
+    found = launched(name, given).load_push
+    assert (found and (found.endpoint, found.ranks)) == pushed
+
+
 def test_endpoints_may_be_set_outright() -> None:
     assert events(launched("vllm-8b", {"events_endpoint": "tcp://*:7000"})) == ("tcp://*:7000", "ipc:///tmp/tidegate-8000-replay.sock")
 

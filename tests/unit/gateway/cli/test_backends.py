@@ -9,7 +9,8 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli import app
 
-UP = {"pool": "chat", "backend": "gpu-0", "up": True, "source": "static", "in_flight": 2, "signals_age_s": 0.04}
+LIMIT = {"requests": 64.0, "tokens": None, "own": 16.0}
+UP = {"pool": "chat", "backend": "gpu-0", "up": True, "source": "static", "in_flight": 2, "signals_age_s": 0.04, "limit": LIMIT}
 SIGNALS = {"read_at": 1.0, "running": 3, "waiting": 0, "kv_usage": 0.416}
 DOWN = {"pool": "chat", "backend": "gpu-1", "up": False, "state": "draining", "source": "registered", "why": "refuses connections"}
 
@@ -46,8 +47,8 @@ def test_what_is_up_and_what_is_down_and_why() -> None:
         assert result.exit_code == 0
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│ gpu-" in line]
         assert rows == [
-            ["gpu-0", "chat", "up", "static", "2", "3", "0", "42%", "", "0.0 s"],
-            ["gpu-1", "chat", "draining", "registered", "0", "?", "?", "?", "", "?"],
+            ["gpu-0", "chat", "up", "static", "2", "16 of 64", "3", "0", "42%", "", "0.0 s"],
+            ["gpu-1", "chat", "draining", "registered", "0", "", "?", "?", "?", "", "?"],
         ]
         assert "gpu-1: refuses connections" in result.stdout.splitlines()
         assert json.loads(run("--admin", url, "--json").stdout)["backends"][1] == DOWN
@@ -58,7 +59,7 @@ def test_what_is_unknown_is_a_question_and_no_zero() -> None:
     signals = {"read_at": 1.0, "running": 3, "missing": ["waiting", "kv_usage"]}
     with admin(200, json.dumps({"backends": [{**UP, "signals": signals}]}).encode()) as url:
         row, why = [line for line in run("--admin", url).stdout.splitlines() if "gpu-0" in line]
-    assert [cell.strip() for cell in row.split("│")[6:9]] == ["3", "?", "?"]
+    assert [cell.strip() for cell in row.split("│")[7:10]] == ["3", "?", "?"]
     assert why == "gpu-0: does not report waiting, kv_usage"
 
 

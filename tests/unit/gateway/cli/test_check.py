@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import tokenizers
 import yaml
 from typer.testing import CliRunner
 
@@ -25,6 +26,9 @@ pools:
       - {id: a, url: "http://10.0.0.1:8000"}
       - {id: b, url: "http://10.0.0.2:8000"}
 """
+UNCOUNTED = """\
+note: pool chat has no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much
+"""
 POLICY = "tenant: acme\nmodels: [{name: smollm2, pool: chat}]\n"
 
 
@@ -36,11 +40,28 @@ def site(tmp_path, monkeypatch):
     (tmp_path / "policies" / "acme.yaml").write_text(POLICY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDEGATE_TEST_ENGINE_KEY", "x")
+    monkeypatch.delenv("TIDEGATE_ADMIN_TOKEN", raising=False)
     return tmp_path
 
 
 def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
+
+
+def test_policies_of_the_database_are_checked_as_far_as_this_machine_has_them(site):
+    (site / "tidegate.yaml").write_text(SETTINGS + "policies_from: database\n")
+    first = load_policies(site / "policies", ["chat"]).digest
+    assert run("check").stdout.splitlines()[-1] == f"ok, policies of the database {first}", "what the first start puts there"
+    kept = site / "tidegate.policies" / "current"
+    kept.mkdir(parents=True)
+    (kept / "acme.yaml").write_text(POLICY.replace("pool: chat", "pool: gone"))
+    assert "tidegate.policies/current/acme.yaml:2:26: models[0].pool: there is no pool 'gone'" in run("check").stderr
+    (kept / "acme.yaml").unlink()
+    kept.rmdir()
+    (site / "policies" / "acme.yaml").unlink()
+    (site / "policies").rmdir()
+    result = run("check")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "ok, policies of the database, not known here")
 
 
 def test_a_sound_configuration_is_summarised(site):
@@ -49,6 +70,7 @@ def test_a_sound_configuration_is_summarised(site):
     digest = load_policies(site / "policies", ["chat"]).digest
     assert result.stdout.splitlines() == [
         "data http://127.0.0.1:8080, admin http://127.0.0.1:8081, workers 1",
+        "counters: in this process",
         "pool chat: smollm2-135m, revision 1, vllm, 2 backends",
         "  a http://10.0.0.1:8000",
         "  b http://10.0.0.2:8000",
@@ -56,7 +78,7 @@ def test_a_sound_configuration_is_summarised(site):
         "every other tenant: no policy, so no model",
         f"ok, policies {digest}",
     ]
-    assert result.stderr == ""
+    assert result.stderr == UNCOUNTED
 
 
 def test_every_mistake_of_every_file_is_printed_with_its_place(site):
@@ -103,6 +125,63 @@ def test_a_secret_that_is_not_here_is_a_note(site, monkeypatch):
     assert result.stderr.startswith("note: pools[0].api_key: environment variable TIDEGATE_TEST_ENGINE_KEY is empty")
 
 
+def test_a_backend_in_two_places_is_told_as_the_gateway_tells_it_with_its_place(site):
+    more = """\
+    discover: {file: more.yaml}
+  - name: other
+    model: m
+    discover: {file: other.yaml}
+"""
+    (site / "tidegate.yaml").write_text(SETTINGS + more)
+    (site / "more.yaml").write_text('backends:\n  - {id: b, url: "http://10.0.0.9:8000"}\n  - {id: c, url: "http://10.0.0.1:8000"}\n')
+    (site / "other.yaml").write_text('backends:\n  - {id: c, url: "http://10.0.0.1:8000"}\n')
+    result = run("check")
+    assert result.exit_code == 1
+    file = "the pool's discover.file"
+    assert result.stderr.splitlines() == [
+        f"more.yaml:2:5: backends[0]: backend 'b' is in tidegate.yaml (pool chat) and in {file} (pool chat); "
+        "the first one counts, give the other one its own id",
+        f"more.yaml:3:5: backends[1]: backend 'c' of {file} has the URL of backend 'a' of tidegate.yaml (pool chat); "
+        "one engine counts as two, remove one of them",
+        f"other.yaml:2:5: backends[0]: backend 'c' is in {file} (pool chat) and in {file} (pool other); "
+        "the first one counts, give the other one its own id",
+        "3 problems",
+    ]
+
+
+def test_one_url_twice_in_the_settings_is_told_with_its_place(site):
+    (site / "tidegate.yaml").write_text(SETTINGS.replace("10.0.0.2", "10.0.0.1"))
+    result = run("check")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tidegate.yaml:7:9: pools[0].backends[1]: backend 'b' of tidegate.yaml has the URL of backend 'a'")
+
+
+TOKEN = "secrets: {admin_token: {env: TIDEGATE_ADMIN_TOKEN}}\n"
+
+
+def test_an_admin_token_that_a_start_would_refuse_is_a_mistake_and_a_missing_one_a_note(site, monkeypatch):
+    (site / "tidegate.yaml").write_text(SETTINGS + TOKEN)
+    monkeypatch.setenv("TIDEGATE_ADMIN_TOKEN", "short")
+    result = run("check")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[0] == (
+        "tidegate.yaml:8:11: secrets.admin_token: holds fewer than 24 ASCII characters; make one with: openssl rand -hex 32"
+    )
+    monkeypatch.setenv("TIDEGATE_ADMIN_TOKEN", "x" * 24)
+    assert (run("check").exit_code, run("check").stderr) == (0, UNCOUNTED)
+    monkeypatch.delenv("TIDEGATE_ADMIN_TOKEN")
+    result = run("check")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: secrets.admin_token: environment variable TIDEGATE_ADMIN_TOKEN is empty")
+
+
+def test_an_admin_token_that_the_settings_do_not_name_is_a_note(site, monkeypatch):
+    monkeypatch.setenv("TIDEGATE_ADMIN_TOKEN", "x" * 24)
+    result = run("check")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: TIDEGATE_ADMIN_TOKEN is set here, but secrets.admin_token is not")
+
+
 def test_wrong_usage():
     assert run("check", "--no-such-option").exit_code == 2
 
@@ -145,3 +224,33 @@ def test_export_without_a_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("export-schema").exit_code == 0
     assert sorted(os.listdir(tmp_path / "docs")) == ["schema"]
+
+
+def test_pools_whose_prompts_nobody_counts_are_a_note_and_others_are_not(site):
+    (site / "tidegate.yaml").write_text(SETTINGS + "    tokenizer: o200k_base\n")
+    assert (run("check").exit_code, run("check").stderr) == (0, "")
+    more = "  - {name: embed, model: e, backends: []}\n  - {name: other, model: o, backends: []}\n"
+    (site / "tidegate.yaml").write_text(SETTINGS + "    tokenizer: cl100k_base\n" + more)
+    assert run("check").stderr.startswith("note: pools embed, other have no tokenizer: ")
+
+
+def test_a_tokenizer_that_a_start_would_fail_on_is_a_mistake(site):
+    """Each kind of wrong one: nothing there, no tokenizer, a template that is none; with where it is written, and what to write."""
+    model = site / "model"
+    model.mkdir()
+    (site / "tidegate.yaml").write_text(SETTINGS + "    tokenizer: model\n")
+    sound = tokenizers.Tokenizer(tokenizers.models.BPE()).to_str()
+    wrong = [
+        ({}, "cannot be read"),
+        ({"tokenizer.json": "{}"}, "cannot be read"),
+        ({"tokenizer.json": sound, "chat_template.jinja": "{% for"}, "the chat template cannot be compiled"),
+    ]
+    for files, why in wrong:
+        for file, text in files.items():
+            (model / file).write_text(text)
+        result = run("check")
+        assert result.exit_code == 1
+        line = result.stderr.splitlines()[0]
+        assert line.startswith("tidegate.yaml:8:5: pools[0].tokenizer: "), line
+        assert why in line
+        assert line.endswith("name the served model's folder or tokenizer.json, or one of o200k_base, cl100k_base")

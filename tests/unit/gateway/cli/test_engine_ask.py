@@ -1,3 +1,4 @@
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ import pytest
 from backends.discovery.diagnose import of_failure
 from backends.fetch import FetchError
 from backends.launch.engine_facts import MODELS
+from gateway.cli import engine_ask
 from gateway.cli.engine_ask import ask, checked_url
 
 
@@ -39,6 +41,39 @@ def server(says: bytes) -> Iterator[str]:
 def test_what_speaks_no_http_is_said_in_the_sentences_of_discovery(says: bytes, sentence: str) -> None:
     with server(says) as url, pytest.raises(FetchError) as caught:
         ask(url, MODELS, None)
+    assert sentence in of_failure(MODELS, caught.value)
+
+
+@pytest.mark.parametrize(
+    ("begins", "sentence"),
+    [
+        (b"HTTP/1.1 200 OK\r\nconte", "takes connections but does not answer"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "sends its answer too slowly: /v1/models was not complete in time"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "sends its answer too slowly"),
+    ],
+    ids=["headers", "body", "chunks"],
+)
+def test_an_answer_that_drips_has_a_deadline_as_a_whole(monkeypatch: pytest.MonkeyPatch, begins: bytes, sentence: str) -> None:
+    """Every byte comes well within the time that a silent engine has."""
+    monkeypatch.setattr(engine_ask, "WITHIN_S", 0.3)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(begins)
+                while not over.wait(0.02):
+                    connection.sendall(b"1\r\nx\r\n" if b"chunked" in begins else b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(FetchError) as caught:
+                ask(f"http://127.0.0.1:{listening.getsockname()[1]}", MODELS, None)
+        finally:
+            over.set()
+            thread.join()
     assert sentence in of_failure(MODELS, caught.value)
 
 

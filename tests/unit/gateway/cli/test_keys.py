@@ -1,11 +1,16 @@
 import json
 import re
+import sqlite3
 import time
+from datetime import datetime
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from domain.priority import Class
 from gateway.cli import app
+from tenancy.rights import Rights
 
 SETTINGS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 KEY = re.compile(r"gw_live_[0-9A-Za-z]{10}_[0-9A-Za-z]{49}")
@@ -50,13 +55,71 @@ def test_tenant_and_key_in_one_go_for_scripts(site):
     assert run("key", "create", "--tenant", "acme", "--create-tenant").exit_code == 0
 
 
+def test_a_key_may_be_made_for_a_lower_class_and_for_no_other_word(site):
+    assert run("key", "create", "--tenant", "acme", "--create-tenant", "--class", "batch").exit_code == 0
+    [file] = site.rglob("*.db")
+    with sqlite3.connect(file) as store:
+        [(rights,)] = store.execute("SELECT rights FROM api_key")
+    assert msgspec.json.decode(rights, type=Rights) == Rights(priority_class=Class.BATCH)
+    wrong = run("key", "create", "--tenant", "acme", "--class", "urgent")
+    assert wrong.exit_code == 2 and "interactive" in wrong.stderr
+
+
+def test_a_key_may_be_tagged_for_the_rules_of_policies(site):
+    assert run("key", "create", "--tenant", "acme", "--create-tenant", "--tag", "team=search", "--tag", "tier=gold").exit_code == 0
+    [file] = site.rglob("*.db")
+    with sqlite3.connect(file) as store:
+        [(tags,)] = store.execute("SELECT tags FROM api_key")
+    assert json.loads(tags) == {"team": "search", "tier": "gold"}
+    wrong = run("key", "create", "--tenant", "acme", "--tag", "search")
+    assert wrong.exit_code == 2 and "write name=value" in wrong.stderr
+
+
 def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
     key_id = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)["id"]
     run("key", "create", "--tenant", "acme", "--expires-days", "0.000001", "--label", "old")
-    assert run("key", "revoke", key_id).exit_code == 0
-    assert run("key", "revoke", key_id).exit_code == 0
+    assert run("key", "revoke", key_id, "--yes").exit_code == 0
+    rotated = run("key", "rotate", key_id)
+    assert (rotated.exit_code, "is revoked; make a new one" in rotated.stderr) == (1, True)
     time.sleep(0.1)
     assert {row["label"]: row["state"] for row in listed()} == {"": "revoked", "old": "expired"}
+
+
+def test_a_key_is_revoked_when_somebody_says_yes(site):
+    key_id = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)["id"]
+    for answer in ("", "n\n"):
+        asked = CliRunner().invoke(app, ["key", "revoke", key_id], input=answer)
+        assert (asked.exit_code, f"Revoke key {key_id} for good?" in asked.output) == (1, True)
+        assert [row["state"] for row in listed()] == ["active"]
+    assert CliRunner().invoke(app, ["key", "revoke", key_id], input="y\n").exit_code == 0
+    assert [row["state"] for row in listed()] == ["revoked"]
+
+
+def test_the_keys_of_one_tenant_are_listed_alone(site):
+    for tenant in ("acme", "bolt"):
+        run("key", "create", "--tenant", tenant, "--create-tenant")
+    assert [row["tenant"] for row in listed()] == ["acme", "bolt"]
+    assert [row["tenant"] for row in json.loads(run("key", "list", "--tenant", "bolt", "--json").stdout)] == ["bolt"]
+
+
+def test_the_store_has_the_bounds_of_the_settings(site):
+    (site / "tidegate.yaml").write_text(SETTINGS + "tenants: {max_keys: 1}\n")
+    assert run("key", "create", "--tenant", "acme", "--create-tenant").exit_code == 0
+    refused = run("key", "create", "--tenant", "acme")
+    assert (refused.exit_code, "tenants.max_keys" in refused.stderr) == (1, True)
+
+
+@pytest.mark.req("R35")
+def test_a_rotated_key_keeps_its_id_and_says_how_long_the_old_secret_works(site):
+    first = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)
+    second = json.loads(run("key", "rotate", first["id"], "--json").stdout)
+    assert second["id"] == first["id"] == second["key"].split("_")[2]
+    assert second["key"] != first["key"]
+    assert KEY.fullmatch(second["key"])
+    assert datetime.fromisoformat(second["old_until"]).timestamp() == pytest.approx(time.time() + 86_400, abs=60)
+    third = run("key", "rotate", first["id"], "--overlap-hours", "0")
+    assert KEY.fullmatch(third.stdout.strip())
+    assert "refused within 5 s" in third.stderr
 
 
 @pytest.mark.parametrize(
@@ -70,7 +133,10 @@ def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
         (("key", "create", "--tenant", "acme", "--expires-days", "nan"), 2, "--expires-days"),
         (("key", "create", "--tenant", "acme", "--label", "x" * 201), 2, "--label"),
         (("key", "create"), 2, "--tenant"),
-        (("key", "revoke", "0000000000"), 1, "no key '0000000000'"),
+        (("key", "revoke", "0000000000", "--yes"), 1, "no key '0000000000'"),
+        (("key", "rotate", "0000000000"), 1, "no key '0000000000'"),
+        (("key", "rotate", "0000000000", "--overlap-hours", "-1"), 2, "--overlap-hours"),
+        (("key", "rotate", "0000000000", "--overlap-hours", "nan"), 2, "--overlap-hours"),
         (("tenant", "create", "../etc"), 2, "lower-case letters"),
         (("tenant", "create", "a" * 64), 2, "1 to 63"),
         (("key", "list", "-c", "elsewhere.yaml"), 1, "elsewhere.yaml"),

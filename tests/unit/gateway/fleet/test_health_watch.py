@@ -1,4 +1,5 @@
 import asyncio
+import random
 
 import pytest
 
@@ -9,7 +10,7 @@ from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
 from gateway.fleet.health_watch import HealthWatch, note_outcome, note_signals
 from routing.fleet import Backend, Fleet, Pool, State
-from routing.load import Load
+from tests.grounds import charged, grounds_of
 
 SILENCE_S = 10.0
 
@@ -33,11 +34,11 @@ class World:
         self.now = 0.0
         backends = tuple(Backend(name, "p") for name in names)
         self.live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", backends)}))  # type: ignore[arg-type]  # keys and policies play no part
-        self.load = Load(names)
+        self.grounds = grounds_of(*names)
         self.watch = Watch()
         self.answers = dict.fromkeys(names, Probed(Outcome.TOKEN))
         self.probes = dict.fromkeys(names, 0)
-        self.health_watch = HealthWatch(self.live, self.load, self.watch, SILENCE_S, lambda: self.now)
+        self.health_watch = HealthWatch(self.live, self.grounds, self.watch, SILENCE_S, lambda: self.now)
         for name in names:
             self.health_watch.add(name, self._probe(name))
             self.live.health[name].polled(Polled(""), 0.0)
@@ -66,8 +67,12 @@ class World:
     def waits_on(self, name: str) -> Waiting:
         waiting = Waiting(name)
         self.watch.add(waiting)  # type: ignore[arg-type]  # it has what the watch uses
-        self.load.charge(name)
+        charged(self.grounds, name, self.now)
         return waiting
+
+
+def note(world: World, name: str, fault: Fault | None, served: str = "", who: str = "req-1") -> None:
+    note_outcome(world.live, world.backend(name), served, fault, who, world.now, random.Random(1))
 
 
 @pytest.mark.req("R3")
@@ -122,7 +127,7 @@ async def test_another_model_behind_the_port_is_out_at_once_even_if_it_is_the_la
     world = World("a")
     world.health_watch.look()
     world.answers["a"] = Probed(Outcome.FAILED, "answers as 'other'")
-    note_outcome(world.live, world.backend("a"), Fault(Kind.WRONG_MODEL, "x", detail="answers as 'other'"), 1.0)
+    note(world, "a", Fault(Kind.WRONG_MODEL, "x", detail="answers as 'other'"))
     assert world.states() == {"a": State.EJECTED}
     await world.look(30.0)
     assert world.states() == {"a": State.EJECTED}
@@ -164,7 +169,7 @@ async def test_what_is_said_of_a_backend_that_has_left_is_not_heard() -> None:
     world = World("a", "b")
     waiting = world.waits_on("b")
     await world.health_watch.remove("b")
-    note_outcome(world.live, Backend("b", "p"), Fault(Kind.WRONG_MODEL, "x"), 1.0)
+    note_outcome(world.live, Backend("b", "p"), "", Fault(Kind.WRONG_MODEL, "x"), "req-1", 1.0, random.Random(1))
     note_signals(world.live, "b", Signals(read_at=1.0), 1.0, restarted=True)
     await world.look(5.0)
     assert waiting.let_go_at == []
@@ -177,7 +182,7 @@ async def test_a_draining_backend_is_no_reason_to_eject_the_one_that_is_left() -
     world.health_watch.look()
     world.live.fleet = world.live.fleet.with_member(Backend("b", "p", State.DRAINING, "drained by an operator"))
     for _ in range(10):
-        note_outcome(world.live, world.backend("a"), Fault(Kind.ENGINE_ERROR, "x"), world.now)
+        note(world, "a", Fault(Kind.FIRST_TOKEN_TIMEOUT, "x"))
     await world.look(5.0)
     assert world.states() == {"a": State.UP, "b": State.DRAINING}
     assert world.backend("a").reason.startswith("suspect: ")
@@ -202,3 +207,62 @@ async def test_a_probe_that_fails_in_a_way_nobody_thought_of_is_a_failed_probe()
     world.live.health["a"].polled(Polled(""), 0.0)
     await world.look(1.0)
     assert "cannot be read: OverflowError" in world.backend("a").reason
+
+
+# --- breakers -------------------------------------------------------------------------------------------------------
+
+RESET = Fault(Kind.RESET_BEFORE_REPLY, "x", detail="closed by the engine")
+
+
+@pytest.mark.req("ROUTERS-19")
+async def test_failures_in_a_row_open_a_breaker_and_eject_nobody() -> None:
+    world = World("a", "b")
+    world.health_watch.look()
+    for _ in range(5):
+        note(world, "a", RESET)
+    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.backend("a").reason.startswith("breaker open: 5 requests in a row failed, the last one: reset_before_reply (closed by")
+    assert list(world.live.breakers.shut("", world.now)) == ["a"]
+
+
+@pytest.mark.req("R43")
+async def test_what_closed_is_spared_from_the_next_request_on() -> None:
+    world = World("a", "b")
+    world.health_watch.look()
+    for _ in range(5):
+        note(world, "a", RESET)
+    world.now = 6.5
+    assert world.live.breakers.of("a").enter("req-2", world.now)
+    note(world, "a", None, who="req-2")
+    assert (world.backend("a").reason, world.backend("a").warming_since) == ("", 6.5)
+    await world.look(40.0)
+    assert world.backend("a").warming_since is None
+
+
+async def test_an_adapter_that_its_engine_lost_is_nobodys_failure() -> None:
+    world = World("a", "b")
+    for kind in (Kind.MODEL_NOT_SERVED, Kind.WRONG_MODEL):
+        for _ in range(10):
+            note(world, "a", Fault(kind, "x"), served="lora")
+    world.health_watch.look()
+    assert world.live.breakers.shut("lora", world.now) == {}
+    assert world.states() == {"a": State.UP, "b": State.UP}
+
+
+async def test_an_engine_that_comes_back_begins_with_closed_breakers() -> None:
+    world = World("a", "b")
+    for _ in range(5):
+        note(world, "a", RESET)
+    for _ in range(3):
+        world.live.health["a"].polled(Polled("/health: refused"), world.now)
+    world.live.health["a"].polled(Polled(""), world.now)
+    await world.look(3.0)
+    assert world.states()["a"] is State.UP
+    assert world.live.breakers.shut("", world.now) == {}
+
+
+async def test_the_engines_own_retry_after_is_heeded() -> None:
+    world = World("a", "b")
+    note(world, "a", Fault(Kind.ENGINE_BUSY, "x", alone_s=3.0))
+    assert list(world.live.breakers.shut("", 2.9)) == ["a"]
+    assert world.live.breakers.shut("", 3.1) == {}

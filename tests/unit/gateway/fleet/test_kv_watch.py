@@ -9,6 +9,7 @@ from backends.kv_stream import KvStream
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.kv_watch import KvWatch
+from tests.grounds import grounds_of
 from tests.kv_events import Engine, served, stored
 
 
@@ -30,7 +31,7 @@ class Fed:
 
 def watched() -> tuple[Live, KvWatch, Fed, list[tuple[str, int, int]]]:
     live, fed, counted = Live(None, None, None), Fed(), []  # type: ignore[arg-type, var-annotated]  # only kv and signals are looked at
-    return live, KvWatch(live, {"a": fed}, lambda *seen: counted.append(seen)), fed, counted
+    return live, KvWatch(live, {"a": fed}, lambda *seen: counted.append(seen), grounds_of("a"), lambda: 1.0), fed, counted
 
 
 def test_what_is_known_is_seen_and_counted_once() -> None:

@@ -100,6 +100,7 @@ async def test_a_source_that_fails_keeps_its_last_answer_and_says_so_once() -> N
     assert (world.roster.wanted, world.membership.states()[1].trouble) == ({"a": A}, "")
 
 
+@pytest.mark.fault("DNS change")
 async def test_an_answer_that_is_too_old_is_given_up() -> None:
     source = Source(B, keep_s=600.0)
     world = World(source)

@@ -1,6 +1,6 @@
 from domain.membership import SourceState
-from gateway.fleet.seen import clashes_seen, sources_seen
-from gateway.worker_link import WorkerSnapshot
+from gateway.fleet.seen import clashes_seen, fleet_seen, sources_seen
+from gateway.worker_state import BackendState, WorkerSnapshot
 
 
 def worker(index: int, *sources: SourceState, clashes: tuple[str, ...] = ()) -> WorkerSnapshot:
@@ -17,3 +17,12 @@ def test_a_source_is_as_bad_as_for_the_worker_that_has_it_worst() -> None:
 
 def test_contradictions_are_told_once() -> None:
     assert clashes_seen([worker(0, clashes=("b", "a")), worker(1, clashes=("a",))]) == ["a", "b"]
+
+
+def test_a_breaker_is_as_bad_as_in_the_worker_that_has_it_worst_and_opens_add_up() -> None:
+    states = (
+        BackendState("p", "a", True, breaker="half_open", breaker_opens=1),
+        BackendState("p", "a", True, breaker="open", breaker_opens=2),
+    )
+    (seen,) = fleet_seen(WorkerSnapshot(index=at, pid=at, state="ready", started_at=0.0, fleet=(one,)) for at, one in enumerate(states))
+    assert (seen.up, seen.breaker, seen.breaker_opens) == (True, "open", 3)

@@ -5,11 +5,13 @@ from structlog.testing import capture_logs
 
 from backends.fetch import FetchError
 from backends.health import Health
+from backends.load_reports import Pushed
 from backends.ports import Polled
 from backends.signals import Signals
 from gateway.deps import Live
+from gateway.fleet.signal_board import SignalBoard
 from gateway.fleet.signal_watch import BUDGET_SHARE, LONGEST_PAUSE_S, SignalWatch, pause_s
-from routing.load import Load
+from tests.grounds import charged, grounds_of, requests_on
 
 
 class Engine:
@@ -19,13 +21,13 @@ class Engine:
         self.next: Signals | Exception = Signals(read_at=0.0)
         self.takes_s = 0.0
         self.now = 0.0
-        self.load = Load(["a"])
+        self.grounds = grounds_of("a")
         self.meanwhile = 0
 
     async def __call__(self) -> Signals:
         self.now += self.takes_s
         for _ in range(self.meanwhile):
-            self.load.charge("a")
+            charged(self.grounds, "a", 7.0 + self.now)
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -36,7 +38,7 @@ def watched() -> tuple[Live, SignalWatch, Engine]:
     live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
     live.health["a"].polled(Polled(""), 0.0)
-    watch = SignalWatch(live, engine.load, 0.1, lambda: 7.0 + engine.now, random.Random(1))
+    watch = SignalWatch(live, SignalBoard(live, engine.grounds), 0.1, lambda: 7.0 + engine.now, random.Random(1))
     watch.add("a", engine)
     return live, watch, engine
 
@@ -99,13 +101,26 @@ async def test_an_engine_that_stood_still_is_looked_at_soon_again() -> None:
 
 @pytest.mark.req("ROUTERS-5")
 async def test_what_is_sent_while_an_engine_answers_is_not_taken_for_counted() -> None:
-    live, watch, engine = watched()
-    engine.meanwhile = 3
+    _, watch, engine = watched()
+    engine.takes_s, engine.meanwhile = 0.01, 3
+    engine.next = Signals(read_at=7.02, running=0, waiting=0)
     await watch.read_once("a")
-    assert engine.load.since("a", live.marks["a"]) == (3, 0)
-    engine.meanwhile = 0
+    assert requests_on(engine.grounds, "a") == 3
+    engine.meanwhile, engine.now = 0, 1.0
+    engine.next = Signals(read_at=8.02, running=3, waiting=0)
     await watch.read_once("a")
-    assert engine.load.since("a", live.marks["a"]) == (0, 0)
+    assert requests_on(engine.grounds, "a") == 3
+
+
+@pytest.mark.req("ROUTERS-10")
+async def test_a_restart_seen_in_the_counters_empties_what_the_backend_is_taken_to_hold() -> None:
+    _, watch, engine = watched()
+    index = engine.grounds.index
+    index.touch("a", [1, 2, 3], 7.0)
+    for prefilled, held in ((500, 3), (20, 0)):
+        engine.next = Signals(read_at=6.0, prefill_tokens=prefilled)
+        await watch.read_once("a")
+        assert index.match([1, 2, 3], 7.0).held("a") == held
 
 
 async def test_the_prefill_rate_is_kept_between_readings() -> None:
@@ -122,4 +137,26 @@ async def test_whatever_a_page_does_to_its_reader_the_worker_lives() -> None:
     with capture_logs() as said:
         assert await watch.read_once("a") > 0
     assert [line["reason"] for line in said] == ["cannot be read: OverflowError"]
+    assert live.signals == {}
+
+
+async def test_an_engine_that_pushes_its_load_is_read_once_a_second_and_its_counters_still_tell_restarts() -> None:
+    engine, live = Engine(), Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
+    live.health["a"] = Health(10.0)
+    live.health["a"].polled(Polled(""), 0.0)
+    board = SignalBoard(live, engine.grounds)
+    watch = SignalWatch(live, board, 0.1, lambda: 7.0, random.Random(1))
+    watch.add("a", engine)
+    engine.next = Signals(read_at=6.0, running=9, waiting=9, prefill_tokens=500)
+    assert await watch.read_once("a") < 0.2
+    board.push("a", Pushed(7.0, 1, 0), 6.7)
+    assert 0.75 <= await watch.read_once("a") <= 1.25
+    assert (live.signals["a"].running, live.health["a"].up_since) == (1, None)
+    engine.next = Signals(read_at=7.0, running=0, waiting=0, prefill_tokens=20)
+    await watch.read_once("a")
+    assert live.health["a"].up_since == 7.0
+    assert (live.signals["a"].running, live.signals["a"].prefill_tokens) == (1, 20)
+    board.silent("a")
+    assert await watch.read_once("a") < 0.2
+    await watch.remove("a")
     assert live.signals == {}

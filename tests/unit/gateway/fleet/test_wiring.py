@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.fleet.wiring import OwnPorts
-from gateway.worker_link import Supervision, publish
+from gateway.worker_link import publish
+from gateway.worker_state import Supervision
 from tests.gateway_harness import settings_for
 
 

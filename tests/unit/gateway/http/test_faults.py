@@ -14,21 +14,23 @@ SENT = [kind for kind in Kind if kind is not Kind.CLIENT_GONE]
 
 STATUS = {
     400: {"malformed_http", "invalid_json", "invalid_value", "missing_parameter", "unsupported_parameter", "context_too_long"}
-    | {"refused_by_engine"},
+    | {"refused_by_engine", "exceeds_limit", "crashes_engines", "content_filtered"},
     401: {"key_missing", "key_invalid"},
-    404: {"unknown_path", "model_not_found"},
+    403: {"not_permitted"},
+    404: {"unknown_path", "model_not_found", "prompt_not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout", "slow_reader"},
     413: {"body_too_large"},
     415: {"unsupported_media"},
     417: {"expectation_failed"},
+    429: {"request_limit", "token_limit", "concurrency_limit", "quota_spent"},
     431: {"headers_too_large"},
     499: {"client_gone"},
     500: {"internal"},
     502: {"connect_failed", "reset_before_reply", "engine_error", "invalid_reply", "broken_stream", "engine_aborted", "wrong_model"}
     | {"model_not_served", "backend_drained"},
-    503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable"},
-    504: {"first_token_timeout", "token_gap_timeout", "backend_lost"},
+    503: {"overloaded", "shutting_down", "no_backend", "engine_busy", "lora_unavailable", "quota_unknown", "identity_unavailable"},
+    504: {"first_token_timeout", "token_gap_timeout", "backend_lost", "deadline_passed"},
 }
 
 
@@ -79,7 +81,8 @@ def test_nobody_reads_a_reply_to_a_caller_that_left() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_types_follow_the_side(kind: Kind) -> None:
-    assert (ROWS[kind].type == "invalid_request_error") == (SOURCE[kind] is Source.CALLER)
+    callers = {"invalid_request_error"} if ROWS[kind].status != 429 else {"requests", "tokens", "insufficient_quota"}  # OpenAI's words
+    assert (ROWS[kind].type in callers) == (SOURCE[kind] is Source.CALLER)
     assert (ROWS[kind].status >= 500) == (SOURCE[kind] is not Source.CALLER)
 
 

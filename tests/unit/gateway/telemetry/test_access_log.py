@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.usage import Usage
-from gateway.story import Record
+from gateway.record import Record
 from gateway.telemetry.access_log import (
     FLUSH_AFTER_S,
     FLUSH_BYTES,
@@ -73,6 +73,13 @@ def test_a_line_is_flat_and_in_whole_microseconds() -> None:
         "ttft_us": 10000,
         "queue_us": 1000,
     }
+
+
+def test_what_it_cost_is_in_the_line_and_its_end_user_is_not() -> None:
+    line = line_of(msgspec.structs.replace(RECORD, cost_nanousd=1_500, price_id="p1", degraded=True, user="ann@example.com"))
+    told = json.loads(line)
+    assert (told["cost_nanousd"], told["price_id"], told["degraded"]) == (1_500, "p1", True)
+    assert b"ann@" not in line
 
 
 @pytest.mark.req("R39")

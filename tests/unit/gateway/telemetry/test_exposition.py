@@ -8,13 +8,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backends.kv_blocks import KvState
+from backends.load_reports import PushState
 from backends.signals import Signals
 from domain.usage import Usage
-from gateway.story import GAP_BOUNDS_S, Record
+from gateway.bookkeeper import BookingState
+from gateway.limits_state import LimitsState, ReconcileState
+from gateway.placing.limits import Shown
+from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
-from gateway.worker_link import BackendState, SlotState, State, Supervision, WorkerSnapshot
+from gateway.usage_log import UsageLogState
+from gateway.worker_state import BackendState, IssuerState, SlotState, State, Supervision, WorkerSnapshot
 
 ROOT = Path(__file__).parents[4]
 RECORD = Record(
@@ -52,13 +57,16 @@ def worker(index: int, up: bool = True, state: State = "ready") -> WorkerSnapsho
         started_at=1.0,
         fleet=fleet,
         metrics=metrics.snapshot(2),
+        tasks=7,
     )
 
 
-def samples(*workers: WorkerSnapshot, expected: int = 2) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    *workers: WorkerSnapshot, expected: int = 2, booking: BookingState | None = None
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     supervision = Supervision(1, 2, 3, (SlotState("admin", 5, 1, 0), SlotState("worker-0", 4, 7, 2, "SIGKILL")))
     totals = merge(one.metrics for one in workers if one.metrics)
-    text, content_type = render(Scrape(totals, workers, supervision, expected, "0.1.0"))
+    text, content_type = render(Scrape(totals, workers, supervision, expected, "0.1.0", booking))
     assert content_type.startswith("text/plain")
     found = {}
     for family in text_string_to_metric_families(text.decode()):
@@ -77,6 +85,7 @@ def test_two_workers_are_one_sum() -> None:
     assert found["tidegate_hold_closings_total", (("closing", "settle"),)] == 2
     assert found["tidegate_in_flight_requests", ()] == 6
     assert found["tidegate_connections", ()] == 10
+    assert found["tidegate_tasks", ()] == 14
     assert found["tidegate_access_log_dropped_total", ()] == 4
     assert found["tidegate_worker_restarts_total", (("worker", "0"),)] == 7
     assert found["tidegate_worker_restarts_total", (("worker", "admin"),)] == 1
@@ -114,6 +123,34 @@ def test_what_an_engine_does_not_report_has_no_sample() -> None:
     assert found["tidegate_backend_in_flight_requests", b1] == 2
     assert ("tidegate_backend_waiting_requests", b1) not in found
     assert not [name for name, labels in found if labels == b2 and ("signals" in name or "prefill" in name)]
+
+
+def test_what_is_given_to_an_engine_is_told_and_where_nothing_is_limited_it_has_no_sample() -> None:
+    limited = [
+        BackendState("p", "b1", True, limit=Shown(40.0, tokens, own), processes=n) for tokens, own, n in ((None, 8.0, 4), (9e3, 9.0, 5))
+    ]
+    found = samples(*(msgspec.structs.replace(worker(at), fleet=(one, BackendState("p", "b2", True))) for at, one in enumerate(limited)))
+    b1 = (("backend", "b1"), ("pool", "p"))
+    names = ("requests", "tokens", "own_requests", "processes")
+    assert [found[f"tidegate_backend_limit_{name}", b1] for name in names] == [40, 9000, 17, 4]
+    assert not [name for name, labels in found if "limit_" in name and ("backend", "b2") in labels]
+
+
+def test_a_push_is_heard_when_every_worker_hears_it() -> None:
+    def hearing(index: int, reason: str, age_s: float) -> WorkerSnapshot:
+        metrics = Metrics(["llama"])
+        metrics.count_load_reports("p", "b1", 5, index)
+        told = BackendState("p", "b1", True, "", 0, Signals(read_at=0.0), 0.9, load_age_s=age_s, push=PushState(reason))
+        fleet = (told, BackendState("p", "b2", True))
+        return msgspec.structs.replace(worker(index), fleet=fleet, metrics=metrics.snapshot(0))
+
+    found = samples(hearing(0, "", 0.1), hearing(1, "rank 0 is silent for 4 s", 0.2))
+    b1, b2 = (("backend", "b1"), ("pool", "p")), (("backend", "b2"), ("pool", "p"))
+    assert found["tidegate_backend_load_pushed", b1] == 0
+    assert found["tidegate_backend_load_age_seconds", b1] == 0.1
+    assert found["tidegate_backend_load_reports_total", b1] == 10
+    assert found["tidegate_backend_load_report_gaps_total", b1] == 1
+    assert not [name for name, labels in found if labels == b2 and "_load_" in name]
 
 
 @pytest.mark.req("ROUTERS-11")
@@ -159,8 +196,68 @@ def test_no_family_exposes_more_series_than_the_ceiling() -> None:
         assert len(family.samples) <= MAX_SERIES, family.name
 
 
+def test_issuers_show_the_worst_of_all_workers() -> None:
+    def seen(index: int, *issuers: IssuerState) -> WorkerSnapshot:
+        return msgspec.structs.replace(worker(index), issuers=issuers)
+
+    one = seen(0, IssuerState("https://a", 2, 30.0), IssuerState("https://b", 0, None, "refused"))
+    other = seen(1, IssuerState("https://a", 1, 90.0, "503"), IssuerState("https://b", 0, None, "refused"))
+    found = samples(one, other)
+    assert found["tidegate_jwks_keys", (("issuer", "https://a"),)] == 1
+    assert found["tidegate_jwks_age_seconds", (("issuer", "https://a"),)] == 90
+    assert found["tidegate_jwks_keys", (("issuer", "https://b"),)] == 0
+    assert ("tidegate_jwks_age_seconds", (("issuer", "https://b"),)) not in found
+
+
 def test_the_docs_describe_exactly_the_families_there_are() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     rows = re.findall(r"^\| `([a-z_]+)` \| (counter|gauge|histogram) \|([^|]*)\|", page, re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`([a-z_]+)`", labels))) for name, kind, labels in rows}
     assert documented == describe()
+
+
+def test_the_ledger_of_all_workers_together() -> None:
+    workers = []
+    for index in range(2):
+        metrics = Metrics()
+        metrics.set_ledger(10, index)
+        metrics.set_ledger(20, index)
+        ledger = UsageLogState(full=index == 1)
+        workers.append(msgspec.structs.replace(worker(index), ledger=ledger, metrics=metrics.snapshot()))
+    seen = samples(*workers, booking=BookingState(booked=36, damaged=1, waiting_bytes=12, lag_s=3.0, away="refused"))
+    assert seen["tidegate_ledger_events_total", (("state", "written"),)] == 40
+    assert seen["tidegate_ledger_events_total", (("state", "dropped"),)] == 1
+    assert seen["tidegate_ledger_booked_total", (("state", "booked"),)] == 36
+    assert seen["tidegate_ledger_booked_total", (("state", "damaged"),)] == 1
+    assert seen["tidegate_ledger_waiting_bytes", ()] == 12
+    assert seen["tidegate_ledger_lag_seconds", ()] == 3.0
+    assert seen["tidegate_ledger_full", ()] == 1
+    assert seen["tidegate_ledger_database_up", ()] == 0
+    assert ("tidegate_ledger_full", ()) not in samples(worker(0)), "no samples where usage is not written down"
+
+
+def test_the_limits_of_all_workers_together() -> None:
+    workers = []
+    for index, drift in enumerate((0.0, 0.25)):
+        metrics = Metrics()
+        limits = LimitsState(index == 1, 7.0 * index, 3, 2, 5, ReconcileState(unread=index == 0, drift=drift, raised=1, lowered=index), 4)
+        metrics.set_limits(limits)
+        workers.append(msgspec.structs.replace(worker(index), limits=limits, metrics=metrics.snapshot()))
+    seen = samples(*workers)
+    gauges = ("degraded", "degraded_seconds", "undelivered_settlements", "open_holds", "unread", "drift_ratio")
+    assert [seen[f"tidegate_limits_{name}", ()] for name in gauges] == [1, 7, 6, 10, 1, 0.25]
+    assert seen["tidegate_settlements_given_up_total", ()] == 4
+    assert seen["tidegate_limits_crowded_total", ()] == 8
+    assert seen["tidegate_limits_corrected_total", (("direction", "raised"),)] == 2
+    assert seen["tidegate_limits_corrected_total", (("direction", "lowered"),)] == 1
+    assert ("tidegate_limits_drift_ratio", ()) not in samples(worker(0))
+
+
+def test_cost_and_crossed_thresholds() -> None:
+    metrics = Metrics(["llama"])
+    record = Record("r", 0.0, "ok", 200, 0.1, 0.0, tenant="acme", model="llama", cost_nanousd=1_500, soft_limits=("a", "b"))
+    for _ in range(2):
+        metrics.observe(record)
+    seen = samples(msgspec.structs.replace(worker(0), metrics=metrics.snapshot()))
+    assert seen["tidegate_cost_nanousd_total", (("model", "llama"), ("tenant", "acme"))] == 3_000
+    assert seen["tidegate_soft_limits_crossed_total", (("tenant", "acme"),)] == 4

@@ -104,3 +104,9 @@ def test_an_unknown_level_is_refused() -> None:
 def test_plain_words_are_left_alone() -> None:
     for text in ("worker 3 ready", "http://127.0.0.1:8000/v1", "basic", "sk-1", "task-list-of-things"):
         assert redact_text(text) == text
+
+
+def test_tokens_are_redacted_wherever_they_stand() -> None:
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlc2lnbmF0dXJl"
+    assert redact_text(f"refused {token} from 10.0.0.1") == "refused [redacted] from 10.0.0.1"
+    assert redact_text(f'{{"t":"{token[:-4]}"}}') == '{"t":"[redacted]"}'

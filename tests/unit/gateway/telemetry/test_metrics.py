@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from backends.lora_loader import LoadDone
 from domain.faults import Kind
 from domain.usage import Usage
-from gateway.story import GAP_BOUNDS_S, Record
+from gateway.record import GAP_BOUNDS_S, Record
+from gateway.telemetry.cells import Cells
 from gateway.telemetry.families import (
     ATTEMPTS,
+    CLASSES,
+    DECIDED,
+    DECISION_TIME,
+    DECISIONS,
     DURATION,
     DURATION_BOUNDS_S,
     FAMILIES,
@@ -22,8 +27,13 @@ from gateway.telemetry.families import (
     LORA_CALLS,
     LORA_REQUESTS,
     MAX_SERIES,
+    NONE,
     OVERHEAD_BOUNDS_S,
+    PREFIX_TOKENS,
     REQUESTS,
+    SHARED_REQUESTS,
+    TOKEN_CHECKS,
+    TOKEN_OUTCOMES,
     TOKENS,
     TPOT,
     TPOT_BOUNDS_S,
@@ -31,7 +41,10 @@ from gateway.telemetry.families import (
     TTFT_BOUNDS_S,
     Family,
 )
-from gateway.telemetry.metrics import Cells, Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from routing.fleet import Backend, State
+from routing.schedule import ALONE, Route
+from tenancy.jwt_claims import Outcome
 
 PLAIN = Record(
     request_id="req_1",
@@ -75,6 +88,19 @@ def test_a_plain_request_is_counted_in_every_family_that_it_concerns() -> None:
     assert duration[-1] == 0.3
     assert cell(seen, TTFT, "llama", "llama-h100")[-1] == 0.25
     assert seen.families[INTER_TOKEN.name] == seen.families[TPOT.name] == []
+
+
+def test_classes_are_counted_by_whose_side_it_was_and_requests_without_one_in_none() -> None:
+    metrics = Metrics(["llama"])
+    for outcome, times in (("ok", 3), ("engine_busy", 2), ("invalid_value", 1), ("overloaded", 4)):
+        for _ in range(times):
+            metrics.observe(msgspec.structs.replace(PLAIN, outcome=outcome, priority_class="batch"))
+    metrics.observe(msgspec.structs.replace(PLAIN, priority_class="critical"))
+    metrics.observe(REFUSED)
+    seen = metrics.snapshot()
+    assert CLASSES.split == ("ok", "caller", "gateway", "engine")
+    assert cell(seen, CLASSES, "batch") == [3, 1, 4, 2] and cell(seen, CLASSES, "critical") == [1, 0, 0, 0]
+    assert len(seen.families[CLASSES.name]) == 2
 
 
 def test_a_stream_gives_gaps_and_time_per_output_token() -> None:
@@ -224,3 +250,41 @@ def test_adapters_are_counted_by_their_engine_side_names() -> None:
     families = metrics.snapshot().families
     assert families[LORA_REQUESTS.name] == [(("bot@1", "llama-h100"), [2, 1])]
     assert families[LORA_CALLS.name] == [(("b1", "bot@1"), [1, 1, 1, 0])]
+
+
+def test_shared_requests_are_counted_by_whoever_computed_their_prompts() -> None:
+    metrics = Metrics()
+    by_p = msgspec.structs.replace(PLAIN, prefill="p")
+    for record in (PLAIN, by_p, by_p, msgspec.structs.replace(by_p, outcome="engine_error", status=502)):
+        metrics.observe(record)
+    assert metrics.snapshot().families[SHARED_REQUESTS.name] == [(("llama-h100", "p"), [2, 1])]
+
+
+def test_tokens_are_counted_by_issuer_and_outcome() -> None:
+    metrics = Metrics()
+    for outcome in (Outcome.CACHED, Outcome.CACHED, Outcome.SIGNATURE):
+        metrics.count_token("https://a", outcome)
+    metrics.count_token("", Outcome.MALFORMED)
+    rows = dict(metrics.snapshot().families[TOKEN_CHECKS.name])
+    assert dict(zip(TOKEN_OUTCOMES, rows["https://a",], strict=True)) == dict.fromkeys(TOKEN_OUTCOMES, 0) | {"cached": 2, "signature": 1}
+    assert sum(rows[NONE,]) == 1
+    assert {outcome.value for outcome in Outcome} == set(TOKEN_OUTCOMES)
+
+
+def test_a_decision_is_counted_once_with_what_decided_and_its_time() -> None:
+    metrics = Metrics()
+    up = Backend("a", "p", State.UP, "")
+    for why in ("", "session", "match", "fewest requests", "dice", "explored", ALONE):
+        metrics.observe_decision(Route("lmetric", ((up, ()),), (), costs=(0.0,), why=why), 30e-6)
+    metrics.observe_decision(Route("lmetric", (), ()), 5.0)
+    families = metrics.snapshot().families
+    assert families[DECISIONS.name] == [(("lmetric",), [1] * len(DECIDED))]
+    ((labels, times),) = families[DECISION_TIME.name]
+    assert (labels, sum(times[:-1]), times[-2]) == (("lmetric",), 8, 1)
+
+
+def test_what_the_index_said_stands_beside_what_the_engine_said() -> None:
+    metrics = Metrics()
+    metrics.count_prefix("chat", "a", 640.0, 512)
+    metrics.count_prefix("chat", "a", 64.0, 0)
+    assert metrics.snapshot().families[PREFIX_TOKENS.name] == [(("chat", "a"), [704.0, 512])]

@@ -236,3 +236,40 @@ async def test_an_answer_that_has_begun_is_left_to_its_own_deadlines() -> None:
     bench.after(11.0)
     bench.relay.let_go(bench.now, at_once=True)
     assert not bench.relay.outcome.done()
+
+
+async def test_where_too_many_are_slow_the_first_is_cut_off_before_its_time() -> None:
+    bench = Bench()
+    bench.relay.on_head(200, SSE)
+    bench.relay.on_data(EVENT)
+    bench.relay.full()
+    bench.relay.cut()
+    assert bench.flight.calls == ["pause", "abort"]
+    assert (bench.exchange.how, bench.fault and bench.fault.kind) == ("abandoned", Kind.SLOW_READER)
+
+
+async def test_an_engine_that_says_busy_and_hangs_up_is_busy() -> None:
+    """The connection may end inside an error's text; its status stands, and is no failure of the engine."""
+    for status, kind in ((503, Kind.ENGINE_BUSY), (400, Kind.RESET_BEFORE_REPLY)):
+        bench = Bench(stream=False)
+        bench.relay.on_head(status, {b"content-type": b"application/json"})
+        bench.relay.on_data(b'{"error":{"mess')
+        bench.relay.on_loss(Loss.CUT, "gone")
+        assert bench.fault is not None
+        assert bench.fault.kind is kind
+
+
+async def test_when_its_time_is_over_an_answer_is_ended_whatever_it_does() -> None:
+    silent, streaming, paused, whole = Bench(), Bench(), Bench(), Bench(stream=False)
+    for bench in (silent, streaming, paused, whole):
+        bench.story.end_at = bench.now + 5.0
+    streaming.relay.on_head(200, SSE)
+    streaming.relay.on_data(EVENT)
+    paused.relay.full()
+    for bench in (silent, streaming, paused, whole):
+        bench.after(4.9)
+        assert not bench.relay.outcome.done()
+        assert bench.relay.look_at <= bench.story.end_at
+        bench.after(0.2)
+        assert bench.fault is not None
+        assert (bench.fault.kind, bench.fault.retry.should, bench.flight.calls[-1]) == (Kind.DEADLINE_PASSED, False, "abort")

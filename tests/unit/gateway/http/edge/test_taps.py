@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.faults import Kind
+from domain.usage import Usage
 from gateway.http.edge.taps import BUFFERED_REPLY_BYTES, DONE, PlainTap, RenameTap, StreamTap
 from gateway.story import Story
 
@@ -126,6 +127,15 @@ def test_a_text_that_looks_like_usage_is_left_alone() -> None:
         json.loads(out.split(b"\n\n")[0][6:])["choices"][0]["delta"]["content"]
         == 'say ,"usage":null and "error" and data: [DONE]\n\n twice'
     )
+
+
+@pytest.mark.parametrize(("said", "taken"), [(-5, 0), (10**30, 2**31 - 1), (2**31 - 1, 2**31 - 1)])
+def test_no_reply_used_less_than_nothing_or_more_than_there_is(said: int, taken: int) -> None:
+    made = tap()
+    details = {"prompt_tokens_details": {"cached_tokens": said}, "completion_tokens_details": {"reasoning_tokens": said}}
+    used = {"prompt_tokens": said, "completion_tokens": said, **details}
+    through(made, event(finish="stop") + event(usage=used) + DONE)
+    assert made.usage == Usage(taken, taken, taken, taken)
 
 
 def test_the_last_usage_wins() -> None:

@@ -109,6 +109,7 @@ def send(endpoint: Endpoint, fields: dict[str, Any]) -> dict[str, Any]:
     return sent
 
 
+@pytest.mark.fault("expensive parameters")
 @pytest.mark.req("R57")
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
 @pytest.mark.parametrize(("fields", "param"), BOTH, ids=[f"{p}-{i}" for i, (_, p) in enumerate(BOTH)])
@@ -120,6 +121,7 @@ def test_out_of_bounds(endpoint: Endpoint, fields: dict[str, Any], param: str) -
     assert len(caught.value.message) < 250
 
 
+@pytest.mark.fault("expensive parameters")
 @pytest.mark.req("R57")
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
 @pytest.mark.parametrize("fields", UNSUPPORTED, ids=lambda f: next(iter(f)))

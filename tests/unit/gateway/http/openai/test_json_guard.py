@@ -113,6 +113,7 @@ ACCEPTED: dict[str, bytes] = {
 }
 
 
+@pytest.mark.fault("deep or doubtful JSON")
 @pytest.mark.req("R29")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
@@ -123,6 +124,7 @@ def test_refused(name: str) -> None:
     assert reason in caught.value.message
 
 
+@pytest.mark.fault("deep or doubtful JSON")
 @pytest.mark.req("R29")
 @pytest.mark.parametrize("name", LARGE)
 def test_refused_at_8_mib(name: str) -> None:

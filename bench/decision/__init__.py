@@ -1,0 +1,1 @@
+"""What deciding where a request goes costs."""

@@ -1,0 +1,1 @@
+"""All routing policies over the workloads of the routers research (5.3), simulated."""

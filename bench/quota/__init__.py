@@ -1,0 +1,1 @@
+"""What the counters of limits cost a gateway."""

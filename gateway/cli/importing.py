@@ -1,0 +1,116 @@
+"""`tidegate import …`: the configuration of another gateway as ours, and every part of it that could not be carried."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gateway.cli import import_apply
+from gateway.cli.printing import fail, out
+from gateway.importing.litellm_models import carry_models
+from gateway.importing.litellm_people import carry_keys, carry_teams
+from gateway.importing.litellm_sections import carry_sections
+from gateway.importing.plan import Plan
+from gateway.importing.written import LATER, SETTINGS, files_of, write
+from gateway.settings import ConfigError, read_settings
+from policies.load import load_policies
+from policies.located_yaml import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
+from policies.problems import Problem, listing
+
+import_app = typer.Typer(no_args_is_help=True, help="Take over the configuration of another gateway.")
+
+STAND_IN: Final = "http://127.0.0.1:1"
+"""What variables count as while the written files are checked: those of engines are addresses."""
+
+
+import_app.command("apply")(import_apply.apply)
+
+
+@import_app.command("litellm")
+def litellm(
+    config: Annotated[Path, typer.Argument(help="The proxy's config.yaml.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder that the files are written to; none of them may be there yet.")],
+    teams: Annotated[Path | None, typer.Option(help="What the proxy's GET /team/list answered, as a JSON file.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="What its GET /key/list?return_full_object=true answered, as a JSON file; needs --teams.")
+    ] = None,
+) -> None:
+    """Turn a LiteLLM proxy's configuration into tidegate.yaml, policies and tidegate-import.json; print what could not be carried.
+
+    Exit codes: 0 all of it was carried, 1 something was left, 2 the input cannot be read or the output not written. No secret is
+    printed or written.
+    """
+    plan = Plan()
+    try:
+        source = _sound(read_yaml(config, None))
+        carry_models(source, plan)
+        carry_sections(source, plan)
+        tenants = carry_teams(_listed(teams, "teams"), plan) if teams else {}
+        if keys is not None:
+            carry_keys(_listed(keys, "keys"), plan, tenants)
+    except ConfigError as error:
+        fail(listing(error.problems), code=2)
+    if "model_list" not in source.data:
+        fail(f"{config} has no model_list; is it a LiteLLM proxy's configuration?", code=2)
+    if plan.pools:
+        _write(plan, config, folder)
+    for remark in sorted(set(plan.notes)):
+        out.print(f"note: {remark}", markup=False, soft_wrap=True)
+    for remark in sorted(set(plan.left)):
+        out.print(f"left: {remark}", markup=False, soft_wrap=True)
+    counts = (
+        f"{len(plan.pools)} pools, {len(plan.models)} models, {len(plan.limits)} limits, {len(plan.prices)} prices, {len(plan.keys)} keys"
+    )
+    out.print(
+        f"carried: {counts}; left: {len(set(plan.left))}" if plan.pools else "no model could be carried; nothing was written", markup=False
+    )
+    raise typer.Exit(1 if plan.left or not plan.pools else 0)
+
+
+def _write(plan: Plan, config: Path, folder: Path) -> None:
+    try:
+        write(files_of(plan, config.name), folder)
+    except FileExistsError as error:
+        fail(f"would overwrite {error}; name another folder with --out", code=2)
+    except OSError as error:
+        fail(f"{folder} cannot be written: {error.strerror}", code=2)
+    names = {name for pool in plan.pools for name in _variables(pool)}
+    reading = read_settings(folder / SETTINGS, dict.fromkeys(names, STAND_IN))
+    problems = list(reading.problems)
+    if reading.settings is not None:
+        try:
+            load_policies(reading.settings.policies_dir, *reading.settings.policy_targets, reading.settings.prompts_dir)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        fail(f"the files are written, but they do not load; please mend them:\n{listing(problems)}", code=2)
+    for line in (
+        f"wrote {folder / SETTINGS}, its policies and {folder / LATER}",
+        *(f"needs the variable {name}" for name in sorted(names)),
+    ):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _variables(pool: dict[str, object]) -> list[str]:
+    """Names of variables that stand for addresses of engines."""
+    backends = pool["backends"]
+    urls = [backend["url"] for backend in backends] if isinstance(backends, list) else []
+    return [url[2:-1] for url in urls if url.startswith("${")]
+
+
+def _listed(path: Path, name: str) -> Located:
+    """A JSON file with a list, alone or under `name`; JSON is YAML, so it is read with the line of everything in it."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {error.strerror}")]) from None
+    bare = raw.lstrip().startswith(b"[")
+    return _sound(parse_yaml(b'{"%b": %b}' % (name.encode(), raw) if bare else raw, os.fspath(path), None))
+
+
+def _sound(located: Located) -> Located:
+    if located.problems:
+        raise ConfigError(located.problems)
+    return located

@@ -1,0 +1,148 @@
+"""`tidegate limit …` and `tidegate price …`: over the admin API of a running gateway."""
+
+import re
+import time
+from typing import Annotated, Any, Final
+
+import typer
+from rich.live import Live
+
+from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.printing import AsJson, amount_of, fail, out, show, table_of
+from tenancy.limits import Level, Meter, Window
+
+limit_app = typer.Typer(no_args_is_help=True, help="Limits: what may be used by whom. Over the admin API.")
+price_app = typer.Typer(no_args_is_help=True, help="Prices: what tokens cost, from a moment on. Over the admin API.")
+
+
+def _limit_id(text: str) -> str:
+    """What a typing error makes of an id is told here: the admin API says of an id that cannot be what it says of one that is not."""
+    parts = text.split(":")
+    for what, words, at in (("level", Level, 0), ("meter", Meter, -2), ("window", Window, -1)):
+        known = [word.name.lower() for word in words]
+        if len(parts) < 4 or parts[at] not in known:
+            shown = parts[at] if len(parts) > 3 else text
+            raise typer.BadParameter(f"{shown!r} is no {what}; write level:name:meter:window, with one of {', '.join(known)}")
+    return text
+
+
+LimitId = Annotated[
+    str,
+    typer.Argument(
+        callback=_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_nanousd:month."
+    ),
+]
+AMOUNT: Final = "A whole number; money also as $12.50."
+STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")
+
+
+@limit_app.command("list")
+def list_limits(admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Print every limit."""
+    show(api(admin, token_file).items(f"{API}/limits"), ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix"), as_json)
+
+
+@limit_app.command("set")
+def set_limit(
+    limit: LimitId,
+    amount: Annotated[str, typer.Argument(help=AMOUNT)],
+    burst: Annotated[str | None, typer.Option(help="Per minute only: how much may come at once; default: the amount.")] = None,
+    soft: Annotated[str | None, typer.Option(help="From here on replies carry a warning; at most the amount, and the burst.")] = None,
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Set a limit; gateways follow within 5 s."""
+    wanted = {name: amount_of(text) for name, text in (("amount", amount), ("burst", burst), ("soft", soft)) if text is not None}
+    made = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", wanted)
+    out.print(f"limit {made['id']} is {made['amount']}", markup=False)
+
+
+@limit_app.command("raise")
+def raise_limit(
+    limit: LimitId,
+    to: Annotated[str, typer.Argument(help=AMOUNT)],
+    for_: Annotated[str, typer.Option("--for", help="For how long: 90s, 30m, 12h or 7d.")] = "1h",
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Raise a limit for a time; afterwards it is what it was."""
+    until = time.time() + seconds_of(for_)
+    made = api(admin, token_file).post(f"{API}/limits/{segment(limit)}/raise", {"to": amount_of(to), "until_unix": until})
+    out.print(f"limit {made['id']} is {made['raised_to']} for {for_}, and {made['amount']} afterwards", markup=False)
+
+
+@limit_app.command("remove")
+def remove_limit(limit: LimitId, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Remove a limit."""
+    sure(f"Remove limit {limit}?", yes)
+    api(admin, token_file).remove(f"{API}/limits/{segment(limit)}")
+    out.print(f"limit {limit} removed", markup=False)
+
+
+@limit_app.command("state")
+def limit_state(
+    name: Annotated[str, typer.Argument(help="The tenant, or the organisation or model with --level.")] = "",
+    level: Annotated[str, typer.Option(help="tenant, organisation, model or global.")] = "tenant",
+    user: Annotated[str | None, typer.Option(help="An end user of the tenant.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until interrupted.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print how limits stand now: used, held, left, and when all of it is there again."""
+    client = api(admin, token_file)
+    path = f"{API}/limits/state?level={segment(level)}&name={segment(name)}" + ("" if user is None else f"&user={segment(user)}")
+    if not watch:
+        show(client.items(path), STATE, as_json)
+        return
+    try:
+        if as_json or not out.is_terminal:  # what is redrawn in place is nothing for a file or another program
+            while True:
+                show(client.items(path), STATE, as_json)
+                time.sleep(every_s)
+        with Live(table_of(client.items(path), STATE), console=out, auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                live.update(table_of(client.items(path), STATE), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+@price_app.command("list")
+def list_prices(
+    model: Annotated[str, typer.Option(help="Only those of this model.")] = "",
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print prices, in nano-dollars per million tokens."""
+    found = api(admin, token_file).items(f"{API}/prices?model={segment(model)}")
+    rows = found if as_json else [{**one, **one["nanousd_per_mtok"]} for one in found]
+    show(rows, ("id", "model", "revision", "effective_unix", "uncached_input", "cached_input", "output", "reasoning"), as_json)
+
+
+@price_app.command("set")
+def set_price(
+    model: str,
+    input_: Annotated[str, typer.Option("--input", help="Per million prompt tokens, as $0.25.")],
+    output: Annotated[str, typer.Option(help="Per million generated tokens.")],
+    cached_input: Annotated[str | None, typer.Option(help="Per million prompt tokens from the prefix cache; default: as --input.")] = None,
+    reasoning: Annotated[str | None, typer.Option(help="Per million tokens of hidden reasoning; default: as --output.")] = None,
+    revision: Annotated[str, typer.Option(help="One revision of the pool.")] = "*",
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Set what a model costs from now on; requests under way keep the price they were admitted at."""
+    rates = {"uncached_input": input_, "cached_input": cached_input or input_, "output": output, "reasoning": reasoning or output}
+    wanted: dict[str, Any] = {"model": model, "revision": revision, "nanousd_per_mtok": {k: amount_of(v) for k, v in rates.items()}}
+    made = api(admin, token_file).post(f"{API}/prices", wanted)
+    out.print(f"{made['id']}: {model} costs that from now on", markup=False)
+
+
+def seconds_of(text: str) -> int:
+    """A length of time."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        fail(f"--for {text!r} is no length of time; write 90s, 30m, 12h or 7d", code=2)
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

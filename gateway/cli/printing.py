@@ -1,0 +1,84 @@
+"""How commands print: tables for people, JSON for scripts, moments and money, and the sentence that ends a command."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Final, NoReturn
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+NANO: Final = 10**9
+"""Nano-dollars in a dollar."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """End the command with a sentence."""
+    err.print(message, markup=False, soft_wrap=True)
+    raise typer.Exit(code)
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON, out at once."""
+    typer.echo(msgspec.json.encode(value).decode())
+
+
+def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    """Print a list: a table for people, JSON for scripts."""
+    if as_json:
+        print_json(rows)
+        return
+    out.print(table_of(rows, columns))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """Rows as a table; a name that ends in `_unix` is a moment and shown as one."""
+    table = Table()
+    for name in columns:
+        table.add_column(name.removesuffix("_unix"), overflow="fold")  # ids are there to be copied, also from a narrow terminal
+    for row in rows:
+        table.add_row(*(Text(cell(name, row.get(name))) for name in columns))
+    return table
+
+
+def cell(name: str, value: Any) -> str:
+    """One value as people read it."""
+    if value is None or value == "" or value == []:
+        return ""
+    if name.endswith("_unix"):
+        return moment(value)
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def moment(unix: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
+
+
+def dollars(nanousd: int) -> str:
+    """Nano-dollars as dollars, exactly: six digits after the point, more only where they are needed."""
+    text = f"{nanousd // NANO:,}.{nanousd % NANO:09d}"
+    return text[:-3] + text[-3:].rstrip("0")
+
+
+def amount_of(text: str) -> int:
+    """A whole number, or dollars as nano-dollars; ends the command for anything else."""
+    try:
+        if not text.startswith("$"):
+            return int(text)
+        nano = Decimal(text[1:]) * NANO
+        if nano.is_finite() and nano == nano.to_integral_value() and nano >= 0:
+            return int(nano)
+    except (ValueError, InvalidOperation):
+        pass
+    fail(f"{text!r} is no amount; write a whole number, or money as $12.50", code=2)

@@ -1,0 +1,112 @@
+"""`tidegate prompt …`: the prompts that there are, and what one of them says with given variables. Reads files; asks no gateway."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from gateway.cli.printing import err, fail, out
+from gateway.settings import load_settings
+from policies.problems import ConfigError, listing
+from policies.prompts.allowed import Registry
+from policies.prompts.folder import PromptFolder
+from policies.prompts.prompt import MAX_RENDERED_CHARS, Prompt
+from policies.prompts.template import TooLong
+from policies.prompts.variables import Variable, VariableRefused
+
+prompt_app = typer.Typer(no_args_is_help=True, help="The prompts that there are, and what they say.")
+
+SETTINGS: Final = Path("tidegate.yaml")
+
+Folder = Annotated[Path | None, typer.Option(help="The folder of prompts; default: that of the settings.")]
+Config = Annotated[Path, typer.Option("--config", "-c", help="The settings file.")]
+
+
+@prompt_app.command("list")
+def list_prompts(folder: Folder = None, config: Config = SETTINGS) -> None:
+    """Print every version of every prompt with its variables; those with a default are in brackets. Exit codes: 0 all of them load,
+    1 one does not."""
+    registry = _read(folder, config)
+    for versions in (registry[name] for name in sorted(registry)):
+        for version in sorted(versions):
+            prompt = versions[version]
+            said = ", ".join(_declared(name, one) for name, one in prompt.variables.items())
+            model = f", by {prompt.model}" if prompt.model else ""
+            out.print(f"{prompt.name}  {len(prompt.messages)} messages{model}  {said}".rstrip(), markup=False, soft_wrap=True)
+
+
+@prompt_app.command("render")
+def render(
+    prompt: Annotated[str, typer.Argument(help="Its id.")],
+    var: Annotated[list[str] | None, typer.Option(help="`name=value`; again for further ones, and for each text of a list.")] = None,
+    version: Annotated[int | None, typer.Option(help="Default: the highest.")] = None,
+    folder: Folder = None,
+    config: Config = SETTINGS,
+) -> None:
+    """Print the messages of a prompt as JSON, as an engine would get them. Exit codes: 0 printed, 1 a variable does not do, 2 there is no
+    such prompt."""
+    registry = _read(folder, config)
+    versions = registry.get(prompt)
+    if versions is None:
+        fail(f"there is no prompt {prompt!a:.70}; there are: {', '.join(sorted(registry)) or 'none'}", code=2)
+    found = versions.get(max(versions) if version is None else version)
+    if found is None:
+        fail(f"the prompt {prompt} has no version {version}; there are: {', '.join(map(str, sorted(versions)))}", code=2)
+    try:
+        messages = found.rendered(_given(found, var or []))
+    except VariableRefused as refused:
+        fail(_in_words(refused))
+    except TooLong:
+        fail(f"it would have more than {MAX_RENDERED_CHARS} characters")
+    text = msgspec.json.format(msgspec.json.encode(messages), indent=2).decode()
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def _read(folder: Path | None, config: Path) -> Registry:
+    try:
+        registry, problems = PromptFolder(folder or load_settings(config).prompts_dir).read()
+    except ConfigError as error:
+        registry, problems = {}, list(error.problems)
+    if problems:
+        err.print(listing(sorted(problems)), markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    return registry
+
+
+def _declared(name: str, variable: Variable) -> str:
+    said = f"{name}: {variable.type}"
+    return said if variable.required else f"[{said}]"
+
+
+def _given(prompt: Prompt, written: list[str]) -> dict[str, object]:
+    """Values by name, read as their variable's type wants them; what cannot be read stays text, and is refused as such."""
+    given: dict[str, object] = {}
+    for one in written:
+        name, equals, value = one.partition("=")
+        if not equals:
+            fail(f"--var {one!r}: write name=value", code=2)
+        value = value.encode("utf-8", "replace").decode()
+        variable = prompt.variables.get(name)
+        if variable is not None and variable.type == "list":
+            before = given.setdefault(name, [])
+            assert isinstance(before, list)
+            before.append(value)
+        elif variable is not None and variable.type in ("integer", "number", "boolean"):
+            given[name] = _scalar(value)
+        else:
+            given[name] = value
+    return given
+
+
+def _scalar(value: str) -> object:
+    try:
+        return msgspec.json.decode(value, type=bool | int | float)
+    except msgspec.DecodeError:
+        return value
+
+
+def _in_words(refused: VariableRefused) -> str:
+    if refused.kind == "unknown":
+        return f"there is no variable {refused.name!a:.70}; there are: {refused.expected}"
+    return f"the variable {refused.name}{' is missing' if refused.kind == 'missing' else ''}: expected {refused.expected}"

@@ -1,0 +1,189 @@
+"""`tidegate rollout …`: starts rollouts and experiments from a file, says how they stand, and decides over the admin API."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.printing import AsJson, err, out, print_json
+from gateway.settings import load_settings
+from policies.located_yaml import Located, read_yaml
+from policies.problems import ConfigError
+from policies.prompts.folder import names_in
+from policies.rollout.document import RolloutDocument
+from policies.rollout.plan import Step
+from policies.validated import validated
+
+rollout_app = typer.Typer(no_args_is_help=True, help="Rollouts of what is new from pool to pool, and experiments.")
+
+ROLLOUTS: Final = f"{API}/rollouts"
+SETTINGS: Final = Path("tidegate.yaml")
+MOST_CLOSED: Final = 20
+
+File = Annotated[Path, typer.Argument(help="A rollout file, see docs/rollouts.md.")]
+Name = Annotated[str, typer.Argument(help="The rollout's name.")]
+
+
+@rollout_app.command("check")
+def check(
+    file: File,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The settings file, for the pools that there are.")] = Path(
+        "tidegate.yaml"
+    ),
+) -> None:
+    """Read a rollout file, and print what it means or every mistake with line and key. Without a settings file, whether pools exist is
+    left open. Exit codes: 0 it can be started, 1 it cannot.
+    """
+    document, located = _read(file)
+    if config.exists():
+        _check_pools(document, located, config)
+    for line in _meaning(document):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+@rollout_app.command("start")
+def start(file: File, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Start a rollout or an experiment. Mistakes in the file are printed, and nothing is started."""
+    document, _ = _read(file)
+    made = api(admin, token_file).post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
+    out.print(f"{_line(made)}; see tidegate rollout status {made['name']}", markup=False, soft_wrap=True)
+
+
+@rollout_app.command("status")
+def status(
+    name: Annotated[str | None, typer.Argument(help="One of them with all that is found; default: all that are in force.")] = None,
+    closed: Annotated[bool, typer.Option("--closed", help="The last ones that are over.")] = False,
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how rollouts stand: phase, share, what was counted, what is found of each metric, and why."""
+    client = api(admin, token_file)
+    if name is not None:
+        found = client.read(f"{ROLLOUTS}/{segment(name)}")
+        lines = list(_told(found))
+    else:
+        found = client.items(f"{ROLLOUTS}?closed={str(closed).lower()}", MOST_CLOSED if closed else 100)
+        lines = [_line(one) for one in found] or [f"no rollout is {'over' if closed else 'in force'}"]
+    if as_json:
+        print_json(found)
+        return
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+@rollout_app.command("pause")
+def pause(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Keep its share and stop its time; it is still compared, and goes back when it is worse."""
+    _decide(admin, token_file, name, "pause")
+
+
+@rollout_app.command("resume")
+def resume(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Go on from a pause."""
+    _decide(admin, token_file, name, "resume")
+
+
+@rollout_app.command("promote")
+def promote(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """On to the next phase: past a gate, out of a hold or a pause, or before its time."""
+    _decide(admin, token_file, name, "promote")
+
+
+@rollout_app.command("abort")
+def abort(
+    name: Name,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is written down.")],
+    admin: AdminUrl = ADMIN,
+    token_file: TokenFile = None,
+) -> None:
+    """Back to the baseline. New requests go there within a second, those that run on the canary end there."""
+    _decide(admin, token_file, name, "abort", {"reason": reason})
+
+
+@rollout_app.command("close")
+def close(name: Name, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+    """Close one that is done. Requests then go where policies say: change these to the canary's pool first, or they go back."""
+    sure(f"Do policies name the canary's pool of {name} already? Requests go where they say once it is closed.", yes)
+    _decide(admin, token_file, name, "close")
+
+
+def _decide(admin: str, token_file: Path | None, name: str, what: str, body: dict[str, str] | None = None) -> None:
+    found = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{what}", body)
+    for line in (_line(found), f"  {found['reason']}"):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _read(file: Path) -> tuple[RolloutDocument, Located]:
+    try:
+        located = read_yaml(file, os.environ)
+        return validated(RolloutDocument, located), located
+    except ConfigError as error:
+        err.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _check_pools(document: RolloutDocument, located: Located, config: Path) -> None:
+    try:
+        settings = load_settings(config)
+        known = {pool.name for pool in settings.pools} if document.of == "pool" else names_in(settings.prompts_dir)
+        what = "is no pool of the settings" if document.of == "pool" else "is no version of a prompt there"
+        there = f"there are: {', '.join(sorted(known)[:20]) or 'none'}"
+        named = {key: getattr(document, key) for key in ("baseline", "canary")}
+        if unknown := [located.problem((key,), what, there) for key, name in named.items() if name not in known]:
+            raise ConfigError(unknown)
+    except ConfigError as error:
+        err.print(str(error), markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _meaning(document: RolloutDocument) -> Iterator[str]:
+    plan = document.plan("check")
+    what = "experiment" if not plan.acts else "rollout"
+    yield f"ok, {what} {document.name}: {document.baseline} -> {document.canary}"
+    for only, names in (("tenants", document.tenants), ("models", document.models)):
+        if names is not None:
+            yield f"  only {only} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+    for name, step in plan.named()[:-1]:
+        yield f"  {_asks(name, step)}"
+    yield f"  then {'nothing by itself' if not plan.acts else 'all of the traffic'}; no decision in time: {document.on_timeout}"
+    margins = ", ".join(f"{metric} {margin:g}" for metric, margin in plan.terms.margins.items())
+    yield f"  margins {margins}; alpha {plan.terms.alpha:g}"
+
+
+def _asks(name: str, step: Step) -> str:
+    asked = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
+    return asked + ("; waits to be promoted" if step.gate else "")
+
+
+def _line(one: dict[str, Any]) -> str:
+    what = "experiment " if one["experiment"] else ""
+    moment = _duration(max(0.0, time.time() - (one["entered_unix"] if one["open"] else one["changed_unix"])))
+    if not one["open"]:
+        return f"{what}{one['name']}: {one['baseline']} -> {one['canary']}, {one['status']} {moment} ago"
+    share = f"{100 * one['mirrored']:g} % mirrored" if one["mirrored"] else f"{100 * one['share']:g} % of the conversations"
+    phase = f"phase {one['phase_index'] + 1} of {one['phases']} for {moment}"
+    return f"{what}{one['name']}: {one['baseline']} -> {one['canary']}, {one['status']}, {share}, {phase}"
+
+
+def _told(one: dict[str, Any]) -> Iterator[str]:
+    yield _line(one)
+    if one["open"] and one["status"] != "done":
+        spent = f"{_duration(one['spent_s'])} of at most {_duration(one['max_s'])}"
+        counted = f"{one['counted']:,} requests of the canary counted in this phase, which asks for {one['min_requests']:,}"
+        yield f"  {counted}; {one['counted_in_all']:,} in all; {spent}"
+    yield f"  last change: {one['reason']}"
+    for finding in one["findings"]:
+        yield f"  {finding['judgement']}: {finding['words']}"
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which there are two, or the smallest."""
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,166 @@
+"""`tidegate simulate`: a trace against a modelled fleet under several policies, before one of them is rolled out."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from domain.strict import Strict
+from gateway.cli.printing import AsJson, err, fail, out, print_json
+from policies.located_yaml import parse_yaml, read_yaml
+from policies.problems import ConfigError
+from policies.routing_choice import RoutingField, routing_of
+from policies.validated import validated
+from routing.choosing import Choosing
+from routing.simulation.comparison import SHOWN, Result, compare, shown
+from routing.simulation.fleet_file import FleetFile
+from routing.simulation.page import page
+from routing.simulation.plots import PlotsMissing, drawn
+from routing.simulation.traces import TraceError, load
+from routing.simulation.turns import Dice, Workload
+from routing.simulation.workloads import WORKLOADS
+
+MAX_SEEDS: Final = 100
+
+
+def simulate(
+    trace: Annotated[str, typer.Option(help=f"A trace file or a folder of them, or a made-up workload: {', '.join(WORKLOADS)}.")],
+    fleet: Annotated[Path, typer.Option(help="The fleet, as YAML (docs/simulation.md).")],
+    policy: Annotated[
+        str, typer.Option(help="Routing policies to compare, with commas; with parameters as in policy files: {policy: NAME, …}.")
+    ],
+    seeds: Annotated[
+        int, typer.Option(min=1, max=MAX_SEEDS, help="Runs per policy, each with other dice; two or more give intervals.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(help="The first of them.")] = 0,
+    speed: Annotated[float, typer.Option(min=0.001, max=1000, help="Arrivals this many times as dense.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report there; plots need the extra `report`.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write all figures there, as JSON.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a trace against a modelled fleet and print what each policy comes to.
+
+    Exit codes: 0 done, 2 the trace, the fleet or a policy cannot be used.
+    """
+    if not trace:
+        fail("--trace is empty: name a file, a folder or a made-up workload", 2)
+    try:
+        policies = _contenders(policy)
+        read = validated(FleetFile, read_yaml(fleet, None))
+        for target in (json_file, html):
+            _check_target(target)
+        result = _run(trace, read, policies, [_dice(seed + n) for n in range(seeds)], speed, limit)
+    except (TraceError, ConfigError) as error:
+        fail(str(error), 2)
+    if json_file is not None:
+        _write(json_file, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+    if html is not None:
+        _write(html, _page(result, read))
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+Contenders = dict[str, Callable[[], Choosing]]
+"""By the names they are shown by."""
+
+
+class _Contenders(Strict):
+    policies: list[RoutingField]
+
+
+def _contenders(written: str) -> Contenders:
+    """Each under the name it is shown by: its own, or with parameters what was written. Raises ConfigError."""
+    read = validated(_Contenders, parse_yaml(b"policies: [" + written.encode() + b"]", "--policy", None))
+    if not read.policies:
+        fail("--policy names none", 2)
+    found = {}
+    for one in read.policies:
+        routing = routing_of(one)
+        given = {} if isinstance(one, str) else {name: getattr(one, name) for name in sorted(one.model_fields_set - {"policy"})}
+        name = " ".join((routing.policy, *(f"{key}={value}" for key, value in given.items())))
+        found[name] = routing.choosing
+    return found
+
+
+def _dice(seed: int) -> Dice:
+    return lambda name: random.Random(f"{seed} {name}")
+
+
+def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None) -> Result:
+    def make(one: Dice) -> Workload:
+        workload = WORKLOADS[trace](one) if trace in WORKLOADS else load(Path(trace), one)
+        workload = workload.scaled(speed)
+        return workload if limit is None else workload.first(limit)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("reading", total=None)
+        count = 0
+
+        def counted(one: Dice) -> Workload:
+            nonlocal count
+            workload = make(one)
+            count = len(workload.turns)
+            return workload
+
+        def progress(policy: str, number: int, done: int) -> None:
+            before = (number * len(policies) + list(policies).index(policy)) * count
+            bar.update(task, description=f"{policy}, seed {number + 1}", total=count * len(policies) * len(dice), completed=before + done)
+
+        return compare(counted, fleet, policies, dice, progress, time.time())
+
+
+def _page(result: Result, fleet: FleetFile) -> str:
+    try:
+        return page(result, drawn(result.policies, fleet.slo.ttft_s))
+    except PlotsMissing as missing:
+        err.print(f"note: {missing}", markup=False, soft_wrap=True)
+        return page(result, [], str(missing))
+
+
+def _check_target(target: Path | None) -> None:
+    """Before a run of minutes, not after it."""
+    if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
+        fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{target} cannot be written: {error.strerror or error}", 2)
+    err.print(f"wrote {target}", markup=False, soft_wrap=True)
+
+
+def _table(result: Result, names: tuple[str, ...]) -> None:
+    table = Table()
+    table.add_column("policy", no_wrap=True)
+    for name in names:
+        table.add_column(SHOWN[name], justify="right")
+    for one in result.policies:
+        table.add_row(one.policy, *(shown(name, one) for name in names))
+    out.print(table)
+
+
+def _print(result: Result) -> None:
+    out.print(f"{result.workload}: {result.requests:,} requests, simulated", markup=False)
+    # three tables, because one is wider than a terminal
+    for group in (tuple(n for n in SHOWN if n.startswith("ttft")), tuple(n for n in SHOWN if n.startswith(("tpot", "e2e")))):
+        _table(result, group)
+    _table(result, tuple(n for n in SHOWN if not n.startswith(("ttft", "tpot", "e2e"))))
+    out.print(f"hit rate if all caches were one: {result.pooled_hit_rate:.1%}", markup=False)
+    for one in result.policies:
+        lost = {name: one.mean[name] for name in ("refused", "failed", "retries", "preemptions") if one.mean[name]}
+        if lost:
+            out.print(f"{one.policy}: {', '.join(f'{name} {value:g}' for name, value in lost.items())}", markup=False)
+    for note in result.notes:
+        out.print(f"note: {note}", markup=False, soft_wrap=True)

@@ -1,0 +1,30 @@
+"""What commands do straight on the database of a settings file."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+
+import typer
+
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+T = TypeVar("T")
+
+Config = Annotated[Path, typer.Option("--config", "-c", help="The settings file.")]
+DEFAULT_CONFIG: Final = Path("tidegate.yaml")
+
+
+async def with_database(settings: Settings, work: "Callable[[AsyncEngine], Awaitable[T]]") -> T:
+    """Bring the schema to this version and do something. Raises StoreError, and what `work` raises."""
+    # imported only here: databases take 0.4 s, which `--help` need not wait for
+    from tenancy.stores.sql import migrate, open_engine
+
+    engine = open_engine(settings.sql_url)
+    try:
+        await migrate(engine)
+        return await work(engine)
+    finally:
+        await engine.dispose()

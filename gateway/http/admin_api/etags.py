@@ -1,0 +1,23 @@
+"""ETags and If-Match: nobody overwrites what he has not seen."""
+
+from hashlib import sha256
+from typing import Any
+
+from gateway.http.admin_api.problem import CHANGED, Problem
+from tenancy.audit import canonical
+
+
+def etag_of(shown: Any) -> str:
+    """A strong entity tag of what is shown: the same content has the same tag, in every process."""
+    return f'"{sha256(canonical(shown).encode()).hexdigest()[:32]}"'
+
+
+def check_match(if_match: str | None, shown: Any) -> None:
+    """Raises Problem 428 without a tag and 412 with an old one."""
+    if not if_match:
+        raise Problem(
+            428, "precondition_required", "Send If-Match with the ETag of what you have seen (GET it first), or If-Match: *.", "if-match"
+        )
+    given = [tag.strip() for tag in if_match.split(",")]
+    if "*" not in given and etag_of(shown) not in given:
+        raise Problem(412, "precondition_failed", CHANGED, "if-match")

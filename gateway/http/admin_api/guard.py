@@ -1,0 +1,132 @@
+"""Stands before every route of the admin API: who asks, may he, and is what he sends one small JSON object.
+
+It runs before FastAPI reads the body, so that nobody who may not ask makes us parse anything.
+"""
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+
+from domain.faults import Fault
+from gateway.http.admin_api.call import MAX_KEY_CHARS, Call, Parts
+from gateway.http.admin_api.pages import NUL
+from gateway.http.admin_api.problem import Problem
+from gateway.http.admin_api.rbac import TABLE
+from gateway.http.openai.json_guard import parse_object
+from tenancy.rights import Role
+
+MAX_BODY_BYTES: Final = 64 * 1024
+MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Of a request to be explained: as much as the data port takes by default."""
+MAX_ROLLOUT_BYTES: Final = 1024 * 1024
+"""Of a rollout: it may name a thousand tenants and a thousand models."""
+MAX_POLICIES_BYTES: Final = 12 * 1024 * 1024
+"""Of policies as JSON: their text (`gateway.policy_copy.MAX_CHARS`), and what quoting adds."""
+LONGER_BODIES: Final = {"/requests/explanation": MAX_REQUEST_BYTES, "/policies": MAX_POLICIES_BYTES, "/rollouts": MAX_ROLLOUT_BYTES}
+MAX_HEADER_CHARS: Final = 1024
+
+
+class GuardedRoute(APIRoute):
+    """A route that only answers those whom the table lets in."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]  # FastAPI says Coroutine
+        """FastAPI's own handler behind the guard."""
+        inner = super().get_route_handler()
+        method = min(self.methods or {""})  # each route has one: `api.rows_of` says so
+        allowed = TABLE.get((method, self.path), frozenset[Role]())
+        takes_body = self.body_field is not None
+
+        async def guarded(request: Request) -> Response:
+            parts: Parts = request.app.state.parts
+            address = request.client.host if request.client else ""
+            given = request.headers.get("authorization", "")
+            principal = await parts.authenticator.authenticate(given, method, request.url.path, address)
+            roles = principal.roles & allowed
+            if not roles:
+                raise Problem(403, "forbidden", _refusal(principal.roles, allowed))
+            _check_text("path", request.path_params)
+            for name, value in request.query_params.multi_items():
+                _check_text("query", {name: value})
+            body = await _body(request, takes_body, LONGER_BODIES.get(self.path, MAX_BODY_BYTES))
+            request.state.call = Call(
+                parts,
+                principal,
+                roles,
+                address,
+                _digest(method, request, body),
+                _header(request, "idempotency-key", MAX_KEY_CHARS) if method == "POST" else None,
+                _header(request, "if-match", MAX_HEADER_CHARS),
+            )
+            return await inner(Request(request.scope, _replay(body)))
+
+        return guarded
+
+
+def _refusal(roles: frozenset[Role], allowed: frozenset[Role]) -> str:
+    mine = ", ".join(sorted(role.value for role in roles))
+    return f"This needs one of the roles {', '.join(role.value for role in Role if role in allowed)}; yours: {mine}."
+
+
+def _header(request: Request, name: str, longest: int) -> str | None:
+    value = request.headers.get(name)
+    if value is None:
+        return None
+    if not value.strip() or len(value) > longest or not value.isascii() or not value.isprintable():
+        raise Problem(400, "invalid_value", f"{name} holds 1 to {longest} printable ASCII characters.", name)
+    return value.strip()
+
+
+def _digest(method: str, request: Request, body: bytes) -> bytes:
+    asked = f"{method} {request.url.path}?{request.url.query}\n".encode("utf-8", "replace")
+    return sha256(asked + body).digest()
+
+
+async def _body(request: Request, takes_body: bool, most: int) -> bytes:
+    """The whole body, small, JSON and unambiguous; or empty. Raises Problem."""
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > most:
+                raise Problem(413, "too_large", f"The body is over {most} bytes.")
+    except ClientDisconnect:
+        raise Problem(400, "incomplete", "The body did not come whole.") from None
+    if not takes_body:
+        if body:
+            raise Problem(400, "unexpected_body", "This request takes no body.")
+        return b""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "unsupported_media_type", "Send JSON with content-type: application/json.", "content-type")
+    try:
+        document = parse_object(body)
+    except Fault as fault:
+        raise Problem(400, "invalid_json", str(fault)) from None
+    if b"\\u0000" in body:  # JSON has no other way to write it
+        _check_text("body", document)
+    return body
+
+
+def _check_text(where: str, value: Any, name: str = "") -> None:
+    """No text anywhere in it has a NUL, which Postgres takes in no text and nobody means. Raises Problem that names the field."""
+    if isinstance(value, str) and NUL in value:
+        raise Problem(400, "invalid_value", f"{name or where}: holds a NUL character, which no text may have.", name or None)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_text(where, key, name)
+            _check_text(where, inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            _check_text(where, inner, f"{name}.{at}")
+
+
+def _replay(body: bytes) -> Callable[[], Awaitable[Any]]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

@@ -1,0 +1,128 @@
+"""Who may do what on the admin API: one table, deny by default. Pure.
+
+A route without a row, or a row without a route, ends the start of the gateway (`check_table`). `TENANT_ADMIN` in a row means:
+for its own tenant only; what belongs to another does not exist for it (404).
+
+Owners do everything, and make other owners and admins. Admins govern tenants, keys, limits, prices and backends, and do not read
+the audit. Operators keep it running: backends, rollouts and limits. Billing sets prices. Auditors read everything.
+
+Tenant-admins govern what lies inside their tenant: its projects and keys, with their rights and limits. What bounds the tenant
+stands on itself and on its organisation (rights, limits, and what each of its end users may use); they see it and do not change
+it. Since the tightest wins, whatever they do inside can only take away from that (`governs_limit`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tenancy.limits import Level, Scope
+from tenancy.rights import Role
+
+OWNER, ADMIN, OPERATOR, BILLING, AUDITOR, TENANT_ADMIN = Role
+
+EVERYBODY: Final = frozenset(Role)
+READERS: Final = frozenset({OWNER, ADMIN, OPERATOR, BILLING, AUDITOR})
+READERS_AND_OWN: Final = READERS | {TENANT_ADMIN}
+ADMINS: Final = frozenset({OWNER, ADMIN})
+ADMINS_AND_OWN: Final = ADMINS | {TENANT_ADMIN}
+RUNNERS: Final = frozenset({OWNER, ADMIN, OPERATOR})
+RUNNERS_AND_OWN: Final = RUNNERS | {TENANT_ADMIN}
+PRICERS: Final = frozenset({OWNER, ADMIN, BILLING})
+AUDITORS: Final = frozenset({OWNER, AUDITOR})
+
+Row = tuple[str, str]
+"""Method and route template, below `/admin/v1`."""
+
+TABLE: Final[Mapping[Row, frozenset[Role]]] = {
+    ("GET", "/openapi.json"): EVERYBODY,
+    ("GET", "/self"): EVERYBODY,
+    ("GET", "/audit"): AUDITORS,
+    ("GET", "/audit/verification"): AUDITORS,
+    ("GET", "/organisations"): READERS,
+    ("POST", "/organisations"): ADMINS,
+    ("GET", "/organisations/{organisation}"): READERS,
+    ("PUT", "/organisations/{organisation}"): ADMINS,
+    ("DELETE", "/organisations/{organisation}"): ADMINS,
+    ("GET", "/tenants"): READERS_AND_OWN,
+    ("POST", "/tenants"): ADMINS,
+    ("GET", "/tenants/{tenant}"): READERS_AND_OWN,
+    ("PUT", "/tenants/{tenant}"): ADMINS,
+    ("DELETE", "/tenants/{tenant}"): ADMINS,
+    ("GET", "/tenants/{tenant}/projects"): READERS_AND_OWN,
+    ("POST", "/tenants/{tenant}/projects"): ADMINS_AND_OWN,
+    ("GET", "/tenants/{tenant}/projects/{project}"): READERS_AND_OWN,
+    ("PUT", "/tenants/{tenant}/projects/{project}"): ADMINS_AND_OWN,
+    ("DELETE", "/tenants/{tenant}/projects/{project}"): ADMINS_AND_OWN,
+    ("GET", "/tenants/{tenant}/keys"): READERS_AND_OWN,
+    ("POST", "/tenants/{tenant}/keys"): ADMINS_AND_OWN,
+    ("GET", "/tenants/{tenant}/keys/{key_id}"): READERS_AND_OWN,
+    ("PUT", "/tenants/{tenant}/keys/{key_id}"): ADMINS_AND_OWN,
+    ("POST", "/tenants/{tenant}/keys/{key_id}/rotate"): ADMINS_AND_OWN,
+    ("POST", "/tenants/{tenant}/keys/{key_id}/revoke"): ADMINS_AND_OWN,
+    ("GET", "/limits"): READERS_AND_OWN,
+    ("GET", "/limits/state"): READERS_AND_OWN,
+    ("GET", "/limits/{limit_id:path}"): READERS_AND_OWN,
+    ("PUT", "/limits/{limit_id:path}"): RUNNERS_AND_OWN,
+    ("POST", "/limits/{limit_id:path}/raise"): RUNNERS_AND_OWN,
+    ("DELETE", "/limits/{limit_id:path}"): RUNNERS_AND_OWN,
+    ("GET", "/prices"): READERS,
+    ("POST", "/prices"): PRICERS,
+    ("GET", "/prices/{price_id}"): READERS,
+    ("GET", "/usage"): READERS_AND_OWN,
+    ("GET", "/adapters"): READERS,
+    ("GET", "/tenants/{tenant}/adapters"): READERS_AND_OWN,
+    ("PUT", "/tenants/{tenant}/adapters"): RUNNERS,
+    ("GET", "/requests/{request_id}/explanation"): READERS,
+    ("POST", "/requests/explanation"): RUNNERS,
+    ("POST", "/policies/reload"): RUNNERS,
+    ("GET", "/rollouts"): READERS,
+    ("POST", "/rollouts"): RUNNERS,
+    ("GET", "/rollouts/{rollout}"): READERS,
+    ("POST", "/rollouts/{rollout}/pause"): RUNNERS,
+    ("POST", "/rollouts/{rollout}/resume"): RUNNERS,
+    ("POST", "/rollouts/{rollout}/promote"): RUNNERS,
+    ("POST", "/rollouts/{rollout}/abort"): RUNNERS,
+    ("POST", "/rollouts/{rollout}/close"): RUNNERS,
+    ("GET", "/policies"): READERS,
+    ("POST", "/policies"): ADMINS,
+    ("POST", "/policies/rollback"): ADMINS,
+    ("GET", "/policies/versions"): READERS,
+    ("GET", "/policies/versions/{version}"): READERS,
+    ("POST", "/backends"): RUNNERS,
+    ("POST", "/backends/{backend_id}/drain"): RUNNERS,
+    ("POST", "/backends/{backend_id}/resume"): RUNNERS,
+    ("DELETE", "/backends/{backend_id}"): RUNNERS,
+}
+
+MAY_GRANT: Final[Mapping[Role, frozenset[Role]]] = {
+    OWNER: EVERYBODY,
+    ADMIN: frozenset({OPERATOR, BILLING, AUDITOR, TENANT_ADMIN}),
+    TENANT_ADMIN: frozenset({TENANT_ADMIN}),
+}
+"""Which roles somebody may give to a key, and of which keys he may change anything: whoever may rotate a key holds it."""
+
+
+class TableError(Exception):
+    """Routes and table differ; the message names where."""
+
+
+def check_table(routes: Iterable[Row], table: Mapping[Row, frozenset[Role]] = TABLE) -> None:
+    """Raises TableError unless every route has a row and every row a route."""
+    there = set(routes)
+    bare = sorted(there - table.keys())
+    left = sorted(table.keys() - there)
+    if bare:
+        raise TableError(f"admin API: no row in rbac.TABLE says who may use {', '.join(' '.join(row) for row in bare)}")
+    if left:
+        raise TableError(f"admin API: rbac.TABLE has rows without a route: {', '.join(' '.join(row) for row in left)}")
+
+
+def may_grant(roles: Iterable[Role], wanted: Iterable[Role]) -> bool:
+    """Whether somebody with `roles` may give away `wanted`."""
+    mine = frozenset[Role]().union(*(MAY_GRANT.get(role, frozenset()) for role in roles))
+    return mine.issuperset(wanted)
+
+
+def governs_limit(scope: Scope) -> bool:
+    """Whether the admin of the tenant that a limit belongs to may set, raise and remove it."""
+    # users of a whole tenant are named `acme`, those of a project `acme/web`
+    return scope.level in (Level.PROJECT, Level.KEY) or (scope.level is Level.USER and "/" in scope.name)

@@ -1,0 +1,26 @@
+"""Who am I: the caller as the API sees him."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from gateway.http.admin_api.call import answer
+from gateway.http.admin_api.describing import READ_ERRORS, Asking
+from gateway.http.admin_api.guard import GuardedRoute
+
+router = APIRouter(route_class=GuardedRoute, tags=["API"])
+
+
+class CallerShown(BaseModel):
+    """The caller."""
+
+    actor: str = Field(description="As the audit names him.")
+    roles: list[str]
+    tenant: str | None = Field(description="The tenant of his key; none for the bootstrap token.")
+
+
+@router.get("/self", response_model=CallerShown, responses=READ_ERRORS, summary="Who the caller is")
+async def self_(call: Asking) -> Response:
+    """Show the caller's name and roles."""
+    who = call.principal
+    return answer(200, {"actor": who.actor, "roles": sorted(role.value for role in who.roles), "tenant": who.tenant})

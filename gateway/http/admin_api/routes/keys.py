@@ -1,0 +1,201 @@
+"""API keys. A key's secret is in the answer that makes it, and nowhere else; whoever may change a key could hold it, so he must be
+allowed to give away every role it has."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from domain.identity import KeyId, ProjectId, TenantId
+from gateway.http.admin_api.bodies import KeyBody, KeyMade, KeyShown, NewKey, Rotation, key_shown
+from gateway.http.admin_api.call import Books, Call, Done, Entropy, answer
+from gateway.http.admin_api.describing import CHANGE_ERRORS, POST_ERRORS, READ_ERRORS, Asking, Changing, Posting
+from gateway.http.admin_api.etags import etag_of
+from gateway.http.admin_api.guard import GuardedRoute
+from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
+from gateway.http.admin_api.problem import Problem, not_found
+from gateway.http.admin_api.rbac import may_grant
+from gateway.http.admin_api.routes.tenants import TenantName
+from tenancy.audit import shadow
+from tenancy.bounds import room_for_key
+from tenancy.directory_ports import DirectoryChange, NotFound
+from tenancy.key_tags import tags_of
+from tenancy.keys import CannotRotate, KeyRecord, digest_of, parse, revoked, rotated
+from tenancy.rights import Role
+
+router = APIRouter(route_class=GuardedRoute, tags=["Keys"])
+
+KeyName = Annotated[str, Path(max_length=10, description="The public part of the key.")]
+
+
+class KeyPage(BaseModel):
+    """Keys by id."""
+
+    items: list[KeyShown]
+    next_cursor: str | None
+
+
+@router.get("/tenants/{tenant}/keys", response_model=KeyPage, responses=READ_ERRORS, summary="List a tenant's keys")
+async def list_all(call: Asking, tenant: TenantName, query: Annotated[PageQuery, Query()]) -> Response:
+    """Show the keys of a tenant, without secrets."""
+    after = decode_cursor(query.cursor, str) or ""
+    owner = call.own(tenant)
+    async with call.parts.reading() as directory:
+        await directory.tenants.get(call.tenant, owner)
+        found = await directory.keys.page(owner, after, query.limit + 1)
+    return answer(200, page_of(found, query.limit, key_shown, lambda one: one.id))
+
+
+@router.post("/tenants/{tenant}/keys", status_code=201, response_model=KeyMade, responses=POST_ERRORS, summary="Make a key")
+async def create(call: Posting, tenant: TenantName, wanted: NewKey) -> Response:
+    """Make a key; its text is in this answer and nowhere else."""
+
+    async def work(books: Books, entropy: Entropy) -> Done:
+        owner, roles = call.own(tenant), wanted.roles_wanted()
+        _check_roles(call, roles)
+        _check_use(wanted)
+        await _check_project(call, books.directory, owner, wanted.project)
+        key_id = call.parts.id_of(entropy)
+        text = call.parts.text_of(key_id, entropy)
+        record = KeyRecord(
+            id=key_id,
+            tenant=owner,
+            project=ProjectId(wanted.project),
+            kid=call.parts.pepper.kid,
+            digests=(_digest(call, text),),
+            label=wanted.label,
+            created_unix=call.parts.wall(),
+            expires_unix=wanted.expires_unix,
+            disabled=wanted.disabled,
+            scopes=wanted.scopes(),
+            roles=roles,
+            rights=wanted.rights.rights(),
+            tags=tags_of(wanted.tags),
+        )
+        await room_for_key(books.directory, owner, call.parts.bounds)
+        made = await books.directory.keys.create(owner, record)
+        return Done(201, "key.create", _target(made), key_shown(made), tenant=tenant, after=_written(call, made), secret=text)
+
+    return await call.change(work)
+
+
+@router.get("/tenants/{tenant}/keys/{key_id}", response_model=KeyShown, responses=READ_ERRORS, summary="Show a key")
+async def get(call: Asking, tenant: TenantName, key_id: KeyName) -> Response:
+    """Show one key without its secret, with its ETag."""
+    async with call.parts.reading() as directory:
+        shown = key_shown(await _found(directory, call.own(tenant), key_id))
+    return answer(200, shown, etag_of(shown))
+
+
+@router.put("/tenants/{tenant}/keys/{key_id}", response_model=KeyShown, responses=CHANGE_ERRORS, summary="Change a key")
+async def put(call: Changing, tenant: TenantName, key_id: KeyName, wanted: KeyBody) -> Response:
+    """Replace what is said of a key; disable or enable it."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        owner = call.own(tenant)
+        found = await _found(books.directory, owner, key_id)
+        call.check_match(key_shown(found))
+        _check_roles(call, found.roles | wanted.roles_wanted())
+        _check_use(wanted)
+        changed = msgspec.structs.replace(
+            found,
+            label=wanted.label,
+            disabled=wanted.disabled,
+            expires_unix=wanted.expires_unix,
+            scopes=wanted.scopes(),
+            roles=wanted.roles_wanted(),
+            rights=wanted.rights.rights(),
+            tags=tags_of(wanted.tags),
+        )
+        made = await books.directory.keys.update(owner, changed)
+        return _changed(call, "key.change", found, made)
+
+    return await call.change(work)
+
+
+@router.post("/tenants/{tenant}/keys/{key_id}/rotate", response_model=KeyMade, responses=POST_ERRORS, summary="Give a key a new secret")
+async def rotate(call: Posting, tenant: TenantName, key_id: KeyName, wanted: Rotation) -> Response:
+    """Give a key a new secret; the old one works for the overlap."""
+
+    async def work(books: Books, entropy: Entropy) -> Done:
+        owner = call.own(tenant)
+        found = await _found(books.directory, owner, key_id)
+        _check_roles(call, found.roles)
+        text = call.parts.text_of(found.id, entropy)
+        try:
+            wish = rotated(found, call.parts.pepper.kid, _digest(call, text), call.parts.wall(), wanted.overlap_s)
+        except CannotRotate as error:
+            raise Problem(409, "cannot_rotate", f"The {error}.") from None
+        made = await books.directory.keys.update(owner, wish)
+        return _changed(call, "key.rotate", found, made, secret=text)
+
+    return await call.change(work)
+
+
+@router.post("/tenants/{tenant}/keys/{key_id}/revoke", response_model=KeyShown, responses=POST_ERRORS, summary="Revoke a key")
+async def revoke(call: Posting, tenant: TenantName, key_id: KeyName) -> Response:
+    """Revoke a key for good; every gateway on the database refuses it within 5 s."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        owner = call.own(tenant)
+        found = await _found(books.directory, owner, key_id)
+        _check_roles(call, found.roles)
+        made = await books.directory.keys.update(owner, revoked(found, call.parts.wall()))
+        return _changed(call, "key.revoke", found, made)
+
+    return await call.change(work)
+
+
+async def _check_project(call: Call, directory: DirectoryChange, tenant: TenantId, project: str) -> None:
+    await directory.tenants.get(call.tenant, tenant)
+    try:
+        await directory.projects.get(call.tenant, tenant, ProjectId(project))
+    except NotFound:
+        raise Problem(400, "unknown_project", f"project: the tenant has no {project!r}.", "project") from None
+
+
+async def _found(directory: DirectoryChange, tenant: TenantId, key_id: str) -> KeyRecord:
+    found = await directory.keys.get(tenant, KeyId(key_id))
+    if found.tenant != tenant:
+        raise not_found()
+    return found
+
+
+def _check_roles(call: Call, roles: frozenset[Role]) -> None:
+    if not may_grant(call.roles, roles):
+        raise Problem(403, "forbidden", "Your roles do not let you give away, change or end a key with these roles.", "roles")
+
+
+def _check_use(wanted: KeyBody) -> None:
+    if not wanted.scopes():
+        raise Problem(400, "invalid_value", "A key without a role is for inference; set inference to true, or give it a role.", "inference")
+
+
+def _digest(call: Call, text: str) -> bytes:
+    parsed = parse(text)
+    assert parsed is not None
+    return digest_of(call.parts.pepper.secret, parsed.secret)
+
+
+def _changed(call: Call, action: str, before: KeyRecord, after: KeyRecord, secret: str | None = None) -> Done:
+    return Done(
+        200,
+        action,
+        _target(after),
+        key_shown(after),
+        tenant=after.tenant,
+        before=_written(call, before),
+        after=_written(call, after),
+        secret=secret,
+    )
+
+
+def _target(record: KeyRecord) -> str:
+    return f"tenant/{record.tenant}/key/{record.id}"
+
+
+def _written(call: Call, record: KeyRecord) -> dict[str, Any]:
+    """As the audit shows it: of the stored digests only what tells that they changed."""
+    return {**key_shown(record), "digests": [shadow(call.parts.pepper.secret, digest) for digest in record.digests]}

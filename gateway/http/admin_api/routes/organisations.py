@@ -1,0 +1,89 @@
+"""Organisations: tenants that are limited and billed together."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from gateway.http.admin_api.bodies import AccountBody, NewOrganisation, OrganisationShown, account_shown
+from gateway.http.admin_api.call import Books, Done, Entropy, answer
+from gateway.http.admin_api.describing import CHANGE_ERRORS, POST_ERRORS, READ_ERRORS, Asking, Changing, Posting
+from gateway.http.admin_api.etags import etag_of
+from gateway.http.admin_api.guard import GuardedRoute
+from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
+from tenancy.accounts import Organisation
+
+router = APIRouter(route_class=GuardedRoute, tags=["Organisations"])
+
+OrganisationName = Annotated[str, Path(max_length=63)]
+
+
+class OrganisationPage(BaseModel):
+    """Organisations by name."""
+
+    items: list[OrganisationShown]
+    next_cursor: str | None
+
+
+@router.get("/organisations", response_model=OrganisationPage, responses=READ_ERRORS, summary="List organisations")
+async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Response:
+    """Show organisations by name."""
+    after = decode_cursor(query.cursor, str) or ""
+    async with call.parts.reading() as directory:
+        found = await directory.organisations.page(after, query.limit + 1)
+    return answer(200, page_of(found, query.limit, account_shown, lambda one: one.name))
+
+
+@router.post("/organisations", status_code=201, response_model=OrganisationShown, responses=POST_ERRORS, summary="Make an organisation")
+async def create(call: Posting, wanted: NewOrganisation) -> Response:
+    """Make an organisation."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        made = await books.directory.organisations.create(
+            Organisation(wanted.name, wanted.label, wanted.disabled, wanted.rights.rights(), call.parts.wall())
+        )
+        shown = account_shown(made)
+        return Done(201, "organisation.create", f"organisation/{made.name}", shown, after=shown)
+
+    return await call.change(work)
+
+
+@router.get("/organisations/{organisation}", response_model=OrganisationShown, responses=READ_ERRORS, summary="Show an organisation")
+async def get(call: Asking, organisation: OrganisationName) -> Response:
+    """Show one organisation, with its ETag."""
+    async with call.parts.reading() as directory:
+        shown = account_shown(await directory.organisations.get(organisation))
+    return answer(200, shown, etag_of(shown))
+
+
+@router.put("/organisations/{organisation}", response_model=OrganisationShown, responses=CHANGE_ERRORS, summary="Change an organisation")
+async def put(call: Changing, organisation: OrganisationName, wanted: AccountBody) -> Response:
+    """Replace what is said of an organisation."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        found = await books.directory.organisations.get(organisation)
+        before = account_shown(found)
+        call.check_match(before)
+        made = await books.directory.organisations.update(
+            msgspec.structs.replace(found, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
+        )
+        shown = account_shown(made)
+        return Done(200, "organisation.change", f"organisation/{organisation}", shown, before=before, after=shown)
+
+    return await call.change(work)
+
+
+@router.delete("/organisations/{organisation}", status_code=204, responses=CHANGE_ERRORS, summary="Remove an organisation")
+async def delete(call: Changing, organisation: OrganisationName) -> Response:
+    """Remove an organisation without tenants, with its limits."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        found = await books.directory.organisations.get(organisation)
+        before = account_shown(found)
+        call.check_match(before)
+        await books.directory.organisations.delete(found.name, found.version)
+        return Done(204, "organisation.delete", f"organisation/{organisation}", before=before)
+
+    return await call.change(work)

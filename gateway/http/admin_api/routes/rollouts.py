@@ -1,0 +1,255 @@
+"""Rollouts and experiments: start one, see how it stands, decide. What follows from counts is for `gateway.rollouts.keeper`."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator, BaseModel, Field
+from starlette.responses import Response
+
+from domain.rollouts import RolloutBook, StoredRollout
+from domain.strict import Strict
+from gateway.http.admin_api.call import Books, Call, Done, Entropy, answer
+from gateway.http.admin_api.describing import POST_ERRORS, READ_ERRORS, Asking, Posting, errors, printable
+from gateway.http.admin_api.etags import etag_of
+from gateway.http.admin_api.guard import GuardedRoute
+from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
+from gateway.http.admin_api.problem import Problem, not_found
+from gateway.rollouts.keeper import message
+from policies.rollout.document import RolloutDocument, text_of
+from policies.rollout.progress import NotNow, State, abort, begin, close, pause, promote, resume
+from policies.rollout.standing import Read, Standing, Unreadable, brief, read, standing, state_text
+
+router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
+
+ID_BYTES: Final = 12
+WRITES: Final = 5
+"""How often a decision is tried anew when counts were written meanwhile."""
+
+Place = tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], Annotated[str, msgspec.Meta(pattern="^ro_[0-9a-f]{24}$")]]
+"""Where a page of those that are over ended: when it changed last, and its id."""
+
+RolloutName = Annotated[str, Path(max_length=63, description="Its name; of several over time the one in force, else the last started.")]
+
+
+class FindingShown(BaseModel):
+    """What is found of one metric."""
+
+    metric: str
+    judgement: str = Field(description="`worse`, `undecided` or `good enough`.")
+    requests: int = Field(description="Samples of the canary.")
+    canary: float = Field(description="A share, or a geometric mean: seconds, tokens, nano-dollars.")
+    baseline: float
+    low: float = Field(description="Least difference that is still possible: of shares, or as part of the baseline's value.")
+    high: float | None = Field(description="The greatest; null while it is too early to say.")
+    words: str
+
+
+class RolloutListed(BaseModel):
+    """One rollout, now."""
+
+    id: str
+    name: str
+    baseline: str
+    canary: str
+    experiment: bool
+    open: bool = Field(description="Whether it is in force.")
+    status: str = Field(description="`running`, `paused`, `at gate`, `held`, `done`, `rolled back` or `closed`.")
+    phase: str
+    phase_index: int
+    phases: int
+    share: float = Field(description="Of the conversations that the canary answers, 0 to 1.")
+    mirrored: float = Field(description="Of the requests that are mirrored to it.")
+    entered_unix: float = Field(description="When this phase began.")
+    spent_s: float = Field(description="Running time of this phase.")
+    max_s: float
+    counted: int = Field(description="The canary's requests that were counted in this phase.")
+    min_requests: int
+    counted_in_all: int
+    judgement: str
+    reason: str = Field(description="In words: of the last change.")
+    findings: list[FindingShown]
+    created_unix: float
+    changed_unix: float
+
+
+class RolloutShown(RolloutListed):
+    """One rollout with what was asked for."""
+
+    document: dict[str, object]
+
+
+class RolloutPage(BaseModel):
+    """Those in force by name, or those that are over, newest first. What a newer version started is left out."""
+
+    items: list[RolloutListed]
+    next_cursor: str | None
+
+
+class RolloutQuery(PageQuery):
+    """Which rollouts."""
+
+    # not strict: what comes in a query is text
+    closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Those that are over, and not those in force.")
+
+
+class Abortion(Strict):
+    """Why a rollout ends."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(printable)] = Field(description="For whoever asks later.")
+
+
+@router.get("/rollouts", response_model=RolloutPage, responses=READ_ERRORS, summary="List rollouts")
+async def list_all(call: Asking, query: Annotated[RolloutQuery, Query()]) -> Response:
+    """Show rollouts and experiments."""
+    now = call.parts.wall()
+    before = decode_cursor(query.cursor, Place)
+    async with call.parts.rollouts() as book:
+        if query.closed:
+            found = await book.closed(before, query.limit + 1)
+            page = page_of(found, query.limit, lambda one: one, lambda one: (one.changed_unix, one.id))
+        else:
+            page = {"items": await book.in_force(), "next_cursor": None}
+    return answer(200, {**page, "items": [_listed(one, now) for one in page["items"] if _readable(one)]})
+
+
+@router.post("/rollouts", status_code=201, response_model=RolloutShown, responses=POST_ERRORS, summary="Start a rollout or an experiment")
+async def start(call: Posting, wanted: RolloutDocument) -> Response:
+    """Put a rollout in force: within a second workers give the canary its first share."""
+    if wanted.of == "pool":
+        _check_pools(wanted, call.parts.pools)
+    else:
+        _check_prompts(wanted, await asyncio.to_thread(call.parts.prompts))
+    now = call.parts.wall()
+    told: list[Standing] = []
+
+    async def work(books: Books, entropy: Entropy) -> Done:
+        rollout_id = f"ro_{entropy[:ID_BYTES].hex()}"
+        state = begin(wanted.plan(rollout_id), now)
+        made = StoredRollout(rollout_id, wanted.name, text_of(wanted), state_text(state), 1, True, now, now)
+        await books.rollouts.start(made, wanted.baseline, wanted.canary)
+        stands = standing(made, read(made), now)
+        told.append(stands)
+        shown = _shown(made, now)
+        return Done(201, "rollout.start", f"rollout/{wanted.name}", shown, after={"id": rollout_id, "document": shown["document"]})
+
+    reply = await call.change(work)
+    _tell(call, "rollout.start", told)
+    return reply
+
+
+@router.get("/rollouts/{rollout}", response_model=RolloutShown, responses=READ_ERRORS | errors(409), summary="How a rollout stands")
+async def get(call: Asking, rollout: RolloutName) -> Response:
+    """Show one rollout: where it is, what was counted, what is found of each metric."""
+    async with call.parts.rollouts() as book:
+        found = await _found(book, rollout)
+    shown = _shown(found, call.parts.wall())
+    return answer(200, shown, etag_of(shown))
+
+
+@router.post("/rollouts/{rollout}/pause", response_model=RolloutShown, responses=POST_ERRORS, summary="Pause a rollout")
+async def pause_it(call: Posting, rollout: RolloutName) -> Response:
+    """Keep its share and stop its time. It is still compared: a canary that is worse goes back."""
+    return await _decide(call, rollout, "rollout.pause", lambda found, now: pause(found.state, now))
+
+
+@router.post("/rollouts/{rollout}/resume", response_model=RolloutShown, responses=POST_ERRORS, summary="Resume a paused rollout")
+async def resume_it(call: Posting, rollout: RolloutName) -> Response:
+    """Let its time go on."""
+    return await _decide(call, rollout, "rollout.resume", lambda found, now: resume(found.state, now))
+
+
+@router.post("/rollouts/{rollout}/promote", response_model=RolloutShown, responses=POST_ERRORS, summary="Go on to the next phase")
+async def promote_it(call: Posting, rollout: RolloutName) -> Response:
+    """Go on past a gate, out of a hold or a pause, or before its time, whatever the phase still lacks."""
+    return await _decide(call, rollout, "rollout.promote", lambda found, now: promote(found.plan, found.state, now).state)
+
+
+@router.post("/rollouts/{rollout}/abort", response_model=RolloutShown, responses=POST_ERRORS, summary="Back to the baseline")
+async def abort_it(call: Posting, rollout: RolloutName, wanted: Abortion) -> Response:
+    """End it: within a second new requests go to the baseline; what runs on the canary ends there."""
+    why = wanted.reason
+    return await _decide(call, rollout, "rollout.abort", lambda found, now: abort(found.plan, found.state, now, why).state, ends=True)
+
+
+@router.post("/rollouts/{rollout}/close", response_model=RolloutShown, responses=POST_ERRORS, summary="Close a finished rollout")
+async def close_it(call: Posting, rollout: RolloutName) -> Response:
+    """End one that is done, or an experiment that came to its end. Afterwards requests go where policies say: change them to the canary's
+    pool first where it shall stay, or everybody is on the baseline again."""
+    return await _decide(call, rollout, "rollout.close", lambda found, now: close(found.plan, found.state), ends=True)
+
+
+async def _decide(call: Call, name: str, action: str, event: Callable[[Read, float], State], *, ends: bool = False) -> Response:
+    """One decision about the rollout in force, as one change."""
+    now = call.parts.wall()
+    told: list[Standing] = []
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        for _ in range(WRITES):  # the keeper writes counts without waiting for changes
+            one = await _found(books.rollouts, name)
+            found = read(one)
+            before = standing(one, found, now)
+            if not one.open:
+                raise NotNow(f"the rollout is {before.status}; start another")
+            state = event(found, now)
+            new = msgspec.structs.replace(one, state=state_text(state), open=not ends, changed_unix=now)
+            if await books.rollouts.write(new):
+                told.append(standing(new, read(new), now))
+                return Done(200, action, f"rollout/{name}", _shown(new, now), before=brief(before), after=brief(told[-1]))
+        raise Problem(409, "changed", "It changes faster than this can be written. Try again.")
+
+    reply = await call.change(work)
+    _tell(call, action, told)
+    return reply
+
+
+def _tell(call: Call, action: str, told: Sequence[Standing]) -> None:
+    """Pass on what was done; a repeated request has done nothing."""
+    for stands in told:
+        call.parts.tell(message(action, stands))
+
+
+async def _found(book: RolloutBook, name: str) -> StoredRollout:
+    found = await book.find(name)
+    if found is None:
+        raise not_found()
+    if not _readable(found):
+        raise Problem(409, "unreadable", "A newer version of Tidegate started it; this one cannot read it.")
+    return found
+
+
+def _readable(one: StoredRollout) -> bool:
+    try:
+        read(one)
+    except Unreadable:
+        return False
+    return True
+
+
+def _listed(one: StoredRollout, now: float) -> dict[str, Any]:
+    return msgspec.structs.asdict(standing(one, read(one), now))
+
+
+def _shown(one: StoredRollout, now: float) -> dict[str, Any]:
+    return {**_listed(one, now), "document": msgspec.json.decode(one.document)}
+
+
+def _check_prompts(wanted: RolloutDocument, there: Collection[str]) -> None:
+    """Both versions are there. Raises Problem."""
+    for param in ("baseline", "canary"):
+        if (name := getattr(wanted, param)) not in there:
+            versions = ", ".join(sorted(one for one in there if one.partition("@")[0] == name.partition("@")[0])[:20]) or "none of it"
+            raise Problem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
+
+
+def _check_pools(wanted: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
+    """Both pools are there, and what the baseline answers the canary can answer. Raises Problem."""
+    for param in ("baseline", "canary"):
+        if (name := getattr(wanted, param)) not in pools:
+            there = ", ".join(sorted(pools)[:20])
+            raise Problem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {there}.", param)
+    if missing := sorted(set(pools[wanted.baseline]) - set(pools[wanted.canary])):
+        said = f"canary: pool {wanted.canary!r} lacks adapter {missing[0]!r}, which pool {wanted.baseline!r} has; add it in tidegate.yaml."
+        raise Problem(400, "unknown_adapter", said, "canary")

@@ -1,0 +1,102 @@
+"""Tenants: whose data is kept apart from everybody else's."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from domain.identity import TenantId
+from gateway.http.admin_api.bodies import NewTenant, TenantBody, TenantShown, account_shown
+from gateway.http.admin_api.call import Books, Done, Entropy, answer
+from gateway.http.admin_api.describing import CHANGE_ERRORS, POST_ERRORS, READ_ERRORS, Asking, Changing, Posting
+from gateway.http.admin_api.etags import etag_of
+from gateway.http.admin_api.guard import GuardedRoute
+from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
+from gateway.http.admin_api.problem import Problem
+from tenancy.accounts import Tenant
+from tenancy.directory_ports import NotFound
+
+router = APIRouter(route_class=GuardedRoute, tags=["Tenants"])
+
+TenantName = Annotated[str, Path(max_length=63)]
+
+
+class TenantPage(BaseModel):
+    """Tenants by name."""
+
+    items: list[TenantShown]
+    next_cursor: str | None
+
+
+@router.get("/tenants", response_model=TenantPage, responses=READ_ERRORS, summary="List tenants")
+async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Response:
+    """Show tenants by name; a tenant-admin sees his own."""
+    after = decode_cursor(query.cursor, str) or ""
+    async with call.parts.reading() as directory:
+        found = await directory.tenants.page(call.tenant, after, query.limit + 1)
+    return answer(200, page_of(found, query.limit, account_shown, lambda one: one.name))
+
+
+@router.post("/tenants", status_code=201, response_model=TenantShown, responses=POST_ERRORS, summary="Make a tenant")
+async def create(call: Posting, wanted: NewTenant) -> Response:
+    """Make a tenant, with its project `default`."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        name = TenantId(wanted.name)
+        await _check_organisation(books, wanted.organisation)
+        rights = wanted.rights.rights()
+        wish = Tenant(name, wanted.organisation, wanted.label, wanted.disabled, rights, call.parts.wall())
+        shown = account_shown(await books.directory.tenants.create(wish))
+        return Done(201, "tenant.create", f"tenant/{name}", shown, tenant=name, after=shown)
+
+    return await call.change(work)
+
+
+@router.get("/tenants/{tenant}", response_model=TenantShown, responses=READ_ERRORS, summary="Show a tenant")
+async def get(call: Asking, tenant: TenantName) -> Response:
+    """Show one tenant, with its ETag."""
+    name = call.own(tenant)
+    async with call.parts.reading() as directory:
+        shown = account_shown(await directory.tenants.get(call.tenant, name))
+    return answer(200, shown, etag_of(shown))
+
+
+@router.put("/tenants/{tenant}", response_model=TenantShown, responses=CHANGE_ERRORS, summary="Change a tenant")
+async def put(call: Changing, tenant: TenantName, wanted: TenantBody) -> Response:
+    """Replace what is said of a tenant."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        found = await books.directory.tenants.get(call.tenant, call.own(tenant))
+        before = account_shown(found)
+        call.check_match(before)
+        await _check_organisation(books, wanted.organisation)
+        changed = msgspec.structs.replace(
+            found, organisation=wanted.organisation, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights()
+        )
+        shown = account_shown(await books.directory.tenants.update(call.tenant, changed))
+        return Done(200, "tenant.change", f"tenant/{tenant}", shown, tenant=tenant, before=before, after=shown)
+
+    return await call.change(work)
+
+
+@router.delete("/tenants/{tenant}", status_code=204, responses=CHANGE_ERRORS, summary="Remove a tenant")
+async def delete(call: Changing, tenant: TenantName) -> Response:
+    """Remove a tenant whose keys are all revoked, with its projects, keys and limits."""
+
+    async def work(books: Books, _entropy: Entropy) -> Done:
+        found = await books.directory.tenants.get(call.tenant, call.own(tenant))
+        before = account_shown(found)
+        call.check_match(before)
+        await books.directory.tenants.delete(call.tenant, found.name, found.version)
+        return Done(204, "tenant.delete", f"tenant/{tenant}", tenant=tenant, before=before)
+
+    return await call.change(work)
+
+
+async def _check_organisation(books: Books, name: str) -> None:
+    try:
+        await books.directory.organisations.get(name)
+    except NotFound:
+        raise Problem(400, "unknown_organisation", f"organisation: there is no {name!r}.", "organisation") from None

@@ -1,0 +1,253 @@
+"""LiteLLM's `model_list`: deployments of self-hosted engines become backends of pools, their groups public model names."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
+
+from gateway.addresses import checked_engine_url
+from gateway.importing.plan import Plan, environment_name, model_scope, slug, whole
+from policies.located_yaml import Located
+from policies.problems import Path_
+from tenancy.limits import Meter, Window
+
+DIALECTS: Final = {
+    "hosted_vllm": "vllm",
+    "openai": "openai",
+    "openai_like": "openai",
+    "custom_openai": "openai",
+    "text-completion-openai": "openai",
+    "lm_studio": "openai",
+    "llamafile": "openai",
+    "xinference": "openai",
+}
+"""By LiteLLM's provider; all others are cloud services, or protocols that no engine of ours speaks."""
+
+NO_KEY: Final = frozenset(
+    {"", "none", "null", "empty", "dummy", "fake", "fake-key", "no-key", "not-needed", "na", "n/a", "anything", "sk-no-key-required"}
+)
+"""What people write where an engine asks for no key, in lower case."""
+
+COSTS: Final = {
+    "input_cost_per_token": ("uncached_input", "cached_input"),
+    "output_cost_per_token": ("output", "reasoning"),
+    "cache_read_input_token_cost": ("cached_input",),
+    "output_cost_per_reasoning_token": ("reasoning",),
+}
+"""Which of our rates each of LiteLLM's prices sets; later ones are more exact."""
+RATES: Final = {
+    "rpm": (Meter.REQUESTS, Window.MINUTE),
+    "tpm": (Meter.TOKENS, Window.MINUTE),
+    "max_parallel_requests": (Meter.CONCURRENT_REQUESTS, Window.NOW),
+}
+_READ: Final = {"model", "api_base", "base_url", "api_key", "custom_llm_provider", *COSTS, *RATES}
+_TOLD: Final = re.compile(
+    r"id|mode|base_model|max_(input_|output_)?tokens|description|version|metadata|db_model|litellm_provider|supports_\w+"
+)
+"""Keys of `model_info` that only describe; engines say these things themselves."""
+_SERVED_MODES: Final = (None, "chat", "completion", "embedding")
+_PARAMETER: Final = "requests go on as callers send them; give the engine its own defaults"
+_WHY: Final = {
+    "weight": "backends are chosen by their load, not by weight",
+    "order": "backends are chosen by their load, not in an order",
+    "timeout": "patience is the same for all engines: engines.plain_timeout_s",
+    "stream_timeout": "patience is the same for all engines: engines.first_token_base_s and token_gap_s",
+    "max_budget": "money is not limited per deployment; limit the model's tenants or keys",
+    "budget_duration": "money is not limited per deployment; limit the model's tenants or keys",
+    "tags": "there is no routing by tags; give tenants their own pools",
+    "extra_headers": "engines get no headers but ours",
+    "headers": "engines get no headers but ours",
+    "drop_params": "unknown parameters go on or are refused by the engine's dialect, see docs/engines.md",
+    "litellm_credential_name": "write the pool's api_key as {env: NAME}",
+    **dict.fromkeys(("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "extra_body"), _PARAMETER),
+}
+_PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}")
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """One entry of `model_list` that an engine of ours could be."""
+
+    at: Path_
+    params: dict[str, Any]
+    info: dict[str, Any]
+    served: str
+    dialect: str
+    url: str
+    """As it is written into our settings: an address, or `${NAME}`."""
+
+
+def carry_models(source: Located, plan: Plan) -> None:
+    """Fill pools, models, limits and prices from `model_list`."""
+    groups: dict[str, list[Deployment]] = {}
+    for at, entry in enumerate(source.value("model_list") or []):
+        path: Path_ = ("model_list", at)
+        name = entry.get("model_name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not _PRINTABLE.fullmatch(name):
+            plan.leave(source, (*path, "model_name"), "is no name that a model can have here: printable ASCII without spaces")
+        elif "*" in name:
+            plan.leave(source, (*path, "model_name"), "is a pattern; models are named one by one")
+        elif (deployment := _deployment(source, plan, path, entry)) is not None:
+            groups.setdefault(name, []).append(deployment)
+    taken: set[str] = set()
+    ids: set[str] = set()
+    same: dict[Any, str] = {}
+    for name, deployments in groups.items():
+        _group(source, plan, name, deployments, taken, ids, same)
+
+
+def _deployment(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> Deployment | None:
+    params, info = entry.get("litellm_params"), entry.get("model_info") or {}
+    if not isinstance(params, dict) or not isinstance(info, dict) or not isinstance(params.get("model"), str):
+        plan.leave(source, (*path, "litellm_params"), "has no model")
+        return None
+    at = (*path, "litellm_params")
+    provider, _, served = params["model"].partition("/")
+    if isinstance(params.get("custom_llm_provider"), str):
+        prefixed = provider == params["custom_llm_provider"] and bool(served)
+        provider, served = params["custom_llm_provider"], served if prefixed else params["model"]
+    dialect = DIALECTS.get(provider)
+    if dialect is None or not served or "*" in served:
+        plan.leave(source, (*at, "model"), "is no self-hosted engine with OpenAI's API (hosted_vllm/…, or openai/… with api_base)")
+        return None
+    if info.get("mode") not in _SERVED_MODES:
+        plan.leave(source, (*path, "model_info", "mode"), "is no chat, completion or embedding model")
+        return None
+    url = _url(source, plan, at, params)
+    if url is None:
+        return None
+    _others(source, plan, path, entry, params, info)
+    # people also write limits beside litellm_params, where LiteLLM takes them too
+    merged = {key: value for key, value in entry.items() if key in RATES} | params
+    return Deployment(at, merged, info, served, dialect, url)
+
+
+def _url(source: Located, plan: Plan, at: Path_, params: dict[str, Any]) -> str | None:
+    key = "api_base" if "api_base" in params else "base_url"
+    written = params.get(key)
+    variable = environment_name(written)
+    if variable is not None:
+        plan.note(source, (*at, key), f"is read from {variable}, whose value must not end in /v1 here")
+        return "${" + variable + "}"
+    if not isinstance(written, str) or not written:
+        plan.leave(source, at, "has no api_base, so it is a cloud service; only self-hosted engines are served")
+        return None
+    url = written.rstrip("/").removesuffix("/v1").rstrip("/")
+    try:
+        return checked_engine_url(url)
+    except ValueError as error:
+        plan.leave(source, (*at, key), str(error))
+        return None
+
+
+def _others(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], params: dict[str, Any], info: dict[str, Any]) -> None:
+    for key, value in params.items():
+        if key not in _READ and value is not None:
+            plan.leave(source, (*path, "litellm_params", key), _WHY.get(key, "has no counterpart"))
+    for key in info:
+        if key not in COSTS and not _TOLD.fullmatch(key):
+            plan.leave(source, (*path, "model_info", key), "has no counterpart")
+    for key in entry:
+        if key not in ("model_name", "litellm_params", "model_info", *RATES):
+            plan.leave(source, (*path, key), "has no counterpart")
+
+
+def _group(
+    source: Located, plan: Plan, name: str, deployments: list[Deployment], taken: set[str], ids: set[str], same: dict[Any, str]
+) -> None:
+    """One public name: one pool, of the deployments that serve the model most of them serve."""
+    kinds = Counter((d.served, d.dialect) for d in deployments)
+    served, dialect = max(kinds, key=lambda kind: kinds[kind])
+    kept: dict[str, Deployment] = {}
+    for d in deployments:
+        if (d.served, d.dialect) != (served, dialect):
+            plan.leave(source, (*d.at, "model"), f"is another model than most of {name!r}; one name leads to one pool")
+        elif d.url in kept:
+            plan.note(source, d.at, "is an engine that this model has already; it is one backend")
+        else:
+            kept[d.url] = d
+    secret = _engine_key(source, plan, name, list(kept.values()))
+    mark = (served, dialect, secret, frozenset(kept))
+    if mark not in same:
+        pool = same[mark] = slug(name, taken)
+        backends = [{"id": _backend_id(pool, at, d, ids), "url": d.url} for at, d in enumerate(kept.values(), 1)]
+        entry: dict[str, Any] = {"name": pool, "model": served, "dialect": dialect}
+        plan.pools.append(entry | ({"api_key": {"env": secret}} if secret else {}) | {"backends": backends})
+    plan.models[name] = same[mark]
+    _limits(source, plan, name, list(kept.values()))
+    _prices(source, plan, name, list(kept.values()))
+
+
+def _backend_id(pool: str, at: int, d: Deployment, ids: set[str]) -> str:
+    given = d.info.get("id")
+    return slug(given if isinstance(given, str) and len(given) <= 40 else f"{pool}-{at}", ids)
+
+
+def _engine_key(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> str | None:
+    """The variable that holds the key of a pool's engines. A key in the file stays there: only the variable's name is ours."""
+    found: str | None = None
+    for at, d in enumerate(kept):
+        written = d.params.get("api_key")
+        variable = environment_name(written)
+        literal = variable is None and written is not None and str(written).lower() not in NO_KEY
+        if literal:
+            variable = re.sub(r"[^A-Z0-9]+", "_", f"{name}_ENGINE_KEY".upper()).strip("_")
+            variable = variable if variable[0].isalpha() else f"KEY_{variable}"
+            plan.note(source, (*d.at, "api_key"), f"is a key written out, which is not copied; put it into the environment as {variable}")
+        if (at and variable != found) or (at and literal and written != kept[0].params.get("api_key")):
+            plan.leave(source, (*d.at, "api_key"), "is not that of the model's first engine; the engines of a pool ask for one key")
+        else:
+            found = variable
+    return found
+
+
+def _limits(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> None:
+    for key, (meter, window) in RATES.items():
+        having = [d for d in kept if d.params.get(key) is not None]
+        amounts = [whole(d.params[key]) for d in having]
+        total = sum(amount for amount in amounts if amount is not None)
+        for d, amount in zip(having, amounts, strict=True):
+            if amount is None:
+                plan.leave(source, (*d.at, key), "is no positive whole number")
+            elif len(having) < len(kept) or None in amounts:
+                plan.leave(source, (*d.at, key), f"limits some engines of {name!r} and not all, so their sum limits nothing")
+        if having and len(having) == len(kept) and None not in amounts:
+            plan.limit(source, (*kept[0].at, key), model_scope(name), meter, window, total)
+            if len(kept) > 1:
+                plan.note(source, (*kept[0].at, key), f"and those of {len(kept) - 1} more engines are one limit of {name!r} of {total}")
+
+
+def _prices(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> None:
+    rates: dict[str, int] = {}
+    for d in kept:
+        mine: dict[str, int] = {}
+        for key, path, written in _costs(d):
+            rate = _per_million(written)
+            if rate is None:
+                plan.leave(source, path, "is no price")
+            else:
+                mine |= dict.fromkeys(COSTS[key], rate)
+        if rates and mine and mine != rates:
+            plan.leave(source, d.at, f"costs something else than the first engine of {name!r}; a model has one price")
+        rates = rates or mine
+    if rates:
+        plan.prices.append({"model": name, "revision": "*", "nanousd_per_mtok": rates})
+
+
+def _costs(d: Deployment) -> Iterator[tuple[str, Path_, Any]]:
+    for key in COSTS:
+        if d.params.get(key) is not None:
+            yield key, (*d.at, key), d.params[key]
+        elif d.info.get(key) is not None:
+            yield key, (*d.at[:-1], "model_info", key), d.info[key]
+
+
+def _per_million(dollars_per_token: Any) -> int | None:
+    """Nano-dollars per million tokens. `1e-7` is text in YAML, so text is read too."""
+    try:
+        value = Decimal(str(dollars_per_token)) * 10**15
+    except InvalidOperation:
+        return None
+    return int(value.to_integral_value()) if value.is_finite() and 0 <= value <= 10**15 else None

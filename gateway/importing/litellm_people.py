@@ -1,0 +1,132 @@
+"""LiteLLM's teams and keys, as its API lists them: teams become tenants with limits and policies, keys are to be made anew.
+
+LiteLLM keeps hashes of keys, and ours are of another kind: no key can be carried, only what it may do.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from gateway.importing.plan import Plan, limit_of, nanousd, period, slug, whole
+from policies.located_yaml import Located
+from policies.problems import Path_
+from tenancy.limits import Level, Meter, Scope, Window
+
+TEAMLESS: Final = "without-team"
+"""The tenant of keys that are no team's."""
+ALL_MODELS: Final = frozenset({"all-proxy-models", "all-team-models"})
+RATES: Final = {
+    "rpm_limit": (Meter.REQUESTS, Window.MINUTE),
+    "tpm_limit": (Meter.TOKENS, Window.MINUTE),
+    "max_parallel_requests": (Meter.CONCURRENT_REQUESTS, Window.NOW),
+}
+_READ: Final = {*RATES, "max_budget", "budget_duration", "models", "team_id", "team_alias", "key_alias", "expires", "blocked"}
+BOOKS: Final = frozenset(
+    {"spend", "created_at", "updated_at", "created_by", "updated_by", "budget_reset_at", "last_refreshed_at", "last_active", "key_name"}
+    | {"token", "token_id", "soft_budget_cooldown", "model_spend", "rotation_count", "team_member_count", "keys_count"}
+)
+"""LiteLLM's own books of a team or key, and the digest of the key itself."""
+
+
+def carry_teams(source: Located, plan: Plan) -> dict[str, str]:
+    """Tenants, their policies and limits; returns the tenant of each team id."""
+    tenants: dict[str, str] = {}
+    taken = {tenant["name"] for tenant in plan.tenants}
+    teams = _entries(source, plan, "teams")
+    for path, team in teams:
+        team_id = team.get("team_id")
+        name = slug(str(team.get("team_alias") or team_id or "team"), taken)
+        if isinstance(team_id, str):
+            tenants[team_id] = name
+        tenant = {"name": name, "label": str(team.get("team_alias") or "")[:200]}
+        plan.tenants.append(tenant | ({"disabled": True} if team.get("blocked") is True else {}))
+        models = _models(source, plan, path, team)
+        if models is not None:
+            plan.policies[name] = models
+        for limit in _limits(source, plan, path, team, Scope(Level.TENANT, name)):
+            plan.limits.append(limit)
+    _unread(source, plan, "teams", (team for _, team in teams))
+    return tenants
+
+
+def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
+    """The keys to be made, each with what it may do."""
+    keys = _entries(source, plan, "keys")
+    for path, key in keys:
+        team = key.get("team_id")
+        if team is not None and team not in tenants:
+            plan.leave(source, (*path, "team_id"), "is no team of the list; without one, its key is not carried")
+            continue
+        tenant = tenants.get(team) if isinstance(team, str) else TEAMLESS
+        if tenant == TEAMLESS and all(known["name"] != TEAMLESS for known in plan.tenants):
+            plan.tenants.append({"name": TEAMLESS, "label": "keys that were no team's"})
+        if key.get("blocked") is True:
+            plan.note(source, (*path, "blocked"), "a blocked key is not made anew")
+            continue
+        label = str(key.get("key_alias") or "")
+        entry: dict[str, Any] = {"tenant": tenant, "project": "default", "label": label[:200]}
+        if isinstance(key.get("expires"), str):
+            entry["expires_at"] = key["expires"]
+        models = _models(source, plan, path, key)
+        if models is not None:
+            entry["models"] = models
+        # a key has its id when it is made, so its limits wait beside it for that
+        limits = [{n: v for n, v in limit.items() if n != "scope"} for limit in _limits(source, plan, path, key, Scope(Level.KEY, "new"))]
+        plan.keys.append(entry | ({"limits": limits} if limits else {}))
+    _unread(source, plan, "keys", (key for _, key in keys))
+
+
+def _entries(source: Located, plan: Plan, name: str) -> list[tuple[Path_, dict[str, Any]]]:
+    entries = source.value(name)
+    if not isinstance(entries, list):
+        plan.leave(source, (name,), "is no list; give what the API lists")
+        return []
+    found: list[tuple[Path_, dict[str, Any]]] = []
+    for at, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            found.append(((name, at), entry))
+        else:
+            plan.leave(source, (name, at), "is no entry with its fields; list them in full (return_full_object=true)")
+    return found
+
+
+def _models(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> list[str] | None:
+    """The models it may use; None for all there are."""
+    models = entry.get("models")
+    if not isinstance(models, list) or not models or ALL_MODELS & {str(model) for model in models}:
+        return None
+    for at, model in enumerate(models):
+        if model not in plan.models and model != "no-default-models":
+            plan.leave(source, (*path, "models", at), "is no model that was carried")
+    return [model for model in models if isinstance(model, str) and model in plan.models]
+
+
+def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
+    asked: list[tuple[str, Meter, Window | None, int | None]] = [
+        (field, meter, window, whole(entry[field])) for field, (meter, window) in RATES.items() if entry.get(field) is not None
+    ]
+    if entry.get("max_budget") is not None:
+        asked.append(("max_budget", Meter.COST_NANOUSD, period(entry.get("budget_duration")), nanousd(entry["max_budget"])))
+    found = []
+    for field, meter, window, amount in asked:
+        if amount is None or window is None:
+            plan.leave(source, (*path, field), "is no amount for a minute, a day, a month or ever")
+            continue
+        limit = limit_of(scope, meter, window, amount)
+        if isinstance(limit, str):
+            plan.leave(source, (*path, field), limit)
+        else:
+            found.append(limit)
+    return found
+
+
+def _unread(source: Located, plan: Plan, name: str, entries: Iterable[dict[str, Any]]) -> None:
+    """Fields that were not looked at, each said once: the same ones are in every entry."""
+    counts = Counter(
+        field for entry in entries for field, value in entry.items() if field not in _READ and value not in (None, "", [], {}, False, 0)
+    )
+    for field, count in sorted(counts.items()):
+        if field in BOOKS:
+            plan.note(source, (name,), f"{field} ({count} entries) is LiteLLM's own record and stays there")
+        else:
+            plan.leave(source, (name,), f"{field} ({count} entries) has no counterpart")

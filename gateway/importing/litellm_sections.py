@@ -1,0 +1,153 @@
+"""The other sections of a LiteLLM proxy's configuration: aliases, timeouts and budgets are carried, the rest is left with its reason."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.importing.plan import Plan, nanousd, period, whole
+from policies.located_yaml import Located
+from policies.problems import Path_
+from tenancy.limits import Level, Meter, Scope, Window
+
+EVERYTHING: Final = Scope(Level.GLOBAL, "")
+FALLBACKS: Final = "write `fallback` at the model in the policy file, see docs/policies.md; within a pool requests fail over by themselves"
+HEALTH: Final = "failing engines are left out by their health, which needs no setting; see docs/operations.md"
+CACHE: Final = "there is no answer cache yet"
+STORE: Final = "name the shared counter store in tidegate.yaml; its password belongs into the environment"
+TRACING: Final = "metrics and the access log are always there; see docs/metrics.md"
+MINTED: Final = "keys, tenants and their limits are made with the admin API or `tidegate key`, `tidegate tenant`"
+TOKENS: Final = "write the issuer into auth.jwt; see docs/authentication.md"
+
+ROUTER: Final = {
+    "routing_strategy": "engines are chosen by their load (least_load)",
+    "routing_strategy_args": "engines are chosen by their load (least_load)",
+    **dict.fromkeys(("fallbacks", "default_fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "max_fallbacks"), FALLBACKS),
+    **dict.fromkeys(("num_retries", "retry_after", "retry_policy", "model_group_retry_policy"), HEALTH),
+    **dict.fromkeys(("allowed_fails", "allowed_fails_policy", "cooldown_time", "disable_cooldowns"), HEALTH),
+    **dict.fromkeys(("redis_host", "redis_port", "redis_password", "redis_url", "redis_db"), STORE),
+    **dict.fromkeys(("cache_responses", "caching_groups", "cache_kwargs"), CACHE),
+    "enable_tag_filtering": "there is no routing by tags; give tenants their own pools",
+    "stream_timeout": "is set as engines.first_token_base_s and token_gap_s",
+    "enable_pre_call_checks": "engines refuse what exceeds their context, and the caller is told",
+}
+LITELLM: Final = {
+    **{key: why for key, why in ROUTER.items() if why in (FALLBACKS, HEALTH)},
+    **dict.fromkeys(("cache", "cache_params", "enable_redis_auth_cache"), CACHE),
+    **dict.fromkeys(("success_callback", "failure_callback", "callbacks", "service_callback", "turn_off_message_logging"), TRACING),
+    **dict.fromkeys(("set_verbose", "json_logs", "telemetry", "redact_user_api_key_info"), TRACING),
+    **dict.fromkeys(
+        ("default_team_settings", "default_team_params", "default_key_generate_params", "upperbound_key_generate_params"), MINTED
+    ),
+    **dict.fromkeys(("default_internal_user_params", "max_internal_user_budget", "key_generation_settings"), MINTED),
+    "drop_params": "unknown parameters go on or are refused by the engine's dialect; see docs/engines.md",
+    "modify_params": "requests are not changed to suit an engine",
+    "ssl_verify": "certificates of engines are always verified, against the system's authorities",
+}
+GENERAL: Final = {
+    "master_key": "is not copied; changes need a token of their own: secrets.admin_token",
+    "database_url": "Tidegate keeps a database of its own: stores.sql",
+    "max_parallel_requests": "is per deployment; write a limit of the model, a tenant or a key",
+    "enable_jwt_auth": TOKENS,
+    "litellm_jwtauth": TOKENS,
+    **dict.fromkeys(("custom_auth", "custom_key_generate", "custom_sso"), "no code is run from configuration; see docs/authentication.md"),
+    **dict.fromkeys(("alerting", "alerting_threshold", "alert_types"), TRACING),
+    **dict.fromkeys(("background_health_checks", "health_check_interval"), HEALTH),
+    **dict.fromkeys(("key_management_system", "key_management_settings"), "secrets are {file: …} or {env: …}"),
+    "store_model_in_db": "backends that come and go are registered over the admin port",
+    "pass_through_endpoints": "only the routes in docs/api.md are served",
+}
+TOP: Final = {
+    "environment_variables": "set them where the process is started; their values are not copied",
+    "guardrails": "there are no guardrails yet",
+    "mcp_servers": "tools are not served",
+    "credential_list": "keys of engines are {env: NAME} in a pool; their values are not copied",
+    "vector_store_registry": "vector stores are not served",
+    "callback_settings": TRACING,
+    "include": "import the included files too, or put them into one",
+}
+SECTIONS: Final = ("model_list", "router_settings", "litellm_settings", "general_settings")
+
+
+def carry_sections(source: Located, plan: Plan) -> None:
+    """Fill aliases, patience and limits from everything but `model_list`."""
+    for key in source.data:
+        if key not in SECTIONS:
+            plan.leave(source, (key,), TOP.get(key, "has no counterpart"))
+    _section(source, plan, "router_settings", {"model_group_alias": _aliases, "timeout": _patience}, ROUTER)
+    _section(source, plan, "litellm_settings", {"request_timeout": _patience, "max_budget": _budget, "budget_duration": _said}, LITELLM)
+    _section(source, plan, "general_settings", {"global_max_parallel_requests": _parallel}, GENERAL)
+
+
+Carry = Callable[[Located, Plan, Path_, Any], None]
+
+
+def _section(source: Located, plan: Plan, name: str, carried: dict[str, Carry], why: dict[str, str]) -> None:
+    section = source.value(name)
+    if section is None:
+        return
+    if not isinstance(section, dict):
+        plan.leave(source, (name,), "is no mapping")
+        return
+    for key, value in section.items():
+        if value is None:
+            continue
+        path: Path_ = (name, key)
+        if key in carried:
+            carried[key](source, plan, path, value)
+        elif key == "routing_strategy" and value == "least-busy":
+            plan.note(source, path, "is what least_load does")
+        else:
+            plan.leave(source, path, why.get(key, "has no counterpart"))
+
+
+def _aliases(source: Located, plan: Plan, path: Path_, aliases: Any) -> None:
+    for alias, meant in aliases.items() if isinstance(aliases, dict) else ():
+        at = (*path, alias)
+        group = meant.get("model") if isinstance(meant, dict) else meant
+        if not isinstance(group, str) or group not in plan.models:
+            plan.leave(source, at, "stands for no model that was carried")
+        elif alias in plan.models:
+            plan.leave(source, at, "is the name of a model already")
+        else:
+            plan.models[alias] = plan.models[group]
+            limited = any(limit["scope"] == {"level": "model", "name": group} for limit in plan.limits)
+            priced = next((price for price in plan.prices if price["model"] == group), None)
+            if priced is not None:
+                plan.prices.append(priced | {"model": alias})
+            if limited:
+                plan.leave(source, at, f"is a name of its own, which the limits of {group!r} do not cover; give it limits")
+            if isinstance(meant, dict) and meant.get("hidden"):
+                plan.leave(source, (*at, "hidden"), "every model that may be used is listed")
+
+
+def _patience(source: Located, plan: Plan, path: Path_, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86_400:
+        plan.leave(source, path, "is no number of seconds up to a day")
+        return
+    plan.engines["plain_timeout_s"] = float(value)
+    plan.note(source, path, "is engines.plain_timeout_s, for answers that are not streamed; streams have token_gap_s")
+
+
+def _budget(source: Located, plan: Plan, path: Path_, value: Any) -> None:
+    amount, duration = nanousd(value), source.value("litellm_settings", "budget_duration")
+    window = period(duration)
+    if not amount:
+        plan.leave(source, path, "is no amount of dollars; 0 is none")
+    elif window is None:
+        plan.leave(source, path, "has a budget_duration that is no day and no month; write it as a day's or a month's budget")
+    else:
+        plan.limit(source, path, EVERYTHING, Meter.COST_NANOUSD, window, amount)
+        if window is not Window.EVER:
+            plan.note(source, path, f"counts per calendar {window.value} in UTC")
+
+
+def _said(source: Located, plan: Plan, path: Path_, _value: Any) -> None:
+    if source.value("litellm_settings", "max_budget") is None:
+        plan.leave(source, path, "says for how long, and no max_budget says how much")
+
+
+def _parallel(source: Located, plan: Plan, path: Path_, value: Any) -> None:
+    amount = whole(value)
+    if amount is None:
+        plan.leave(source, path, "is no positive whole number")
+    else:
+        plan.limit(source, path, EVERYTHING, Meter.CONCURRENT_REQUESTS, Window.NOW, amount)

@@ -1,0 +1,27 @@
+"""The end of a worker's last requests. One that was answered still has to be settled and recorded, which takes a round trip to the
+counter store; what it is written down with may go only then, or the ledger calls it lost."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from backends.attempt import RetryBudget
+from gateway.http.edge.door import Door
+
+CONNECTIONS_S: Final = 2.0
+"""Longest wait for callers to take what was sent to them; then their connections are dropped."""
+RECORDS_S: Final = 2.0
+"""Longest wait for the Records after that: a settlement waits 50 ms for the store in each of at most four groups."""
+POLL_S: Final = 0.02
+
+
+async def end_requests(door: Door, budget: RetryBudget) -> None:
+    """Wait until nobody is connected and every request has its Record, neither for ever."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(door.emptied(), CONNECTIONS_S)
+    for connection in list(door.connections):
+        connection.abort()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RECORDS_S):
+            while budget.active:
+                await asyncio.sleep(POLL_S)

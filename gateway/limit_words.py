@@ -1,0 +1,161 @@
+"""Limits in words and headers: what a caller is told of how its limits stand, and why one of them refuses. Pure.
+
+Only scopes the caller belongs to are named with their name; a limit on everybody is "the gateway". Of a limit that is shared with
+other tenants no number is told: what is left of it is what the others have left.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from domain.faults import NEVER, Fault, Kind, Retry
+from tenancy.hold import Refused, Standing
+from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Window
+from tenancy.shares import closed_for_money
+
+Header = tuple[bytes, bytes]
+
+NANOUSD: Final = 10**9
+SLOT_S: Final = 1.0
+"""Suggested wait for a slot: nobody knows when a running request ends."""
+
+SHARED: Final = frozenset({Level.GLOBAL, Level.MODEL, Level.ORGANISATION})
+"""Levels whose limits count several tenants together."""
+
+_UNITS: Final = {
+    Meter.REQUESTS: "requests",
+    Meter.INPUT_TOKENS: "input tokens",
+    Meter.OUTPUT_TOKENS: "output tokens",
+    Meter.TOKENS: "tokens",
+    Meter.UNITS: "units",
+    Meter.CONCURRENT_REQUESTS: "concurrent requests",
+}
+_RESETS: Final = {
+    Window.DAY: " It starts anew at 00:00 UTC.",
+    Window.MONTH: " It starts anew on the first of the month, UTC.",
+    Window.EVER: " It does not start anew.",
+}
+_NAMES: Final = tuple(
+    (b"x-ratelimit-limit-%b" % kind, b"x-ratelimit-remaining-%b" % kind, b"x-ratelimit-reset-%b" % kind)
+    for kind in (b"requests", b"tokens")
+)
+_KIND_OF: Final = tuple(
+    {Meter.REQUESTS: 0, Meter.INPUT_TOKENS: 1, Meter.OUTPUT_TOKENS: 1, Meter.TOKENS: 1}.get(meter) for meter in sorted(Meter)
+)
+"""By meter: the place in `_NAMES`; None for what has no header."""
+
+
+def amount_words(meter: Meter, amount: int) -> str:
+    """An amount with its unit: `100 requests`, `1.5 dollars`."""
+    if meter is Meter.COST_NANOUSD:
+        whole, part = divmod(amount, NANOUSD)
+        return f"{whole}.{f'{part:09d}'.rstrip('0').ljust(2, '0')} dollars"
+    return f"{amount} {_UNITS[meter]}"
+
+
+def limit_words(limit: Limit, amount: int) -> str:
+    """A limit as a phrase, for operators: `tenant acme: 10000 tokens per minute`."""
+    return _phrase(limit, amount_words(limit.meter, amount))
+
+
+def told_words(limit: Limit, amount: int) -> str:
+    """The same for callers: of a limit shared with other tenants without its amount, `model llama: tokens per minute`."""
+    if limit.scope.level not in SHARED:
+        return limit_words(limit, amount)
+    return _phrase(limit, "dollars" if limit.meter is Meter.COST_NANOUSD else _UNITS[limit.meter])
+
+
+def _phrase(limit: Limit, what: str) -> str:
+    scope = "the gateway" if limit.scope.level is Level.GLOBAL else str(limit.scope)
+    if limit.scope.level is Level.USER:
+        scope = f"each end user of {limit.scope.name}"
+    per = {Window.NOW: "", Window.EVER: " in all"}.get(limit.window, f" per {limit.window.value}")
+    return f"{scope}: {what}{per}"
+
+
+def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
+    """A refusal as the caller is told it.
+
+    Args:
+        wanted: what the request asked for.
+        draw: 0 to 1; spreads those who wait for a slot.
+    """
+    line = refused.line
+    meter, limit = Meter(line.meter), line.limit
+    name = told_words(limit, line.amount)
+    detail = f"{line.key} remaining {refused.remaining}"
+    if closed_for_money(refused):
+        why = "Spending cannot be checked right now, and what may be spent unchecked is used up. Try again shortly."
+        return Fault(Kind.QUOTA_UNKNOWN, why, retry=Retry(should=True, after_s=5.0 + 5.0 * draw), detail=detail)
+    if refused.never and line.amount:
+        asked = amount_words(meter, wanted.vector()[meter])
+        why = f"This request may need {asked}, more than a whole limit holds ({name}). Send a shorter prompt or a smaller 'max_tokens'."
+        return Fault(Kind.EXCEEDS_LIMIT, why, detail=detail)
+    if limit.window is Window.NOW:
+        retry = Retry(should=True, after_s=SLOT_S * (0.5 + draw)) if line.amount else NEVER
+        return Fault(
+            Kind.CONCURRENCY_LIMIT, f"Too many requests at once ({name}). Try again when one has ended.", retry=retry, detail=detail
+        )
+    if limit.window is Window.MINUTE:
+        kind = Kind.REQUEST_LIMIT if meter is Meter.REQUESTS else Kind.TOKEN_LIMIT
+        if refused.wait_us is None:
+            return Fault(kind, f"Rate limit reached ({name}).", detail=detail)
+        wait_s = refused.wait_us / 1e6
+        return Fault(
+            kind,
+            f"Rate limit reached ({name}). Try again in {duration(refused.wait_us)}.",
+            retry=Retry(should=True, after_s=wait_s),
+            detail=detail,
+        )
+    return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_RESETS[limit.window]}", detail=detail)
+
+
+def duration(us: int) -> str:
+    """A time as OpenAI's headers write it: `20ms`, `1.5s`, `6m0s`, `25h0m0s`; rounded up to a millisecond."""
+    ms = -(-us // 1000)
+    if ms < 1000:
+        return f"{ms}ms"
+    hours, rest = divmod(ms, 3_600_000)
+    minutes, rest = divmod(rest, 60_000)
+    seconds = f"{rest / 1000:g}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def limit_headers(standings: Iterable[Standing]) -> list[Header]:
+    """`x-ratelimit-*` for the tightest limit on requests and the tightest on tokens of those that are the tenant's alone, and a warning
+    for each soft threshold that is passed."""
+    tightest: list[Standing | None] = [None, None]
+    warnings: list[str] = []
+    for standing in standings:
+        line = standing.line
+        # what is used of a rate is what is missing of its burst
+        if line.soft and (line.burst or line.amount) - standing.remaining >= line.soft:
+            warnings.append(told_words(line.limit, line.soft))
+        kind = _KIND_OF[line.meter]
+        if kind is not None:
+            known = tightest[kind]
+            if (known is None or standing.remaining < known.remaining) and line.limit.scope.level not in SHARED:
+                tightest[kind] = standing
+    headers: list[Header] = []
+    for found, (limit, remaining, reset) in zip(tightest, _NAMES, strict=True):
+        if found is not None:
+            headers += (
+                (limit, b"%d" % found.line.amount),
+                (remaining, b"%d" % found.remaining),
+                (reset, duration(found.reset_us).encode()),
+            )
+    if warnings:
+        headers.append((b"x-tidegate-limit-warning", "; ".join(warnings)[:MAX_WARNING_CHARS].encode("ascii", "replace")))
+    return headers
+
+
+def refused_standing(refused: Refused) -> Standing:
+    """The limit that refused, for the same headers: of a rate, too, they say when all of it is there again."""
+    line, reset_us = refused.line, refused.wait_us or 0
+    if line.burst and line.amount and not refused.degraded:
+        reset_us = max((line.burst - refused.remaining) * MINUTE_US // line.amount, reset_us)
+    return Standing(line, refused.remaining, reset_us)
+
+
+MAX_WARNING_CHARS: Final = 500

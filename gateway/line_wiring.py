@@ -1,0 +1,45 @@
+"""Builds the lines of one worker from its settings."""
+
+import asyncio
+from collections.abc import Callable
+
+from domain.clock import Clock, Rng
+from gateway.deps import Live, Watch
+from gateway.placing.ground import Grounds
+from gateway.queueing.line import Line
+from gateway.queueing.lines import Lines
+from gateway.queueing.pulling import Pulling
+from gateway.settings import Settings
+
+
+def lines_for(
+    settings: Settings,
+    live: Live,
+    grounds: Grounds,
+    watch: Watch,
+    clock: Clock,
+    *,
+    loop: asyncio.AbstractEventLoop,
+    rng: Rng,
+    log_defect: Callable[[BaseException, str], None],
+) -> Lines:
+    """One for each pool."""
+    bounds, gives_way = settings.queue.bounds, settings.queue.gives_way
+
+    def line(pool: str) -> Line:
+        board, make_room = grounds[pool].board, None
+        if gives_way is not None:
+            make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).for_one
+        return Line(
+            pool,
+            bounds,
+            board,
+            lambda: live.fleet.pools[pool],
+            clock=clock,
+            loop=loop,
+            rng=rng,
+            log_defect=log_defect,
+            make_room=make_room,
+        )
+
+    return Lines({pool.name: line(pool.name) for pool in settings.pools})

@@ -1,0 +1,96 @@
+"""A worker's answers to questions about its decisions; see `gateway.placing.explaining`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from domain.ask import Endpoint
+from domain.faults import Fault
+from domain.identity import Caller, KeyId, ProjectId, TenantId
+from gateway.admission import sticky_key
+from gateway.deps import Deps
+from gateway.http.openai import interpret
+from gateway.http.openai.prompts import with_prompt
+from gateway.placing.decisions import decision
+from gateway.placing.explaining import EXPLAIN_LINE, WOULD_LINE, Refusal, Would, WouldAnswer
+from gateway.placing.placing import place_ask
+from gateway.rollouts.dealing import deal, deal_prompt
+from gateway.ruling import Asked, governed
+from gateway.sharing import shared
+from gateway.story import Story
+from gateway.worker_link import Answer
+from policies.rollout.in_force import in_words
+from tenancy.rights import EVERYTHING
+
+SUPPOSED: Final = "supposed"
+"""What stands in the place of a request's id where there is none."""
+
+
+class NoDice:
+    """See `Rng`: a decision that nobody follows explores nothing, and of equals it shows the first."""
+
+    def random(self) -> float:
+        """Above every share of requests that is drawn."""
+        return 1.0 - 2**-53
+
+    def randrange(self, _stop: int, /) -> int:
+        """The first."""
+        return 0
+
+
+def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
+    """By their lines. Nothing is answered while the worker does not know its keys and policies."""
+
+    async def explain(question: bytes) -> bytes:
+        deps = deps_of()
+        found = deps.decisions.find(question.decode("ascii", "replace")) if deps is not None else None
+        return b"" if found is None else msgspec.msgpack.encode(found)
+
+    async def would(question: bytes) -> bytes:
+        deps = deps_of()
+        asked = msgspec.msgpack.decode(question, type=Would)
+        return b"" if deps is None else msgspec.msgpack.encode(await supposed(asked, deps))
+
+    return {EXPLAIN_LINE: explain, WOULD_LINE: would}
+
+
+async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
+    """Where the request would go now. It is not admitted, counted, sent or remembered, and throws no dice."""
+    try:
+        ask = interpret(Endpoint(asked.endpoint), asked.body)
+    except Fault as fault:
+        return WouldAnswer(refusal=_refused(fault))
+    dice, now, now_unix = NoDice(), deps.clock(), deps.wall()
+    caller, key = Caller(TenantId(asked.tenant), ProjectId(asked.project), KeyId("")), sticky_key(ask, ask.user, SUPPOSED)
+    story = Story(SUPPOSED, now, now_unix, now, SUPPOSED)
+    story.user = ask.user
+    if ask.template is not None:
+        try:
+            dealt = partial(deal_prompt, ask, caller, {}, story, deps)
+            ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, dealt)
+        except Fault as fault:
+            return WouldAnswer(refusal=_refused(fault))
+    found = governed(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
+    if found is None:
+        said = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
+        return WouldAnswer(refusal=Refusal(said, "request.model"))
+    policy, rule = found.policy, deal(found.model, ask, asked.tenant, found.policy, {}, story, deps)
+    placing = await place_ask(ask, rule, policy, asked.tenant, {}, deps, dice)
+    pool, route = placing.pool, placing.route
+    story.lora = placing.demand.lora
+    if pool.halves or pool.name in deps.sharing:
+        try:
+            route = shared(ask, placing.demand, pool, route, placing.ground.board, story, deps, dice)
+        except Fault as fault:
+            return WouldAnswer(refusal=_refused(fault))
+    split = story.shared.split if story.shared is not None else None
+    made = decision(route, placing.demand, (SUPPOSED,), now_unix, rule.name, pool.name, split)
+    made.asked_model, made.rule = ask.model if ask.model != rule.name else "", found.rule
+    made.rollout = in_words(story.dealt, story.dealt_prompt)
+    return WouldAnswer(made.explained())
+
+
+def _refused(fault: Fault) -> Refusal:
+    return Refusal(f"The request would be refused: {fault.message}", f"request.{fault.param}" if fault.param else "")

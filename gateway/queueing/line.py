@@ -1,0 +1,296 @@
+"""The requests of one worker that wait for one pool: who is let through when there is room, and who stops waiting.
+
+Nothing here runs while nobody waits. Otherwise the Board tells of every end and every first token, once per turn of the loop, and the
+worker's sweep looks at deadlines, heartbeats and a fleet that has changed: no waiter has a timer of its own.
+
+Being let through is deciding anew where to go and taking the place there, in one go: a place that two wake-ups see is taken once.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from domain.clock import Clock, Rng
+from domain.faults import Fault, Kind
+from domain.usage import Usage
+from gateway.queueing import refusals
+from gateway.queueing.caution import Caution
+from gateway.queueing.drain_rate import DrainRate
+from gateway.queueing.waiter import LineState, Outlook, T, Waiter
+from routing.board import Board
+from routing.fleet import Pool
+from routing.room import full
+from tenancy.fair_row import Waiting
+from tenancy.fairness import RANKS, Bounds, FairQueue, rank_of
+
+LONGEST_S: Final = 3600.0
+"""Longest predicted wait that is worth a number."""
+
+AT_ONCE: Final = Outlook()
+
+MakeRoom = Callable[[Waiter[Any], Callable[[Waiting, float], bool]], None]
+
+
+class Line:
+    """See the module.
+
+    Args:
+        pool_of: the pool as it is now.
+        log_defect: told of what should never be raised by a decision.
+        make_room: asked to free a place for the one whose turn it is, with what says whether one that gives its place could wait.
+    """
+
+    __slots__ = (
+        "_board", "_caution", "_clock", "_hopeless", "_log_defect", "_loop", "_make_room", "_name", "_pool_of", "_queue", "_rate", "_rng",
+        "_stopped",
+        "_waiters", "_woken", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        bounds: Bounds,
+        board: Board,
+        pool_of: Callable[[], Pool],
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        rng: Rng,
+        log_defect: Callable[[BaseException, str], None],
+        make_room: MakeRoom | None = None,
+    ) -> None:
+        self._name = name
+        self._queue = FairQueue(bounds)
+        self._board = board
+        self._pool_of = pool_of
+        self._clock = clock
+        self._loop = loop
+        self._rng = rng
+        self._log_defect = log_defect
+        self._make_room = make_room
+        self._rate = DrainRate()
+        self._caution = Caution(RANKS)
+        self._waiters: dict[int, Waiter[Any]] = {}
+        self._hopeless: list[tuple[Waiter[Any], Fault]] = []
+        self._woken = False
+        self._stopped = False
+        self.waiting = 0
+        """Requests in it."""
+
+    # --- coming ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, place: Waiting, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
+        """Why a request need not even try, with the word for it; None when it may wait. Costs a few microseconds.
+
+        Args:
+            read: whether its prompt was read, so that it is known how much of it is in a cache.
+        """
+        if self._stopped:
+            return refusals.STOPPED, refusals.stopping()
+        wait_s = self.predicted_s(place, read=read)
+        if wait_s > may_s or may_s <= 0:
+            self._caution.refused(rank_of(place))
+            return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
+        bound = self._queue.refused(place)
+        if bound is not None:
+            return bound, refusals.full(bound, wait_s, self._rng.random())
+        return None
+
+    def outlook(self, place: Waiting, may_s: float) -> Outlook | None:
+        """What a request would meet that came now and was not read yet; None where nobody is up."""
+        if not self._pool_of().up:
+            return None
+        if not self.waiting and (not self._board.limited or self._has_room()):
+            return AT_ONCE
+        return Outlook(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
+
+    def predicted_s(self, place: Waiting, *, read: bool = True) -> float:
+        """Seconds that it waits for its turn at most, as far as most such waits have shown; 0 while nobody knows.
+
+        From the work that is before it, what comes into higher ranks, how fast it is worked off, and how far that was wrong lately.
+        """
+        if not self.waiting:
+            return 0.0
+        now, rank = self._clock(), rank_of(place)
+        found = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
+        return min(self._caution.bound_s(rank, place.held if read else None, found, self._rate.grain_s(), now), LONGEST_S)
+
+    async def wait(self, waiter: Waiter[T]) -> T:
+        """Wait for its turn; what comes back has its place already.
+
+        Raises:
+            Fault: OVERLOADED, NO_BACKEND, CLIENT_GONE or SHUTTING_DOWN: it gets no turn; `waiter.word` says why.
+        """
+        self._enter(waiter)
+        try:
+            outcome = await waiter.outcome
+        except asyncio.CancelledError:
+            self._abandoned(waiter)
+            raise
+        if isinstance(outcome, Fault):
+            raise outcome
+        return outcome
+
+    def _enter(self, waiter: Waiter[Any]) -> None:
+        place, now = waiter.place, self._clock()
+        refused = self.refusal(place, waiter.may_s)
+        if refused is not None:
+            waiter.word, fault = refused
+            raise fault
+        before = self._queue.before(place)
+        waiter.ahead = sum(before[:3])
+        waiter.told_s, waiter.grain_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S), self._rate.grain_s()
+        put = self._queue.put(place)
+        assert put.accepted  # `refusal` has asked
+        for one in put.evicted:
+            self._out(self._waiters[one.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(one), self._rng.random()))
+        self._rate.came(rank_of(place), place.cost, now)
+        self._waiters[place.seq] = waiter
+        waiter.waits = True
+        waiter.on_gone = self._gone
+        waiter.look_at = min(place.deadline, waiter.beat(now))
+        self.waiting += 1
+        if self.waiting == 1:
+            self._rate.busy(now)
+            self._board.freed = self._wake
+        self._let_through()
+
+    def _abandoned(self, waiter: Waiter[Any]) -> None:
+        """Its task was cancelled, maybe between being let through and hearing of it."""
+        if waiter.waits:
+            self.end(waiter, refusals.GONE, None)
+        elif waiter.outcome.done() and not waiter.outcome.cancelled():
+            outcome = waiter.outcome.result()
+            if not isinstance(outcome, Fault) and outcome.staked is not None:
+                outcome.staked.over()
+
+    # --- going on -------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """There may be room. Looked at in the loop's next turn: whoever frees a place is in the middle of something, and may be about to
+        take it again under another name."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._let_through)
+
+    def _let_through(self) -> None:
+        self._woken = False
+        while self.waiting and self._has_room():
+            found = self._queue.next(self._can_place)
+            for waiter, fault in self._hopeless:
+                self.end(waiter, refusals.NOBODY, fault)
+            self._hopeless.clear()
+            if found is None:
+                break
+            self._go(self._waiters[found.seq])
+        if self.waiting and self._make_room is not None and (first := self._queue.next(lambda _: True)) is not None:
+            try:
+                self._make_room(self._waiters[first.seq], self._may_wait)
+            except Exception as error:  # noqa: BLE001 - without it everybody waits as long as without preemption, and no longer
+                self._log_defect(error, "line")
+
+    def _may_wait(self, place: Waiting, may_s: float) -> bool:
+        return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
+
+    def _has_room(self) -> bool:
+        board = self._board
+        return any([not full(board, board.row_of[one.id], 1.0) for one in self._pool_of().up])
+
+    def _can_place(self, place: Waiting) -> bool:
+        waiter = self._waiters[place.seq]
+        try:
+            waiter.turn = waiter.again()
+        except Fault as fault:
+            self._hopeless.append((waiter, fault))
+            return False
+        except Exception as error:  # noqa: BLE001 - one request that cannot be decided on must not keep all others waiting
+            self._log_defect(error, "line")
+            self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
+            return False
+        return waiter.turn is not None
+
+    def _go(self, waiter: Waiter[Any]) -> None:
+        place, turn = waiter.place, waiter.turn
+        assert turn is not None
+        self._queue.take(place)
+        self._rate.passed(place.cost, self._clock())
+        self._learn(waiter, served=True)
+        turn = waiter.stake(turn)
+        self._left(waiter)
+        waiter.word = refusals.SERVED
+        waiter.outcome.set_result(turn)
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+
+    def end(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
+        """It waits no more, and is told why; None where nobody listens."""
+        if not waiter.waits:
+            return
+        self._queue.remove(waiter.place)
+        self._out(waiter, word, fault)
+
+    def _gone(self, waiter: Waiter[Any]) -> None:
+        self.end(waiter, refusals.GONE, Fault(Kind.CLIENT_GONE, "The caller closed the connection before its turn came."))
+
+    def _out(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
+        """It is out of the queue already."""
+        self._rate.left(rank_of(waiter.place), waiter.place.cost)
+        if word == refusals.TIMED_OUT:
+            self._learn(waiter, served=False)
+        self._left(waiter)
+        waiter.word = word
+        if fault is not None and not waiter.outcome.done():
+            waiter.outcome.set_result(fault)
+
+    def _learn(self, waiter: Waiter[Any], *, served: bool) -> None:
+        if waiter.grain_s and not waiter.place.back:  # who is back is older than its wait
+            place, now = waiter.place, self._clock()
+            rank, waited_s = rank_of(place), now - place.entered_at
+            others = self._queue.in_rank(rank)
+            self._caution.waited(rank, place.held, waiter.told_s, waited_s, waiter.grain_s, others, served=served, now=now)
+
+    def _left(self, waiter: Waiter[Any]) -> None:
+        del self._waiters[waiter.place.seq]
+        waiter.waits = False
+        self.waiting -= 1
+        if not self.waiting:
+            self._rate.idle(self._clock())
+            self._board.freed = None
+
+    def sweep(self, now: float) -> None:
+        """Look at everybody: deadlines, heartbeats, and whether a changed fleet has room. So a deadline is late by one sweep at most."""
+        if not self.waiting:
+            return
+        pool = self._pool_of()
+        (self._rate.busy if pool.up else self._rate.idle)(now)
+        if not pool.backends:
+            self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
+            return
+        self._let_through()
+        for waiter in list(self._waiters.values()):
+            if now < waiter.look_at or not waiter.waits:
+                continue
+            if now >= waiter.place.deadline:
+                fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
+                self.end(waiter, refusals.TIMED_OUT, fault)
+            else:
+                waiter.look_at = min(waiter.place.deadline, waiter.beat(now))
+
+    def stop(self) -> None:
+        """Nobody is let through any more: the worker's grace is over."""
+        self._stopped = True
+        self._end_all(refusals.STOPPED, refusals.stopping)
+
+    def _end_all(self, word: str, fault: Callable[[], Fault]) -> None:
+        for waiter in list(self._waiters.values()):
+            self.end(waiter, word, fault())
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def used(self, place: Waiting, usage: Usage) -> None:
+        """One that was let through is over, and took this: its tenant was charged what it was thought to take."""
+        self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
+
+    def state(self) -> LineState:
+        """As it is now."""
+        return LineState(self._name, tuple(self._queue.by_tier()), self._rate.per_second(self._clock()))

@@ -1,0 +1,89 @@
+"""Which pool answers a request that a rollout is about."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from domain.ask import Ask
+from domain.faults import Fault, Kind
+from domain.identity import Caller
+from gateway.admission import sticky_key
+from gateway.deps import Deps
+from gateway.story import Story
+from policies.compile import ModelRule, TenantPolicy
+from policies.prompts.allowed import AllowedVersions
+from policies.prompts.prompt import Prompt
+from policies.rollout.assignment import Arm
+
+HEADER: Final = b"x-tidegate-rollout"
+ARMS: Final = {arm.value: arm for arm in Arm}
+
+
+def deal(
+    rule: ModelRule, ask: Ask, tenant: str, policy: TenantPolicy, headers: Mapping[bytes, bytes], story: Story, deps: Deps
+) -> ModelRule:
+    """The rule with the pool that is to answer; the Story keeps what was decided.
+
+    Raises:
+        Fault: NOT_PERMITTED or INVALID_VALUE for a header that chooses the arm.
+    """
+    story.dealt, rollouts = None, deps.live.rollouts
+    running = rollouts.by_pool.get(rule.pool)
+    if running is None or not running.is_about(tenant, rule.name):
+        return rule  # a header that chooses an arm is of no account: nobody is to notice other tenants' rollouts
+    wanted = asked_arm(headers.get(HEADER), policy)
+    story.dealt = rollouts.deal(
+        rule.pool, tenant, rule.name, sticky_key(ask, story.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted
+    )
+    if story.dealt is None or story.dealt.target == rule.pool:
+        return rule
+    return msgspec.structs.replace(rule, pool=story.dealt.target)
+
+
+def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
+    """Its pool has failed it in this way, and another model is to answer. The Record will be that one's, so the rollout that dealt the
+    request out is told here, and nobody else: else a canary that has no room would look as good as one that has."""
+    if story.dealt is not None:
+        deps.observe(msgspec.structs.replace(story.close(deps.clock()), outcome=kind.value, shadow=True, dealt_prompt=None))
+        story.dealt = None
+
+
+def deal_prompt(
+    ask: Ask, caller: Caller, headers: Mapping[bytes, bytes], story: Story, deps: Deps, prompt: Prompt, allowed: AllowedVersions
+) -> Prompt:
+    """The version of a prompt that a request gets which names none; the Story keeps what was decided.
+
+    Args:
+        prompt: what its policy gives it.
+        allowed: what there is for its tenant.
+
+    Raises:
+        Fault: NOT_PERMITTED or INVALID_VALUE for a header that chooses the arm.
+    """
+    rollouts, policy = deps.live.rollouts, deps.live.policies.for_tenant(caller.tenant)
+    running = rollouts.by_prompt.get(prompt.name)
+    if running is None or policy is None or not running.is_about(caller.tenant, ask.model):
+        return prompt
+    wanted, there = asked_arm(headers.get(HEADER), policy), {one.name: one for one in allowed.versions.values()}
+    key = sticky_key(ask, story.user, story.own_id)
+    story.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, there.__contains__, wanted)
+    return prompt if story.dealt_prompt is None else there[story.dealt_prompt.target]
+
+
+def asked_arm(given: bytes | None, policy: TenantPolicy) -> Arm | None:
+    """What a tester's header asks for. Raises Fault."""
+    if given is None:
+        return None
+    if not policy.choose_arm:
+        raise Fault(Kind.NOT_PERMITTED, f"The header '{HEADER.decode()}' may not be used here (choose_arm in the tenant's policy).")
+    arm = ARMS.get(given.decode("latin-1").strip().lower())
+    if arm is None:
+        raise Fault(Kind.INVALID_VALUE, f"Invalid value for the header '{HEADER.decode()}': send one of {', '.join(ARMS)}.")
+    return arm
+
+
+def has_up(pool: str, deps: Deps) -> bool:
+    """Whether this gateway has the pool, and in it a backend that is up."""
+    found = deps.live.fleet.pools.get(pool)
+    return found is not None and bool(found.up)

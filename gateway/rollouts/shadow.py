@@ -1,0 +1,101 @@
+"""Copies of requests for a canary in its shadow phase: answered by its engines, thrown away, counted, and billed to nobody.
+
+A copy is sent only where it finds room at once, so many under way at a time as the rollout says, in the lowest class, and never a second
+time. Nothing of it reaches the caller, the ledger, the access log or the metrics of requests; what it was answered is read to its end,
+since broken streams and output lengths are part of what is compared.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from domain.ask import Ask
+from domain.faults import Fault, Kind
+from domain.priority import Class
+from gateway.deps import Deps
+from gateway.forward import forward
+from gateway.http.edge.exchange import Exchange
+from gateway.story import Story
+from gateway.turns import choose
+from policies.compile import ModelRule
+from policies.rollout.assignment import Arm
+from policies.rollout.in_force import Dealt, Running
+
+NO_ROOM: Final = frozenset({Kind.OVERLOADED, Kind.SHUTTING_DOWN})
+
+
+class _Nobody:
+    """Stands in the place of a caller's connection (`gateway.http.edge.connection`): takes everything, asks for nothing."""
+
+    speaks_1_0 = False
+
+    class door:
+        """What a reply's head needs of the port."""
+
+        date_line = b""
+
+    def closes_after(self, _exchange: Exchange) -> bool:
+        """No."""
+        return False
+
+    def write(self, _data: bytes) -> None:
+        """Thrown away."""
+
+    def exchange_over(self, *, close: bool) -> None:
+        """Nothing follows."""
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+
+def mirror(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Send a copy on its way, where a rollout says so and there is room for one more."""
+    dealt = story.dealt
+    if dealt is None or not dealt.mirror:
+        return
+    under_way = deps.shadows.setdefault(dealt.running.id, set())
+    if len(under_way) >= dealt.running.max_shadows:
+        return
+    task = deps.loop.create_task(_copied(ask, rule, exchange, _story_of(story, dealt.running, deps), deps))
+    under_way.add(task)
+    task.add_done_callback(under_way.discard)
+
+
+def end_shadows(deps: Deps) -> None:
+    """End the copies under way; their engines are told."""
+    for under_way in deps.shadows.values():
+        for task in under_way:
+            task.cancel()
+
+
+def _story_of(story: Story, running: Running, deps: Deps) -> Story:
+    now, own_id = deps.clock(), deps.new_id()
+    copy = Story(own_id, now, deps.wall(), now, own_id)
+    copy.caller, copy.ask_endpoint, copy.model, copy.stream = story.caller, story.ask_endpoint, story.model, story.stream
+    copy.placed_by, copy.policy, copy.output_cap = story.placed_by, story.policy, story.output_cap
+    copy.priority_class, copy.asked_wait_s = Class.BATCH, 0.0
+    copy.shadow, copy.dealt = True, Dealt(running, Arm.CANARY, counted=running.counting)
+    return copy
+
+
+async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
+    nobody: Any = _Nobody()
+    nowhere = Exchange(nobody, exchange.head)
+    assert story.dealt is not None
+    rule = msgspec.structs.replace(rule, pool=story.dealt.running.canary)
+    try:
+        if deps.lines[rule.pool].waiting:
+            return
+        placing = await choose(ask, rule, nowhere, story, deps)
+        only = msgspec.structs.replace(placing.route, ranked=placing.route.ranked[:1])
+        if not await forward(ask, msgspec.structs.replace(placing, route=only), nowhere, story, deps):
+            return  # a more urgent request has its place now
+    except Fault as fault:
+        if fault.kind in NO_ROOM:
+            return
+        story.fault = fault
+        fault.let_go()
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not end in nobody's hands
+        deps.log_defect(error, story.own_id)
+        return
+    deps.observe(story.close(deps.clock()))

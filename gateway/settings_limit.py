@@ -1,0 +1,33 @@
+"""The `limit` section of a pool: within which bounds limits for its engines are found."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from backends.limiter import Bounds
+from domain.strict import Strict
+
+
+class LimitSettings(Strict):
+    """How much each engine of the pool may be given by all gateways together; see docs/overload.md."""
+
+    enabled: bool = Field(default=True, description="Whether limits are found and kept; without them requests wait in the engines.")
+    min_requests: int = Field(default=1, ge=1, le=65_535, description="Requests that an engine is always given.")
+    max_requests: int = Field(default=4096, ge=1, le=65_535, description="Requests beyond which nothing is tried.")
+    token_gap_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="Seconds between two tokens of an answer, on average, that an engine is not to exceed. Null: a tenth of a second, or "
+        "four times as long as on an empty engine, whichever is longer.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_requests > self.max_requests:
+            raise ValueError(f"min_requests is {self.min_requests:,} and max_requests {self.max_requests:,}; the first is the smaller one")
+        return self
+
+    def bounds(self) -> Bounds | None:
+        """The same as a value; None where it is off."""
+        return Bounds(self.min_requests, self.max_requests, gap_s=self.token_gap_s) if self.enabled else None

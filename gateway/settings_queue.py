@@ -1,0 +1,35 @@
+"""The settings of the lines in which requests wait for room on an engine: how many may, and how large."""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from domain.priority import CLASSES, Class
+from domain.strict import Strict
+from tenancy.fairness import Bounds
+
+USUAL: Final = Bounds()
+
+
+class QueueSettings(Strict):
+    """Of every pool, in every worker. What is beyond is refused at once; how long a request may wait is its tenant's policy."""
+
+    max_requests: int = Field(default=USUAL.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent.")
+    max_bytes: int = Field(default=USUAL.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")
+    max_requests_per_tenant: int = Field(default=USUAL.tenant_count, ge=1, le=1_000_000, description="The same of one tenant.")
+    max_bytes_per_tenant: int = Field(default=USUAL.tenant_bytes, ge=1024, le=2**40, description="Bytes of their bodies, of one tenant.")
+
+    preempt: Literal["none", "default", "batch"] = Field(
+        default="none",
+        description="The class from which on requests without a first token give their place to one of a higher class that waits.",
+    )
+
+    @property
+    def gives_way(self) -> Class | None:
+        """The highest class that gives its place to others; None where nobody does."""
+        return CLASSES.get(self.preempt)
+
+    @property
+    def bounds(self) -> Bounds:
+        """As the line takes them."""
+        return Bounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)

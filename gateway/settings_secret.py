@@ -1,0 +1,51 @@
+"""The settings of secrets: references to where they lie, never the secrets."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from domain.strict import Strict
+
+File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+
+
+class SecretReference(Strict):
+    """Where a secret lies: exactly one of the two."""
+
+    file: File | None = Field(default=None, description="A file that holds it, relative to the settings file.")
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="An environment variable that holds it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_literal(cls, value: Any) -> Any:
+        if isinstance(value, str | int | float):
+            raise ValueError("holds a secret itself; write {file: path} or {env: NAME}")
+        return value
+
+    @model_validator(mode="after")
+    def _one(self) -> "SecretReference":
+        if (self.file is None) == (self.env is None):
+            raise ValueError("names no place, or two; write either {file: path} or {env: NAME}")
+        return self
+
+
+class SecretSettings(Strict):
+    """Secrets, by reference."""
+
+    pepper: SecretReference | None = Field(
+        default=None,
+        description="What key digests are keyed with. Needed with Postgres; with SQLite the default is `tidegate.pepper` beside the "
+        "database, made on first use.",
+    )
+
+    admin_token: SecretReference | None = Field(
+        default=None,
+        description="The token that changing the fleet over the admin port asks for, at least 24 characters; without it, the admin port "
+        "only shows.",
+    )
+
+    @field_validator("pepper", "admin_token", mode="before")
+    @classmethod
+    def _unset(cls, value: Any) -> Any:
+        """`{file: null, env: null}` is what a template holds before anything is filled in."""
+        return None if isinstance(value, dict) and value and all(part is None for part in value.values()) else value

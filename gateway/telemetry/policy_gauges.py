@@ -1,0 +1,22 @@
+"""Gauges of the policies in force."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gateway.worker_state import WorkerSnapshot
+
+POLICY_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_policies_refused": ("Problems for which the policy files as they are now are not in force; of several workers the most.", ()),
+    "tidegate_policies_loaded_timestamp_seconds": ("When the policies in force were read; of several workers the one that did first.", ()),
+}
+
+Rows = list[tuple[tuple[str, ...], float]]
+
+
+def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
+    """Samples by gauge; none before a worker knows its policies."""
+    known = [worker.policies for worker in workers if worker.policies.digest]
+    if not known:
+        return
+    yield "tidegate_policies_refused", [((), float(max(one.problem_count for one in known)))]
+    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(one.loaded_unix for one in known))]

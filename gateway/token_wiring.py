@@ -1,0 +1,68 @@
+"""Builds what verifies tokens, beside `gateway/wiring.py`: the issuers of the settings, and the way to their documents."""
+
+import asyncio
+import random
+import secrets
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from backends.clients.endpoint import endpoint
+from backends.clients.relay import RelayUpstream
+from backends.fetch import Fetched, fetch
+from backends.reach import Reach, networks_of
+from gateway.jwks_source import JwksDiscovery, JwksFile, JwksUrl
+from gateway.jwks_watch import JwksWatch, kept_file
+from gateway.settings import Settings
+from gateway.tokens import CountToken, TokenGate
+from tenancy.jwt_keys import MAX_DOCUMENT_BYTES
+from tenancy.jwt_tokens import Tokens
+
+ISSUER_WITHIN_S: Final = 5.0
+"""Longest an issuer may take for its document."""
+
+
+async def token_gate_for(settings: Settings, count: CountToken, run_dir: Path | None = None) -> TokenGate | None:
+    """What verifies tokens, with the keys of every issuer that answers; None when no issuer is configured.
+
+    Args:
+        count: told of every verification.
+        run_dir: where the last good keys of issuers are kept.
+    """
+    if not settings.auth.jwt:
+        return None
+    tokens = Tokens(issuer.rules() for issuer in settings.auth.jwt)
+    get = partial(_get, asyncio.get_running_loop())
+    watches = {}
+    for issuer in settings.auth.jwt:
+        jwks, source = issuer.jwks, JwksDiscovery(issuer.issuer, get)
+        watches[issuer.issuer] = JwksWatch(
+            issuer.issuer,
+            JwksFile(settings.base_dir / jwks.file) if jwks.file else JwksUrl(jwks.url, get) if jwks.url else source,
+            frozenset(issuer.algorithms),
+            tokens.take_keys,
+            refresh_s=jwks.refresh_s,
+            unknown_key_s=jwks.unknown_key_s,
+            clock=time.monotonic,
+            rng=random.Random(secrets.randbits(64)),
+            keep=None if run_dir is None else kept_file(run_dir, issuer.issuer),
+        )
+    gate = TokenGate(tokens, watches, count)
+    await gate.learn()
+    return gate
+
+
+async def _get(loop: asyncio.AbstractEventLoop, url: str) -> Fetched:
+    """Fetch from an issuer, on a connection of its own: it is asked every few minutes. What the name resolves to is judged before
+    it is connected to: `http` goes to this machine alone, and nothing goes to link-local and cloud-metadata addresses."""
+    parts = urlsplit(url)
+    anywhere, here = ("0.0.0.0/0", "::/0"), ("127.0.0.0/8", "::1/128")
+    reach = Reach(networks_of(here if parts.scheme == "http" else anywhere))
+    upstream = RelayUpstream(endpoint(f"{parts.scheme}://{parts.netloc}", reach=reach), time.monotonic, loop)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        return await fetch(upstream, path, timeout_s=ISSUER_WITHIN_S, max_bytes=MAX_DOCUMENT_BYTES)
+    finally:
+        await upstream.close()

@@ -1,0 +1,88 @@
+"""Counts the tokens of prompts for reservations, without holding up the loop for more than a millisecond."""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Final
+
+from domain.ask import Ask
+from gateway.tokenizers.chat_form import Unreadable
+from gateway.tokenizers.images import without_images
+from gateway.tokenizers.vocabulary import Vocabulary
+from tenancy.estimate import MEDIA_TOKENS, prompt_bound
+
+BUDGET_S: Final = 0.02
+"""Longest wait for a count made beside the loop; the bytes bound the prompt then."""
+SLOW_BYTES: Final = 128 * 1024
+"""From this size on taking images out takes more than a millisecond."""
+MAX_REMEMBERED: Final = 4096
+"""Counts kept: a request that is refused comes again, often."""
+
+
+class PromptCounts:
+    """Counts of pools that have a tokenizer.
+
+    Args:
+        vocabularies: by pool name.
+        executor: where long prompts are counted.
+        image_tokens: most tokens of one image, by pool name, where the settings say it.
+    """
+
+    def __init__(
+        self,
+        vocabularies: Mapping[str, Vocabulary],
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        image_tokens: Mapping[str, int] | None = None,
+    ) -> None:
+        self._vocabularies = vocabularies
+        self._image_tokens = image_tokens or {}
+        self._executor = executor
+        self._loop = loop
+        self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
+
+    async def count(self, ask: Ask, pool: str, scope: str = "") -> int | None:
+        """Tokens of the prompt, exact or from above; None when nobody can say in time. `scope` as in Vocabulary."""
+        if ask.token_ids is not None:
+            return ask.token_ids
+        vocabulary, image_tokens = self._vocabularies.get(pool), self._image_tokens.get(pool)
+        if vocabulary is None and image_tokens is None:
+            return None
+        key = (pool, hashlib.blake2b(ask.fields, digest_size=16).digest())
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        if ask.prompt_bytes < (vocabulary.slow_bytes if vocabulary is not None else SLOW_BYTES):
+            return self._remember(key, _counted(vocabulary, image_tokens, ask, scope))
+        counting = self._loop.run_in_executor(self._executor, _counted, vocabulary, image_tokens, ask, scope)
+        try:
+            return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), BUDGET_S))
+        except TimeoutError:
+            # it goes on, so that the same request finds its count when it comes again
+            counting.add_done_callback(lambda done: self._late(key, done))
+            return None
+
+    def _late(self, key: tuple[str, bytes], done: "asyncio.Future[int | None]") -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._remember(key, done.result())
+
+    def _remember(self, key: tuple[str, bytes], count: int | None) -> int | None:
+        self._known[key] = count
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+        return count
+
+
+def _counted(vocabulary: Vocabulary | None, image_tokens: int | None, ask: Ask, scope: str) -> int | None:
+    images = 0
+    if image_tokens is not None:
+        ask, found = without_images(ask)
+        images = found * image_tokens
+    try:
+        if vocabulary is not None:
+            return vocabulary.count(ask, scope) + images + ask.media * MEDIA_TOKENS
+    except Unreadable:
+        pass
+    return prompt_bound(ask) + images if images else None

@@ -1,0 +1,117 @@
+"""`parameters` of a policy file: what requests may set, at most how much, and what holds where they set nothing."""
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self
+
+import msgspec
+from pydantic import Field, StringConstraints, model_validator
+
+from domain.strict import Strict
+
+ALWAYS: Final = frozenset({"model", "messages", "prompt", "input", "stream", "stream_options", "user", "metadata", "n"})
+"""What a list of allowed parameters need not name: what a request is, how it is delivered, and whose it is."""
+
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Defaults(Strict):
+    """Values of parameters that a request does not set. Embeddings have none of them."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2, description="Sampling temperature.")
+    top_p: float | None = Field(default=None, gt=0, le=1, description="Share of the probability that is sampled from.")
+    top_k: int | None = Field(default=None, ge=-1, le=1_000_000, description="Tokens that are sampled from; -1 for all.")
+    min_p: float | None = Field(default=None, ge=0, le=1, description="Least probability, against the likeliest token's.")
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, description="Against tokens that are there already.")
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, description="Against tokens, the more often they are there.")
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10, description="Above 0, at most 10; 1 for none.")
+    seed: int | None = Field(default=None, ge=-(2**53), le=2**53, description="For answers that can be repeated.")
+    stop: list[Stop] | None = Field(default=None, min_length=1, max_length=4, description="Texts at which an answer ends.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = Field(default=None, description="For chats alone.")
+
+
+class ParametersField(Strict):
+    """What requests may set."""
+
+    defaults: Defaults = Field(default=Defaults(), description="Values where a request sets none.")
+    at_most: dict[ParameterName, float] = Field(
+        default={}, max_length=64, description="Largest values of numeric parameters, by name; more is refused: `{temperature: 1, n: 4}`."
+    )
+    refused: list[ParameterName] = Field(
+        default=[], max_length=256, description="Parameters that requests may not set; with a default, its value always holds."
+    )
+    allowed: list[ParameterName] | None = Field(
+        default=None,
+        max_length=256,
+        description="The only parameters that requests may set, besides what a request is (model, messages, prompt, input), stream, "
+        "stream_options, user, metadata and n. Null: all that are not refused.",
+    )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        for name, bound in self.at_most.items():
+            value = getattr(self.defaults, name, None)
+            if isinstance(value, int | float) and value > bound:
+                raise ValueError(f"has a default {name} of {value:g} above at_most's {bound:g}; lower the default")
+        if self.allowed is not None and (both := sorted(set(self.allowed) & set(self.refused))):
+            raise ValueError(f"has {both[0]} allowed and refused; keep one")
+        return self
+
+
+class Parameters(msgspec.Struct, frozen=True):
+    """`ParametersField`, made for requests."""
+
+    defaults: tuple[tuple[str, bytes], ...]
+    """Name, and value as JSON."""
+    at_most: tuple[tuple[str, float], ...]
+    refused: frozenset[str]
+    allowed: frozenset[str] | None
+    looked_at: frozenset[str]
+    """Names whose values matter where a request has them."""
+
+
+def parameters_of(written: ParametersField | None) -> Parameters | None:
+    """What a policy file says, checked already; None where it says nothing."""
+    if written is None:
+        return None
+    defaults = tuple(given_defaults(written.defaults))
+    allowed = None if written.allowed is None else ALWAYS | set(written.allowed)
+    refused = frozenset(written.refused)
+    if not (defaults or written.at_most or refused) and allowed is None:
+        return None
+    looked_at = refused | written.at_most.keys() | {name for name, _ in defaults}
+    return Parameters(defaults, tuple(sorted(written.at_most.items())), refused, allowed, looked_at)
+
+
+def given_defaults(defaults: Defaults) -> Iterator[tuple[str, bytes]]:
+    """Those that are set: name, and value as JSON."""
+    for name in Defaults.model_fields:
+        value = getattr(defaults, name)
+        if value is not None:
+            yield name, msgspec.json.encode(value)
+
+
+def with_prompt_defaults(own: tuple[tuple[str, bytes], ...], policy: Parameters | None) -> Parameters | None:
+    """What a policy says, with the defaults of a prompt before its own. Where requests may not set a parameter and the policy has a
+    value for it, that one always holds; above the policy's bound, the bound does.
+
+    Args:
+        own: the prompt's: name, and value as JSON.
+        policy: None where it says nothing.
+    """
+    if not own:
+        return policy
+    if policy is None:
+        return Parameters(own, (), frozenset(), None, frozenset(name for name, _ in own))
+    fixed, most = policy.refused & {name for name, _ in policy.defaults}, dict(policy.at_most)
+    kept = tuple((name, _bounded(value, most.get(name))) for name, value in own if name not in fixed)
+    names = {name for name, _ in kept}
+    defaults = (*kept, *(one for one in policy.defaults if one[0] not in names))
+    return msgspec.structs.replace(policy, defaults=defaults, looked_at=policy.looked_at | names)
+
+
+def _bounded(value: bytes, most: float | None) -> bytes:
+    found = msgspec.json.decode(value)
+    if most is None or not isinstance(found, int | float) or found <= most:
+        return value
+    return msgspec.json.encode(int(most) if isinstance(found, int) else most)

@@ -1,0 +1,161 @@
+"""`prompts` of a policy file: which prompts a tenant has, and which version of each its requests get. Pure."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Self
+
+import msgspec
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+
+from domain.strict import Strict
+from policies.located_yaml import Located
+from policies.problems import Path_, Problem
+from policies.prompts.prompt import Prompt
+from policies.prompts.schema import PromptId, PromptVersion
+from policies.sticky import place
+
+Registry = Mapping[str, Mapping[int, Prompt]]
+"""Every prompt there is, by id and version."""
+
+MAX_VERSIONS: Final = 16
+"""Of one prompt that a tenant has at a time."""
+_NAMED: Final = 10
+
+
+class WeightedVersion(Strict):
+    """One of several versions."""
+
+    version: PromptVersion = Field(description="Which.")
+    weight: float = Field(
+        ge=0, le=1_000_000, description="Its share of the conversations, against those of the others; 0 for requests that name it alone."
+    )
+
+
+class PromptEntry(Strict):
+    """One prompt, with the versions that exist for the tenant."""
+
+    id: PromptId = Field(description="Which prompt.")
+    version: PromptVersion | None = Field(default=None, description="The one version that exists.")
+    versions: list[WeightedVersion] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_VERSIONS,
+        description="Instead of `version`, those that exist, and how requests that name none are dealt out to them.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.version is None) is (self.versions is None):
+            said = (
+                "has version and versions; keep one"
+                if self.version
+                else "says nothing of versions; write version, versions, or the id alone"
+            )
+            raise ValueError(said)
+        if self.versions is not None:
+            if not any(one.weight for one in self.versions):
+                raise ValueError("gives no version any weight; give one")
+            numbers = [one.version for one in self.versions]
+            if twice := next((one for one in numbers if numbers.count(one) > 1), None):
+                raise ValueError(f"lists version {twice} twice; keep one")
+        return self
+
+
+_Pattern = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_*-]{1,64}$")]
+AllowedPrompt: Any = Annotated[
+    Annotated[_Pattern, Tag("pattern")] | Annotated[PromptEntry, Tag("entry")],
+    Discriminator(lambda value: "pattern" if isinstance(value, str) else "entry"),
+]
+
+
+class AllowedVersions(msgspec.Struct, frozen=True):
+    """One prompt of a tenant."""
+
+    id: str
+    versions: Mapping[int, Prompt]
+    """Those that exist for it."""
+    shares: tuple[tuple[float, int], ...]
+    """Where on [0, 1) each version's part ends, and the version; at least one."""
+
+    def version(self, wanted: int | None, key: str) -> Prompt | None:
+        """The version that a request gets; None where it names one that does not exist.
+
+        Args:
+            wanted: the version that it names; None for whichever is its own: for equal keys the same one.
+            key: what the request is dealt out by.
+        """
+        if wanted is not None:
+            return self.versions.get(wanted)
+        if len(self.shares) == 1:
+            return self.versions[self.shares[0][1]]
+        at = place(f"prompt {self.id}", key)
+        return self.versions[next((version for end, version in self.shares if at < end), self.shares[-1][1])]
+
+
+_NONE: Final[Mapping[str, AllowedVersions]] = MappingProxyType({})
+
+
+def allowed_of(entries: Iterable["str | PromptEntry"], registry: Registry) -> Mapping[str, AllowedVersions]:
+    """What a policy file says, checked already: the tenant's prompts by id. What is written out comes before what a pattern matches."""
+    written = list(entries)
+    if not written:
+        return _NONE
+    found: dict[str, AllowedVersions] = {}
+    for pattern in written:
+        if isinstance(pattern, str):
+            for name, versions in registry.items():
+                if fnmatchcase(name, pattern):
+                    found[name] = AllowedVersions(name, versions, ((1.0, max(versions)),))
+    for entry in written:
+        if isinstance(entry, PromptEntry) and entry.id in registry:
+            weights = {one.version: one.weight for one in entry.versions or ()} if entry.version is None else {entry.version: 1.0}
+            whole = sum(weights.values())
+            ends = accumulate(weight / whole for weight in weights.values())
+            shares = tuple((end, version) for end, (version, weight) in zip(ends, weights.items(), strict=True) if weight)
+            found[entry.id] = AllowedVersions(entry.id, {version: registry[entry.id][version] for version in weights}, shares)
+    return MappingProxyType(found)
+
+
+def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
+    """Prompts and versions that there are not, and prompts that are listed twice; looks at what was written, so that other mistakes hide
+    none of these."""
+    entries = located.value("prompts")
+    seen: set[str] = set()
+    for i in range(len(entries) if isinstance(entries, list) else 0):
+        at: Path_ = ("prompts", i)
+        entry = located.value(*at)
+        name = located.value(*at, "id") if isinstance(entry, dict) else entry
+        at = (*at, "id") if isinstance(entry, dict) else at
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield located.problem(at, f"{name!r} is listed twice", "keep one")
+        seen.add(name)
+        if isinstance(entry, str) and "*" in name:
+            if name != "*" and not any(fnmatchcase(one, name) for one in registry):
+                yield located.problem(at, f"no prompt is called {name!a:.70}", _there(name, registry))
+        elif name not in registry:
+            yield located.problem(at, f"there is no prompt {name!a:.70}", _there(name, registry))
+        elif isinstance(entry, dict):
+            yield from _version_problems(located, ("prompts", i), name, registry[name])
+
+
+def _version_problems(located: Located, at: Path_, name: str, there: Mapping[int, Prompt]) -> Iterator[Problem]:
+    several = located.value(*at, "versions")
+    places = [(*at, "version"), *((*at, "versions", j, "version") for j in range(len(several) if isinstance(several, list) else 0))]
+    for place_ in places:
+        version = located.value(*place_)
+        if type(version) is int and version not in there:
+            listed = ", ".join(map(str, sorted(there)[-_NAMED:]))
+            yield located.problem(place_, f"the prompt {name!a:.70} has no version {version}", f"there are: {listed}")
+
+
+def _there(name: str, registry: Registry) -> str:
+    near = difflib.get_close_matches(name, registry, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    listed = sorted(registry)
+    return f"there are: {', '.join(listed[:_NAMED]) or 'none'}{', …' if len(listed) > _NAMED else ''}"

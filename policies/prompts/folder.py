@@ -1,0 +1,110 @@
+"""Reads the folder of prompts: one file `ID@VERSION.yaml` for each version of each prompt, every mistake at once, with file and line.
+
+One file per version, so that a new version is a new file in review, what was rolled out is never edited, and going back touches the
+policy alone.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from policies.literal_secrets import literal_secrets
+from policies.located_yaml import Located, read_yaml
+from policies.marks import Mark, mark_of, visible_files
+from policies.problems import ConfigError, Path_, Problem
+from policies.prompts.allowed import Registry
+from policies.prompts.prompt import Prompt, prompt_of
+from policies.prompts.schema import PromptDocument
+from policies.validated import checked
+
+MAX_FILES: Final = 10_000
+"""Versions of all prompts. All are read at every start; a folder with more has versions that nobody uses any more."""
+
+_LITERAL_BLOCK: Final = re.compile(r":\s+\|[+-]?\s*(#.*)?$")
+
+
+class _Read(msgspec.Struct, frozen=True):
+    mark: Mark
+    prompt: Prompt | None
+    problems: tuple[Problem, ...]
+
+
+class PromptFolder:
+    """A folder of prompts that may change. What was read of a file stays for as long as the file stays.
+
+    Args:
+        folder: without subfolders; one that is not there has no prompts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, _Read] = {}
+
+    def marks(self) -> dict[str, Mark]:
+        """What is there now, by path; different as soon as anything changed."""
+        try:
+            return {str(file): mark_of(file) for file in visible_files(self._folder)}
+        except OSError:
+            return {}
+
+    def read(self) -> tuple[Registry, list[Problem]]:
+        """The prompts as they are now, by id and version, and every problem of every file."""
+        try:
+            there = visible_files(self._folder)
+            marks = {file: mark_of(file) for file in there if file.suffix == ".yaml"}
+        except FileNotFoundError:
+            return {}, []
+        except OSError as error:
+            return {}, [Problem(str(self._folder), 1, 1, "", f"cannot be read: {error.strerror}", "make it a folder of prompts")]
+        if len(marks) > MAX_FILES:
+            return {}, [Problem(str(self._folder), 1, 1, "", f"has more than {MAX_FILES} files", "remove versions that nobody uses")]
+        before = self._read
+        self._read = {
+            file: before[file] if file in before and before[file].mark == mark else _read(file, mark) for file, mark in marks.items()
+        }
+        problems = [Problem(str(file), 1, 1, "", "would not be read", "call it ID@VERSION.yaml") for file in there if file.suffix == ".yml"]
+        registry: dict[str, dict[int, Prompt]] = {}
+        for one in self._read.values():
+            problems += one.problems
+            if one.prompt is not None:
+                registry.setdefault(one.prompt.id, {})[one.prompt.version] = one.prompt
+        return registry, problems
+
+
+def _read(file: Path, mark: Mark) -> _Read:
+    try:
+        located = read_yaml(file, None)
+    except ConfigError as error:
+        return _Read(mark, None, tuple(error.problems))
+    located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
+    document, problems = checked(PromptDocument, located)
+    if document is None:
+        return _Read(mark, None, tuple(problems))
+    # the name is what requests, policies and logs say, and no two files can have it
+    if file.stem != f"{document.id}@{document.version}":
+        said = f"this file is not called {document.id}@{document.version}.yaml"
+        return _Read(mark, None, (located.problem(("id",), said, "rename it, or mend id and version"),))
+    prompt, mistakes = prompt_of(document)
+    return _Read(mark, prompt, tuple(_placed(located, path, one.line, one.message, one.hint) for path, one in mistakes))
+
+
+def _placed(located: Located, path: Path_, line: int, message: str, hint: str) -> Problem:
+    """A mistake in a text, at its line of the file where that can be told: in blocks that are kept as they are written, after `|`."""
+    problem = located.problem(path, message, hint)
+    if not line:
+        return problem
+    try:
+        written = Path(located.file).read_text(encoding="utf-8", errors="replace").splitlines()[problem.line - 1]
+    except (OSError, IndexError):  # it was changed meanwhile
+        written = ""
+    if _LITERAL_BLOCK.search(written):
+        return msgspec.structs.replace(problem, line=problem.line + line, column=1)
+    return msgspec.structs.replace(problem, message=f"line {line} of it {message}") if line > 1 else problem
+
+
+def names_in(folder: Path) -> set[str]:
+    """Every version of a prompt that is there and has no mistakes, as `id@version`."""
+    registry, _ = PromptFolder(folder).read()
+    return {one.name for versions in registry.values() for one in versions.values()}

@@ -1,0 +1,272 @@
+"""The language that prompts are written in: a small part of Jinja2's. Walks over a template's tree and finds everything that is not in it.
+
+What is let through: output, `if`, `for` over lists, comparisons, `and`, `or`, `not`, `a if b else c`, six filters, what `loop` says of
+where it is. Every expression has a kind and a longest length. So it is known before anything is rendered that no rendering can fail, and
+how much work the longest one is. Pure.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from jinja2 import nodes
+
+from policies.prompts.variables import MAX_WHOLE, NUMBER_CHARS, EnumVariable, ListVariable, StringVariable, Variable
+
+MAX_NESTED: Final = 8
+"""`if` and `for` within each other. Python compiles at most 20 blocks within each other."""
+MAX_DEPTH: Final = 32
+"""Of one expression."""
+STEP_CHARS: Final = 32
+"""What one step of a rendering counts as, beside the characters that it touches."""
+LOOP_CHARS: Final = 320
+"""What asking a loop where it is counts as: ten times as long as another step."""
+GROWTH: Final = 3
+"""How many characters one can become in upper or lower case."""
+ESCAPED: Final = 6
+"""The same in JSON."""
+DOCS: Final = "docs/prompts.md says what templates can do"
+
+_Kind = Literal["text", "number", "boolean", "list", "json", "mixed"]
+
+
+FILTERS: Final[Mapping[str, Any]] = {
+    "join": lambda value, between: between.join(value),
+    "length": len,
+    "lower": str.lower,
+    "tojson": lambda value: json.dumps(value, ensure_ascii=False),
+    "trim": str.strip,
+    "upper": str.upper,
+}
+_TAKES: Final[Mapping[str, tuple[_Kind, ...]]] = {
+    "join": ("list",),
+    "length": ("text", "list"),
+    "lower": ("text",),
+    "tojson": ("text", "number", "boolean", "list"),
+    "trim": ("text",),
+    "upper": ("text",),
+}
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """What is wrong with a template; `line` counts from 1 within it."""
+
+    line: int
+    message: str
+    hint: str = DOCS
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """An expression: what kind of value it has, its characters at most, and of a list its texts at most."""
+
+    kind: _Kind
+    chars: int
+    items: int = 1
+
+
+_NOTHING: Final = _Found("mixed", 0)
+_BOOLEAN: Final = _Found("boolean", 5)
+_NUMBER: Final = _Found("number", NUMBER_CHARS)
+_LOOP: Final = {"index": _NUMBER, "index0": _NUMBER, "length": _NUMBER, "first": _BOOLEAN, "last": _BOOLEAN}
+_ORDER: Final = frozenset({"lt", "lteq", "gt", "gteq"})
+
+
+class Reader:
+    """Walks over a tree and notes what is wrong (`mistakes`), which variables are named (`used`), and how many characters one
+    rendering can touch (`work`, in characters)."""
+
+    def __init__(self, variables: Mapping[str, Variable]) -> None:
+        self.mistakes: list[Mistake] = []
+        self.used: set[str] = set()
+        self.work = 0
+        self._times = 1
+        self._names = {name: _of_variable(one) for name, one in variables.items()}
+        self._targets: dict[str, _Found] = {}
+
+    def read(self, tree: nodes.Template) -> None:
+        """The whole of it; once."""
+        self._body(tree.body, 0)
+
+    def _complain(self, node: nodes.Node, message: str, hint: str = DOCS) -> _Found:
+        self.mistakes.append(Mistake(node.lineno or 1, message, hint))
+        return _NOTHING
+
+    def _body(self, body: list[nodes.Node], depth: int) -> None:
+        for node in body:
+            if depth > MAX_NESTED:
+                self._complain(node, f"has more than {MAX_NESTED} blocks within each other")
+            elif isinstance(node, nodes.Output):
+                for part in node.nodes:
+                    self._printed(part)
+            elif isinstance(node, nodes.If):
+                for one in (node, *node.elif_):
+                    self._count(self._value(one.test).chars)
+                    self._body(one.body, depth + 1)
+                self._body(node.else_, depth + 1)
+            elif isinstance(node, nodes.For):
+                self._loop(node, depth)
+            else:
+                self._complain(node, f"{_in_words(node)} is not allowed")
+
+    def _printed(self, node: nodes.Expr) -> None:
+        if isinstance(node, nodes.TemplateData):
+            self._count(len(node.data))
+            return
+        found = self._value(node)
+        self._count(found.chars)
+        if found.kind == "list":
+            self._complain(node, "prints a list", "write | join(', '), or {% for … %}")
+        elif found.kind == "boolean":
+            self._complain(node, "prints true or false", "write {% if … %}")
+        elif found is not _NOTHING and found.kind == "mixed":
+            self._complain(node, "prints values of different kinds", "make both of one kind")
+
+    def _loop(self, node: nodes.For, depth: int) -> None:
+        found = self._value(node.iter)
+        if found.kind != "list" and found is not _NOTHING:
+            self._complain(node, "goes through something other than a list", "declare a variable with type: list")
+        if node.test is not None or node.recursive:
+            self._complain(node, "a loop with a condition or recursion is not allowed", "write {% if … %} inside it")
+        target = node.target
+        if not isinstance(target, nodes.Name) or target.name in self._names or target.name in self._targets or target.name == "loop":
+            self._complain(node, "needs one new name for what it goes through", "write {% for item in … %}")
+            return
+        before = self._times
+        self._times *= max(1, found.items)
+        self._targets[target.name] = _Found("text", -(-found.chars // max(1, found.items)))
+        self._count(0)
+        self._body(node.body, depth + 1)
+        del self._targets[target.name]
+        self._times = before
+        self._body(node.else_, depth + 1)
+
+    def _count(self, chars: int) -> None:
+        self.work += (STEP_CHARS + chars) * self._times
+
+    def _value(self, node: nodes.Node, depth: int = 0) -> _Found:
+        if depth > MAX_DEPTH:
+            return self._complain(node, f"has an expression more than {MAX_DEPTH} deep")
+        found = self._simple(node)
+        if found is not None:
+            return found
+        if isinstance(node, nodes.Filter):
+            return self._filter(node, depth)
+        if isinstance(node, nodes.Compare):
+            return self._compare(node, depth)
+        if isinstance(node, nodes.Not):
+            self._value(node.node, depth + 1)
+            return _BOOLEAN
+        if isinstance(node, nodes.And | nodes.Or):
+            return _either(self._value(node.left, depth + 1), self._value(node.right, depth + 1))
+        if isinstance(node, nodes.CondExpr) and node.expr2 is not None:
+            self._value(node.test, depth + 1)
+            return _either(self._value(node.expr1, depth + 1), self._value(node.expr2, depth + 1))
+        if isinstance(node, nodes.Neg) and isinstance(node.node, nodes.Const):
+            return self._value(node.node, depth + 1)
+        return self._complain(node, f"{_in_words(node)} is not allowed")
+
+    def _simple(self, node: nodes.Node) -> _Found | None:
+        """Names and what is written out; None for everything else."""
+        if isinstance(node, nodes.Name):
+            if node.name in self._names:
+                self.used.add(node.name)
+            found = self._names.get(node.name) or self._targets.get(node.name)
+            there = f"declared are: {', '.join(self._names)}" if self._names else "declare it under variables"
+            return found or self._complain(node, f"there is no variable {node.name!a:.70}", there)
+        if isinstance(node, nodes.Const):
+            value = node.value
+            if isinstance(value, bool):
+                return _BOOLEAN
+            if isinstance(value, int | float):
+                if not abs(value) <= MAX_WHOLE:
+                    return self._complain(node, "has a number that is too large")
+                return _Found("number", len(str(value)))
+            return _Found("text", len(value)) if isinstance(value, str) else self._complain(node, "none is no value here")
+        if isinstance(node, nodes.List) and node.items and all(isinstance(one, nodes.Const) for one in node.items):
+            texts = [one.value for one in node.items if isinstance(one, nodes.Const) and isinstance(one.value, str)]
+            return _Found("list", sum(map(len, texts)), len(texts)) if len(texts) == len(node.items) else None
+        if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name == "loop" and self._targets:
+            self._count(LOOP_CHARS)
+            return _LOOP.get(node.attr)
+        return None
+
+    def _filter(self, node: nodes.Filter, depth: int) -> _Found:
+        if node.node is None or node.name not in FILTERS:
+            return self._complain(node, f"there is no filter {node.name!a:.70}", f"there are: {', '.join(FILTERS)}")
+        found = self._value(node.node, depth + 1)
+        self._count(found.chars)
+        given = [one.value if isinstance(one, nodes.Const) else None for one in node.args]
+        joins = node.name == "join"
+        if node.kwargs or node.dyn_args or node.dyn_kwargs or (given if not joins else len(given) != 1 or not isinstance(given[0], str)):
+            wanted = "one text in quotes" if joins else "nothing"
+            return self._complain(node, f"the filter {node.name} takes {wanted} in brackets")
+        if found is _NOTHING:
+            return _NOTHING
+        if found.kind not in _TAKES[node.name]:
+            return self._complain(
+                node, f"the filter {node.name} is not for a {found.kind}", f"it is for a {' or '.join(_TAKES[node.name])}"
+            )
+        if joins:
+            return _Found("text", found.chars + found.items * len(str(given[0])))
+        if node.name == "length":
+            return _NUMBER
+        if node.name == "tojson":
+            return _Found("json", ESCAPED * found.chars + 4 * found.items)
+        return _Found("text", found.chars if node.name == "trim" else GROWTH * found.chars)
+
+    def _compare(self, node: nodes.Compare, depth: int) -> _Found:
+        left = self._value(node.expr, depth + 1)
+        for operand in node.ops:
+            right = self._value(operand.expr, depth + 1)
+            self._count(left.chars + right.chars)
+            kinds = left.kind, right.kind
+            if operand.op in ("in", "notin"):
+                fits = kinds in (("text", "text"), ("text", "list"))
+            elif operand.op in _ORDER:
+                fits = kinds in (("number", "number"), ("text", "text"))
+            else:
+                fits = kinds[0] == kinds[1] and kinds[0] in ("text", "number", "boolean", "list")
+            if not fits and left is not _NOTHING and right is not _NOTHING:
+                self._complain(node, f"compares a {left.kind} with a {right.kind}", "compare what is of one kind")
+            left = right
+        return _BOOLEAN
+
+
+def _either(left: _Found, right: _Found) -> _Found:
+    if left is _NOTHING or right is _NOTHING:
+        return _NOTHING
+    same = left.kind if left.kind == right.kind else "mixed"
+    return _Found(same, max(left.chars, right.chars), max(left.items, right.items))
+
+
+def _of_variable(variable: Variable) -> _Found:
+    if isinstance(variable, StringVariable):
+        return _Found("text", variable.max_length)
+    if isinstance(variable, EnumVariable):
+        return _Found("text", max(map(len, variable.values)))
+    if isinstance(variable, ListVariable):
+        return _Found("list", variable.max_items * variable.max_length, variable.max_items)
+    return _BOOLEAN if variable.type == "boolean" else _NUMBER
+
+
+_WORDS: Final[Mapping[type[nodes.Node], str]] = {
+    nodes.Call: "a call",
+    nodes.Getattr: "looking into a value",
+    nodes.Getitem: "looking into a value",
+    nodes.Include: "an include",
+    nodes.Import: "an import",
+    nodes.FromImport: "an import",
+    nodes.Extends: "extending another template",
+    nodes.Macro: "a macro",
+    nodes.Assign: "an assignment",
+    nodes.AssignBlock: "an assignment",
+    nodes.Test: "a test with `is`",
+    nodes.Concat: "joining with ~",
+}
+
+
+def _in_words(node: nodes.Node) -> str:
+    if isinstance(node, nodes.BinExpr | nodes.UnaryExpr):
+        return "arithmetic"
+    return _WORDS.get(type(node), type(node).__name__.lower())

@@ -1,0 +1,95 @@
+"""One text of a prompt: read, checked and rendered, safely and within bounds that are known before anybody uses it.
+
+Jinja2 reads the source, `language.Reader` lets a small part of its language through: no calls, attributes (but those of `loop`),
+subscripts, arithmetic, assignments, macros, includes. A text of which one rendering could touch more than `MAX_WORK_CHARS` is refused
+when it is read. What is left is compiled in Jinja2's sandbox all the same, with nothing in it but six filters, and cut off at a length.
+
+MiniJinja (3.0.5), which has fuel, was the alternative. It does not show its tree, so that neither the language could be made small nor a
+mistake told with its line; and fuel ends a rendering while somebody waits for it, where this one is known to end.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jinja2
+import jinja2.sandbox
+from jinja2 import nodes
+
+from policies.prompts.language import FILTERS, Mistake, Reader
+from policies.prompts.variables import Variable
+
+MAX_WORK_CHARS: Final = 2**22
+"""Characters that one rendering of one text may touch at worst, every loop at its longest, and every step counted as `STEP_CHARS` more:
+rendering keeps a worker from everything else."""
+
+MAX_SAID_CHARS: Final = 200
+"""Of what Jinja2 says of a mistake: it repeats what was written."""
+
+
+class TooLong(Exception):
+    """What was rendered has more characters than it may."""
+
+
+class Template:
+    """A text that is checked and ready to be rendered.
+
+    Args:
+        tree: which passed the check.
+    """
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, tree: nodes.Template) -> None:
+        self._compiled = _ENVIRONMENT.from_string(tree)
+
+    def render(self, values: Mapping[str, Any], room: int) -> str:
+        """The text.
+
+        Args:
+            values: of every variable, checked.
+            room: characters that it may have.
+
+        Raises:
+            TooLong: it has more.
+        """
+        parts = []
+        for part in self._compiled.generate(values):
+            room -= len(part)
+            if room < 0:
+                raise TooLong
+            parts.append(part)
+        return "".join(parts)
+
+
+def template_of(source: str, variables: Mapping[str, Variable]) -> tuple[Template | None, frozenset[str], list[Mistake]]:
+    """A template, the variables that it names, and every mistake in it; no template as soon as there is one."""
+    try:
+        tree = _ENVIRONMENT.parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        said = ascii(error.message or "it is unreadable")[1:-1].rstrip(".").replace("\\'", "'")[:MAX_SAID_CHARS]
+        return None, frozenset(), [Mistake(error.lineno, f"cannot be read: {said}")]
+    except (RecursionError, ValueError, OverflowError):
+        return None, frozenset(), [Mistake(1, "is nested too deep, or has a number that is too long")]
+    reader = Reader(variables)
+    try:
+        reader.read(tree)
+    except RecursionError:
+        reader.mistakes.append(Mistake(1, "is nested too deep"))
+    if reader.work > MAX_WORK_CHARS and not reader.mistakes:
+        said = f"could take {reader.work} characters' work in one rendering, where {MAX_WORK_CHARS} are allowed"
+        reader.mistakes.append(Mistake(1, said, "lower max_length or max_items of its variables, or take loops apart"))
+    return (None if reader.mistakes else Template(tree)), frozenset(reader.used), reader.mistakes
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, cache_size=0, autoescape=False
+    )
+    made.globals.clear()
+    made.tests.clear()
+    made.filters.clear()
+    made.filters.update(FILTERS)
+    return made
+
+
+_ENVIRONMENT: Final = _environment()

@@ -1,0 +1,266 @@
+"""Variables of a prompt: their types as a strict model, and values of requests against them. Values are checked, never converted."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from domain.strict import Strict
+
+MAX_VARIABLES: Final = 64
+"""Of one prompt."""
+MAX_CHARS: Final = 65_536
+"""Of one text: a document of about 16,000 tokens. What is longer belongs in a message of the request's own."""
+DEFAULT_CHARS: Final = 4096
+MAX_ITEMS: Final = 256
+MAX_ITEM_CHARS: Final = 4096
+MAX_WHOLE: Final = 2**53
+"""The largest whole number that every JSON reader keeps."""
+NUMBER_CHARS: Final = 25
+"""The longest that a number is written: `-2.2250738585072014e-308` has 24."""
+
+_NAMED: Final = 20
+"""Values of an enum that a message lists."""
+
+RESERVED: Final = frozenset(
+    {"loop", "self", "super", "true", "false", "none", "and", "or", "not", "in", "is", "if", "else", "elif", "for", "recursive"}
+)
+"""Words that mean something in templates."""
+
+
+def _free(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError(f"means something else in templates; call it {name}_ or otherwise")
+    return name
+
+
+VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$"), AfterValidator(_free)]
+
+
+class VariableRefused(Exception):
+    """What was given, or not given, for a variable of a prompt does not do.
+
+    Args:
+        name: of the variable.
+        expected: what the prompt takes there; of a variable that it does not have, those that it has.
+        kind: what is wrong.
+    """
+
+    def __init__(self, name: str, expected: str, kind: Literal["missing", "unknown", "wrong"]) -> None:
+        super().__init__(f"{name}: {kind}, expected {expected}")
+        self.name = name
+        self.expected = expected
+        self.kind = kind
+
+
+class _Variable(Strict):
+    description: str = Field(default="", max_length=1000, description="For people.")
+
+    @property
+    def required(self) -> bool:
+        """Whether requests have to give it: where it has no default."""
+        return self.default is None  # type: ignore[attr-defined]  # every kind has one, of its own type
+
+    @model_validator(mode="after")
+    def _default_fits(self) -> Self:
+        value = self.default  # type: ignore[attr-defined]  # as above
+        if value is not None and not self.takes(value):
+            raise ValueError(f"has a default that is not {self.expected}; write one that is")
+        return self
+
+    def takes(self, value: object) -> bool:
+        """Whether a value is one of this variable's."""
+        raise NotImplementedError
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        raise NotImplementedError
+
+
+class StringVariable(_Variable):
+    """A text."""
+
+    type: Literal["string"] = Field(description="A text.")
+    default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+    max_length: int = Field(default=DEFAULT_CHARS, ge=1, le=MAX_CHARS, description="Characters, at most.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return type(value) is str and len(value) <= self.max_length
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        return f"a string of at most {self.max_length} characters"
+
+
+class _Bounded(_Variable):
+    minimum: float = 0.0
+    maximum: float = 0.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.minimum > self.maximum:
+            raise ValueError(f"has a minimum of {self.minimum:g} above its maximum of {self.maximum:g}; swap them")
+        return self
+
+
+class IntegerVariable(_Bounded):
+    """A whole number."""
+
+    type: Literal["integer"] = Field(description="A whole number.")
+    default: int | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+    minimum: int = Field(default=-MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The least.")
+    maximum: int = Field(default=MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The most.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return type(value) is int and self.minimum <= value <= self.maximum
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        return f"an integer between {self.minimum} and {self.maximum}"
+
+
+class NumberVariable(_Bounded):
+    """A number."""
+
+    type: Literal["number"] = Field(description="A number.")
+    default: float | None = Field(default=None, allow_inf_nan=False, description="What stands where a request gives none.")
+    minimum: float = Field(default=-1e15, ge=-1e15, le=1e15, description="The least.")
+    maximum: float = Field(default=1e15, ge=-1e15, le=1e15, description="The most.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return (type(value) is int or (type(value) is float and math.isfinite(value))) and self.minimum <= value <= self.maximum
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        return f"a number between {self.minimum:g} and {self.maximum:g}"
+
+
+class BooleanVariable(_Variable):
+    """True or false."""
+
+    type: Literal["boolean"] = Field(description="True or false.")
+    default: bool | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return type(value) is bool
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        return "true or false"
+
+
+class EnumVariable(_Variable):
+    """One of a few texts."""
+
+    type: Literal["enum"] = Field(description="One of a few texts.")
+    values: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] = Field(
+        min_length=1, max_length=MAX_ITEMS, description="The texts."
+    )
+    default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return type(value) is str and value in self.values
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        more = ", …" if len(self.values) > _NAMED else ""
+        return f"one of {', '.join(map(ascii, self.values[:_NAMED]))}{more}"
+
+
+class ListVariable(_Variable):
+    """Several texts."""
+
+    type: Literal["list"] = Field(description="Several texts.")
+    default: list[str] | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+    max_items: int = Field(default=16, ge=1, le=MAX_ITEMS, description="Texts, at most.")
+    max_length: int = Field(default=1024, ge=1, le=MAX_ITEM_CHARS, description="Characters of each, at most.")
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return (
+            isinstance(value, list)
+            and len(value) <= self.max_items
+            and all(type(item) is str and len(item) <= self.max_length for item in value)
+        )
+
+    @property
+    def expected(self) -> str:
+        """See `_Variable`."""
+        return f"an array of at most {self.max_items} strings of at most {self.max_length} characters each"
+
+
+KINDS: Final[Mapping[str, type[_Variable]]] = {
+    "string": StringVariable,
+    "integer": IntegerVariable,
+    "number": NumberVariable,
+    "boolean": BooleanVariable,
+    "enum": EnumVariable,
+    "list": ListVariable,
+}
+
+
+class _Typeless(_Variable):
+    """What names no type that there is: says so at `type` and complains about nothing else."""
+
+    model_config = Strict.model_config | {"extra": "ignore"}
+
+    type: Literal["string", "integer", "number", "boolean", "enum", "list"]
+    default: Any = None
+
+    def takes(self, value: object) -> bool:
+        """See `_Variable`."""
+        return True
+
+
+def _kind(value: object) -> str:
+    found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return found if isinstance(found, str) and found in KINDS else "typeless"
+
+
+Variable = StringVariable | IntegerVariable | NumberVariable | BooleanVariable | EnumVariable | ListVariable
+
+VariableField: Any = Annotated[
+    Annotated[StringVariable, Tag("string")]
+    | Annotated[IntegerVariable, Tag("integer")]
+    | Annotated[NumberVariable, Tag("number")]
+    | Annotated[BooleanVariable, Tag("boolean")]
+    | Annotated[EnumVariable, Tag("enum")]
+    | Annotated[ListVariable, Tag("list")]
+    | Annotated[_Typeless, Tag("typeless"), SkipJsonSchema()],  # type: ignore[type-arg]  # an annotation here, not a type
+    Discriminator(_kind),
+]
+
+
+def checked(variables: Mapping[str, Variable], given: Mapping[str, object]) -> dict[str, Any]:
+    """A value for every variable: what was given, else its default. A variable that is null is not given.
+
+    Raises:
+        VariableRefused: for the first name that the prompt does not have, value that it does not take, or value that is missing.
+    """
+    for name in given:
+        if name not in variables:
+            raise VariableRefused(name, ", ".join(variables) or "none", "unknown")
+    values: dict[str, Any] = {}
+    for name, variable in variables.items():
+        value = given.get(name)
+        if value is None:
+            if variable.required:
+                raise VariableRefused(name, variable.expected, "missing")
+            value = variable.default
+        elif not variable.takes(value):
+            raise VariableRefused(name, variable.expected, "wrong")
+        values[name] = value
+    return values

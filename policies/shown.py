@@ -1,0 +1,167 @@
+"""Policies in words: what holds for whom, and what differs between two sets. For people; nothing reads it back."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from domain.priority import WORDS
+from policies.compile import ModelRule, PolicySet, TenantPolicy
+from policies.fallback import in_words
+from policies.ladder import Mark, Smaller, Step, Trim
+from policies.parameters import ALWAYS as ALWAYS_ALLOWED
+from policies.parameters import Parameters
+from policies.prompts.allowed import AllowedVersions
+from policies.rules import ALWAYS, Rule
+from policies.schema import EVERYONE
+
+ALL: Final = ""
+"""Stands for every project, or every model."""
+
+
+def treatment(policy: TenantPolicy) -> dict[str, str]:
+    """How requests are treated, by the names that files use."""
+    return {name: _of_field(name, value) for name, value in _fields(policy).items()}
+
+
+def meaning(name: str, rule: ModelRule) -> str:
+    """What a public model name leads to."""
+    if name != rule.name:
+        return f"{name} = {rule.name}"
+    ends = (0.0, *(end for end, _ in rule.shares))
+    parts = [f"{100 * (end - begin):.3g} % {pool}" for begin, (end, pool) in zip(ends, rule.shares, strict=False)]
+    chain = f", else {in_words(rule.fallback)}" if rule.fallback else ""
+    return f"{name} -> {', '.join(parts) or rule.pool}" + (f" with {rule.lora}" if rule.lora else "") + chain
+
+
+def prompt_in_words(prompt: AllowedVersions) -> str:
+    """A prompt of a tenant, and how its requests are dealt out to versions."""
+    ends = (0.0, *(end for end, _ in prompt.shares))
+    parts = [f"{100 * (end - begin):.3g} % {prompt.id}@{version}" for begin, (end, version) in zip(ends, prompt.shares, strict=False)]
+    return ", ".join(parts) if len(parts) > 1 else f"{prompt.id}@{prompt.shares[0][1]}"
+
+
+def rule_in_words(rule: Rule) -> str:
+    """A rule without its name."""
+    parts = [f"for {', '.join(sorted(rule.models))}"] if rule.models else []
+    parts += [f"if {rule.condition}"] if rule.condition != ALWAYS else []
+    parts += [f"for {100 * rule.share:.3g} % of conversations"] if rule.share < 1 else []
+    then = [f"model {rule.model}"] if rule.model else []
+    then += [f"{_NAMES.get(name, name)} {_of_field(name, value)}" for name, value in rule.said.items()]
+    return f"{' '.join(parts) or 'always'}: {', '.join(then)}"
+
+
+def differences(before: PolicySet, after: PolicySet) -> Iterator[str]:
+    """What changes for whom when the second takes the place of the first; nothing where both mean the same, however they are written."""
+    old, new = ({policy.tenant: policy for policy in one.policies()} for one in (before, after))
+    for tenant in sorted(old.keys() | new.keys()):
+        who = "everyone else" if tenant == EVERYONE else tenant
+        if tenant in old and tenant not in new:
+            yield f"{who}: no policy any more" + ("" if EVERYONE not in new or tenant == EVERYONE else "; that of everyone else counts")
+        elif tenant not in old:
+            yield f"{who}: a policy of its own, with {len(new[tenant].models)} models"
+        else:
+            yield from _of_tenant(who, old[tenant], new[tenant])
+
+
+def _of_tenant(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+    for name in sorted(old.models.keys() | new.models.keys()):
+        was, now = (meaning(name, one.models[name]) if name in one.models else "" for one in (old, new))
+        if was != now:
+            both = f"{was} becomes {now}" if now else f"{name} removed"
+            yield f"{who}: model {both if was else f'{now} added'}"
+    told = dict(_changes(treatment(old), treatment(new)))
+    for name, words in told.items():
+        yield f"{who}: {name} {words}"
+    for where, project, model in _levels(old, new):
+        before, after = (treatment(one.treating(project, model)) for one in (old, new))
+        for name, words in _changes(before, after):
+            if told.get(name) != words:
+                yield f"{who}, {where}: {name} {words}"
+    yield from _of_rules(who, old, new)
+    yield from _of_prompts(who, old, new)
+
+
+def _of_prompts(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+    for name in sorted(old.prompts.keys() | new.prompts.keys()):
+        was, now = (prompt_in_words(one.prompts[name]) if name in one.prompts else "" for one in (old, new))
+        if was != now:
+            both = f"{was} becomes {now}" if now else f"{name} removed"
+            yield f"{who}: prompt {both if was else f'{now} added'}"
+        if was and now:
+            before, after = old.prompts[name].versions, new.prompts[name].versions
+            for version in sorted(before.keys() & after.keys()):
+                if before[version].digest != after[version].digest:
+                    yield f"{who}: prompt {after[version].name} says something else"
+
+
+def _levels(*policies: TenantPolicy) -> Iterator[tuple[str, str, str]]:
+    layers = [layer for policy in policies for layer in policy.layers]
+    for project in sorted({name for layer in layers for name in layer.for_project}):
+        yield f"project {project}", project, ALL
+    for model in sorted({name for layer in layers for name in layer.for_model}):
+        yield f"model {model}", ALL, model
+
+
+def _of_rules(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+    was, now = ({rule.name: rule_in_words(rule) for rule in (one.rules.rules if one.rules else ())} for one in (old, new))
+    for name in [*was, *(name for name in now if name not in was)]:
+        if name not in now:
+            yield f"{who}: rule {name} removed"
+        elif name not in was:
+            yield f"{who}: rule {name} added, {now[name]}"
+        elif was[name] != now[name]:
+            yield f"{who}: rule {name} becomes {now[name]} (was {was[name]})"
+    kept = [name for name in was if name in now]
+    if kept != [name for name in now if name in was]:
+        yield f"{who}: the rules' order becomes {', '.join(now)}"
+
+
+def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in was:
+        if was[name] != now[name]:
+            yield name, f"{was[name]} -> {now[name]}"
+
+
+_NAMES: Final[Mapping[str, str]] = {"statistical": "output_reservation", "priority_class": "class"}
+
+
+def _fields(policy: TenantPolicy) -> dict[str, Any]:
+    return {_NAMES.get(name, name): getattr(policy, name) for name in policy.__struct_fields__ if name not in _NO_TREATMENT}
+
+
+_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts"})
+
+
+def _of_field(name: str, value: Any) -> str:
+    name = _NAMES.get(name, name)
+    if name == "class":
+        return str(WORDS[value])
+    if name == "output_reservation":
+        return "statistical" if value else "strict"
+    if name == "routing":
+        return str(value.policy) if value.key == value.policy else str(value.key)
+    if name == "parameters":
+        return _parameters(value)
+    if name == "degrade":
+        return ", ".join(map(_step, value)) or "none"
+    return "none" if value is None else json.dumps(value)
+
+
+def _parameters(value: Parameters | None) -> str:
+    if value is None:
+        return "as they come"
+    said = [f"{name} {default.decode()} by default" for name, default in value.defaults]
+    said += [f"{name} at most {most:g}" for name, most in value.at_most]
+    said += [f"no {name}" for name in sorted(value.refused)]
+    return ", ".join(said + ([] if value.allowed is None else [f"only {' '.join(sorted(value.allowed - ALWAYS_ALLOWED)) or 'the usual'}"]))
+
+
+def _step(step: Step) -> str:
+    if isinstance(step, Mark):
+        return step.value
+    what = f"trim_output_tokens {step.output_tokens}" if isinstance(step, Trim) else _smaller(step)
+    return what + (f" after {step.after_s:g} s" if step.after_s else "")
+
+
+def _smaller(step: Smaller) -> str:
+    return f"model {step.model} for {', '.join(sorted(step.of)) or 'nobody'}"

@@ -1,0 +1,160 @@
+"""Block hash -> who holds it, as one int of bits per block; bounded at every insert, and forgetting a holder is O(1).
+
+Holders are slots: bit positions. Closing a slot clears one bit of `alive`, and whoever reads masks with that; the dead bits are
+swept out a few at a time as blocks come in, and a slot is used again once every shard was swept since it closed.
+
+The map is cut into shards of at most some 2,700 blocks, so that growing, sweeping and making room each touch one small dict: a
+dict of a million would stop the loop for 20 ms when it grows. At the bound a shard drops dead entries, and if that is not enough
+the sixteenth of it that was stored or refreshed longest ago.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+SHARD_BLOCKS: Final = 2_700
+"""About what a dict of 4,096 places holds before it grows: 27 bytes a block instead of 54."""
+SWEEP_EVERY: Final = 256
+"""Blocks stored for one step of the sweep, which looks at as many entries as one shard has at most, some 0.1 ms."""
+HURRY: Final = 64
+"""Closed slots from which on a step of the sweep looks at as many; with fewer it looks at an eighth. What they cost meanwhile is some
+bytes of ints that many blocks share, and sweeping costs more than storing."""
+
+
+class BlockHolders:
+    """`max_blocks` distinct blocks at most."""
+
+    __slots__ = ("_crowded", "_dead", "_free", "_owed", "_shard_blocks", "_swept", "_used", "alive", "evicted", "mask", "shards")
+
+    def __init__(self, max_blocks: int) -> None:
+        if max_blocks < 1:
+            raise ValueError(f"an index of {max_blocks} blocks holds nothing")
+        count = 1
+        while count * SHARD_BLOCKS < max_blocks:
+            count *= 2
+        self.shards: list[dict[int, int]] = [{} for _ in range(count)]
+        """By `hash & mask`; read by `PrefixIndex.match`, written here only."""
+        self.mask = count - 1
+        self.alive = 0
+        """Bits of the open slots."""
+        self.evicted = 0
+        """Blocks dropped at the bound since the beginning."""
+        self._shard_blocks = max_blocks // count
+        self._crowded = False
+        """Whether any shard was ever so full that the order in it may matter soon."""
+        self._free: list[int] = []
+        self._used = 0
+        self._dead: deque[tuple[int, int]] = deque()
+        self._swept = 0
+        self._owed = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the map, those that only closed slots held included."""
+        return sum(map(len, self.shards))
+
+    @property
+    def width(self) -> int:
+        """Slots ever in use at one time, closed ones that are not swept yet included."""
+        return self._used
+
+    def open(self) -> int:
+        """A slot that holds nothing."""
+        if not self._free:
+            self._sweep(SHARD_BLOCKS)  # so that slots which come and go fast do not make every int wider
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = self._used
+            self._used += 1
+        self.alive |= 1 << slot
+        return slot
+
+    def close(self, slot: int) -> None:
+        """Whatever it held it holds no more."""
+        self.alive &= ~(1 << slot)
+        self._dead.append((slot, self._swept))
+
+    def add(self, bit: int, hashes: Sequence[int]) -> list[int]:
+        """The slot of this bit holds these, a prompt's blocks in order; returns those that it held already."""
+        shards, mask, full, alive = self.shards, self.mask, self._shard_blocks, self.alive
+        near = full * 3 // 4
+        again: list[int] = []
+        # blocks of one prompt mostly have the same holders: they share one int
+        old_before, new = 0, bit
+        for block in reversed(hashes):  # a prompt's beginning is dropped last
+            shard = shards[block & mask]
+            old = shard.get(block, 0)
+            if old & bit:
+                again.append(block)
+                continue
+            if old is not old_before:
+                old_before, new = old, old & alive | bit
+            if not old and (size := len(shard)) >= near:
+                self._crowded = True
+                if size >= full:
+                    self._make_room(block & mask)
+                    shard = shards[block & mask]
+            shard[block] = new
+        self._owed += len(hashes)
+        if self._owed >= SWEEP_EVERY:
+            self._owed = 0
+            self._sweep(SHARD_BLOCKS if len(self._dead) >= HURRY else SHARD_BLOCKS // 8)
+        return again
+
+    def discard(self, bit: int, hashes: Iterable[int]) -> None:
+        """The slot of this bit holds these no more."""
+        shards, mask, left_alive = self.shards, self.mask, self.alive & ~bit
+        for block in hashes:
+            shard = shards[block & mask]
+            old = shard.get(block, 0)
+            if old & bit:
+                if new := old & left_alive:
+                    shard[block] = new
+                else:
+                    del shard[block]
+
+    def refresh(self, hashes: Sequence[int]) -> None:
+        """These are in use: where room is short, they are dropped after others."""
+        if not self._crowded:
+            return
+        shards, mask, from_here = self.shards, self.mask, self._shard_blocks * 3 // 4
+        for block in reversed(hashes):
+            shard = shards[block & mask]
+            if len(shard) > from_here and block in shard:
+                shard[block] = shard.pop(block)
+
+    def _make_room(self, at: int) -> None:
+        if self._dead:
+            self._clean(at)
+        shard = self.shards[at]
+        if len(shard) >= self._shard_blocks:
+            oldest = list(islice(shard, max(1, self._shard_blocks // 16)))
+            for block in oldest:
+                del shard[block]
+            self.evicted += len(oldest)
+
+    def _sweep(self, most: int) -> None:
+        looked = 0
+        while self._dead and looked < most:
+            looked += self._step()
+
+    def _step(self) -> int:
+        """Sweep the next shard; how many entries that had."""
+        at = self._swept & self.mask
+        entries = len(self.shards[at])
+        if entries:
+            self._clean(at)
+        self._swept += 1
+        while self._dead and self._dead[0][1] + len(self.shards) <= self._swept:
+            self._free.append(self._dead.popleft()[0])
+        return entries + 1
+
+    def _clean(self, at: int) -> None:
+        """Take closed slots' bits out of one shard."""
+        alive, shard = self.alive, self.shards[at]
+        # an int that stays as it is stays the same object, and equal ones become one
+        left = {bits: bits if (still := bits & alive) == bits else still for bits in set(shard.values())}
+        if any([bits != still for bits, still in left.items()]):
+            self.shards[at] = {block: still for block, bits in shard.items() if (still := left[bits])}

@@ -1,0 +1,54 @@
+"""How one tenant's requests are placed: a policy, its parameters, its memory. Compiled once, when a policy file is read."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from pydantic import Field
+
+from domain.strict import Strict
+from routing.ports import Memory, Policy
+from routing.registry import POLICIES
+
+
+class Choice(Strict):
+    """What holds for every policy whose costs are seconds (stage C), and when a backend is full (stage A)."""
+
+    tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the least count as equal.")
+    sticky_s: float = Field(default=0.5, ge=0, description="A conversation stays where it is while that costs at most these seconds more.")
+    sticky_slo_share: float = Field(
+        default=0.25, ge=0, le=1, description="And at most this share of the time to the first token that its tenant was promised."
+    )
+    explore_share: float = Field(
+        default=0.01, ge=0, le=0.2, description="Share of requests that go to a random backend which costs little more, to measure it."
+    )
+    tight_slo_s: float = Field(default=2.0, ge=0, description="Requests promised a first token within these seconds never explore.")
+    kv_fill: float = Field(
+        default=1.0, gt=0, le=10, description="Share of a backend's KV cache that may be promised while another one has room."
+    )
+    refuse_full: bool = Field(default=False, description="Whether a request that fits into no KV cache now goes nowhere, or queues.")
+
+
+class Choosing(msgspec.Struct, frozen=True, gc=False):
+    """See the module."""
+
+    name: str
+    policy: Policy
+    params: Strict
+    memory: Memory | None
+    choice: Choice
+
+
+DEFAULT: Final = Choice()
+
+
+def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> Choosing:
+    """A policy ready to place requests.
+
+    Raises:
+        KeyError: no such policy.
+        pydantic.ValidationError: it has no such parameters.
+    """
+    policy = POLICIES[name]
+    checked = policy.params.model_validate(dict(params or {}))
+    return Choosing(name, policy, checked, policy.memory(checked) if policy.memory else None, choice)

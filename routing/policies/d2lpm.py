@@ -1,0 +1,84 @@
+"""Among backends where the tenant still has a positive deficit the longest match wins, then the fewest queued tokens.
+
+    deficit(tenant, backend) starts at `quantum`, and every placement takes uncached tokens + output_weight * expected output off
+    when a tenant has none left anywhere, each of its deficits gets `quantum` more, until one is positive
+
+Source: D2LPM, double deficit longest prefix match (Cao et al., arXiv 2501.14312): locality is followed only while it is affordable,
+so a tenant whose prefix lies on one backend moves on when it has used its share there. Not certain, because only the abstract could be
+read again: the paper's quanta (here 16,384 tokens, about one second of prefill of an 8B model's half H100), and that output counts
+double as in VTC. What it does inside an engine, the order of the queue by the second deficit, is not a router's to do.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.warmth import spare
+
+TERMS: Final = ("missing_tokens", "queue_tokens", "deficit")
+
+TENANTS: Final = 4096
+"""Tenants whose deficits are remembered; the one that was not seen for longest is forgotten."""
+SPENT: Final = 1e9
+"""Added where the tenant has no deficit left: more than the tokens of any prompt."""
+
+
+class Params(Strict):
+    """The quantum."""
+
+    quantum: float = Field(default=16_384, ge=1, le=1e9, description="Tokens a tenant may spend on one backend before others of its count.")
+    output_weight: float = Field(default=2.0, ge=0, le=1000, description="What a generated token counts for, in prompt tokens.")
+
+
+class Deficits:
+    """What each tenant has left on each backend. Bounded by `TENANTS` times the backends of the pool."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._left: OrderedDict[str, dict[str, float]] = OrderedDict()
+
+    def of(self, tenant: str, ids: list[str]) -> list[float]:
+        """The tenant's deficits on these, of which one at least is positive: where none was, all have got quanta."""
+        quantum = self._params.quantum
+        known = self._left.get(tenant)
+        if known is None:
+            return [quantum] * len(ids)
+        left = [known.get(one, quantum) for one in ids]
+        most = max(left)
+        if most <= 0.0:
+            more = quantum * (int(-most // quantum) + 1)
+            left = [one + more for one in left]
+            self._left[tenant] = dict(zip(ids, left, strict=True))
+        return left
+
+    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+        """See `Memory`."""
+        tenants, params = self._left, self._params
+        left = tenants.setdefault(demand.tenant, {})
+        tenants.move_to_end(demand.tenant)
+        if len(tenants) > TENANTS:
+            tenants.popitem(last=False)
+        spent = uncached_tokens + params.output_weight * demand.output_tokens
+        left[backend_id] = left.get(backend_id, params.quantum) - spent
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Deficits, now: float, rng: Rng) -> Scores:
+    """See the module's rule."""
+    rows, ids = sight.rows, board.ids
+    left = memory.of(demand.tenant, [ids[row] for row in rows])
+    longest = max(sight.matched)
+    missing = [longest - held for held in sight.matched]
+    queued = [board.queue_tokens[row] for row in rows]
+    cost = [
+        lacks + tokens / SPENT + (0.0 if deficit > 0.0 else SPENT) for lacks, tokens, deficit in zip(missing, queued, left, strict=True)
+    ]
+    return Scores(spare(cost, sight.shares, rng), (missing, queued, left))
+
+
+POLICY: Final = Policy(score, Params, TERMS, Deficits)

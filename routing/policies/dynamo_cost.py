@@ -1,0 +1,63 @@
+"""cost(b) = prefill_load_scale * max(0, prefill blocks there + prompt blocks - credit * matched blocks) + decode blocks there
++ decode_active_request_weight * requests there; ties are drawn.
+
+Source: NVIDIA Dynamo 1.6.1's KV router and its defaults (scale 1, credit 1, decay 0, request weight 0, temperature 0). With `decay`
+d the credit is divided by 1 + d * (prefill there beyond the least loaded / prompt), so that affinity is worth less where much waits;
+with `temperature` T > 0 the choice is drawn from a softmax over the costs, min-max normalised. Not modelled: tiers of host memory and
+disk, taints, and the router's own queue. Decode blocks are the KV tokens in use or promised.
+"""
+
+from math import log
+from typing import Any, Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.warmth import spare
+
+TERMS: Final = ("prefill_blocks", "decode_blocks", "request_blocks")
+
+
+LEAST: Final = 1e-9
+"""Of temperature times span: below, a draw from the softmax is the least cost anyway, and its reciprocal may be infinite."""
+
+
+class Params(Strict):
+    """Dynamo's own knobs and defaults."""
+
+    block_tokens: int = Field(default=16, ge=1, description="Tokens of a block.")
+    prefill_load_scale: float = Field(default=1.0, ge=0, description="Weight of blocks to prefill.")
+    overlap_score_credit: float = Field(default=1.0, ge=0, description="Credit for each block that is cached there.")
+    decay: float = Field(default=0.0, ge=0, description="How much the credit shrinks where more waits than elsewhere.")
+    decode_active_request_weight: float = Field(default=0.0, ge=0, description="Blocks that each request there counts for.")
+    temperature: float = Field(default=0.0, ge=0, description="0 takes the least cost; more draws from a softmax.")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    rows, block = sight.rows, params.block_tokens
+    queued, used, requests = board.queue_tokens, board.kv_tokens, board.requests
+    prompt = demand.prompt_tokens / block
+    waiting = [queued[row] / block for row in rows]
+    credit = [params.overlap_score_credit * held / block for held in sight.matched]
+    if params.decay:
+        least = min(waiting)
+        credit = [one / (1.0 + params.decay * (more - least) / (prompt or 1.0)) for one, more in zip(credit, waiting, strict=True)]
+    scale, weight = params.prefill_load_scale, params.decode_active_request_weight
+    prefill = [scale * max(0.0, more + prompt - one) for more, one in zip(waiting, credit, strict=True)]
+    decode = [used[row] / block for row in rows]
+    there = [weight * requests[row] for row in rows]
+    cost = [one + two + three for one, two, three in zip(prefill, decode, there, strict=True)]
+    if params.temperature:
+        low, high = min(cost), max(cost)
+        scaled = 1.0 / max(params.temperature * (high - low or 1.0), LEAST)
+        # the least of value plus Gumbel noise is a draw from the softmax
+        cost = [(one - low) * scaled + log(-log(1.0 - rng.random() or 1e-300) or 1e-300) for one in cost]
+    return Scores(spare(cost, sight.shares, rng), (prefill, decode, there))
+
+
+POLICY: Final = Policy(score, Params, TERMS)

@@ -1,0 +1,30 @@
+"""cost(b) = uncached prompt tokens that wait there, the fewest requests first among equals; divided by the share of a warming backend.
+
+Source: routers research (data.md, 5), which found it the honest rival without a prefix index; SMG's `least_load` without its rate and
+KV terms. It sees what counting requests cannot: a pending prompt of 100,000 tokens (routers no. 4).
+"""
+
+from typing import Any, Final
+
+from domain.clock import Rng
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
+
+TERMS: Final = ("queue_tokens", "requests")
+
+REQUEST: Final = 1e-3
+"""Tokens that a request counts for: less than any token, so that it decides among equals only."""
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    tokens = [board.queue_tokens[row] for row in sight.rows]
+    requests = [board.requests[row] for row in sight.rows]
+    cost = [one + REQUEST * (count + 1.0) for one, count in zip(tokens, requests, strict=True)]
+    if sight.shares:
+        cost = [one / share for one, share in zip(cost, sight.shares, strict=True)]
+    return Scores(cost, (tokens, requests))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS)

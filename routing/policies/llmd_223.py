@@ -1,0 +1,46 @@
+"""score(b) = 2 * queue + 2 * kv + 3 * prefix; the highest wins, ties are drawn, cost = -score.
+
+    queue  = (most - q) / (most - least) over the candidates, q requests waiting; 1 when all are equal
+    kv     = 1 - share of the KV cache in use
+    prefix = matched blocks / blocks of the prompt
+
+Source: the default scorers and weights of llm-d-router (formerly the endpoint picker of the Gateway API inference extension) with
+its max-score picker. What they are normalised by changes with the fleet, so one more waiting request may turn a score from 1 to 0.
+"""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.scorers.kv_pressure import kv_pressure
+from routing.scorers.prefix_overlap import prefix_overlap
+from routing.warmth import spare
+
+TERMS: Final = ("queue", "kv", "prefix")
+
+
+class Params(Strict):
+    """llm-d's weights."""
+
+    queue: float = Field(default=2.0, ge=0, description="Weight of the queue's depth.")
+    kv: float = Field(default=2.0, ge=0, description="Weight of what is free of the KV cache.")
+    prefix: float = Field(default=3.0, ge=0, description="Weight of the share of the prompt that is cached.")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula; terms are the weighted scores, negative because a cost is the less the better."""
+    waiting = [board.waiting[row] for row in sight.rows]
+    most, span = max(waiting), max(waiting) - min(waiting)
+    queue = [-params.queue * ((most - one) / span if span else 1.0) for one in waiting]
+    free = [-params.kv * (1.0 - used) for used in kv_pressure(demand, sight, board)]
+    prefix = [-params.prefix * share for share in prefix_overlap(demand, sight, board)]
+    cost = [one + two + three for one, two, three in zip(queue, free, prefix, strict=True)]
+    return Scores(spare(cost, sight.shares, rng), (queue, free, prefix))
+
+
+POLICY: Final = Policy(score, Params, TERMS)

@@ -1,0 +1,30 @@
+"""cost(b) = (uncached tokens of the prompt + tokens queued there) * (requests there + 1); no weights.
+
+Source: LMetric (arXiv 2603.15202): uncached prefill tokens, those already queued included, times batch size. One is added to the
+batch, as Dynamo's variant of it does, or an idle worker would cost nothing however much it had to compute; whether the paper counts
+requests that wait for the batch is not certain, here they count. A warming backend's product is divided by its share.
+"""
+
+from typing import Any, Final
+
+from domain.clock import Rng
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
+
+TERMS: Final = ("tokens", "batch")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    queued, requests, rows = board.queue_tokens, board.requests, sight.rows
+    prompt = demand.prompt_tokens
+    tokens = [prompt - held + queued[row] for row, held in zip(rows, sight.matched, strict=True)]
+    batch = [requests[row] + 1.0 for row in rows]
+    cost = [one * other for one, other in zip(tokens, batch, strict=True)]
+    if sight.shares:
+        cost = [one / share for one, share in zip(cost, sight.shares, strict=True)]
+    return Scores(cost, (tokens, batch))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS)

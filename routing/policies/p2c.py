@@ -1,0 +1,34 @@
+"""cost(b) = (requests on b + 1) / share(b) for two backends drawn at random; the others come after them.
+
+Source: the power of two choices (Mitzenmacher 2001), as `power_of_two` in SMG, vLLM's router and Envoy's random least-request.
+SMG compares KV usage when both are known; here both are compared by requests, the variant that needs no signal.
+"""
+
+from typing import Any, Final
+
+from domain.clock import Rng
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
+from routing.warmth import SPARED
+
+TERMS: Final = ("in_flight", "drawn")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    requests, rows = board.requests, sight.rows
+    there = [requests[row] for row in rows]
+    load = [count + 1.0 for count in there]
+    if sight.shares:
+        load = [count / share for count, share in zip(load, sight.shares, strict=True)]
+    n = len(rows)
+    drawn = [0.0] * n
+    first = rng.randrange(n)
+    drawn[first] = 1.0
+    if n > 1:
+        drawn[(first + 1 + rng.randrange(n - 1)) % n] = 1.0
+    return Scores([count if one else count + SPARED for count, one in zip(load, drawn, strict=True)], (there, drawn))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

@@ -1,0 +1,111 @@
+"""Exploit, or explore:
+
+    longest match > tokens left to compute  ->  among those with the longest match the least load, unless the balance is lost
+    otherwise                               ->  the least load + eviction + prefill, in seconds of the backend's own rates
+
+    load     = prefill seconds sent there within the last 3 minutes + requests there now * output tokens * seconds per decode step
+    eviction = prefill seconds of what must leave the KV cache for the request, times the backend's hit rate in that time
+    balance  = lost when the heaviest load is `imbalance` times the lightest, once `busy` requests per backend were sent in that time:
+               then nobody exploits the heaviest
+
+Source: Preble's E2 (ICLR'25) and its published scheduler (`global_scheduler_with_time.py`), whose are the window of 3 minutes for
+prefill, decode counted for active requests only, exploiting when the new part of a prompt is shorter than the cached one, 1.5 between
+the heaviest and the lightest, and 50 requests for each GPU before that is looked at. That code attributes load to prefixes, moves a
+prefix from the heaviest to the lightest GPU, and copies it to a second one when its time to the first token doubles within the window;
+here load is measured per backend, and moving and copying is what exploring does. Its eviction cost (off by default there, in the paper
+a part of the cost) walks the tree's least recent nodes; here what leaves is taken to be hit as often as the backend's cache is on average.
+"""
+
+from collections import deque
+from typing import Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.warmth import spare
+
+TERMS: Final = ("load_s", "evict_s", "prefill_s", "exploits")
+
+KEPT: Final = 65_536
+"""Placements remembered at most."""
+ELSEWHERE: Final = 1e9
+"""Seconds that put those without the match behind those with it."""
+
+
+class Params(Strict):
+    """Preble's constants."""
+
+    window_s: float = Field(default=180.0, gt=0, le=3600, description="How long a request counts as load.")
+    imbalance: float = Field(default=1.5, ge=1, description="Factor between the heaviest and the lightest load that is too much.")
+    busy: int = Field(default=50, ge=0, description="Requests for each backend within the window from which on balance is looked at.")
+
+
+class Window:
+    """What was sent within the window: tokens computed, tokens cached and requests of each backend."""
+
+    def __init__(self, params: Params) -> None:
+        self._length_s = params.window_s
+        self._sent: deque[tuple[float, str, float, float]] = deque()
+        self.sums: dict[str, list[float]] = {}
+
+    @property
+    def sent(self) -> int:
+        """Requests sent within the window."""
+        return len(self._sent)
+
+    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+        """See `Memory`."""
+        one = (now, backend_id, uncached_tokens, demand.prompt_tokens - uncached_tokens)
+        self._sent.append(one)
+        sums = self.sums.setdefault(backend_id, [0.0, 0.0, 0.0])
+        for at, more in enumerate((*one[2:], 1.0)):
+            sums[at] += more
+        self.pass_by(now)
+
+    def pass_by(self, now: float) -> None:
+        """Forget what is too old."""
+        sent = self._sent
+        while sent and (sent[0][0] <= now - self._length_s or len(sent) > KEPT):
+            one = sent.popleft()
+            sums = self.sums[one[1]]
+            for at, less in enumerate((*one[2:], 1.0)):
+                sums[at] -= less
+            if sums[2] < 0.5:
+                del self.sums[one[1]]
+
+
+NONE: Final = [0.0, 0.0, 0.0]
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Window, now: float, rng: Rng) -> Scores:
+    """See the module's rules."""
+    memory.pass_by(now)
+    rows, ids, sums = sight.rows, board.ids, memory.sums
+    tokens, need = float(demand.prompt_tokens), float(demand.prompt_tokens + demand.output_tokens)
+    load, evict, prefill = [], [], []
+    for row, held in zip(rows, sight.matched, strict=True):
+        computed, cached, _ = sums.get(ids[row], NONE)
+        token_s, active = board.prefill_s_token[row], board.requests[row]
+        step_s = board.step_s[row] + board.step_s_seq[row] * active + board.step_s_token[row] * board.kv_tokens[row]
+        load.append(computed * token_s + active * demand.output_tokens * step_s)
+        size = board.kv_capacity[row]
+        leaves = max(0.0, board.kv_tokens[row] + computed + need - held - size) if size else 0.0
+        hit = cached / (cached + computed) if cached else 0.0
+        evict.append(min(leaves, need - held) * token_s * hit)
+        prefill.append((tokens - held) * token_s)
+    longest, heaviest = max(sight.matched), max(load)
+    exploits = [longest > tokens - longest and held == longest for held in sight.matched]
+    if memory.sent >= params.busy * len(rows) and heaviest > params.imbalance * min(load):
+        exploits = [one and seconds < heaviest for one, seconds in zip(exploits, load, strict=True)]
+    if any(exploits):
+        cost = [seconds if one else ELSEWHERE + seconds for one, seconds in zip(exploits, load, strict=True)]
+    else:
+        cost = [sum(parts) for parts in zip(load, evict, prefill, strict=True)]
+    return Scores(spare(cost, sight.shares, rng), (load, evict, prefill, [float(one) for one in exploits]))
+
+
+POLICY: Final = Policy(score, Params, TERMS, Window)

@@ -1,0 +1,125 @@
+"""cost(b) = w_t * ttft + w_d * decode + w_x * others + memory + leaving + late, all in seconds, divided by the share of a warming backend.
+
+    u        = n - trusted match                    uncached tokens of a prompt of n
+    ttft     = Q * b + Qc * c                       Q uncached tokens that wait there, Qc the sum of the contexts they attend to
+             + a + b * u + c * u * (m + u/2) + adapter             the own prompt, the adapter's load
+    decode   = o * (step(b) - least step)           o expected output tokens, each a step; what they take longer than at best
+    others   = r * (prefill + o * added step)       seconds taken from the r requests that are there; its first part is LMetric's
+                                                    product, in seconds
+    memory   = lambda * k / (1 - k)                 k = share of the KV cache in use or promised, with this request, at most .999
+    leaving  = w_l * (recomputing what is longest matched elsewhere)      the same tokens, cached a second time, push others' out
+    late     = late_s where step(b) is above the time per token that its tenant was promised, and another backend's is not
+
+o is bounded: of an answer of o tokens o * H / (o + H) count, because today's batch does not last for a whole long answer. w_d, w_x and
+lambda are what they are said to be where all that is cached is used again; of that stays the share `unshared` where nothing is, and
+between it goes by `Board.reuse`: a crowded backend loses cached prompts, which costs nothing if nobody comes back for them.
+
+Source: routers research 4.1, of which is the form (its w_t 1, w_d 1, w_x .1, lambda .15 s, SMG's); `leaving` is what its first fleet
+results found to pay on agent sessions (data.md, 5). Qc, H, the reuse and the weights were judged over all workloads in the fleet simulator
+(docs/decisions/0005). A match that nearly every backend has counts as nothing in the last term, so that a system prompt pulls nobody.
+Rates are the backend's own, calibrated (`routing/calibration.py`).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Column, Policy, Scores, Sight
+
+TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "decode_s", "others_s", "memory_s", "leaving_s", "late_s", "share")
+
+FULL: Final = 0.999
+
+
+class Params(Strict):
+    """Weights of the terms."""
+
+    ttft: float = Field(default=1.0, ge=0, description="Weight of the seconds to the first token.")
+    decode: float = Field(default=0.5, ge=0, description="Weight of the seconds that the answer takes longer than on the fastest backend.")
+    others: float = Field(default=0.2, ge=0, description="Weight of the seconds taken from requests that run there; 1 is unselfish.")
+    memory_s: float = Field(default=0.5, ge=0, description="Seconds charged for a KV cache that is half full.")
+    unshared: float = Field(default=0.2, ge=0, le=1, description="Share of the last three that stays where nothing cached is used again.")
+    leaving: float = Field(default=0.3, ge=0, description="Weight of the seconds to compute again what another backend holds.")
+    late_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="Seconds charged to a backend that would be slower per token than `tpot_slo_s` promises, while another would not.",
+    )
+    horizon: float = Field(
+        default=150.0, gt=0, description="Tokens of an answer for which today's batch is taken to last; of longer ones fewer count."
+    )
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    rows, matched = sight.rows, sight.matched
+    tokens, output = float(demand.prompt_tokens), float(demand.output_tokens)
+    fixed_s, token_s, ctx_s = board.prefill_s, board.prefill_s_token, board.prefill_s_token_ctx
+    step_s, seq_s, kv_s = board.step_s, board.step_s_seq, board.step_s_token
+    requests, queued, used = board.requests, board.queue_tokens, board.kv_tokens
+    crowding = params.unshared + (1.0 - params.unshared) * board.reuse.share
+    w_t, w_d, w_x = params.ttft, params.decode * crowding, params.others * crowding
+    output_there = output * params.horizon / (output + params.horizon)
+    queued_ctx = board.queue_ctx
+    queue = [w_t * (queued[row] * token_s[row] + queued_ctx[row] * ctx_s[row]) for row in rows]
+    own = [
+        fixed_s[row] + (tokens - held) * (token_s[row] + 0.5 * ctx_s[row] * (tokens + held))
+        for row, held in zip(rows, matched, strict=True)
+    ]
+    prefill = own if w_t == 1.0 else [w_t * seconds for seconds in own]
+    mean_ctx = tokens + 0.5 * output
+    added = [seq_s[row] + kv_s[row] * mean_ctx for row in rows]
+    steps = [step_s[row] + seq_s[row] * requests[row] + kv_s[row] * used[row] + more for row, more in zip(rows, added, strict=True)]
+    least = min(steps)
+    out_w = w_d * output_there
+    decode = [out_w * (step - least) for step in steps]
+    others = [w_x * requests[row] * (seconds + output_there * more) for row, seconds, more in zip(rows, own, added, strict=True)]
+    crowded = _memory(rows, matched, board, tokens + output, params.memory_s * crowding)
+    leaving = _leaving(sight, token_s, ctx_s, params.leaving)
+    adapter = [w_t * seconds for seconds in sight.lora_s] if sight.lora_s else [0.0] * len(rows)
+    cost = [sum(parts) for parts in zip(queue, prefill, adapter, decode, others, crowded, leaving, strict=True)]
+    late, promised = [0.0] * len(rows), demand.tpot_slo_s
+    if promised is not None and least <= promised:
+        late = [params.late_s if step > promised else 0.0 for step in steps]
+        cost = [seconds + more for seconds, more in zip(cost, late, strict=True)]
+    shares = sight.shares or [1.0] * len(rows)
+    if sight.shares:
+        cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
+    return Scores(cost, (queue, prefill, adapter, decode, others, crowded, leaving, late, shares))
+
+
+def _memory(rows: Sequence[int], matched: Column, board: Board, need: float, weight_s: float) -> Column:
+    used, capacity = board.kv_tokens, board.kv_capacity
+    seconds = [0.0] * len(rows)
+    unknown = 0
+    for at, row in enumerate(rows):
+        size = capacity[row]
+        if size:
+            k = (used[row] + need - matched[at]) / size
+            if k > FULL:
+                k = FULL
+            seconds[at] = weight_s * k / (1.0 - k)
+        else:
+            unknown += 1
+    if 0 < unknown < len(rows):  # not to know how full it is must not look like being empty
+        mean = sum(seconds) / (len(rows) - unknown)
+        seconds = [one if capacity[row] else mean for one, row in zip(seconds, rows, strict=True)]
+    return seconds
+
+
+def _leaving(sight: Sight, token_s: Column, ctx_s: Column, weight: float) -> Column:
+    longest, common = max(sight.matched), sight.common
+    if longest <= common or not weight:
+        return [0.0] * len(sight.rows)
+    held = [one if one > common else common for one in sight.matched]
+    return [
+        weight * (longest - one) * (token_s[row] + 0.5 * ctx_s[row] * (longest + one)) for row, one in zip(sight.rows, held, strict=True)
+    ]
+
+
+POLICY: Final = Policy(score, Params, TERMS, in_seconds=True)

@@ -1,0 +1,25 @@
+"""cost(b) = -ln(u) / share(b), u drawn anew for each: the least of such draws falls on b with probability in proportion to share(b).
+
+Source: uniform random choice, the floor under every comparison. The shares make a backend that warms up as rare as it should be.
+"""
+
+from math import log
+from typing import Any, Final
+
+from domain.clock import Rng
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
+
+TERMS: Final = ("draw",)
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    draws = [-log(1.0 - rng.random()) for _ in sight.rows]
+    if sight.shares:
+        draws = [draw / share for draw, share in zip(draws, sight.shares, strict=True)]
+    return Scores(draws, (draws,))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

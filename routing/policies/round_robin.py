@@ -1,0 +1,37 @@
+"""cost(b) = steps from the turn to b, in the pool's order; the turn moves past whoever was chosen.
+
+Source: round robin, the default of most HTTP balancers and of vLLM production-stack. It knows neither load nor caches. A backend
+that warms up is passed over as often as its share says.
+"""
+
+from typing import Final
+
+from domain.clock import Rng
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Nothing, Policy, Scores, Sight
+from routing.warmth import spare
+
+TERMS: Final = ("steps",)
+
+
+class Turn:
+    """Whose turn it is."""
+
+    def __init__(self, params: Nothing) -> None:
+        self.last = ""
+
+    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+        """See `Memory`."""
+        self.last = backend_id
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Turn, now: float, rng: Rng) -> Scores:
+    """See the module's formula."""
+    rows, size = sight.rows, len(board.ids)
+    after = board.row_of.get(memory.last, -1) + 1
+    steps = [float((row - after) % size) for row in rows]
+    return Scores(spare(steps, sight.shares, rng), (steps,))
+
+
+POLICY: Final = Policy(score, Nothing, TERMS, Turn, blind=True)

@@ -1,0 +1,51 @@
+"""Three cases, in this order:
+
+    imbalanced: most - least > abs and most > rel * least  ->  the fewest requests; all affinity is dropped
+    matched tokens / prompt tokens > cache_threshold       ->  the longest match, then the fewest requests
+    otherwise                                              ->  the fewest requests
+
+Source: `cache_aware` of SMG (formerly the SGLang router) as its command line sets it: cache_threshold .3, abs 64, rel 1.5; its library
+has .5, 32, 1.1. Requests are those on each backend. SMG's approximate tree knows one holder of a prefix only, the last; here all
+holders are known. Its KV-usage switches are off by default and are left out.
+"""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.warmth import spare
+
+TERMS: Final = ("requests", "missing_tokens", "imbalanced")
+
+FIRST: Final = 1e5
+"""A missing token outweighs any number of requests."""
+
+
+class Params(Strict):
+    """SMG's thresholds."""
+
+    cache_threshold: float = Field(default=0.3, ge=0, le=1, description="Share of the prompt that must be cached to follow the match.")
+    balance_abs: float = Field(default=64, ge=0, description="Requests by which the fullest may exceed the emptiest.")
+    balance_rel: float = Field(default=1.5, ge=1, description="And the factor by which it may.")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's cases."""
+    there = [board.requests[row] for row in sight.rows]
+    most, least = max(there), min(there)
+    imbalanced = most - least > params.balance_abs and most > params.balance_rel * least
+    longest = max(sight.matched)
+    if not imbalanced and longest > params.cache_threshold * demand.prompt_tokens:
+        missing = [longest - held for held in sight.matched]
+        cost = [count + FIRST * lacks for count, lacks in zip(there, missing, strict=True)]
+    else:
+        missing, cost = [0.0] * len(there), there
+    return Scores(spare(cost, sight.shares, rng), (there, missing, [float(imbalanced)] * len(there)))
+
+
+POLICY: Final = Policy(score, Params, TERMS)

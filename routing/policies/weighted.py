@@ -1,0 +1,76 @@
+"""score(b) = .45 * prefix - .25 * queue - .20 * KV + .10 * priority, and five more with weight 0; the highest wins, cost = -score.
+
+Source: the linear sum of ratios that most routers began with; here every part is a file in `routing/scorers/` and every weight is free.
+Its defects are known (routers research, finding 2) and it is kept as a baseline: a full match on a worker whose queue and KV cache are
+full scores .45 - .25 - .20 = 0, as much as an idle worker without the match, and a share of 200 tokens counts as much as one of
+100,000. Priority is the same for all candidates, so it can never change their ranking; it acts against `floor`: a backend that
+scores less takes nothing, and an important request (+.10) is placed where an unimportant one (-.10) is not.
+"""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from domain.clock import Rng
+from domain.strict import Strict
+from routing.board import Board
+from routing.demand import Demand
+from routing.ports import Policy, Scores, Sight
+from routing.scorers.expected_output import expected_output
+from routing.scorers.kv_pressure import kv_pressure
+from routing.scorers.lora_residency import lora_residency
+from routing.scorers.prefix_overlap import prefix_overlap
+from routing.scorers.price import price
+from routing.scorers.queue_delay import queue_delay
+from routing.scorers.region import region
+from routing.scorers.session_affinity import session_affinity
+from routing.scorers.tenant_priority import tenant_priority
+from routing.warmth import spare
+
+PARTS: Final = (
+    ("prefix", prefix_overlap, 1.0),
+    ("session", session_affinity, 1.0),
+    ("queue", queue_delay, -1.0),
+    ("kv", kv_pressure, -1.0),
+    ("output", expected_output, -1.0),
+    ("adapter", lora_residency, 1.0),
+    ("priority", tenant_priority, 1.0),
+    ("price", price, -1.0),
+    ("region", region, 1.0),
+)
+"""Name of the weight, scorer, and whether what it finds is wanted."""
+
+TERMS: Final = tuple(name for name, _, _ in PARTS)
+
+
+class Params(Strict):
+    """Weights; what is not wanted is subtracted with its weight."""
+
+    prefix: float = Field(default=0.45, ge=0, description="Weight of the share of the prompt that is cached.")
+    session: float = Field(default=0.0, ge=0, description="Weight of having had the conversation's last turn.")
+    queue: float = Field(default=0.25, ge=0, description="Weight of the seconds of prompts that wait.")
+    kv: float = Field(default=0.20, ge=0, description="Weight of the share of the KV cache in use.")
+    output: float = Field(default=0.0, ge=0, description="Weight of the share of the free KV cache that the answer may fill.")
+    adapter: float = Field(default=0.0, ge=0, description="Weight of having the adapter loaded.")
+    priority: float = Field(default=0.10, ge=0, description="Weight of the request's priority; it acts against `floor` only.")
+    price: float = Field(default=0.0, ge=0, description="Weight of the price of a token there.")
+    region: float = Field(default=0.0, ge=0, description="Weight of standing in the caller's region.")
+    floor: float | None = Field(default=None, description="Backends that score less take nothing; null: no floor.")
+
+
+def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+    """See the module's formula. Terms are parts of the cost, so what is wanted stands as a negative number."""
+    nothing = [0.0] * len(sight.rows)
+    terms = []
+    for name, scorer, sign in PARTS:
+        weight = -sign * getattr(params, name)
+        terms.append([weight * value for value in scorer(demand, sight, board)] if weight else nothing)
+    cost = [sum(parts) for parts in zip(*terms, strict=True)]
+    barred = {}
+    if params.floor is not None:
+        low = -params.floor
+        barred = {at: f"it scores {-one:.3f}, the floor is {params.floor:g}" for at, one in enumerate(cost) if one > low}
+    return Scores(spare(cost, sight.shares, rng), tuple(terms), barred=barred)
+
+
+POLICY: Final = Policy(score, Params, TERMS)

@@ -1,0 +1,176 @@
+"""What a run comes to: latencies, goodput, hit rates, balance and fairness, each one number.
+
+A request that was refused or failed has no latency; it counts in goodput, as a miss.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from domain.clock import Rng
+from routing.simulation.fleet_file import FleetFile
+from routing.simulation.kv_cache import PAGE_TOKENS, KvCache
+from routing.simulation.outcomes import Outcomes, State
+from routing.simulation.turns import Workload
+
+RESAMPLES: Final = 1000
+CURVE_POINTS: Final = 200
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One run. Times in seconds, shares from 0 to 1."""
+
+    requests: int
+    refused: int
+    failed: int
+    retries: int
+    preemptions: int
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_p50_s: float
+    tpot_p90_s: float
+    tpot_p99_s: float
+    e2e_p50_s: float
+    e2e_p90_s: float
+    e2e_p99_s: float
+    output_tokens_per_s: float
+    goodput: float
+    """Share of all requests that met both objectives."""
+    hit_rate: float
+    """Prompt tokens that engines found in their caches, of all that they were sent."""
+    hit_rate_predicted: float
+    """What the index had said."""
+    hotspot: float
+    """Engines times the largest share of prefilled tokens: 1 is even, the number of engines is all on one."""
+    jain: float
+    """Jain's index over tenants of the share of their requests that met the objectives: 1 is equal."""
+
+
+def figures(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> Figures:
+    """Of one run."""
+    turns, state = workload.turns, outcomes.state
+    done = [i for i in range(len(turns)) if state[i] is State.DONE]
+    ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i in done)
+    e2e = sorted(outcomes.ended[i] - outcomes.arrived[i] for i in done)
+    tpot = sorted(_tpot(outcomes, i, turns[i].output_tokens) for i in done if turns[i].output_tokens > 1)
+    engines = sum(kind.count for kind in fleet.engines)
+    work = [0.0] * engines
+    for i in done:
+        work[outcomes.engine[i]] += turns[i].prompt_tokens - outcomes.cached[i]
+    prompt = sum(turns[i].prompt_tokens for i in done) or 1
+    met = _met(workload, fleet, outcomes, done)
+    lasted = (outcomes.finished_at - min((outcomes.arrived[i] for i in done), default=0.0)) or 1.0
+    return Figures(
+        requests=len(turns),
+        refused=sum(s is State.REFUSED for s in state),
+        failed=sum(s is State.FAILED for s in state),
+        retries=outcomes.retries,
+        preemptions=outcomes.preemptions,
+        ttft_mean_s=_mean(ttft),
+        ttft_p50_s=quantile(ttft, 0.5),
+        ttft_p90_s=quantile(ttft, 0.9),
+        ttft_p99_s=quantile(ttft, 0.99),
+        tpot_p50_s=quantile(tpot, 0.5),
+        tpot_p90_s=quantile(tpot, 0.9),
+        tpot_p99_s=quantile(tpot, 0.99),
+        e2e_p50_s=quantile(e2e, 0.5),
+        e2e_p90_s=quantile(e2e, 0.9),
+        e2e_p99_s=quantile(e2e, 0.99),
+        output_tokens_per_s=sum(turns[i].output_tokens for i in done) / lasted,
+        goodput=sum(met) / max(1, len(turns)),
+        hit_rate=sum(outcomes.cached[i] for i in done) / prompt,
+        hit_rate_predicted=sum(outcomes.predicted[i] for i in done) / prompt,
+        hotspot=engines * max(work) / (sum(work) or 1.0),
+        jain=_jain(workload, met),
+    )
+
+
+def _tpot(outcomes: Outcomes, i: int, output: int) -> float:
+    return (outcomes.ended[i] - outcomes.first[i]) / (output - 1)
+
+
+def _met(workload: Workload, fleet: FleetFile, outcomes: Outcomes, done: Sequence[int]) -> list[bool]:
+    met = [False] * len(workload.turns)
+    slo = fleet.slo
+    for i in done:
+        output = workload.turns[i].output_tokens
+        soon = outcomes.first[i] - outcomes.arrived[i] <= slo.ttft_s
+        met[i] = soon and (output < 2 or _tpot(outcomes, i, output) <= slo.tpot_s)
+    return met
+
+
+def _jain(workload: Workload, met: Sequence[bool]) -> float:
+    by_tenant: dict[str, list[bool]] = defaultdict(list)
+    for turn, good in zip(workload.turns, met, strict=True):
+        by_tenant[turn.tenant].append(good)
+    shares = [sum(goods) / len(goods) for goods in by_tenant.values()]
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted values; the value itself, not one between two. 0 for none."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def interval(values: Sequence[float], rng: Rng) -> tuple[float, float] | None:
+    """95 % of the mean by bootstrap over seeds; None for a single one."""
+    if len(values) < 2:
+        return None
+    n = len(values)
+    means = sorted(sum(values[rng.randrange(n)] for _ in range(n)) / n for _ in range(RESAMPLES))
+    return quantile(means, 0.025), quantile(means, 0.975)
+
+
+def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> float:
+    """What one cache as large as all together would have had, were every prompt there as soon as it arrives: a bound for placing."""
+    turns = workload.turns
+    order = sorted((i for i in range(len(turns)) if outcomes.state[i] is State.DONE), key=lambda i: (outcomes.arrived[i], i))
+    total = sum(kind.count * kind.timing.kv_tokens for kind in fleet.engines)
+    cache = KvCache(total // PAGE_TOKENS, workload.block_tokens // PAGE_TOKENS)
+    hit = 0
+    for i in order:
+        turn = turns[i]
+        usable = turn.chain[: (turn.prompt_tokens - 1) // workload.block_tokens]
+        needed = len(usable) * cache.span
+        reused = cache.admit(usable, needed)
+        if reused >= 0:
+            hit += reused * workload.block_tokens
+            cache.release(usable, cache.publish(usable, reused), needed)
+    return hit / (sum(turns[i].prompt_tokens for i in order) or 1)
+
+
+def curve(workload: Workload, outcomes: Outcomes) -> list[float]:
+    """Seconds to the first token of a 200th, two 200ths, ... of all requests, for a plot; those without one are missing at its end."""
+    ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i, s in enumerate(outcomes.state) if s is State.DONE)
+    places = [at * len(workload.turns) // CURVE_POINTS for at in range(CURVE_POINTS)]
+    return [ttft[place] for place in places if place < len(ttft)]
+
+
+def balance(fleet: FleetFile, workload: Workload, outcomes: Outcomes) -> list[float]:
+    """Each engine's share of the tokens that were prefilled."""
+    engines = sum(kind.count for kind in fleet.engines)
+    work = [0.0] * engines
+    for i, s in enumerate(outcomes.state):
+        if s is State.DONE:
+            work[outcomes.engine[i]] += workload.turns[i].prompt_tokens - outcomes.cached[i]
+    return [one / (sum(work) or 1.0) for one in work]
+
+
+def averaged(runs: Sequence[Figures]) -> dict[str, float]:
+    """Means over runs, by name."""
+    return {name: _mean([getattr(run, name) for run in runs]) for name in Figures.__struct_fields__}
+
+
+def intervals(runs: Sequence[Figures], rng: Rng) -> Mapping[str, tuple[float, float]]:
+    """Of every figure for which there is one."""
+    found = {name: interval([getattr(run, name) for run in runs], rng) for name in Figures.__struct_fields__}
+    return {name: one for name, one in found.items() if one is not None}

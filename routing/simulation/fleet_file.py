@@ -1,0 +1,117 @@
+"""What a fleet to simulate is, as written in YAML: engines by class, gateway replicas, how old their knowledge is, faults, tenants."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from domain.strict import Strict
+from routing.disaggregation_settings import DisaggregationSettings
+from routing.simulation.timing import CLASSES, Timing
+
+
+def _known(name: str) -> str:
+    if name not in CLASSES:
+        raise ValueError(f"{name!r} is no class of machine; write one of {', '.join(CLASSES)}")
+    return name
+
+
+class Engines(Strict):
+    """Engines of one kind."""
+
+    machine: Annotated[str, AfterValidator(_known)] = Field(description="Class of model and machine, whose constants apply.")
+    count: int = Field(default=1, ge=1, le=1024, description="How many.")
+    slower: float = Field(default=1.0, gt=0, le=100, description="Times as long for everything; 2 is a machine of half the speed.")
+    prefill_slower: float = Field(default=1.0, gt=0, le=100, description="Times as long per prompt token; for sensitivity, 0.6 and 1.6.")
+    kv_tokens: int | None = Field(default=None, ge=16, description="KV cache in tokens, if it is not the class's.")
+    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="Sequences in a batch at most.")
+    token_budget: int = Field(default=2048, ge=2, le=1_000_000, description="Tokens of a step at most; more than `max_num_seqs`.")
+    context_tokens: int = Field(default=131_072, ge=1, description="Longest prompt and answer together.")
+    by_priority: bool = Field(default=False, description="Whether waiting requests are ordered by priority before their order of arrival.")
+    lora_slots: int = Field(default=0, ge=0, le=1024, description="Adapters that can be loaded at a time.")
+    lora_load_s: float = Field(default=1.0, ge=0, description="Seconds to load one.")
+    role: Literal["both", "prefill", "decode"] = Field(
+        default="both", description="Whether they serve requests whole, or one half of requests only: compute prompts, or generate."
+    )
+    region: str = Field(default="", max_length=64, description="Where they stand.")
+    price: float = Field(default=0.0, ge=0, description="What a token costs there, relative to the others.")
+
+    @model_validator(mode="after")
+    def _has_room_for_prefill(self) -> "Engines":
+        if self.token_budget <= self.max_num_seqs:
+            raise ValueError(f"token_budget {self.token_budget} leaves no room beside {self.max_num_seqs} sequences; make it larger")
+        return self
+
+    @property
+    def timing(self) -> Timing:
+        """Constants of these engines."""
+        timing = CLASSES[self.machine].times(self.slower, self.prefill_slower)
+        return timing if self.kv_tokens is None else Timing(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, self.kv_tokens)
+
+
+class Signals(Strict):
+    """How gateways learn what engines do."""
+
+    every_s: float = Field(
+        default=0.1, ge=0.01, le=60, description="Seconds between two readings of an engine's load; the gateway's `signals_s`."
+    )
+    delay_s: float = Field(default=0.0, ge=0, le=60, description="Age of a reading when it arrives.")
+    kv_events: bool = Field(default=True, description="Whether engines tell what they cache; otherwise replicas guess by what they sent.")
+    kv_delay_s: float = Field(default=0.01, ge=0, le=60, description="Age of such an event when it arrives.")
+    detect_s: float = Field(default=1.0, ge=0, le=600, description="Until a dead engine is known to be dead, and a restarted one to live.")
+
+
+class Objective(Strict):
+    """What counts as a good answer."""
+
+    ttft_s: float = Field(default=2.0, gt=0, description="Seconds to the first token at most.")
+    tpot_s: float = Field(default=0.1, gt=0, description="Seconds per token after it at most.")
+
+
+class EngineFault(Strict):
+    """Something that happens to one engine."""
+
+    at_s: float = Field(ge=0, description="When.")
+    engine: int = Field(ge=0, description="Which, from 0 in the order of the file.")
+    kind: Literal["kill", "slow", "stall"] = Field(description="The process dies, everything takes longer, or nothing happens at all.")
+    for_s: float = Field(gt=0, description="Seconds until it is as before; one that died comes back with an empty cache.")
+    factor: float = Field(default=4.0, gt=1, description="For slow: times as long.")
+
+
+class Tenant(Strict):
+    """What one tenant may and is."""
+
+    tokens_per_s: float | None = Field(default=None, gt=0, description="Prompt and answer tokens a second; what comes above is refused.")
+    burst_s: float = Field(default=60.0, gt=0, description="Seconds of that rate that may be used at once.")
+    priority: float = Field(default=0.0, ge=-1, le=1, description="-1 to 1, higher first.")
+
+
+class FleetFile(Strict):
+    """A fleet file."""
+
+    engines: list[Engines] = Field(min_length=1, max_length=64, description="Engines, kind by kind.")
+    replicas: int = Field(default=1, ge=1, le=64, description="Gateway processes; each knows what it sent itself and what engines tell.")
+    signals: Signals = Field(default=Signals(), description="How gateways learn what engines do.")
+    slo: Objective = Field(default=Objective(), description="What counts as a good answer.")
+    faults: list[EngineFault] = Field(default=[], max_length=1000, description="What goes wrong.")
+    tenants: dict[str, Tenant] = Field(default={}, description="Tenants with a limit or a priority; others have none.")
+    disaggregation: DisaggregationSettings | None = Field(
+        default=None, description="What handing KV from one engine to another costs; null: requests are not shared between engines."
+    )
+    known_output: bool = Field(default=False, description="Whether gateways know how long answers will be: an oracle.")
+
+    @model_validator(mode="after")
+    def _has_what_breaks(self) -> "FleetFile":
+        count = sum(kind.count for kind in self.engines)
+        for fault in self.faults:
+            if fault.engine >= count:
+                raise ValueError(f"faults: there is no engine {fault.engine}; there are {count}, from 0 to {count - 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _has_both_halves(self) -> "FleetFile":
+        roles = {kind.role for kind in self.engines}
+        if roles != {"both"} and self.disaggregation is None:
+            raise ValueError("engines with the role prefill or decode need `disaggregation`, which says what handing KV over costs")
+        if ("prefill" in roles) != ("decode" in roles) and "both" not in roles:
+            raise ValueError("engines with the role prefill need some with the role decode, and the other way round")
+        return self

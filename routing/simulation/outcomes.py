@@ -1,0 +1,38 @@
+"""What became of every request of one run, in columns."""
+
+from enum import IntEnum
+
+import msgspec
+
+
+class State(IntEnum):
+    """How a request ended."""
+
+    PENDING = 0
+    DONE = 1
+    REFUSED = 2
+    """Nobody could take it, or its tenant's limit was reached."""
+    FAILED = 3
+    """Its engine died after the first token, or while no other was up."""
+
+
+class Outcomes(msgspec.Struct):
+    """One value per turn of the workload, in its order; times in seconds."""
+
+    arrived: list[float]
+    first: list[float]
+    ended: list[float]
+    cached: list[int]
+    predicted: list[float]
+    engine: list[int]
+    """-1 where there was none."""
+    state: list[State]
+    preemptions: int = 0
+    retries: int = 0
+    finished_at: float = 0.0
+    """When the last of them ended."""
+
+
+def none_yet(count: int) -> Outcomes:
+    """Columns for so many turns."""
+    return Outcomes([0.0] * count, [0.0] * count, [0.0] * count, [0] * count, [0.0] * count, [-1] * count, [State.PENDING] * count)

@@ -1,0 +1,206 @@
+"""One gateway process of a simulated fleet: its own Board, prefix index and memory, and the decision code that the gateway runs."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from domain.clock import Rng
+from routing.board import Board, Charge, Facts
+from routing.calibration import Calibration
+from routing.choosing import Choosing
+from routing.demand import Demand
+from routing.disaggregation import Reservation, Split, Terms, consider, halved, reserve
+from routing.fleet import Backend, Pool, State
+from routing.output_length import OutputLengths
+from routing.ports import Adapters
+from routing.predicted import Prediction
+from routing.prefix import PrefixIndex
+from routing.rates import Rates
+from routing.schedule import Route, place
+from routing.simulation.fleet_file import FleetFile
+from routing.simulation.timing import Timing
+from routing.simulation.turns import Turn
+from routing.warmth import SLOW_START_S
+
+MAX_INDEX_BLOCKS: Final = 2_000_000
+MAX_SESSIONS: Final = 100_000
+STALE_S: Final = 3.0
+"""Readings this much older than they should be are not believed alone."""
+MIN_STEPS: Final = 8
+"""Tokens after the first from which on an answer tells the time of one, as in the gateway."""
+
+
+class Sent(msgspec.Struct, gc=False):
+    """What is to be undone or learned when a request is over."""
+
+    held: Charge | Reservation
+    """What it holds of the Board, on one backend or on two."""
+    prediction: Prediction
+    predicted: float
+    """Prompt tokens that the index said were there."""
+    backend: str
+    """That computes its prompt."""
+    decode: str
+    """That generates; mostly the same."""
+    at: float
+    prompt: int
+    queued: float
+    """Tokens that waited there before it."""
+    queued_ctx: float
+    """The sum of their contexts."""
+    first_at: float = 0.0
+    began: tuple[float, float] = (0.0, 0.0)
+    """Sequences in the backend's batch and tokens in their contexts at that time."""
+
+
+class Replica:
+    """Bounded: index and sessions by constants, the rest by the fleet and what is in flight."""
+
+    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, choosing: Choosing, rng: Rng) -> None:
+        self._rng = rng
+        self._fleet = fleet
+        self._block_tokens = block_tokens
+        self._choosing = choosing
+        kinds = [kind for kind in fleet.engines for _ in range(kind.count)]
+        self._roles = {name: kind.role for name, kind in zip(names, kinds, strict=True)}
+        self._halves = any(role != "both" for role in self._roles.values())
+        # as vLLM's engines do, one that serves whole can be either half of a pair
+        self._terms: Terms | None = fleet.disaggregation.terms(pairs_whole=True) if fleet.disaggregation else None
+        self._backends = {name: Backend(name, "pool", State.UP, "", role=self._roles[name]) for name in names}
+        self._pool = Pool("pool", "model", "r1", "vllm", tuple(self._backends.values()), tuple(self._backends.values()))
+        self.board = Board()
+        self.index = PrefixIndex(MAX_INDEX_BLOCKS)
+        for name, kind in zip(names, kinds, strict=True):
+            facts = Facts(context_tokens=kind.context_tokens, price=kind.price, region=kind.region)
+            self.board.add(name, rates_of(kind.timing), facts)
+            if not fleet.signals.kv_events:
+                self.index.size(name, kind.timing.kv_tokens // block_tokens)
+        self._speeds = {name: Calibration(rates_of(kind.timing)) for name, kind in zip(names, kinds, strict=True)}
+        self._sessions: OrderedDict[int, str] = OrderedDict()
+        self._lengths = OutputLengths()
+        self._checked_at = 0.0
+
+    def route(self, turn: Turn, priority: float, now: float, adapters: Adapters | None, not_on: str) -> tuple[Demand, Route, Split | None]:
+        """Decide; changes nothing but the dice."""
+        p50, p90 = (turn.output_tokens,) * 2 if self._fleet.known_output else self._lengths.expect(turn.tenant, "", 0, None)
+        demand = Demand(
+            prompt_tokens=turn.prompt_tokens,
+            chain=turn.chain,
+            block_tokens=self._block_tokens,
+            output_tokens=p50,
+            output_tokens_p90=p90,
+            session=turn.session,
+            tenant=turn.tenant,
+            priority=priority,
+            lora=turn.lora,
+            ttft_slo_s=self._fleet.slo.ttft_s,
+        )
+        if now - self._checked_at > 1.0:
+            self._checked_at = now
+            self.board.stale(now, self._fleet.signals.every_s + self._fleet.signals.delay_s + STALE_S)
+            self._warmed(now)
+        match = self.index.match(turn.chain, now, self._backends)
+        holder = self._sessions.get(turn.session, "") if turn.session else ""
+        pool = self._pool if not not_on else self._sorted(without=not_on)
+        route = place(demand, pool, self.board, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
+        split: Split | None = None
+        if self._terms is not None and not turn.lora:
+            held = {one.id: tokens for one, tokens in zip(route.backends, route.matched, strict=False)}
+            split = consider(demand, route.backends, self.board, held, self._terms, self._rng)
+        return demand, halved(route, split) if self._halves or split is not None else route, split
+
+    def send(self, demand: Demand, route: Route, split: Split | None, now: float) -> Sent:
+        """Charge the first of the route, and who computes the prompt for it."""
+        decode = route.ranked[0][0]
+        prefills = split.prefills_for(decode) if split is not None else ()
+        backend = prefills[0].id if prefills else decode.id
+        row = self.board.row_of[backend]
+        queued, queued_ctx = self.board.queue_tokens[row], self.board.queue_ctx[row]
+        held: Charge | Reservation
+        if split is not None and prefills:
+            matched = float(demand.prompt_tokens - split.uncached_tokens)
+            uncached: float = split.uncached_tokens
+            held = reserve(self.board, backend, decode.id, split.uncached_tokens, demand, now)
+        else:
+            matched = route.matched[0]
+            uncached = demand.prompt_tokens - matched
+            held = self.board.charge(backend, uncached, uncached + demand.output_tokens, now, matched)
+        if self._choosing.memory is not None:
+            self._choosing.memory.placed(demand, backend, uncached, now)
+        prediction = self.index.predict(backend, demand.chain, now)
+        if demand.session:
+            self._sessions[demand.session] = backend
+            self._sessions.move_to_end(demand.session)
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return Sent(held, prediction, matched, backend, decode.id, now, demand.prompt_tokens, queued, queued_ctx)
+
+    def prefilled(self, sent: Sent, cached: int, now: float) -> None:
+        """The prompt is computed, and the engine says how much of it it had."""
+        if isinstance(sent.held, Reservation):
+            sent.held.prefilled()
+        else:
+            self.board.begun(sent.held)
+        self.index.confirm(sent.prediction, now)
+        self.board.reuse.found(sent.prompt, cached)
+        learned, uncached = self._speeds[sent.backend], sent.prompt - cached
+        learned.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
+        self.board.set_rates(sent.backend, learned.rates, learned.residual_s)
+
+    def begun(self, sent: Sent, now: float) -> None:
+        """The first token came."""
+        if isinstance(sent.held, Reservation):
+            sent.held.handed_over()
+        sent.first_at = now
+        sent.began = self._batch(sent.decode)
+
+    def failed(self, sent: Sent) -> None:
+        """The engine is gone, and with it what was expected of it."""
+        self._release(sent)
+        self.index.withdraw(sent.prediction)
+
+    def done(self, turn: Turn, sent: Sent, now: float) -> None:
+        """A whole answer came."""
+        if turn.output_tokens > MIN_STEPS and now > sent.first_at:
+            then, since = sent.began, self._batch(sent.decode)
+            step_s = (now - sent.first_at) / (turn.output_tokens - 1)
+            self._speeds[sent.decode].step((then[0] + since[0]) / 2, (then[1] + since[1]) / 2, step_s)
+        self._release(sent)
+        self._lengths.note(turn.tenant, "", 0, turn.output_tokens, None)
+
+    def _release(self, sent: Sent) -> None:
+        if isinstance(sent.held, Reservation):
+            sent.held.release()
+        else:
+            self.board.release(sent.held)
+
+    def _batch(self, backend: str) -> tuple[float, float]:
+        row = self.board.row_of[backend]
+        return self.board.running[row], self.board.kv_tokens[row]
+
+    def set_up(self, name: str, up: bool, now: float) -> None:
+        """It is known now that this engine lives, with an empty cache, or does not."""
+        state, reason = (State.UP, "") if up else (State.DOWN, "does not answer")
+        self._backends[name] = Backend(name, "pool", state, reason, role=self._roles[name], warming_since=now if up else None)
+        if not up:
+            self.index.forget(name)
+        self._pool = self._sorted()
+
+    def _warmed(self, now: float) -> None:
+        for name, one in self._backends.items():
+            if one.warming_since is not None and now - one.warming_since >= SLOW_START_S:
+                self._backends[name] = Backend(name, "pool", State.UP, "")
+                self._pool = self._sorted()
+
+    def _sorted(self, without: str = "") -> Pool:
+        backends = tuple(self._backends.values())
+        up = tuple(one for one in backends if one.state is State.UP and one.id != without)
+        return Pool("pool", "model", "r1", "vllm", backends, up, tuple(one for one in backends if one.state is not State.UP))
+
+
+def rates_of(timing: Timing) -> Rates:
+    """What the gateway believes of an engine before it has measured it: the truth, as operators may know it from a load test."""
+    c0, c1, c1a, c2, c3 = (value / 1e3 for value in (timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3))
+    return Rates(c0, c1, c1a, c0, c2, c3)

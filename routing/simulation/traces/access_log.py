@@ -1,0 +1,76 @@
+"""Tidegate's own Records, as its access log writes them: JSON lines; those of requests that were answered are replayed.
+
+    {"at": 1790000000.1, "outcome": "ok", "tenant": "acme", "model": "chat", "prompt_tokens": 812, "completion_tokens": 96,
+     "cached_tokens": 768, ...}
+
+A Record holds no prompt. What an engine found in its cache is taken for the beginning that requests of one tenant for one model have
+in common, and the rest for its own; so sharing that yesterday's policy did not find stays unfound, and a policy can lose but hardly
+gain by it. Lines that are no Records (the log has others) and requests without tokens are left out and counted.
+"""
+
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from routing.simulation.traces.lines import lines, wrong
+from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
+
+BLOCK_TOKENS: Final = 64
+"""Fine enough for what one's own prompts share."""
+
+
+class Row(msgspec.Struct):
+    """One line, as far as it matters."""
+
+    at: float | None = None
+    outcome: str = ""
+    tenant: str = ""
+    model: str = ""
+    lora: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+def knows(head: bytes) -> bool:
+    """Whether a first line is of this kind."""
+    return b'"request_id"' in head and b'"outcome"' in head
+
+
+def read(files: list[Path], dice: Dice) -> Workload:
+    """All answered requests. Raises TraceError."""
+    decoder = msgspec.json.Decoder(Row)
+    found: list[Row] = []
+    skipped = 0
+    for file in files:
+        for number, line in lines(file):
+            try:
+                row = decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                raise wrong(file, number, str(error)) from None
+            if row.at is None or row.prompt_tokens < 1:
+                skipped += 1
+                continue
+            found.append(row)
+    found.sort(key=lambda row: row.at or 0.0)
+    start = found[0].at or 0.0 if found else 0.0
+    turns = [
+        Turn((r.at or 0.0) - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
+        for n, r in enumerate(found)
+    ]
+    notes = ["Records hold no prompts: what was cached is taken for the tenant's common beginning"]
+    if skipped:
+        notes.append(f"{skipped} lines without a request that used tokens were left out")
+    return Workload("records", turns, BLOCK_TOKENS, notes)
+
+
+def _chain(row: Row, number: int) -> list[int]:
+    parent = crc32(f"{row.tenant}\0{row.model}\0{row.lora}".encode())
+    chain = []
+    for at in range(min(row.cached_tokens, row.prompt_tokens) // BLOCK_TOKENS):
+        parent = chained(parent, at)
+        chain.append(parent)
+    rest = row.prompt_tokens // BLOCK_TOKENS - len(chain)
+    return chain + fresh_chain(rest * BLOCK_TOKENS, BLOCK_TOKENS, 14, number)

@@ -1,0 +1,108 @@
+"""The audit chain, pure: who changed what, each row bound to all rows before it by its hash.
+
+A row's hash is SHA-256 over the hash before it and the row as canonical JSON, so that no row can be changed, taken out or put in
+without every later hash telling. Whoever can write the whole database could make a new chain; so its end is a value to keep
+elsewhere (`tidegate audit verify` prints it).
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+GENESIS: Final = bytes(32)
+"""What stands before the first row."""
+
+_ORDERED: Final = msgspec.json.Encoder(order="deterministic")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One change, as it is written down. `before` and `after` are canonical JSON, empty for nothing; no secret stands in them."""
+
+    actor: str
+    """`bootstrap`, or `key` and a public id."""
+    role: str
+    """The role that allowed it."""
+    address: str
+    """Where the request came from."""
+    action: str
+    """What was done, for instance `key.create`."""
+    target: str
+    """What it was done to, for instance `tenant/acme/key/abcdefghij`."""
+    tenant: str = ""
+    """Whose it is; empty for what belongs to nobody in particular."""
+    before: str = ""
+    after: str = ""
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """An entry with its place in the chain."""
+
+    seq: int
+    """From 1, without gaps."""
+    at_unix_ms: int
+    entry: Entry
+    hash: bytes
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a walk along the chain found."""
+
+    rows: int
+    """Rows that are as they were written."""
+    head: bytes
+    """Hash of the last of them."""
+    broken_at: int | None = None
+    """Number of the first row that is not."""
+    why: str = ""
+
+
+def next_row(seq: int, previous: bytes, at_unix_ms: int, entry: Entry) -> AuditRow:
+    """The row that follows the one with hash `previous`."""
+    return AuditRow(seq, at_unix_ms, entry, _hash(seq, previous, at_unix_ms, entry))
+
+
+class Walk:
+    """Checks rows in the order of their numbers, page by page."""
+
+    def __init__(self) -> None:
+        self._found = Finding(0, GENESIS)
+
+    def feed(self, rows: Iterable[AuditRow]) -> bool:
+        """Take the next rows; False once the chain is broken."""
+        for row in rows:
+            if self._found.broken_at is not None:
+                break
+            self._found = self._after(row)
+        return self._found.broken_at is None
+
+    def _after(self, row: AuditRow) -> Finding:
+        rows, head = self._found.rows, self._found.head
+        if row.seq != rows + 1:
+            return Finding(rows, head, rows + 1, f"row {rows + 1} is missing; row {row.seq} follows")
+        if not hmac.compare_digest(row.hash, _hash(row.seq, head, row.at_unix_ms, row.entry)):
+            return Finding(rows, head, row.seq, f"row {row.seq} is not what was written, or a row before it was replaced")
+        return Finding(row.seq, row.hash)
+
+    def end(self, seq: int, head: bytes) -> Finding:
+        """What was found, held against the number and hash that the database keeps of the last row."""
+        found = self._found
+        if found.broken_at is None and (found.rows, found.head) != (seq, head):
+            return Finding(found.rows, found.head, found.rows + 1, f"{seq} rows were written, {found.rows} are there")
+        return found
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted names and no white space."""
+    return _ORDERED.encode(value).decode()
+
+
+def shadow(secret: bytes, value: bytes) -> str:
+    """A secret as the audit may show it: enough to see that it changed, nothing to use (HMAC-SHA256, 16 hex digits)."""
+    return hmac.digest(secret, b"tidegate audit v1" + value, "sha256").hex()[:16]
+
+
+def _hash(seq: int, previous: bytes, at_unix_ms: int, entry: Entry) -> bytes:
+    return hashlib.sha256(previous + msgspec.json.encode((seq, at_unix_ms, *msgspec.structs.astuple(entry)))).digest()

@@ -1,0 +1,283 @@
+"""What is counted for the groups of one tag: the state of every limit, and the holds that are in it. Pure.
+
+State is plain integers in dictionaries; `tenancy.quota` says what is done with it. This is the hottest code of admission: it
+loops once per kind of limit, and calls nothing per limit.
+"""
+
+from functools import partial
+from typing import Final
+
+from tenancy.counting import MAX_AHEAD_US, MAX_COUNT, NOW, RATE, Calendar, Plan, Ready, cost_us
+from tenancy.end_users import EndUsers
+from tenancy.forgetting import Forgetting
+from tenancy.hold import LEASE_S
+from tenancy.limits import MINUTE_US
+from tenancy.seeds import Seed
+
+LEASE_US: Final = int(LEASE_S * 1_000_000)
+SETTLED_US: Final = 120_000_000
+"""How long a settled hold is remembered: longer than a settlement is retried, and than a delayed call travels."""
+REAPED_US: Final = 3_600_000_000
+"""How long a reaped hold waits for a late settlement; afterwards what was delivered by the last beat stands."""
+REAP_AT_MOST: Final = 64
+"""Expired holds reaped by one decision, which is what a request of another caller may be made to wait for."""
+
+Vector = tuple[int, int, int, int, int, int, int]
+NOTHING: Final[Vector] = (0, 0, 0, 0, 0, 0, 0)
+_OPEN, _REAPED, _SETTLED = range(3)
+_COUNTED, _HELD = 1, 2
+"""Places in a cell, behind the number of its period."""
+
+
+class _Record:
+    """One hold in one group. `vector` is what is counted for it now: held while open, charged when reaped."""
+
+    __slots__ = ("cells", "delivered", "phase", "plan", "until_us", "vector")
+
+    def __init__(self, plan: Plan, cells: list[list[int]], vector: Vector, now_us: int) -> None:
+        self.plan = plan
+        self.cells = cells
+        """Of its calendar lines, in the periods it was opened in: there it is counted, whenever it is settled."""
+        self.vector = vector
+        self.delivered: Vector = (vector[0], 0, 0, 0, 0, 0, 0)
+        """Until the first beat: it was a request, and that is all that is known."""
+        self.phase = _OPEN
+        self.until_us = now_us + LEASE_US
+        """The end of its lease; of its being remembered once it is reaped or settled."""
+
+
+class Books:
+    """The state of one tag. What no decision depends on any more is dropped while new state is made, so that memory follows
+    the limits and labels in use, and the requests of the last two minutes.
+
+    Args:
+        forgetting: shared by all tags, so that what a tag settled is forgotten whoever asks next.
+    """
+
+    __slots__ = (
+        "_calendar",
+        "_cells",
+        "_due_us",
+        "_forgetting",
+        "_gauges",
+        "_open",
+        "_records",
+        "_settled",
+        "_tats",
+        "_unswept",
+        "users",
+    )
+
+    def __init__(self, calendar: Calendar, forgetting: Forgetting) -> None:
+        self._calendar = calendar
+        self._forgetting = forgetting
+        self._tats: dict[str, int] = {}
+        self._cells: dict[str, list[int]] = {}
+        """By calendar line: the period, what is settled in it, what is held."""
+        self._gauges: dict[str, int] = {}
+        self._records: dict[str, _Record] = {}
+        """Open and reaped holds."""
+        self._open: dict[str, _Record] = {}
+        """Leases are of one length, so the first is the first to expire: a beat moves a hold to the end."""
+        self._due_us = 0
+        """Nothing expires before."""
+        self._settled: dict[str, int] = {}
+        """By id, when it is forgotten; nothing else of a settled hold is kept, there are as many as requests in two minutes."""
+        self._unswept: list[str] = []
+        self.users = EndUsers()
+
+    def knows(self, hold_id: str, now_us: int) -> bool:
+        """Whether there is such a hold, and it is not to be forgotten."""
+        record = self._records.get(hold_id)
+        if record is None:
+            return self._settled.get(hold_id, 0) > now_us
+        return record.phase == _OPEN or record.until_us > now_us
+
+    def decide(self, plan: Plan, vector: Vector, now_us: int) -> list[int] | None:
+        """Where every line of the plan would stand, rates in microseconds ahead; None when one of them refuses."""
+        afters: list[int] = []
+        state = self._tats.get
+        for meter, key, amount, burst, burst_us, each_us in plan.rates:
+            n = vector[meter]
+            if n > burst or not amount:
+                return None
+            after = n * each_us if each_us else -(-n * MINUTE_US // amount)
+            tat = state(key)
+            if tat is not None and tat > now_us:
+                after += tat - now_us
+            if after > burst_us:
+                return None
+            afters.append(after)
+        periods = self._calendar.periods
+        state_of = self._cells.get
+        for kind, meter, key, amount in plan.cells:
+            after = vector[meter]
+            cell = state_of(key)
+            if cell is not None and cell[0] == periods[kind]:
+                after += cell[1] + cell[2]
+            if after > amount or not amount:
+                return None
+            afters.append(after)
+        count = self._gauges.get
+        for key, amount in plan.gauges:
+            after = count(key, 0) + 1
+            if after > amount:
+                return None
+            afters.append(after)
+        return afters
+
+    def open(self, hold_id: str, plan: Plan, vector: Vector, afters: list[int], now_us: int) -> None:
+        """Write down what `decide` found."""
+        at = 0
+        tats = self._tats
+        for _, key, _, _, _, _ in plan.rates:
+            after = afters[at]
+            at += 1
+            if after:
+                if key not in tats:
+                    self._sweep(now_us)
+                tats[key] = now_us + after
+        cells = self._cells_now(plan, now_us)
+        for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
+            cell[_HELD] += vector[meter]
+        at += len(cells)
+        gauges = self._gauges
+        for key, _ in plan.gauges:
+            gauges[key] = afters[at]
+            at += 1
+        self._records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, now_us)
+
+    def beat(self, hold_id: str, plan: Plan, delivered: Vector, at_most: Vector, now_us: int) -> None:
+        """See `tenancy.quota.Quota.beat`."""
+        if not self.knows(hold_id, now_us):
+            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, now_us)
+            self._move(record, at_most, _REAPED, _OPEN, now_us)
+        elif hold_id in self._records:
+            record = self._records[hold_id]
+            self._move(record, at_most, record.phase, _OPEN, now_us)
+        else:
+            return
+        record.delivered = delivered
+        record.phase = _OPEN
+        record.until_us = now_us + LEASE_US
+        self._open.pop(hold_id, None)
+        self._records[hold_id] = self._open[hold_id] = record
+
+    def settle(self, hold_id: str, actual: Vector, now_us: int) -> None:
+        """See `tenancy.quota.Quota.settle`."""
+        record = self._records.get(hold_id)
+        if record is None or (record.phase == _REAPED and record.until_us <= now_us):
+            return
+        self._move(record, actual, record.phase, _SETTLED, now_us)
+        del self._records[hold_id]
+        self._open.pop(hold_id, None)
+        self._forgetting.remember(self._settled, hold_id, now_us + SETTLED_US)
+
+    def reap(self, now_us: int) -> int:
+        """Close what has expired, at most `REAP_AT_MOST`, and forget what needs no remembering; returns how many were closed."""
+        self._forgetting.forget(now_us)
+        if now_us < self._due_us:
+            return 0
+        expired: list[str] = []
+        self._due_us = now_us + LEASE_US
+        for hold_id, record in self._open.items():
+            if record.until_us > now_us or len(expired) == REAP_AT_MOST:
+                self._due_us = record.until_us
+                break
+            expired.append(hold_id)
+        for hold_id in expired:
+            record = self._open.pop(hold_id)
+            charged = tuple(map(min, record.delivered, record.vector))
+            self._move(record, charged, _OPEN, _REAPED, now_us)  # type: ignore[arg-type]  # map keeps the length
+            record.phase = _REAPED
+            record.until_us = now_us + REAPED_US
+            self._forgetting.at(record.until_us, partial(self._forget, hold_id, record.until_us))
+        return len(expired)
+
+    def seed(self, kind: int, seed: Seed, now_us: int) -> int | None:
+        """See `tenancy.seeds.Tallies`."""
+        if seed.period != self._calendar.periods[kind]:
+            return None
+        cell = self._cells.get(seed.key)
+        had = cell[_COUNTED] if cell is not None and cell[0] == seed.period else 0
+        new = max(had, seed.settled) if seed.instead_of is None else seed.settled if seed.instead_of == had else had
+        if new == had:
+            return had
+        if cell is None or cell[0] != seed.period:
+            cell = self._new_cell(seed.key, seed.period, now_us)
+        cell[_COUNTED] = min(new, MAX_COUNT)
+        return cell[_COUNTED]
+
+    def counted(self, line: Ready, now_us: int) -> tuple[int, int]:
+        """How a line is used: settled and held of a counter, held of a gauge; of a rate the microseconds it is ahead."""
+        if line.kind == RATE:
+            return max(self._tats.get(line.key, 0) - now_us, 0), 0
+        if line.kind == NOW:
+            return 0, self._gauges.get(line.key, 0)
+        cell = self._cells.get(line.key)
+        return (cell[1], cell[2]) if cell is not None and cell[0] == self._calendar.periods[line.kind] else (0, 0)
+
+    def positions(self, plan: Plan, now_us: int) -> list[int]:
+        """Where each line of a plan is: microseconds ahead for a rate, else how much is counted."""
+        return [sum(self.counted(line, now_us)) for line in plan.lines]
+
+    def _move(self, record: _Record, new: Vector, before: int, after: int, now_us: int) -> None:
+        """Put `new` in the place of what is counted for a hold. An open hold's amounts are held, others' are settled."""
+        old, record.vector, tats = record.vector, new, self._tats
+        for meter, key, amount, _, _, each_us in record.plan.rates:
+            was, n = old[meter], new[meter]
+            if n == was or not amount:
+                continue
+            more = cost_us(n, amount) - cost_us(was, amount) if not each_us else (n - was) * each_us
+            tat = tats.get(key, 0)
+            ahead = more + tat - now_us if tat > now_us else more
+            if ahead > 0:
+                if not tat:
+                    self._sweep(now_us)
+                tats[key] = now_us + (ahead if ahead < MAX_AHEAD_US else MAX_AHEAD_US)
+            elif tat:
+                del tats[key]
+        away, to = (_HELD if before == _OPEN else _COUNTED), (_HELD if after == _OPEN else _COUNTED)
+        for (_, meter, _, _), cell in zip(record.plan.cells, record.cells, strict=True):
+            rest = cell[away] - old[meter]
+            cell[away] = rest if rest > 0 else 0  # a correction may have taken it away already
+            count = cell[to] + new[meter]
+            cell[to] = count if count < MAX_COUNT else MAX_COUNT
+        if before != after and (before == _OPEN or after == _OPEN):
+            step = 1 if after == _OPEN else -1
+            gauges = self._gauges
+            for key, _ in record.plan.gauges:
+                gauges[key] = gauges.get(key, 0) + step
+
+    def _cells_now(self, plan: Plan, now_us: int) -> list[list[int]]:
+        cells, periods = [], self._calendar.periods
+        for kind, _, key, _ in plan.cells:
+            cell = self._cells.get(key)
+            if cell is None or cell[0] != periods[kind]:
+                cell = self._new_cell(key, periods[kind], now_us)
+            cells.append(cell)
+        return cells
+
+    def _new_cell(self, key: str, period: int, now_us: int) -> list[int]:
+        self._sweep(now_us)
+        cell = self._cells[key] = [period, 0, 0]
+        return cell
+
+    def _forget(self, hold_id: str, until_us: int) -> None:
+        """A hold that was to wait for its settlement until then."""
+        record = self._records.get(hold_id)
+        if record is not None and record.phase == _REAPED and record.until_us == until_us:
+            del self._records[hold_id]
+
+    def _sweep(self, now_us: int) -> None:
+        """Look at two older states for each one made, so that the dead never outnumber the living for long."""
+        if not self._unswept:
+            self._unswept = [*self._tats, *self._cells, *self._gauges]
+        for _ in range(min(2, len(self._unswept))):
+            key = self._unswept.pop()
+            if self._tats.get(key, now_us) < now_us:
+                del self._tats[key]
+            elif key in self._cells and self._cells[key][0] not in self._calendar.periods:
+                del self._cells[key]
+            elif not self._gauges.get(key, 1):
+                del self._gauges[key]

@@ -1,0 +1,188 @@
+"""The directory: who there is, what they may do, how they are limited and what they pay, as one immutable snapshot for the request
+path. Pure; a store's contents go in, look-ups come out.
+
+Grants are compiled when they are first asked for: a snapshot of 10,000 keys is swapped in without working for those that are
+silent.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from domain.identity import KeyId, ProjectId, TenantId
+from tenancy.accounts import Contents, Organisation, Project, Tenant
+from tenancy.grant import Grant, Holder, OfUsers
+from tenancy.keys import Digest, KeyRecord, KeyRing, Pepper, digest_of
+from tenancy.limits import Group, Level, Limit, Line, Scope, Window, line_of
+from tenancy.prices import PriceBook
+from tenancy.rights import Rights, combined
+
+GLOBAL_SCOPE: Final = Scope(Level.GLOBAL, "")
+GLOBAL_TAG: Final = "global/"
+"""The slash keeps it apart from a tenant of that name."""
+SHARED_TAGS: Final = {Level.ORGANISATION: "org/", Level.MODEL: "model/", Level.GLOBAL: GLOBAL_TAG}
+CALENDAR: Final = frozenset({Window.DAY, Window.MONTH, Window.EVER})
+
+
+class Directory:
+    """See the module. `keys` says who asks, `grant` what they may, `prices` what it costs."""
+
+    __slots__ = (
+        "_everywhere",
+        "_grants",
+        "_limits",
+        "_lines_of",
+        "_models",
+        "_of_projects",
+        "_of_users",
+        "_organisation_groups",
+        "_organisations",
+        "_projects",
+        "_records",
+        "_tenants",
+        "_until_unix",
+        "keys",
+        "prices",
+        "version",
+    )
+
+    def __init__(self, contents: Contents, pepper: Pepper, digest: Digest = digest_of) -> None:
+        self.version = contents.version
+        self.prices = PriceBook(contents.prices)
+        self._organisations = {one.name: one for one in contents.organisations}
+        self._tenants = {one.name: one for one in contents.tenants}
+        self._projects = {(one.tenant, one.name): one for one in contents.projects}
+        self._records = {record.id: record for record in contents.keys}
+        self.keys = KeyRing(map(self._as_it_counts, contents.keys), pepper, digest)
+        self._limits: defaultdict[Scope, list[Limit]] = defaultdict(list)
+        for limit in contents.limits:
+            self._limits[limit.scope].append(limit)
+        self._until_unix = -math.inf
+        self._grants: dict[KeyId, Grant] = {}
+        self._of_projects: dict[tuple[TenantId, ProjectId], Grant] = {}
+        self._of_users: OfUsers = {}
+        self._lines_of: dict[Scope, tuple[Line, ...]] = {}
+        """Of levels that many keys have in common."""
+        self._organisation_groups: dict[str, Group] = {}
+        self._models: dict[str, Group] = {}
+        self._everywhere: Group | None = None
+
+    def grant(self, key_id: KeyId, now_unix: float) -> Grant:
+        """What a key may do. One look-up, until a raise of some limit ends.
+
+        Raises:
+            KeyError: no such key. One that `keys` has just authenticated is there.
+        """
+        if now_unix >= self._until_unix:
+            self._begin(now_unix)
+        grant = self._grants.get(key_id)
+        if grant is None:
+            record = self._records[key_id]
+            home = self._home(record.tenant, record.project)
+            if home is None:
+                raise KeyError(key_id)
+            grant = self._grants[key_id] = self._compiled(home, record, now_unix)
+        return grant
+
+    def for_tenant(self, tenant: TenantId, project: ProjectId, now_unix: float) -> Grant | None:
+        """The same for a caller without a key of ours; None where there is no such project, or it is disabled."""
+        if now_unix >= self._until_unix:
+            self._begin(now_unix)
+        grant = self._of_projects.get((tenant, project))
+        if grant is None:
+            home = self._home(tenant, project)
+            if home is None or any(one.disabled for one in home):
+                return None
+            grant = self._of_projects[tenant, project] = self._compiled(home, None, now_unix)
+        return grant
+
+    def calendar_limits(self) -> Iterator[tuple[str, Limit]]:
+        """Every limit per day, month or for ever, and the tag it is counted under."""
+        for scope, limits in self._limits.items():
+            tag = self._tag(scope)
+            if tag is not None:
+                yield from ((tag, limit) for limit in limits if limit.window in CALENDAR)
+
+    def _tag(self, scope: Scope) -> str | None:
+        if scope.level in (Level.TENANT, Level.PROJECT, Level.USER):
+            return scope.name.partition("/")[0]
+        if scope.level is Level.KEY:
+            record = self._records.get(KeyId(scope.name))
+            return None if record is None else record.tenant
+        return SHARED_TAGS[scope.level] + scope.name
+
+    def _home(self, tenant: TenantId, project: ProjectId) -> tuple[Organisation, Tenant, Project] | None:
+        owner, place = self._tenants.get(tenant), self._projects.get((tenant, project))
+        organisation = self._organisations.get(owner.organisation) if owner is not None else None
+        return None if owner is None or place is None or organisation is None else (organisation, owner, place)
+
+    def _as_it_counts(self, record: KeyRecord) -> KeyRecord:
+        """A key is refused with its project, its tenant and its organisation."""
+        home = self._home(record.tenant, record.project)
+        if home is not None and not any(one.disabled for one in home):
+            return record
+        return msgspec.structs.replace(record, disabled=True)
+
+    def _begin(self, now_unix: float) -> None:
+        """Forget what was compiled for a time that is over. Everything is, when any raise ends: raises are few, and what is compiled
+        again is only what is asked for."""
+        every = [limit for limits in self._limits.values() for limit in limits]
+        ends = (limit.raised_until_unix for limit in every if limit.raised_until_unix is not None)
+        self._until_unix = min((end for end in ends if end > now_unix), default=math.inf)
+        self._grants.clear()
+        self._of_projects.clear()
+        self._of_users.clear()
+        self._lines_of.clear()
+        # new ones, because grants that requests still hold share the old
+        self._organisation_groups = {
+            scope.name: Group(SHARED_TAGS[scope.level] + scope.name, self._lines([scope], now_unix))
+            for scope in self._limits
+            if scope.level is Level.ORGANISATION
+        }
+        self._models = {
+            scope.name: Group(SHARED_TAGS[scope.level] + scope.name, self._lines([scope], now_unix))
+            for scope in self._limits
+            if scope.level is Level.MODEL
+        }
+        everywhere = self._lines([GLOBAL_SCOPE], now_unix)
+        self._everywhere = Group(GLOBAL_TAG, everywhere) if everywhere else None
+
+    def _compiled(self, home: tuple[Organisation, Tenant, Project], record: KeyRecord | None, now_unix: float) -> Grant:
+        organisation, tenant, project = home
+        place = f"{tenant.name}/{project.name}"
+        levels: list[tuple[Scope, Rights]] = [
+            (Scope(Level.ORGANISATION, organisation.name), organisation.rights),
+            (Scope(Level.TENANT, tenant.name), tenant.rights),
+            (Scope(Level.PROJECT, place), project.rights),
+        ]
+        holder = Holder(organisation.name, tenant.name, project.name)
+        if record is not None:
+            levels.append((Scope(Level.KEY, record.id), record.rights))
+            holder = Holder(organisation.name, tenant.name, project.name, record.id, record.scopes, record.roles)
+        return Grant(
+            holder,
+            combined(levels),
+            own=self._lines((scope for scope, _ in levels[1:]), now_unix),
+            per_user=self._lines((Scope(Level.USER, tenant.name), Scope(Level.USER, place)), now_unix),
+            organisation=self._organisation_groups.get(organisation.name),
+            models=self._models,
+            everywhere=self._everywhere,
+            of_users=self._of_users,
+        )
+
+    def _lines(self, scopes: Iterable[Scope], now_unix: float) -> tuple[Line, ...]:
+        found: tuple[Line, ...] = ()
+        for scope in scopes:
+            lines = self._lines_of.get(scope)
+            if lines is None:
+                lines = tuple(line_of(limit, now_unix) for limit in self._limits.get(scope, ()))
+                if scope.level is not Level.KEY:
+                    self._lines_of[scope] = lines
+            found += lines
+        return found
+
+    def __repr__(self) -> str:
+        return f"Directory(version {self.version}, {len(self.keys)} keys)"

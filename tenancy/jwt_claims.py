@@ -1,0 +1,206 @@
+"""What a verified token says, turned into a Caller: issuer's rules, times, audience, and the claims that name tenant and user.
+
+Pure, and the second half of a verification: whoever calls has checked the signature (`tenancy.jwt_tokens`). Every refusal
+has an Outcome for counters and logs; callers are told one sentence for all of them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from domain.identity import TOKEN_PREFIX, Caller, KeyId, ProjectId, TenantId
+from tenancy.accounts import NAME
+
+Claims = Mapping[str, Any]
+"""The payload as decoded JSON: whatever the issuer wrote."""
+
+MAX_TEXT_CHARS: Final = 256
+"""Of a subject, a user or a value that is looked up; OpenID Connect caps `sub` at 255."""
+MAX_VALUES: Final = 1000
+"""Of a list claim that is looked through: directories put every group of a person into one."""
+_ID_BYTES: Final = 8
+
+
+class Outcome(Enum):
+    """How a verification ended; the values are those of the metric's label."""
+
+    CACHED = "cached"
+    """Verified before, and still valid."""
+    VERIFIED = "verified"
+    MALFORMED = "malformed"
+    """No token at all: its form, size, header or JSON."""
+    UNKNOWN_ISSUER = "unknown_issuer"
+    ALGORITHM = "algorithm"
+    """One that the issuer's list does not have, `none` and the symmetric ones among them."""
+    NO_KEYS = "no_keys"
+    """The issuer's keys have never been read; the only refusal that is not the token's fault."""
+    UNKNOWN_KEY = "unknown_key"
+    SIGNATURE = "signature"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    TOO_OLD = "too_old"
+    AUDIENCE = "audience"
+    CLAIMS = "claims"
+    """A claim that is needed is missing, of another type, or says something no rule knows."""
+    UNKNOWN_TENANT = "unknown_tenant"
+    """It names a tenant or project that does not exist here, or is disabled."""
+
+
+class Rejected(Exception):
+    """A token that opens nothing; `issuer` is one of ours or empty. The message is for operators and repeats no claim."""
+
+    def __init__(self, outcome: Outcome, why: str = "", issuer: str = "") -> None:
+        super().__init__(why or outcome.value)
+        self.outcome = outcome
+        self.issuer = issuer
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    """Where a tenant or project comes from: a fixed name, or a claim, as it is or through a table."""
+
+    fixed: str = ""
+    claim: tuple[str, ...] = ()
+    """Path into the claims, outermost name first."""
+    table: Mapping[str, str] | None = None
+    """By the claim's value; a list claim may have one name in the table, not two."""
+    otherwise: str = ""
+    """When the claim is missing; empty to refuse."""
+
+
+class Roles(msgspec.Struct, frozen=True):
+    """Which values of a claim give which role."""
+
+    claim: tuple[str, ...]
+    table: Mapping[str, str]
+
+
+class IssuerRules(msgspec.Struct, frozen=True):
+    """What is believed of one issuer's tokens. Seconds and bytes."""
+
+    issuer: str
+    audiences: frozenset[str]
+    algorithms: frozenset[str]
+    tenant: Mapped
+    project: Mapped
+    roles: Roles | None = None
+    user: tuple[str, ...] = ()
+    """Path of the claim that names the end user; empty when tokens say nothing of it."""
+    required: Mapping[str, str] = {}
+    """Claims that must have exactly this value."""
+    leeway_s: float = 60.0
+    max_age_s: float | None = 86_400.0
+    """Age since `iat` beyond which a token is refused, whatever its `exp`."""
+    max_token_bytes: int = 8192
+
+
+def caller_of(claims: Claims, rules: IssuerRules, now_unix: float) -> tuple[Caller, float]:
+    """The caller a token stands for, and until when (seconds since the epoch, leeway included).
+
+    Raises:
+        Rejected: it is out of its time, for somebody else, or names nobody.
+    """
+    until = _valid_until(claims, rules, now_unix)
+    audience = claims.get("aud")
+    named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+    if not any(isinstance(name, str) and name in rules.audiences for name in named):
+        raise Rejected(Outcome.AUDIENCE, "aud names none of the audiences", rules.issuer)
+    for name, value in rules.required.items():
+        if claims.get(name) != value:
+            _claims(rules, f"{name} is not what auth.jwt requires")
+    subject = _text(claims.get("sub"))
+    if not subject:
+        _claims(rules, "sub is missing")
+    caller = Caller(
+        TenantId(_name(claims, rules.tenant, rules, "tenant")),
+        ProjectId(_name(claims, rules.project, rules, "project")),
+        key_id(rules.issuer, subject),
+        roles=_roles(claims, rules.roles) if rules.roles is not None else (),
+        user=_user(claims, rules) if rules.user else "",
+    )
+    return caller, until
+
+
+def key_id(issuer: str, subject: str) -> KeyId:
+    """What logs and limits know this subject by: `jwt:` and 16 hex digits of a digest over issuer and subject, so that neither
+    names nor mail addresses get there. Length-prefixed, so that no two pairs can meet."""
+    message = b"".join(b"%d:%b" % (len(raw), raw) for raw in (issuer.encode(), subject.encode()))
+    return KeyId(TOKEN_PREFIX + hashlib.blake2b(message, digest_size=_ID_BYTES, person=b"tidegate subject").hexdigest())
+
+
+def _valid_until(claims: Claims, rules: IssuerRules, now_unix: float) -> float:
+    expires = _moment(claims, "exp", rules)
+    if expires is None:
+        _claims(rules, "exp is missing")
+    until = expires + rules.leeway_s
+    if now_unix >= until:
+        raise Rejected(Outcome.EXPIRED, issuer=rules.issuer)
+    begins, issued = _moment(claims, "nbf", rules), _moment(claims, "iat", rules)
+    if max(begins or 0.0, issued or 0.0) > now_unix + rules.leeway_s:
+        raise Rejected(Outcome.NOT_YET_VALID, issuer=rules.issuer)
+    if rules.max_age_s is not None:
+        if issued is None:
+            _claims(rules, "iat is missing, and auth.jwt max_age_s needs it")
+        until = min(until, issued + rules.max_age_s + rules.leeway_s)
+        if now_unix >= until:
+            raise Rejected(Outcome.TOO_OLD, issuer=rules.issuer)
+    return until
+
+
+def _moment(claims: Claims, name: str, rules: IssuerRules) -> float | None:
+    value = claims.get(name)
+    if value is None and name not in claims:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
+        _claims(rules, f"{name} is no time")
+    return float(value)
+
+
+def _at(claims: Claims, path: tuple[str, ...]) -> Any:
+    at: Any = claims
+    for step in path:
+        at = at.get(step) if isinstance(at, Mapping) else None
+    return at
+
+
+def _text(value: Any) -> str:
+    """A value that may be looked up or kept: short text that can be encoded; else nothing."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
+        return ""
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    values = value[:MAX_VALUES] if isinstance(value, list) else [value]
+    return [text for text in map(_text, values) if text]
+
+
+def _name(claims: Claims, mapped: Mapped, rules: IssuerRules, what: str) -> str:
+    if mapped.fixed:
+        return mapped.fixed
+    value = _at(claims, mapped.claim)
+    if value is None and mapped.otherwise:
+        return mapped.otherwise
+    table = mapped.table
+    found = [_text(value)] if table is None else sorted({table[text] for text in _texts(value) if text in table})
+    if len(found) != 1 or not NAME.fullmatch(found[0]):
+        _claims(rules, f"the claim for {what} names {'none' if len(found) <= 1 else 'more than one'}")
+    return found[0]
+
+
+def _roles(claims: Claims, roles: Roles) -> tuple[str, ...]:
+    given = {roles.table[text] for text in _texts(_at(claims, roles.claim)) if text in roles.table}
+    return tuple(sorted(given))
+
+
+def _user(claims: Claims, rules: IssuerRules) -> str:
+    user = _text(_at(claims, rules.user))
+    if not user:
+        _claims(rules, "the claim for the user is missing")
+    return user
+
+
+def _claims(rules: IssuerRules, why: str) -> NoReturn:
+    raise Rejected(Outcome.CLAIMS, why, rules.issuer)

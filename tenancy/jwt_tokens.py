@@ -1,0 +1,155 @@
+"""Verifies tokens: form and size first, then the issuer's key and the signature, and only then what the token says. Pure.
+
+A signature costs tens of microseconds, so what was verified is remembered until it expires. The key of that memory is the
+SHA-256 of the WHOLE token: a part of it is the same for many people (CVE-2026-35030 was a cache keyed by the first 20
+characters). What failed is not remembered, so nobody can fill the memory without an issuer's signature.
+"""
+
+import hashlib
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from typing import Any, Final
+
+import jwt
+import msgspec
+
+from domain.identity import Caller
+from tenancy.jwt_claims import Claims, IssuerRules, Outcome, Rejected, caller_of
+from tenancy.jwt_keys import ALGORITHMS, KeySet
+
+MAX_REMEMBERED: Final = 10_000
+"""Verified tokens kept per worker, about 0.5 KiB each; beyond it the oldest goes and is verified again when it comes back."""
+TYPES: Final = frozenset({"", "jwt", "at+jwt", "application/jwt", "application/at+jwt"})
+"""The `typ` of identity and access tokens (RFC 9068), in lower case. Others (`logout+jwt`, `dpop+jwt`, …) were signed by the
+same issuer for something else."""
+
+_FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+_LIBRARY: Final = jwt.PyJWS(algorithms=sorted(ALGORITHMS))
+
+
+class _Header(msgspec.Struct):
+    alg: str
+    kid: str = ""
+    typ: str = ""
+    crit: Any = None
+    b64: bool = True
+    zip: str = ""
+
+
+class _Issuer(msgspec.Struct):
+    iss: str
+
+
+_decode_header: Final = msgspec.json.Decoder(_Header).decode
+_decode_issuer: Final = msgspec.json.Decoder(_Issuer).decode
+_decode_claims: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def looks_like_token(text: str) -> bool:
+    """Whether a bearer credential has a token's three parts; what has not is a key, or nothing."""
+    return text.count(".") == 2
+
+
+class Tokens:
+    """The issuers there are, their keys as they were last read, and the tokens verified with them.
+
+    Args:
+        issuers: with distinct names.
+        most: tokens that are remembered.
+    """
+
+    __slots__ = ("_keys", "_most", "_remembered", "_rules")
+
+    def __init__(self, issuers: Iterable[IssuerRules], most: int = MAX_REMEMBERED) -> None:
+        self._rules = {rules.issuer: rules for rules in issuers}
+        self._keys: dict[str, KeySet] = {}
+        self._remembered: dict[bytes, tuple[Caller, float, str]] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._remembered)
+
+    def take_keys(self, issuer: str, keys: KeySet) -> None:
+        """Verify with these keys from now on; what was verified with others is forgotten, since one of them may be gone."""
+        self._keys[issuer] = keys
+        self._remembered = {digest: found for digest, found in self._remembered.items() if found[2] != issuer}
+
+    def remembered(self, token: str, now_unix: float) -> tuple[Caller, str] | None:
+        """The caller and issuer of a token that was verified before and is still valid: one digest and one look-up."""
+        found = self._remembered.get(_digest(token))
+        if found is None or now_unix >= found[1]:
+            return None
+        return found[0], found[2]
+
+    def verify(self, token: str, now_unix: float) -> tuple[Caller, str]:
+        """The caller and issuer of a token; it is remembered.
+
+        Raises:
+            Rejected: it opens nothing.
+        """
+        rules, claims = self._signed(token)
+        caller, until = caller_of(claims, rules, now_unix)
+        remembered, digest = self._remembered, _digest(token)
+        if len(remembered) >= self._most and digest not in remembered:
+            del remembered[next(iter(remembered))]
+        remembered[digest] = (caller, until, rules.issuer)
+        return caller, rules.issuer
+
+    def _signed(self, token: str) -> tuple[IssuerRules, Claims]:
+        """The claims of a token whose signature is one of its issuer's."""
+        if len(token) > max((rules.max_token_bytes for rules in self._rules.values()), default=0) or not _FORM.fullmatch(token):
+            raise Rejected(Outcome.MALFORMED, "form or size")
+        header_part, payload_part, signature_part = token.split(".")
+        payload = _decoded(payload_part)
+        _decoded(signature_part)
+        header = _parsed(_decode_header, _decoded(header_part))
+        issuer = _parsed(_decode_issuer, payload).iss
+        rules = self._rules.get(issuer)
+        if rules is None:
+            raise Rejected(Outcome.UNKNOWN_ISSUER)
+        if len(token) > rules.max_token_bytes:
+            raise Rejected(Outcome.MALFORMED, "size", issuer)
+        # `crit` and `b64` change how a token is read and `zip` how large it is; we know none of them, so we must refuse them
+        if header.crit is not None or not header.b64 or header.zip or header.typ.lower() not in TYPES:
+            raise Rejected(Outcome.MALFORMED, "a header that is not spoken here", issuer)
+        if header.alg not in rules.algorithms:
+            raise Rejected(Outcome.ALGORITHM, issuer=issuer)
+        self._check_signature(token, header, issuer)
+        return rules, _parsed(_decode_claims, payload)
+
+    def _check_signature(self, token: str, header: _Header, issuer: str) -> None:
+        keys = self._keys.get(issuer)
+        if keys is None:
+            raise Rejected(Outcome.NO_KEYS, "the issuer's keys have never been read", issuer)
+        key = keys.find(header.kid, header.alg)
+        if key is None:
+            # a name that exists is not worth another look at the issuer's keys, whatever the algorithm
+            unknown = bool(header.kid) and not keys.named(header.kid)
+            raise Rejected(Outcome.UNKNOWN_KEY if unknown else Outcome.SIGNATURE, "no key for kid and alg", issuer)
+        try:
+            _LIBRARY.decode_complete(token, key=key, algorithms=[header.alg])
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise Rejected(Outcome.SIGNATURE, type(error).__name__, issuer) from None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _decoded(part: str) -> bytes:
+    """Base64url without padding; only the one spelling a value has, so that a token has one digest."""
+    try:
+        raw = urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:
+        raise Rejected(Outcome.MALFORMED, "base64") from None
+    if urlsafe_b64encode(raw).rstrip(b"=").decode() != part:
+        raise Rejected(Outcome.MALFORMED, "base64")
+    return raw
+
+
+def _parsed(decode: Any, raw: bytes) -> Any:
+    try:
+        return decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise Rejected(Outcome.MALFORMED, "JSON") from None

@@ -1,0 +1,220 @@
+"""What can be limited, for whom, and how one limit is counted. Pure values; how many of them are decided on together is
+`tenancy.quota`.
+
+Three algorithms (a generic cell rate for rates, a counter per calendar period, a gauge for what is open now) work on one
+integer of state each, so that a Lua twin can do the same arithmetic: every intermediate stays below 2**53.
+"""
+
+from enum import Enum, IntEnum
+from typing import Final
+
+import msgspec
+
+MINUTE_US: Final = 60_000_000
+MAX_AMOUNT: Final = 10**15
+"""Of a calendar counter: a million dollars in nano-dollars."""
+MAX_RATE: Final = 100_000_000
+"""Of anything per minute, and of what one request may cost of it: times a minute in microseconds it stays below 2**53."""
+
+
+OTHER_LABEL: Final = "(other)"
+"""The end user that stands for all of a tenant's beyond the bound on them."""
+MOST_LABELS: Final = 10_000
+"""End users of a tenant that are counted by themselves, where nobody says another number."""
+
+
+class Meter(IntEnum):
+    """What is counted. The value is the place in `Amounts.vector()`."""
+
+    REQUESTS = 0
+    INPUT_TOKENS = 1
+    OUTPUT_TOKENS = 2
+    TOKENS = 3
+    UNITS = 4
+    """Tokens weighted by what they cost a GPU (`tenancy.prices`)."""
+    COST_NANOUSD = 5
+    CONCURRENT_REQUESTS = 6
+
+
+class Window(Enum):
+    """Over which time it is counted."""
+
+    NOW = "now"
+    """Open at the same time; for `CONCURRENT_REQUESTS`, and for nothing else."""
+    MINUTE = "minute"
+    """Any minute: a generic cell rate, without edges."""
+    DAY = "day"
+    MONTH = "month"
+    """Of the calendar, UTC."""
+    EVER = "ever"
+
+
+class Level(Enum):
+    """Whose the limit is, from wide to narrow; the tightest wins."""
+
+    GLOBAL = "global"
+    """All traffic of the gateway; `name` is empty."""
+    MODEL = "model"
+    """All traffic of one public model name, whoever asks."""
+    ORGANISATION = "organisation"
+    TENANT = "tenant"
+    PROJECT = "project"
+    """`name` is `tenant/project`."""
+    KEY = "key"
+    """`name` is the key's public id."""
+    USER = "user"
+    """Each end user of a tenant or project by itself: `name` is `tenant` or `tenant/project`, the state has the label in it."""
+
+
+class Scope(msgspec.Struct, frozen=True, order=True):
+    """One place that limits hang on."""
+
+    level: Level
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.level.value} {self.name}" if self.name else self.level.value
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """One limit, as an operator set it. There is at most one per scope, meter and window.
+
+    `amount` is the hard threshold: tokens, requests, units, or nano-dollars.
+    """
+
+    scope: Scope
+    meter: Meter
+    window: Window
+    amount: int
+    burst: int | None = None
+    """For `MINUTE`: how much may come at once after a quiet time; None for `amount`, so that any window of a minute admits at
+    most twice the amount, and exactly the amount from a standing start."""
+    soft: int | None = None
+    """Threshold from which replies carry a warning and an event is written; None for none."""
+    raised_to: int | None = None
+    raised_until_unix: float | None = None
+    """A time-limited raise: until then `raised_to` counts in place of `amount`."""
+
+    def __post_init__(self) -> None:
+        if (self.meter is Meter.CONCURRENT_REQUESTS) is not (self.window is Window.NOW):
+            raise ValueError("concurrent requests are limited now, and nothing else is")
+        if self.window is Window.MINUTE and self.meter is Meter.COST_NANOUSD:
+            raise ValueError("money is limited per day, per month or for ever")
+        top = MAX_RATE if self.window in (Window.MINUTE, Window.NOW) else MAX_AMOUNT
+        for name in ("amount", "burst", "soft", "raised_to"):
+            value = getattr(self, name)
+            if value is not None and not (0 if name == "amount" else 1) <= value <= top:
+                raise ValueError(f"{name} {value}: at most {top}, and not negative")
+        if self.burst is not None and self.window is not Window.MINUTE:
+            raise ValueError("burst is for limits per minute")
+        if (self.raised_to is None) is not (self.raised_until_unix is None):
+            raise ValueError("a raise has an amount and an end")
+
+    def effective(self, now_unix: float) -> int:
+        """The hard threshold at a moment."""
+        if self.raised_to is not None and self.raised_until_unix is not None and now_unix < self.raised_until_unix:
+            return max(self.amount, self.raised_to)
+        return self.amount
+
+
+def check_soft(limit: Limit) -> None:
+    """Raises ValueError for a soft threshold that nothing can reach. Asked of limits that are set, not of those that are stored:
+    older versions took any."""
+    if limit.soft is None:
+        return
+    if limit.soft > limit.amount:
+        raise ValueError(f"soft {limit.soft}: above the amount, {limit.amount}, so that it would never be reached; set it lower")
+    if limit.burst is not None and limit.soft > limit.burst:
+        raise ValueError(f"soft {limit.soft}: above the burst, {limit.burst}, so that it would never be reached; set it lower")
+
+
+class Amounts(msgspec.Struct, frozen=True, gc=False):
+    """What one request uses or may use at most."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    units: int = 0
+    """Weighted tokens (`tenancy.prices`)."""
+    cost_nanousd: int = 0
+    requests: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Input plus output."""
+        return self.input_tokens + self.output_tokens
+
+    def vector(self, concurrent: int = 1) -> tuple[int, int, int, int, int, int, int]:
+        """By `Meter`; a request that is over has no concurrency."""
+        return (
+            self.requests,
+            self.input_tokens,
+            self.output_tokens,
+            self.input_tokens + self.output_tokens,
+            self.units,
+            self.cost_nanousd,
+            concurrent,
+        )
+
+
+UNUSED: Final = Amounts(requests=0)
+"""What a request comes to that is as if it had not been sent."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A limit made ready for counting: one piece of state, one rule.
+
+    `key` names the state within its group; a calendar counter's has its period appended by whoever keeps it.
+    """
+
+    key: str
+    meter: int
+    window: Window
+    amount: int
+    """The threshold in force."""
+    burst: int
+    """For `MINUTE`; else 0."""
+    soft: int
+    """0 for none."""
+    limit: Limit
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Limits whose state lies in one place and is decided on in one step; `tag` is the hash tag of its keys."""
+
+    tag: str
+    lines: tuple[Line, ...]
+    meters: int = 0
+    """A bit for each `Meter` that a line counts; made from the lines."""
+    label: str = ""
+    """The digest of the end user whose lines are among them, which end in it; empty where none are."""
+
+    def __post_init__(self) -> None:
+        found = 0
+        for line in self.lines:
+            found |= 1 << line.meter
+        msgspec.structs.force_setattr(self, "meters", found)
+
+
+def bits(*meters: Meter) -> int:
+    """Meters as in `Group.meters`."""
+    return sum(1 << meter for meter in set(meters))
+
+
+def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> str:
+    """The name of a limit's state: `level:name:meter:window`, and for one end user the digest of the label behind it."""
+    own = f"{scope.level.value}:{scope.name}:{meter.name.lower()}:{window.value}"
+    return f"{own}:{label}" if label else own
+
+
+def line_of(limit: Limit, now_unix: float, label: str = "") -> Line:
+    """A limit as it counts now."""
+    amount = limit.effective(now_unix)
+    return Line(
+        key=state_key(limit.scope, limit.meter, limit.window, label),
+        meter=int(limit.meter),
+        window=limit.window,
+        amount=amount,
+        burst=(limit.burst or amount) if limit.window is Window.MINUTE else 0,
+        soft=limit.soft or 0,
+        limit=limit,
+    )

@@ -1,0 +1,112 @@
+"""What tokens cost: in money, and in units of GPU work. Pure, and integers all the way.
+
+A price is nano-dollars per million tokens, so a request's cost is one sum and one rounding: ceil(sum(tokens * price) / 10^6)
+nano-dollars. Weights work the same way: thousandths of a unit per token, and one rounding up to whole units.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from domain.usage import Usage
+
+PER_TOKENS: Final = 1_000_000
+MILLI: Final = 1000
+ANY_REVISION: Final = "*"
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """One number per kind of token. Cached input is the part of the prompt that the engine had in its prefix cache, reasoning the
+    part of the output spent on hidden reasoning."""
+
+    uncached_input: int = 0
+    cached_input: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    def of(self, usage: Usage) -> int:
+        """The sum over a usage. Parts that are larger than their whole count as the whole."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
+        return (
+            (usage.prompt_tokens - cached) * self.uncached_input
+            + cached * self.cached_input
+            + (usage.completion_tokens - reasoning) * self.output
+            + reasoning * self.reasoning
+        )
+
+    def worst(self, input_tokens: int, output_tokens: int) -> int:
+        """The most that so many tokens can come to, however they are divided."""
+        return input_tokens * max(self.uncached_input, self.cached_input) + output_tokens * max(self.output, self.reasoning)
+
+
+PLAIN_UNITS: Final = Rates(1000, 1000, 1000, 1000)
+"""Every token is one unit, where no weights are set."""
+NO_COST: Final = Rates()
+"""Where no price is set."""
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a model costs from a moment on. `model` is the public name; `revision` one revision of its pool, or `*`."""
+
+    id: str
+    model: str
+    revision: str
+    effective_unix: float
+    nanousd_per_mtok: Rates
+    units: Rates = PLAIN_UNITS
+    """Thousandths of a unit per token."""
+
+    def units_of(self, usage: Usage) -> int:
+        """Weighted tokens of a usage, rounded up to a whole one."""
+        if self.units is PLAIN_UNITS:
+            return usage.prompt_tokens + usage.completion_tokens
+        return -(-self.units.of(usage) // MILLI)
+
+    def worst_units(self, input_tokens: int, output_tokens: int) -> int:
+        """The most weighted tokens that so many tokens can come to."""
+        if self.units is PLAIN_UNITS:
+            return input_tokens + output_tokens
+        return -(-self.units.worst(input_tokens, output_tokens) // MILLI)
+
+    def cost_nanousd(self, usage: Usage) -> int:
+        """Money for a usage, rounded up to a whole nano-dollar."""
+        if self.nanousd_per_mtok is NO_COST:
+            return 0
+        return -(-self.nanousd_per_mtok.of(usage) // PER_TOKENS)
+
+    def worst_nanousd(self, input_tokens: int, output_tokens: int) -> int:
+        """The most that so many tokens can cost."""
+        if self.nanousd_per_mtok is NO_COST:
+            return 0
+        return -(-self.nanousd_per_mtok.worst(input_tokens, output_tokens) // PER_TOKENS)
+
+
+FREE: Final = Price("", "", ANY_REVISION, 0.0, NO_COST)
+"""For models without a price."""
+
+
+class PriceBook:
+    """Every price, for look-ups on the request path: the newest that is in force at a moment, of the revision before of any."""
+
+    __slots__ = ("_by_model",)
+
+    def __init__(self, prices: Iterable[Price]) -> None:
+        self._by_model: dict[tuple[str, str], tuple[list[float], list[Price]]] = {}
+        for price in sorted(prices, key=lambda price: (price.effective_unix, price.id)):
+            starts, versions = self._by_model.setdefault((price.model, price.revision), ([], []))
+            starts.append(price.effective_unix)
+            versions.append(price)
+
+    def at(self, model: str, revision: str, at_unix: float) -> Price:
+        """The price in force; FREE where there is none. A request keeps the one it was admitted at."""
+        for key in ((model, revision), (model, ANY_REVISION)):
+            found = self._by_model.get(key)
+            if found is not None:
+                starts, versions = found
+                place = bisect_right(starts, at_unix)
+                if place:
+                    return versions[place - 1]
+        return FREE

@@ -1,0 +1,160 @@
+"""What a key may do: allowlists and caps, as operators set them at each level, and the tightest of them with where it came from. Pure."""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from domain.priority import Class
+from tenancy.limits import Scope
+
+MAX_NAMES: Final = 1000
+"""Of one allowlist: as many models as a policy may name."""
+MAX_NAME_CHARS: Final = 256
+MAX_CAP: Final = 2**31 - 1
+
+
+class Role(Enum):
+    """What the holder of an admin key is to the gateway."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    BILLING = "billing"
+    AUDITOR = "auditor"
+    TENANT_ADMIN = "tenant-admin"
+    """Of the key's own tenant, and of nothing else; every other role is for the whole gateway."""
+
+
+class KeyScope(Enum):
+    """Where a key is taken."""
+
+    INFERENCE = "inference"
+    """On the data port."""
+    ADMIN = "admin"
+    """On the admin port, with the roles it carries."""
+
+
+INFERENCE_ONLY: Final = frozenset({KeyScope.INFERENCE})
+
+
+class Caps(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Upper bounds on the parameters of one request; None for no bound of this level."""
+
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    """Per choice."""
+    max_choices: int | None = None
+    """`n`."""
+    max_logprobs: int | None = None
+    """`logprobs` or `top_logprobs`; 0 for none at all."""
+    tools: bool = True
+    """False where requests may not carry tools. A level below cannot allow them again."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_input_tokens", 1), ("max_output_tokens", 1), ("max_choices", 1), ("max_logprobs", 0)):
+            value = getattr(self, name)
+            if value is not None and not least <= value <= MAX_CAP:
+                raise ValueError(f"{name} {value}: between {least} and {MAX_CAP}")
+
+
+class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The rights one level sets. A list that is None leaves what the levels above and the policy give; an empty one leaves nothing."""
+
+    models: frozenset[str] | None = None
+    """Public model names."""
+    loras: frozenset[str] | None = None
+    """Adapter names. A model without an adapter is not touched by it."""
+    endpoints: frozenset[str] | None = None
+    """Paths of the data port, as `/v1/embeddings`."""
+    caps: Caps = Caps()
+    priority_class: Class | None = None
+    """The highest class of requests; None for what the levels above and the policy give."""
+
+    def __post_init__(self) -> None:
+        for what in ("models", "loras", "endpoints"):
+            names = getattr(self, what)
+            if names is not None and (len(names) > MAX_NAMES or any(not 0 < len(name) <= MAX_NAME_CHARS for name in names)):
+                raise ValueError(f"{what}: at most {MAX_NAMES} names of 1 to {MAX_NAME_CHARS} characters")
+
+
+NO_RIGHTS_SET: Final = Rights()
+
+
+class Cap(msgspec.Struct, frozen=True):
+    """A bound in force, and whose it is."""
+
+    value: int
+    scope: Scope
+
+
+class Allowlist(msgspec.Struct, frozen=True):
+    """One level's list."""
+
+    names: frozenset[str]
+    scope: Scope
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """What is left when every level has been heard: a name must stand in every list, and the smallest cap counts."""
+
+    models: tuple[Allowlist, ...] = ()
+    loras: tuple[Allowlist, ...] = ()
+    endpoints: tuple[Allowlist, ...] = ()
+    max_input_tokens: Cap | None = None
+    max_output_tokens: Cap | None = None
+    max_choices: Cap | None = None
+    max_logprobs: Cap | None = None
+    tools_refused_by: Scope | None = None
+    priority_class: Class = Class.CRITICAL
+    """The lowest that any level says."""
+
+    def refuses_model(self, name: str) -> Scope | None:
+        """The widest level that does not allow this model; None when all do."""
+        return _refusing(self.models, name)
+
+    def refuses_lora(self, name: str) -> Scope | None:
+        """The same for an adapter."""
+        return _refusing(self.loras, name)
+
+    def refuses_endpoint(self, path: str) -> Scope | None:
+        """The same for a path of the data port."""
+        return _refusing(self.endpoints, path)
+
+
+def _refusing(lists: tuple[Allowlist, ...], name: str) -> Scope | None:
+    for one in lists:
+        if name not in one.names:
+            return one.scope
+    return None
+
+
+EVERYTHING: Final = Allowed()
+"""Where no level says anything."""
+
+
+def combined(levels: Iterable[tuple[Scope, Rights]]) -> Allowed:
+    """Every level's rights as one. `levels` go from wide to narrow; of equal caps the wider one is named."""
+    known = [(scope, rights) for scope, rights in levels if rights != NO_RIGHTS_SET]
+    if not known:
+        return EVERYTHING
+
+    def lists(what: str) -> tuple[Allowlist, ...]:
+        return tuple(Allowlist(names, scope) for scope, rights in known if (names := getattr(rights, what)) is not None)
+
+    def smallest(what: str) -> Cap | None:
+        caps = [Cap(value, scope) for scope, rights in known if (value := getattr(rights.caps, what)) is not None]
+        return min(caps, key=lambda cap: cap.value, default=None)
+
+    return Allowed(
+        models=lists("models"),
+        loras=lists("loras"),
+        endpoints=lists("endpoints"),
+        max_input_tokens=smallest("max_input_tokens"),
+        max_output_tokens=smallest("max_output_tokens"),
+        max_choices=smallest("max_choices"),
+        max_logprobs=smallest("max_logprobs"),
+        tools_refused_by=next((scope for scope, rights in known if not rights.caps.tools), None),
+        priority_class=max((rights.priority_class or Class.CRITICAL for _, rights in known)),
+    )

@@ -1,0 +1,58 @@
+"""A directory's contents as sealed bytes, for a gateway that has to start while its database is away. Pure.
+
+    magic, HMAC-SHA256 over the rest, MessagePack of when the database said so and what it said
+
+The key is derived from the pepper, so nobody without it can write a directory that a gateway takes. In the bytes stand digests of
+secrets, never secrets, and names, limits and prices in clear: they are for their owner's eyes only.
+"""
+
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+
+from tenancy.accounts import Contents
+from tenancy.keys import Pepper
+
+MAGIC: Final = b"tidegate directory 1\n"
+_MAC_BYTES: Final = 32
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What was known, and when it was last known to be true (seconds since the epoch)."""
+
+    at_unix: float
+    contents: Contents
+
+
+class NotSealed(ValueError):
+    """The bytes were not sealed with this pepper, or not by this version; the message says which."""
+
+
+def seal(kept: Kept, pepper: Pepper) -> bytes:
+    """The bytes."""
+    body = msgspec.msgpack.encode(kept)
+    return MAGIC + _mac(body, pepper) + body
+
+
+def unseal(data: bytes, pepper: Pepper) -> Kept:
+    """What was sealed.
+
+    Raises:
+        NotSealed: nothing of the bytes is to be believed.
+    """
+    if not data.startswith(MAGIC):
+        raise NotSealed("it is no directory of this version")
+    mac, body = data[len(MAGIC) : len(MAGIC) + _MAC_BYTES], data[len(MAGIC) + _MAC_BYTES :]
+    if not hmac.compare_digest(mac, _mac(body, pepper)):
+        raise NotSealed("it is damaged, or was sealed with another pepper")
+    try:
+        return msgspec.msgpack.decode(body, type=Kept)
+    except msgspec.DecodeError as error:
+        raise NotSealed(f"it holds what this version does not know: {error}") from None
+
+
+def _mac(body: bytes, pepper: Pepper) -> bytes:
+    key = hmac.digest(pepper.secret, b"tidegate directory snapshot v1", hashlib.sha256().name)
+    return hmac.digest(key, MAGIC + body, hashlib.sha256().name)

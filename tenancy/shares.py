@@ -1,0 +1,105 @@
+"""What one process may decide alone while the shared counters are away: its share of every limit. Pure.
+
+With R processes that decide (the last number known):
+
+    rate, concurrency    max(1, amount / R), burst likewise
+    tokens, requests and units per day, month, ever      what was left when the store was last heard, / R
+    money                1 % of the budget, at most what was left, and then nothing: it is closed until the store is back
+
+docs/stores.md publishes the overshoot that follows.
+"""
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from tenancy.hold import Refused
+from tenancy.limits import Group, Line, Meter, Window
+
+GRACE_DIVISOR: Final = 100
+"""The grace for money is a hundredth of the budget, per process (reliability research, 4.6)."""
+REMEMBERED_S: Final = 30.0
+"""How long a number of processes counts after it was seen: a store that comes back knows nobody yet for a moment."""
+MAX_KNOWN: Final = 100_000
+"""Calendar limits whose remainder is remembered; the one heard of longest ago gives way, and counts as untouched."""
+
+
+class Replicas:
+    """How many processes decide on the same counters: the most that was seen lately, or the last seen."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=256)
+
+    def saw(self, count: int, now: float) -> None:
+        """Take a count."""
+        self._seen.append((now, max(count, 1)))
+        while len(self._seen) > 1 and now - self._seen[0][0] > REMEMBERED_S:
+            self._seen.popleft()
+
+    @property
+    def count(self) -> int:
+        """At least 1."""
+        return max((count for _, count in self._seen), default=1)
+
+
+class Left(msgspec.Struct, frozen=True, gc=False):
+    """What was left of a calendar limit, and when that was said."""
+
+    remaining: int
+    at: float
+    reset_us: int
+
+
+class LastKnown:
+    """What was left of each calendar limit when the shared counters last said so."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: dict[str, Left] = {}
+
+    def note(self, line: Line, remaining: int, reset_us: int, now: float) -> None:
+        """Take what a decision said."""
+        left = self._left
+        if line.key not in left and len(left) >= MAX_KNOWN:
+            del left[next(iter(left))]
+        left[line.key] = Left(remaining, now, reset_us)
+
+    def remaining(self, line: Line, now: float) -> int:
+        """Of the amount; all of it when nothing was said, or in a new period."""
+        known = self._left.get(line.key)
+        if known is None or (line.window is not Window.EVER and now >= known.at + known.reset_us / 1e6):
+            return line.amount
+        return min(known.remaining, line.amount)
+
+
+def share_of(line: Line, replicas: int, remaining: int) -> Line:
+    """The line as one of `replicas` processes may decide on it alone. `remaining` is what is left of a calendar limit."""
+    if line.window in (Window.MINUTE, Window.NOW):
+        amount = max(line.amount // replicas, 1) if line.amount else 0
+        return msgspec.structs.replace(line, amount=amount, burst=max(line.burst // replicas, 1) if line.burst else 0, soft=0)
+    if line.meter == Meter.COST_NANOUSD:
+        amount = min(max(line.amount // GRACE_DIVISOR, 1) if line.amount else 0, remaining)
+    else:
+        amount = max(remaining // replicas, 1) if remaining else 0
+    return msgspec.structs.replace(line, amount=amount, soft=0)
+
+
+def shares_of(group: Group, replicas: int, known: LastKnown, now: float) -> Group:
+    """A group with the share of each line."""
+    return Group(group.tag, tuple(share_of(line, replicas, known.remaining(line, now)) for line in group.lines), label=group.label)
+
+
+def alone(refused: Refused, line: Line) -> Refused:
+    """A refusal of a share, as a caller is told: of the whole `line`.
+
+    It is never final, because what is too much for a share may pass when the store is back; and only a rate's share says when.
+    """
+    rate = line.window is Window.MINUTE and not refused.never
+    return Refused(line, refused.remaining, refused.wait_us if rate else None, never=line.amount == 0, degraded=True)
+
+
+def closed_for_money(refused: Refused) -> bool:
+    """Whether a budget refuses because its real state cannot be known now, not because it is spent."""
+    return refused.degraded and refused.line.meter == Meter.COST_NANOUSD

@@ -1,0 +1,62 @@
+"""A directory in dictionaries, gone with the process: for tests and embedding. A transaction works on a copy that takes the
+original's place when it is over."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from tenancy.accounts import Contents
+from tenancy.directory_ports import DirectoryChange
+from tenancy.stores.memory.accounts import MemoryOrganisations, MemoryProjects, MemoryTenants
+from tenancy.stores.memory.keys import MemoryKeys
+from tenancy.stores.memory.limits import MemoryLimits
+from tenancy.stores.memory.prices import MemoryPrices
+from tenancy.stores.memory.state import State
+
+
+class MemoryDirectoryChange:
+    """See `tenancy.directory_ports.DirectoryChange`."""
+
+    def __init__(self, state: State) -> None:
+        self.organisations = MemoryOrganisations(state)
+        self.tenants = MemoryTenants(state)
+        self.projects = MemoryProjects(state)
+        self.keys = MemoryKeys(state)
+        self.limits = MemoryLimits(state)
+        self.prices = MemoryPrices(state)
+
+
+class MemoryDirectory:
+    """See `tenancy.directory_ports.DirectoryStore`."""
+
+    def __init__(self) -> None:
+        self._state = State()
+        self._writing = asyncio.Lock()
+
+    async def version(self) -> int:
+        """See the port."""
+        return self._state.version
+
+    async def load(self) -> Contents:
+        """See the port."""
+        state = self._state
+        return Contents(
+            version=state.version,
+            organisations=tuple(state.organisations.values()),
+            tenants=tuple(state.tenants.values()),
+            projects=tuple(state.projects.values()),
+            keys=tuple(state.keys.values()),
+            limits=tuple(record.limit for record in state.limits.values()),
+            prices=tuple(state.prices.values()),
+        )
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[DirectoryChange]:
+        """See the port."""
+        async with self._writing:
+            state = self._state.copy()
+            yield MemoryDirectoryChange(state)
+            if state.dirty:
+                state.version += 1
+                state.dirty = False
+                self._state = state

@@ -1,0 +1,171 @@
+"""Takes sealed segments of every process's write-ahead log to SQL, and removes what is booked.
+
+One process per folder ships, and not one that serves: booking a request costs more CPU than relaying it. A segment goes only when all
+of its events are committed. A crash in between means that some are sent again, and the store books each id once, so every event that
+was ever durable is booked exactly once. While SQL is away nothing is removed; the log grows up to its bound.
+
+What a dead process had under way is booked last of all that it left: who has a row by then keeps it.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from domain.clock import WallClock
+from tenancy.stores.under_way import left_under_way
+from tenancy.stores.wal_folder import UNDER_WAY, locked, parts, remove, standing_of
+from tenancy.usage import LedgerAway, RowsRefused, UsageStore
+from tenancy.usage_event import UsageEvent
+from tenancy.wal_frames import Damage, read_frames
+
+BATCH: Final = 500
+"""Events per transaction."""
+EVERY_S: Final = 0.25
+"""Between looks at the folder: segments are sealed every second."""
+WRITE_WITHIN_S: Final = 30.0
+"""Longest wait for one batch; a database that is silent for longer counts as away."""
+
+log = structlog.get_logger("tidegate.ledger")
+
+
+class ShipCounts(msgspec.Struct):
+    """What became of events so far, in this process."""
+
+    booked: int = 0
+    repeated: int = 0
+    refused: int = 0
+    """By the database for good, or of days that the retention has dropped; each is in the log."""
+    damaged: int = 0
+    """Places in segments that could not be read; each is in the log."""
+    lost: int = 0
+    """Of those booked: requests that were under way when their process died."""
+    crowded: int = 0
+    """Events whose end user is beyond the bound on a tenant's labels a day."""
+
+
+class Shipper:
+    """One that ships per folder; others wait for it to end."""
+
+    def __init__(self, folder: Path, store: UsageStore, wall: WallClock, *, every_s: float = EVERY_S) -> None:
+        self.counts = ShipCounts()
+        self.away = ""
+        """Why SQL cannot be reached; empty while it can."""
+        self.waiting_bytes = 0
+        """Of sealed segments."""
+        self.lag_s = 0.0
+        """Age of the oldest of those."""
+        self._folder = folder
+        self._store = store
+        self._wall = wall
+        self._every_s = every_s
+        self._lock: int | None = None
+        self._one = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Ship until cancelled. A pass that is under way is not cut short: a connection in the middle of a transaction is left
+        well, and `close` waits for it."""
+        while True:
+            await asyncio.shield(asyncio.ensure_future(self.ship()))
+            await asyncio.sleep(self._every_s)
+
+    async def ship(self) -> bool:
+        """Book everything that is sealed. Returns whether nothing is left; never raises."""
+        async with self._one:
+            try:
+                return await self._ship()
+            except Exception as error:  # noqa: BLE001 - a full disk, a driver's own error: what is not shipped stays and is tried again
+                if not self.away:
+                    log.error("usage events cannot be booked; they wait on disk", why=str(error)[:300], bytes=self.waiting_bytes)
+                self.away = f"{type(error).__name__}: {error}"
+                return False
+
+    async def close(self, within_s: float = 5.0) -> bool:
+        """Ship what is left, for at most `within_s`, and let another process ship. What stays is booked by that one."""
+        try:
+            async with asyncio.timeout(within_s):
+                shipped = await self.ship()
+        except TimeoutError:
+            shipped = False
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        return shipped
+
+    async def _ship(self) -> bool:
+        if self._lock is None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = locked(self._folder / ".shipper")
+            if self._lock is None:
+                return False  # another process ships
+        found = await asyncio.to_thread(parts, self._folder)
+        left = [segment for part in found for segment in part.segments]
+        for part in found:
+            for segment in part.segments:
+                await self._measure(left)
+                await self._ship_segment(segment)
+                left.remove(segment)
+            if part.left:
+                await self._ship_under_way(part.path)
+                await asyncio.to_thread(remove, self._folder, part)
+        await self._measure(left)
+        if self.away:
+            log.info("the ledger's database can be reached again")
+            self.away = ""
+        return True
+
+    async def _measure(self, segments: list[Path]) -> None:
+        self.waiting_bytes, oldest = await asyncio.to_thread(standing_of, segments)
+        self.lag_s = 0.0 if oldest is None else max(self._wall() - oldest, 0.0)
+
+    async def _ship_segment(self, segment: Path) -> None:
+        await self._ship_events(self._good(await asyncio.to_thread(lambda: list(read_frames(segment.read_bytes()))), segment))
+        await asyncio.to_thread(segment.unlink)
+
+    async def _ship_under_way(self, directory: Path) -> None:
+        events = self._good(await asyncio.to_thread(left_under_way, directory), directory / UNDER_WAY)
+        before = self.counts.booked
+        await self._ship_events(events)
+        if lost := self.counts.booked - before:
+            self.counts.lost += lost
+            log.warning("a worker ended with requests under way; they are booked as far as they came", requests=lost)
+
+    async def _ship_events(self, events: list[UsageEvent]) -> None:
+        for start in range(0, len(events), BATCH):
+            await self._write(events[start : start + BATCH])
+
+    def _good(self, frames: Iterable[UsageEvent | Damage], file: Path) -> list[UsageEvent]:
+        events = []
+        for found in frames:
+            if isinstance(found, Damage):
+                self.counts.damaged += 1
+                log.error("usage events cannot be read", segment=str(file), offset=found.offset, bytes=found.size, why=found.why)
+            else:
+                events.append(found)
+        return events
+
+    async def _write(self, events: list[UsageEvent]) -> None:
+        try:
+            async with asyncio.timeout(WRITE_WITHIN_S):
+                written = await self._store.write(events)
+        except TimeoutError:
+            raise LedgerAway(f"no answer within {WRITE_WITHIN_S:g} s") from None
+        except RowsRefused as error:
+            if len(events) == 1:
+                self.counts.refused += 1
+                log.error("a usage event is refused by the database", why=str(error)[:500], row=msgspec.json.encode(events[0]).decode())
+                return
+            middle = len(events) // 2
+            await self._write(events[:middle])
+            await self._write(events[middle:])
+            return
+        self.counts.booked += written.booked
+        self.counts.repeated += written.repeated
+        self.counts.refused += written.expired
+        self.counts.crowded += written.crowded
+        if written.expired:
+            log.error("usage events are older than the retention and not booked", events=written.expired, first=events[0].request_id)

@@ -1,0 +1,217 @@
+"""Organisations, tenants and projects in SQL."""
+
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from domain.identity import ProjectId, TenantId
+from tenancy.accounts import Organisation, Project, Tenant
+from tenancy.directory_ports import Within
+from tenancy.limits import Level
+from tenancy.stores import rules
+from tenancy.stores.sql.schema import api_key, organisation, project, retired_tenant, tenant, usage_limit
+from tenancy.stores.sql.writer import Writer, rights_of, rights_text
+
+
+class SqlOrganisations:
+    """See `tenancy.directory_ports.Organisations`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def page(self, after: str, limit: int) -> list[Organisation]:
+        """See the port."""
+        return list(map(organisation_of, await self._writer.page(sa.select(organisation), organisation.c.name, after, limit)))
+
+    async def get(self, name: str) -> Organisation:
+        """See the port."""
+        row = await self._writer.first(sa.select(organisation).where(organisation.c.name == name))
+        if row is None:
+            raise rules.no_organisation(name)
+        return organisation_of(row)
+
+    async def create(self, made: Organisation) -> Organisation:
+        """See the port."""
+        await self._writer.begin()
+        if await self._writer.count(organisation, organisation.c.name == made.name):
+            raise rules.taken(f"organisation {made.name!r}")
+        await self._writer.run(sa.insert(organisation).values(name=made.name, created_unix=made.created_unix, **_shared(made)))
+        return msgspec.structs.replace(made, version=1)
+
+    async def update(self, wanted: Organisation) -> Organisation:
+        """See the port."""
+        await self._writer.begin()
+        stored = await self.get(wanted.name)
+        where = organisation.c.name == wanted.name
+        await self._writer.replace(f"organisation {wanted.name!r}", organisation, where, wanted.version, _shared(wanted))
+        return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
+
+    async def delete(self, name: str, version: int) -> None:
+        """See the port."""
+        await self._writer.begin()
+        if (await self.get(name)).version != version:
+            raise rules.changed(f"organisation {name!r}")
+        rules.check_organisation_goes(name, await self._writer.count(tenant, tenant.c.organisation == name))
+        await _forget_limits(self._writer, (Level.ORGANISATION,), name)
+        await self._writer.run(sa.delete(organisation).where(organisation.c.name == name))
+
+
+class SqlTenants:
+    """See `tenancy.directory_ports.Tenants`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def page(self, within: Within, after: str, limit: int) -> list[Tenant]:
+        """See the port."""
+        wanted = sa.select(tenant) if within is None else sa.select(tenant).where(tenant.c.name == within)
+        return list(map(tenant_of, await self._writer.page(wanted, tenant.c.name, after, limit)))
+
+    async def get(self, within: Within, name: TenantId) -> Tenant:
+        """See the port."""
+        row = await self._writer.first(sa.select(tenant).where(tenant.c.name == name)) if rules.reaches(within, name) else None
+        if row is None:
+            raise rules.no_tenant(name)
+        return tenant_of(row)
+
+    async def create(self, made: Tenant) -> Tenant:
+        """See the port."""
+        await self._writer.begin()
+        if await self._writer.count(tenant, tenant.c.name == made.name):
+            raise rules.taken(f"tenant {made.name!r}")
+        if await self._writer.count(retired_tenant, retired_tenant.c.name == made.name):
+            raise rules.retired(made.name)
+        values = {"name": made.name, "created_unix": made.created_unix, "organisation": await self._organisation(made), **_shared(made)}
+        await self._writer.run(sa.insert(tenant).values(**values))
+        await self._writer.run(sa.insert(project).values(**_project_row(rules.default_project(made.name, made.created_unix))))
+        return msgspec.structs.replace(made, version=1)
+
+    async def update(self, within: Within, wanted: Tenant) -> Tenant:
+        """See the port."""
+        await self._writer.begin()
+        stored = await self.get(within, wanted.name)
+        if stored.version != wanted.version:
+            raise rules.changed(f"tenant {wanted.name!r}")
+        values = {"organisation": await self._organisation(wanted), **_shared(wanted)}
+        await self._writer.replace(f"tenant {wanted.name!r}", tenant, tenant.c.name == wanted.name, wanted.version, values)
+        return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
+
+    async def delete(self, within: Within, name: TenantId, version: int) -> None:
+        """See the port."""
+        await self._writer.begin()
+        if (await self.get(within, name)).version != version:
+            raise rules.changed(f"tenant {name!r}")
+        alive = await self._writer.count(api_key, (api_key.c.tenant == name) & api_key.c.revoked_unix.is_(None))
+        if alive:
+            raise rules.keys_left(f"tenant {name!r}", alive)
+        await self._writer.run(sa.delete(usage_limit).where(usage_limit.c.tenant == name))
+        await self._writer.run(sa.delete(api_key).where(api_key.c.tenant == name))
+        await self._writer.run(sa.delete(project).where(project.c.tenant == name))
+        await self._writer.run(sa.delete(tenant).where(tenant.c.name == name))
+        await self._writer.run(sa.insert(retired_tenant).values(name=name))
+
+    async def _organisation(self, of: Tenant) -> str:
+        if not await self._writer.count(organisation, organisation.c.name == of.organisation):
+            raise rules.no_organisation(of.organisation)
+        return of.organisation
+
+
+class SqlProjects:
+    """See `tenancy.directory_ports.Projects`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def page(self, within: Within, owner: TenantId, after: str, limit: int) -> list[Project]:
+        """See the port."""
+        await self._check(within, owner)
+        wanted = sa.select(project).where(project.c.tenant == owner)
+        return list(map(project_of, await self._writer.page(wanted, project.c.name, after, limit)))
+
+    async def get(self, within: Within, owner: TenantId, name: ProjectId) -> Project:
+        """See the port."""
+        await self._check(within, owner)
+        row = await self._writer.first(sa.select(project).where(_is(owner, name)))
+        if row is None:
+            raise rules.no_project(owner, name)
+        return project_of(row)
+
+    async def count(self, owner: TenantId) -> int:
+        """See the port."""
+        return await self._writer.count(project, project.c.tenant == owner)
+
+    async def create(self, within: Within, made: Project) -> Project:
+        """See the port."""
+        await self._writer.begin()
+        await self._check(within, made.tenant)
+        if await self._writer.count(project, _is(made.tenant, made.name)):
+            raise rules.taken(f"project {made.name!r} of tenant {made.tenant!r}")
+        await self._writer.run(sa.insert(project).values(**_project_row(made)))
+        return msgspec.structs.replace(made, version=1)
+
+    async def update(self, within: Within, wanted: Project) -> Project:
+        """See the port."""
+        await self._writer.begin()
+        stored = await self.get(within, wanted.tenant, wanted.name)
+        what = f"project {wanted.name!r} of tenant {wanted.tenant!r}"
+        await self._writer.replace(what, project, _is(wanted.tenant, wanted.name), wanted.version, _shared(wanted))
+        return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
+
+    async def delete(self, within: Within, owner: TenantId, name: ProjectId, version: int) -> None:
+        """See the port."""
+        await self._writer.begin()
+        what = f"project {name!r} of tenant {owner!r}"
+        if (await self.get(within, owner, name)).version != version:
+            raise rules.changed(what)
+        rules.check_project_goes(name)
+        keys = (api_key.c.tenant == owner) & (api_key.c.project == name)
+        alive = await self._writer.count(api_key, keys & api_key.c.revoked_unix.is_(None))
+        if alive:
+            raise rules.keys_left(what, alive)
+        of_keys = usage_limit.c.name.in_(sa.select(api_key.c.id).where(keys))
+        await self._writer.run(sa.delete(usage_limit).where(usage_limit.c.level == Level.KEY.value, of_keys))
+        await _forget_limits(self._writer, (Level.PROJECT, Level.USER), f"{owner}/{name}")
+        await self._writer.run(sa.delete(api_key).where(keys))
+        await self._writer.run(sa.delete(project).where(_is(owner, name)))
+
+    async def _check(self, within: Within, owner: TenantId) -> None:
+        if not rules.reaches(within, owner) or not await self._writer.count(tenant, tenant.c.name == owner):
+            raise rules.no_tenant(owner)
+
+
+def organisation_of(row: Any) -> Organisation:
+    """The record of a row."""
+    return Organisation(name=row["name"], **_record(row))
+
+
+def tenant_of(row: Any) -> Tenant:
+    """The record of a row."""
+    return Tenant(name=TenantId(row["name"]), organisation=row["organisation"], **_record(row))
+
+
+def project_of(row: Any) -> Project:
+    """The record of a row."""
+    return Project(tenant=TenantId(row["tenant"]), name=ProjectId(row["name"]), **_record(row))
+
+
+def _is(owner: TenantId, name: ProjectId) -> "sa.ColumnElement[bool]":
+    return (project.c.tenant == owner) & (project.c.name == name)
+
+
+def _record(row: Any) -> dict[str, Any]:
+    same = {name: row[name] for name in ("label", "disabled", "created_unix", "version")}
+    return same | {"rights": rights_of(row["rights"])}
+
+
+def _shared(record: Organisation | Tenant | Project) -> dict[str, Any]:
+    return {"label": record.label, "disabled": record.disabled, "rights": rights_text(record.rights)}
+
+
+def _project_row(made: Project) -> dict[str, Any]:
+    return {"tenant": made.tenant, "name": made.name, "created_unix": made.created_unix, **_shared(made)}
+
+
+async def _forget_limits(writer: Writer, levels: tuple[Level, ...], name: str) -> None:
+    of_levels = usage_limit.c.level.in_([level.value for level in levels])
+    await writer.run(sa.delete(usage_limit).where(of_levels, usage_limit.c.name == name))

@@ -1,0 +1,91 @@
+"""The directory in SQL. Every statement is built by SQLAlchemy with bound values; no text is ever joined into one.
+
+Writers wait for each other: the first write of a transaction raises the change counter, whose row it then holds until it is
+over. So what a writer has looked up stays true, and processes that poll the counter see a change together with its data.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tenancy.accounts import Contents
+from tenancy.directory_ports import DirectoryChange
+from tenancy.stores.sql.accounts import SqlOrganisations, SqlProjects, SqlTenants, organisation_of, project_of, tenant_of
+from tenancy.stores.sql.joined import Connections
+from tenancy.stores.sql.keys import SqlKeys, key_of
+from tenancy.stores.sql.limits import SqlLimits, limit_of
+from tenancy.stores.sql.prices import SqlPrices, price_of
+from tenancy.stores.sql.schema import api_key, change, organisation, price, project, tenant, usage_limit
+from tenancy.stores.sql.writer import COUNTER, Writer
+
+ROWS_AT_ONCE: Final = 200
+"""Rows read between two turns of the event loop: a few milliseconds."""
+
+R = TypeVar("R")
+
+
+class SqlDirectoryChange:
+    """See `tenancy.directory_ports.DirectoryChange`."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        writer = Writer(connection)
+        self.organisations = SqlOrganisations(writer)
+        self.tenants = SqlTenants(writer)
+        self.projects = SqlProjects(writer)
+        self.keys = SqlKeys(writer)
+        self.limits = SqlLimits(writer)
+        self.prices = SqlPrices(writer)
+
+
+class SqlDirectory:
+    """See `tenancy.directory_ports.DirectoryStore`.
+
+    Args:
+        connections: an engine, or the one connection of a transaction that is open already.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def version(self) -> int:
+        """See the port."""
+        async with self._connections.connect() as connection:
+            return await _version(connection)
+
+    async def load(self) -> Contents:
+        """See the port."""
+        async with self._connections.connect() as connection:
+            if connection.dialect.name == "postgresql" and not connection.in_transaction():
+                await connection.execution_options(isolation_level="REPEATABLE READ")  # all tables of one moment
+            return Contents(
+                version=await _version(connection),
+                organisations=await _all(connection, organisation, organisation_of),
+                tenants=await _all(connection, tenant, tenant_of),
+                projects=await _all(connection, project, project_of),
+                keys=await _all(connection, api_key, key_of),
+                limits=tuple(record.limit for record in await _all(connection, usage_limit, limit_of)),
+                prices=await _all(connection, price, price_of),
+            )
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[DirectoryChange]:
+        """See the port."""
+        async with self._connections.begin() as connection:
+            yield SqlDirectoryChange(connection)
+
+
+async def _version(connection: AsyncConnection) -> int:
+    return await connection.scalar(sa.select(change.c.version).where(change.c.what == COUNTER)) or 0
+
+
+async def _all(connection: AsyncConnection, table: sa.Table, record_of: Callable[[Any], R]) -> tuple[R, ...]:
+    made: list[R] = []
+    async with connection.stream(sa.select(table)) as found:
+        async for rows in found.mappings().partitions(ROWS_AT_ONCE):
+            made.extend(map(record_of, rows))
+            await asyncio.sleep(0)  # requests go on between two handfuls
+    return tuple(made)

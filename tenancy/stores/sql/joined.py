@@ -1,0 +1,34 @@
+"""Lets stores that open transactions of their own take part in one that is open already."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class Connections(Protocol):
+    """What stores need of an engine: `AsyncEngine` is one."""
+
+    def connect(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A connection to read with."""
+        ...
+
+    def begin(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction, committed at the end unless something is raised."""
+        ...
+
+
+class Joined:
+    """The one open connection, whoever asks; what is done on it ends with the transaction around it."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """See `Connections`."""
+        yield self._connection
+
+    begin = connect

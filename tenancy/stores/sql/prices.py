@@ -1,0 +1,59 @@
+"""Prices in SQL. There is no statement here that changes a row."""
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tenancy.directory_ports import NotFound
+from tenancy.prices import Price, Rates
+from tenancy.stores import rules
+from tenancy.stores.sql.schema import price
+from tenancy.stores.sql.writer import Writer
+
+KINDS: Final = Rates.__struct_fields__
+
+
+class SqlPrices:
+    """See `tenancy.directory_ports.Prices`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def page(self, model: str, after: str, limit: int) -> list[Price]:
+        """See the port."""
+        wanted = sa.select(price).where(price.c.model == model) if model else sa.select(price)
+        return list(map(price_of, await self._writer.page(wanted, price.c.id, after, limit)))
+
+    async def get(self, price_id: str) -> Price:
+        """See the port."""
+        row = await self._writer.first(sa.select(price).where(price.c.id == price_id))
+        if row is None:
+            raise NotFound(f"no price {price_id!r}")
+        return price_of(row)
+
+    async def add(self, made: Price) -> None:
+        """See the port."""
+        await self._writer.begin()
+        if await self._writer.count(price, price.c.id == made.id):
+            raise rules.taken(f"price {made.id!r}")
+        begins = (price.c.model == made.model) & (price.c.revision == made.revision) & (price.c.effective_unix == made.effective_unix)
+        if await self._writer.count(price, begins):
+            raise rules.taken(f"a price of model {made.model!r}, revision {made.revision!r}, from that moment on")
+        place = {"id": made.id, "model": made.model, "revision": made.revision, "effective_unix": made.effective_unix}
+        await self._writer.run(sa.insert(price).values(**place, **_rates("nanousd", made.nanousd_per_mtok), **_rates("units", made.units)))
+
+
+def price_of(row: Any) -> Price:
+    """The record of a row."""
+    return Price(
+        id=row["id"],
+        model=row["model"],
+        revision=row["revision"],
+        effective_unix=row["effective_unix"],
+        nanousd_per_mtok=Rates(**{kind: row[f"nanousd_{kind}"] for kind in KINDS}),
+        units=Rates(**{kind: row[f"units_{kind}"] for kind in KINDS}),
+    )
+
+
+def _rates(what: str, rates: Rates) -> dict[str, int]:
+    return {f"{what}_{kind}": getattr(rates, kind) for kind in KINDS}

@@ -1,0 +1,65 @@
+"""The open connection that the parts of one change share, and what all of them do with it."""
+
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tenancy.rights import Rights
+from tenancy.stores.rules import changed, page_size
+from tenancy.stores.sql.schema import change
+
+COUNTER: Final = "keys"
+"""The row of the directory's change counter. It is older than the rest of the directory, and processes of the version before
+this one read it."""
+
+_ORDERED: Final = msgspec.json.Encoder(order="deterministic")
+
+
+class Writer:
+    """One open transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._raised = False
+
+    async def begin(self) -> None:
+        """Before anything is looked up for a write: raise the counter, and wait for other writers by that."""
+        if not self._raised:
+            await self._connection.execute(sa.update(change).where(change.c.what == COUNTER).values(version=change.c.version + 1))
+            self._raised = True
+
+    async def run(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+        """Rows it touched."""
+        return (await self._connection.execute(statement)).rowcount
+
+    async def first(self, statement: "sa.Select[Any]") -> sa.RowMapping | None:
+        """The first row, if there is any."""
+        found: sa.RowMapping | None = (await self._connection.execute(statement)).mappings().first()
+        return found
+
+    async def count(self, table: sa.Table, where: "sa.ColumnElement[bool]") -> int:
+        """How many rows there are."""
+        return await self._connection.scalar(sa.select(sa.func.count()).select_from(table).where(where)) or 0
+
+    async def page(self, statement: "sa.Select[Any]", by: "sa.Column[Any]", after: str, limit: int) -> list[sa.RowMapping]:
+        """Rows in order of a column, from behind a value of it."""
+        rows = await self._connection.execute(statement.where(by > after).order_by(by).limit(page_size(limit)))
+        return list(rows.mappings())
+
+    async def replace(self, what: str, table: sa.Table, where: "sa.ColumnElement[bool]", version: int, values: dict[str, Any]) -> None:
+        """Change one row that is still of this version. Raises Conflict."""
+        statement = sa.update(table).where(where, table.c.version == version).values(**values, version=version + 1)
+        if await self.run(statement) == 0:
+            raise changed(what)
+
+
+def rights_text(rights: Rights) -> str:
+    """As stored: JSON in a fixed order."""
+    return _ORDERED.encode(rights).decode()
+
+
+def rights_of(text: str) -> Rights:
+    """What `rights_text` made."""
+    return msgspec.json.decode(text, type=Rights)

@@ -1,0 +1,192 @@
+"""Counters in Valkey or Redis, for any number of gateway processes: every decision is a script, in the server's own time.
+
+The groups of a hold lie in different slots: each is decided by a script of its own, the tenant's first, and what was reserved
+before a later one refuses is given back. A process that dies between the two leaves a hold that its lease ends.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tenancy.books import NOTHING
+from tenancy.counting import DAY, EVER, KINDS, MONTH, NOW, RATE, Calendar, Plan, Prepared
+from tenancy.hold import Admission, Admitted, Beat, Hold, LineState, Standing
+from tenancy.limits import MOST_LABELS, Amounts, Group
+from tenancy.ports import CountersAway
+from tenancy.seeds import Seed
+from tenancy.standing import line_states, refusal, standings
+from tenancy.stores.valkey.ports import Scripts
+
+LATE_AT_MOST: Final = 10_000
+"""Settlements kept for a store that is away; what is lost beyond is charged with what was delivered, by reaping."""
+BEATS_AT_ONCE: Final = 64
+"""Holds per script run: a script stops the server's world."""
+SEEDS_AT_ONCE: Final = 256
+"""Counters set per script run."""
+PACKED_AT_MOST: Final = 8192
+_KINDS: Final = {RATE: "r:", DAY: "d:", MONTH: "m:", EVER: "e:", NOW: "g:"}
+_REFUSED, _ADMITTED = 0, 1
+_CROWDED: Final = 4
+"""Added to a verdict."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_numbers = msgspec.msgpack.Decoder(list[int]).decode
+
+
+class _Packed(NamedTuple):
+    """A group as scripts take it."""
+
+    group: Group
+    plan: Plan
+    state: bytes
+    deadlines: bytes
+    holds: bytes
+    lines: bytes
+
+
+class ValkeyCounters:
+    """See `tenancy.ports.Counters`. Built for one event loop."""
+
+    in_process = False
+
+    def __init__(self, scripts: Scripts, most_labels: int = MOST_LABELS) -> None:
+        self._scripts = scripts
+        self._most_labels = most_labels
+        self.crowded = 0
+        """Decisions about end users beyond the bound on a tenant's, which share one."""
+        self._prepared = Prepared()
+        self._packed: dict[int, _Packed] = {}
+        self._calendar = Calendar()
+        self._late: deque[tuple[Group, bytes, bytes]] = deque(maxlen=LATE_AT_MOST)
+
+    async def admit(self, hold: Hold) -> Admission:
+        """See the port. Raises CountersAway."""
+        vector = hold.amounts.vector()
+        packed_vector, hold_id = _pack(vector), hold.id.encode()
+        told: tuple[Standing, ...] = ()
+        for place, group in enumerate(hold.groups):
+            at = self._pack(group)
+            try:
+                reply = await self._scripts.run("admit", (at.state, at.deadlines, at.holds + hold_id), (hold_id, at.lines, packed_vector))
+            except CountersAway:
+                await self._undo(hold.groups[:place], hold_id)
+                raise
+            verdict, now_us, *heres = _numbers(reply)
+            self._calendar.turn_to(now_us)
+            if verdict >= _CROWDED:
+                verdict -= _CROWDED
+                self.crowded += 1
+            if verdict == _REFUSED:
+                await self._undo(hold.groups[:place], hold_id)
+                return refusal(at.plan, vector, heres, now_us, self._calendar.ends_us)
+            came = vector if verdict == _ADMITTED else NOTHING
+            told += standings(at.plan, came, heres, now_us, self._calendar.ends_us)
+        return Admitted(told)
+
+    async def beat(self, beats: Sequence[Beat]) -> None:
+        """See the port; settlements that could not be made before are made first. Raises CountersAway when any could not be told;
+        of a cluster the parts that are there have been."""
+        away: CountersAway | None = None
+        for _ in range(len(self._late)):
+            if not self._late:
+                break  # another beat runs at the same time, as one does when the store has just come back, and has made the rest
+            late = self._late.popleft()
+            try:
+                await self._settle(*late)
+            except CountersAway as error:
+                self._late.append(late)
+                away = error
+        by_tag: dict[str, list[tuple[_Packed, bytes, bytes, bytes]]] = {}
+        for beat in beats:
+            hold_id, delivered, at_most = beat.hold.id.encode(), _pack(beat.delivered.vector()), _pack(beat.at_most.vector())
+            for group in beat.hold.groups:
+                by_tag.setdefault(group.tag, []).append((self._pack(group), hold_id, delivered, at_most))
+        for alive in by_tag.values():
+            try:
+                for start in range(0, len(alive), BEATS_AT_ONCE):
+                    some = alive[start : start + BEATS_AT_ONCE]
+                    unknown = await self._beat(some, lines=False)
+                    if unknown:
+                        await self._beat([some[place - 1] for place in unknown], lines=True)
+            except CountersAway as error:
+                away = error
+        if away is not None:
+            raise away
+
+    async def settle(self, hold: Hold, actual: Amounts) -> None:
+        """See the port. What cannot be done now is done with the next beat."""
+        hold_id, vector = hold.id.encode(), _pack(actual.vector(concurrent=0))
+        for group in hold.groups:
+            try:
+                await self._settle(group, hold_id, vector)
+            except CountersAway:
+                self._late.append((group, hold_id, vector))
+
+    async def look(self, group: Group) -> list[LineState]:
+        """See the port."""
+        at = self._pack(group)
+        now_us, *numbers = _numbers(await self._scripts.run("look", (at.state, at.deadlines), (at.lines,)))
+        self._calendar.turn_to(now_us)
+        rates, cells = len(at.plan.rates), 2 * len(at.plan.cells)
+        counted = [(ahead_us, 0) for ahead_us in numbers[:rates]]
+        counted += zip(numbers[rates : rates + cells : 2], numbers[rates + 1 : rates + cells : 2], strict=True)
+        counted += [(0, held) for held in numbers[rates + cells :]]
+        return line_states(at.plan, counted, now_us, self._calendar.ends_us)
+
+    async def seed(self, tag: str, seeds: Sequence[Seed]) -> list[int | None]:
+        """See `tenancy.seeds.Tallies`."""
+        settled: list[int | None] = []
+        own = f"tg:{{{tag}}}:".encode()
+        for start in range(0, len(seeds), SEEDS_AT_ONCE):
+            wanted: list[int | str] = []
+            for seed in seeds[start : start + SEEDS_AT_ONCE]:
+                kind = KINDS[seed.window]
+                wanted += [_KINDS[kind] + seed.key, kind, seed.period, seed.settled, -1 if seed.instead_of is None else seed.instead_of]
+            reply = await self._scripts.run("seed", (own + b"s", own + b"d"), (_pack(wanted),))
+            settled += (None if found < 0 else found for found in _numbers(reply))
+        return settled
+
+    async def _settle(self, group: Group, hold_id: bytes, vector: bytes, forget: int = 0) -> None:
+        at = self._pack(group)
+        await self._scripts.run("settle", (at.state, at.deadlines, at.holds + hold_id), (hold_id, vector, forget))
+
+    async def _beat(self, alive: Sequence[tuple[_Packed, bytes, bytes, bytes]], lines: bool) -> Sequence[int]:
+        first = alive[0][0]
+        keys, args = [first.state, first.deadlines], []
+        for at, hold_id, delivered, at_most in alive:
+            keys.append(at.holds + hold_id)
+            args += [hold_id, delivered, at_most, at.lines if lines else b""]
+        unknown: Sequence[int] = await self._scripts.run("beat", keys, args)
+        return unknown
+
+    async def _undo(self, groups: Sequence[Group], hold_id: bytes) -> None:
+        """Give back what other groups had reserved before this admission failed; where that fails too, the lease does it."""
+        nothing = _pack(NOTHING)
+        for group in groups:
+            with suppress(CountersAway):
+                await self._settle(group, hold_id, nothing, forget=1)
+
+    def _pack(self, group: Group) -> _Packed:
+        found = self._packed.get(id(group))
+        if found is None:
+            if len(self._packed) >= PACKED_AT_MOST:
+                self._packed.clear()
+            plan = self._prepared.plan(group)
+            lines: list[int | str] = [len(plan.rates), len(plan.cells), len(plan.gauges)]
+            for line in plan.lines:
+                # meters count from 1 there
+                field = _KINDS[line.kind] + line.key
+                if line.kind == RATE:
+                    lines += [field, line.meter + 1, line.amount, line.burst, line.burst_us]
+                elif line.kind == NOW:
+                    lines += [field, line.amount]
+                else:
+                    lines += [field, line.kind, line.meter + 1, line.amount]
+            if plan.label:
+                lines += [plan.label, plan.keep_us, self._most_labels]
+            own = f"tg:{{{group.tag}}}:".encode()
+            found = self._packed[id(group)] = _Packed(group, plan, own + b"s", own + b"d", own + b"h:", _pack(lines))
+        return found

@@ -1,0 +1,79 @@
+-- One decision over every line of a group: all of them are read and decided before any is written.
+-- KEYS: state, deadlines, hold. ARGV: the hold's id, lines, vector.
+-- Answers, packed: verdict, now, and of every line where it stands: after the decision (1 admitted), or without one (0 refused,
+-- 2 known already; 4 more where its end user is beyond the bound). What is told about it is worked out by the caller with the reference's own functions.
+reap()
+local lines, vector, packed, more = cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3]), ARGV[2], 0
+if crowded_out(lines) then packed, more = cmsgpack.pack(lines), 4 end
+local fields = fields_of(lines, day, month)
+local state = read(fields)
+if load_hold(KEYS[3]) then
+  return cmsgpack.pack({2 + more, now, unpack(positions(lines, state))})
+end
+
+local reply, changes, n, r, at, i, created = {1 + more, now}, {}, 0, 2, 0, 4, 0
+local refused = false
+for _ = 1, lines[1] do
+  at = at + 1
+  r = r + 1
+  local amount, wants = lines[i + 2], vector[lines[i + 1]]
+  if amount == 0 or wants > lines[i + 3] then
+    refused = true
+    break
+  end
+  local after = ceil(wants * MINUTE_US / amount)
+  local tat = tonumber(state[at] or 0)
+  if tat > now then after = after + (tat - now) end
+  if after > lines[i + 4] then
+    refused = true
+    break
+  end
+  if after > 0 then
+    changes[n + 1], changes[n + 2] = fields[at], now + after
+    n = n + 2
+    if not state[at] then created = created + 1 end
+  end
+  reply[r] = after
+  i = i + 5
+end
+if not refused then
+  for _ = 1, lines[2] do
+    r = r + 1
+    local wants, amount, held = vector[lines[i + 2]], lines[i + 3], tonumber(state[at + 2] or 0)
+    local after = wants + tonumber(state[at + 1] or 0) + held
+    if amount == 0 or after > amount then
+      refused = true
+      break
+    end
+    changes[n + 1], changes[n + 2] = fields[at + 2], held + wants
+    n = n + 2
+    if not state[at + 2] then created = created + 2 end
+    reply[r] = after
+    at = at + 2
+    i = i + 4
+  end
+end
+if not refused then
+  for _ = 1, lines[3] do
+    at = at + 1
+    r = r + 1
+    local after = tonumber(state[at] or 0) + 1
+    if after > lines[i + 1] then
+      refused = true
+      break
+    end
+    changes[n + 1], changes[n + 2] = fields[at], after
+    n = n + 2
+    if not state[at] then created = created + 1 end
+    reply[r] = after
+    i = i + 2
+  end
+end
+if refused then
+  return cmsgpack.pack({0 + more, now, unpack(positions(lines, state))})
+end
+write(changes)
+if more == 0 then keep_label(lines) end
+keep_open(KEYS[3], ARGV[1], {OPEN, 0, day, month, packed, vector, {vector[1], 0, 0, 0, 0, 0, 0}})
+prune(created)
+return cmsgpack.pack(reply)

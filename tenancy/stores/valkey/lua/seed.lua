@@ -1,0 +1,30 @@
+-- What is settled of calendar counters, set from outside.
+-- Expired holds are closed first: the ledger has what they used, so that it would be counted twice when they are closed later.
+-- KEYS: state, deadlines. ARGV: packed and flat, of each counter its field, kind, period, what should be settled, and what that is to take
+-- the place of (-1: the larger of both stays).
+-- Answers, packed: what is settled of each now, -1 where the period is not the current one.
+reap()
+local seeds = cmsgpack.unpack(ARGV[1])
+local periods = {day, month, 0}
+local fields = {}
+for i = 1, #seeds, 5 do
+  fields[#fields + 1] = seeds[i] .. '@' .. seeds[i + 2] .. 's'
+end
+local state, changes, reply, created = read(fields), {}, {}, 0
+for n, field in ipairs(fields) do
+  local i = n * 5 - 4
+  if periods[seeds[i + 1]] ~= seeds[i + 2] then
+    reply[n] = -1
+  else
+    local had, new = tonumber(state[n] or 0), min(seeds[i + 3], MAX_COUNT)
+    if seeds[i + 4] < 0 then new = max(had, new) elseif seeds[i + 4] ~= had then new = had end
+    if new ~= had then
+      changes[#changes + 1], changes[#changes + 2] = field, new
+      if not state[n] then created = created + 1 end
+    end
+    reply[n] = new
+  end
+end
+write(changes)
+prune(created)
+return cmsgpack.pack(reply)

@@ -1,0 +1,189 @@
+"""One server of the store: its connection kept up, its breaker, and the promise that no request waits for it longer than 50 ms.
+
+Everything that can take longer (connecting, greeting, probing) is done by one task of the node's own.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any, Final
+
+from hiredis import ReplyError
+
+from tenancy.counter_url import Address, CounterUrl
+from tenancy.ports import CountersAway
+from tenancy.stores.valkey.breaker import Breaker
+from tenancy.stores.valkey.link import Link, pack
+
+TIMEOUT_S: Final = 0.05
+"""What a request may wait for the store (reliability research, 2.3)."""
+CONNECT_S: Final = 1.0
+"""For a connection and its greeting; no request waits for that."""
+SUSPECT_S: Final = 0.05
+"""Between pings after a failure: with `TIMEOUT_S`, five failures take half a second even without traffic."""
+
+
+class Node:
+    """A server and the connection to it."""
+
+    def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: Breaker) -> None:
+        self.address = address
+        self._url, self._scripts, self._breaker = url, scripts, breaker
+        self._loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._why = f"not connected to {address} yet"
+        self._tried = asyncio.Event()
+        """A connection was tried since the last one ended."""
+        self._trouble = asyncio.Event()
+        self.lineage = ""
+        """The server's replication id: another one after a failover, and when a server starts without its old files."""
+        self._task = asyncio.create_task(self._tend())
+
+    @property
+    def up(self) -> bool:
+        """Whether requests ask this node."""
+        return self._link is not None and self._breaker.closed
+
+    @property
+    def why(self) -> str:
+        """The last trouble there was, in words."""
+        return self._why
+
+    async def call(self, packed: bytes) -> Any:
+        """The reply to a packed command, an error reply included.
+
+        Raises:
+            CountersAway: within `TIMEOUT_S`, and at once while the breaker is open.
+        """
+        if not self._breaker.closed:
+            raise CountersAway(self._why)
+        link = self._link
+        within_s = TIMEOUT_S
+        if link is None:
+            link, within_s = await self._wait_for_link()
+        reply = await link.send(packed, within_s)
+        if not self._breaker.untroubled and link is self._link:
+            self._breaker.succeeded()
+        return reply
+
+    def failed(self, why: str) -> None:
+        """The node answered that it cannot do its work: counts as no answer."""
+        self._fail(1, why)
+
+    def drop(self, why: str) -> None:
+        """End the connection; it is made anew."""
+        if self._link is not None:
+            self._link.abort(why)
+
+    async def close(self) -> None:
+        """End the connection for good."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        link, self._link = self._link, None
+        if link is not None:
+            link.abort("closed")
+
+    async def _wait_for_link(self) -> tuple[Link, float]:
+        """The connection that is being made, if this is the first try since the last one ended: a server that closes connections
+        is worth a millisecond, one that refuses them is not."""
+        began = self._loop.time()
+        if self._breaker.untroubled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._tried.wait()
+        left_s = TIMEOUT_S - (self._loop.time() - began)
+        if self._link is None or left_s <= 0:
+            raise CountersAway(self._why)
+        return self._link, left_s
+
+    def _fail(self, count: int, why: str) -> None:
+        self._why = f"{self.address}: {why}"
+        opened = False
+        for _ in range(min(count, self._breaker.failures_to_open)):
+            opened |= self._breaker.failed(self._loop.time())
+        self._trouble.set()
+        if opened:
+            # a connection with answers outstanding is of no use to a probe
+            self.drop(why)
+
+    def _ended(self, link: Link, why: str) -> None:
+        if link is self._link:
+            self._link = None
+            self._tried.clear()
+            self._why = f"{self.address}: {why}"
+            self._trouble.set()
+
+    async def _tend(self) -> None:
+        while True:
+            self._trouble.clear()
+            if not self._breaker.closed and not self._breaker.may_probe(self._loop.time()):
+                await asyncio.sleep(SUSPECT_S)
+            elif self._link is None:
+                if not await self._connect():
+                    await asyncio.sleep(SUSPECT_S)
+            elif not self._breaker.untroubled:
+                await self._ping(self._link)
+                await asyncio.sleep(SUSPECT_S)
+            else:
+                await self._trouble.wait()
+
+    async def _connect(self) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                link = await self._open()
+                try:
+                    await self._greet(link)
+                except BaseException:
+                    link.abort("the greeting failed")
+                    raise
+        except (OSError, TimeoutError, CountersAway) as error:
+            self._fail(1, str(error) or type(error).__name__)
+            self._tried.set()
+            return False
+        self._breaker.succeeded()
+        self._link = link
+        self._tried.set()
+        return True
+
+    async def _open(self) -> Link:
+        def made() -> Link:
+            return Link(lambda count: self._fail(count, "no answer in time"), self._ended)
+
+        if not self.address.port:
+            return (await self._loop.create_unix_connection(made, self.address.host))[1]
+        tls = ssl.create_default_context() if self._url.tls else None
+        return (await self._loop.create_connection(made, self.address.host, self.address.port, ssl=tls))[1]
+
+    async def _greet(self, link: Link) -> None:
+        """Log in, choose the database, hand over the scripts, and see that writes are taken here."""
+        commands: list[tuple[bytes | str | int, ...]] = []
+        if self._url.password:
+            commands.append(("AUTH", self._url.username or "default", self._url.password))
+        if self._url.db:
+            commands.append(("SELECT", self._url.db))
+        commands += [("SCRIPT", "LOAD", text) for text in self._scripts.values()]
+        commands.append(("INFO", "replication"))
+        sent = [link.send(pack(command), CONNECT_S) for command in commands]
+        replies = await asyncio.gather(*sent)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError) and command[0] != "INFO":  # may be forbidden, and is not needed
+                raise CountersAway(f"{command[0]!r}: {reply}")
+        said = replies[-1] if isinstance(replies[-1], bytes) else b""
+        known = dict(line.split(b":", 1) for line in said.split(b"\r\n") if b":" in line)
+        if known.get(b"role", b"master") != b"master":
+            raise CountersAway("this server is a replica; only a primary takes writes")
+        # the probe: a server that greets, but slower than a request may wait, is not back
+        reply = await link.send(pack(("PING",)), TIMEOUT_S)
+        if isinstance(reply, ReplyError):
+            raise CountersAway(f"PING: {reply}")
+        self.lineage = known.get(b"master_replid", b"").decode("ascii", "replace")
+
+    async def _ping(self, link: Link) -> None:
+        try:
+            reply = await link.send(pack(("PING",)), TIMEOUT_S)
+        except CountersAway:
+            return  # counted where it ran out of time
+        if isinstance(reply, ReplyError):
+            self._fail(1, str(reply))
+        else:
+            self._breaker.succeeded()

@@ -1,0 +1,219 @@
+"""The write-ahead log of usage events: `append` costs the request path a queue entry, a thread of its own makes it durable.
+
+What happens to an event: it waits at most `fsync_s` for company, is written and synced with it, and its segment is sealed after
+`SEGMENT_S` or at `SEGMENT_BYTES`; `stores.shipper`, in another process, takes sealed segments to SQL and removes them. A process that
+is killed loses what it took within the last `fsync_s`, and nothing else.
+
+When the disk is full, broken or at `max_bytes`, what lies there stays: the oldest events are kept, new ones wait in memory up to
+`room`, then they are dropped and counted. `full` says so from the first failure on, for whoever watches.
+"""
+
+import contextlib
+import errno
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from domain.clock import Clock
+from tenancy.stores.wal_folder import SEALED, Claim, all_segments, claim_new, segment_path, standing_of, sync_directory
+from tenancy.usage_event import UsageEvent
+from tenancy.wal_frames import frame
+
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+"""About 16,000 events; what a shipper holds in memory at a time."""
+SEGMENT_S: Final = 1.0
+"""Age at which a segment is sealed: the longest an event waits for the shipper."""
+BACKLOG_SEGMENTS: Final = 64
+"""Sealed segments from which on age no longer seals, only BACKLOG_S does: a day without SQL would else leave 86,400 files."""
+BACKLOG_S: Final = 60.0
+ROOM: Final = 50_000
+"""Events that wait in memory while the disk takes none: about 40 MB."""
+BATCH: Final = 4096
+"""Events written and synced together at most."""
+RETRY_S: Final = 0.5
+"""How often a disk that took nothing is tried again."""
+
+log = structlog.get_logger("tidegate.ledger")
+
+
+class Wal:
+    """See `tenancy.ports.UsageLog`. `append` and `close` belong to one thread; every number may be read from any.
+
+    Args:
+        folder: where all processes of this host have their directories.
+        name: of this process's directory; never used before.
+        fsync_s: how long an event may wait to be durable.
+        max_bytes: of the segments of all processes in the folder; may be exceeded by one segment per process.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        clock: Clock,
+        *,
+        fsync_s: float = 0.05,
+        max_bytes: int = 1024**3,
+        room: int = ROOM,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_s: float = SEGMENT_S,
+    ) -> None:
+        self.folder = folder
+        self.claim: Claim = claim_new(folder, name)
+        self.dropped = 0
+        """Events that were not kept, for want of room; only the appending thread writes it."""
+        self.written = 0
+        """Events that are durable; only the writing thread writes it."""
+        self.full = False
+        """Whether the disk takes nothing now."""
+        self._clock = clock
+        self._fsync_s = fsync_s
+        self._max_bytes = max_bytes
+        self._room = room
+        self._segment_bytes = segment_bytes
+        self._segment_s = segment_s
+        self._pending: deque[UsageEvent] = deque()
+        self._unwritten: list[bytes] = []
+        self._number = 1
+        """Of the segment that is open, or would be next."""
+        self._file = -1
+        self._size = 0
+        self._opened_at = 0.0
+        self._sync_took_s = 0.0
+        self._awake = False
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
+        self._thread.start()
+
+    def append(self, event: UsageEvent) -> None:
+        """See the port."""
+        if len(self._pending) >= self._room or self._closing.is_set():
+            self.dropped += 1
+            if self.dropped == 1:
+                log.error("usage events are being dropped: the write-ahead log takes no more", folder=str(self.folder))
+            return
+        self._pending.append(event)
+        if not self._awake:
+            self._awake = True
+            self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        """Events in memory, not durable yet."""
+        return len(self._pending) + len(self._unwritten)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Make everything durable and let the shipper have it; blocks for at most `timeout_s`. Events that come later are dropped
+        and counted."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout_s)
+        if lost := self.waiting:
+            self.dropped += lost
+            log.error("usage events are lost: the disk takes none", folder=str(self.folder), events=lost)
+        self.claim.release()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._until_due_s())
+            self._wake.clear()
+            closing = self._closing.is_set()
+            if self.full:
+                self._closing.wait(RETRY_S)
+            elif self._pending:
+                self._closing.wait(max(self._fsync_s - self._sync_took_s, 0.001))  # company for the same sync
+            self._awake = False  # before the look into the queue: who comes later wakes us again
+            try:
+                self._round()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the only writer must go on
+                self._failed(error)
+            if closing:
+                with contextlib.suppress(OSError):
+                    self._seal()
+                return
+
+    def _until_due_s(self) -> float | None:
+        if self.full:
+            return 0.0
+        if self._file < 0:
+            return None
+        return max(self._opened_at + self._lasts_s() - self._clock(), 0.0)
+
+    def _lasts_s(self) -> float:
+        return self._segment_s if self._number < BACKLOG_SEGMENTS or len(self.claim.sealed()) < BACKLOG_SEGMENTS else BACKLOG_S
+
+    def _round(self) -> None:
+        """Write all there is, until the disk refuses."""
+        while self._unwritten or self._pending:
+            if not self._unwritten:
+                self._unwritten = [frame(self._pending.popleft()) for _ in range(min(len(self._pending), BATCH))]
+            self._write(b"".join(self._unwritten))
+            self.written += len(self._unwritten)
+            self._unwritten = []
+            if self._size >= self._segment_bytes:
+                self._seal()
+        if self.full:
+            self._look_for_space()
+            self._recovered()
+        if self._file >= 0 and self._clock() - self._opened_at >= self._lasts_s():
+            self._seal()
+
+    def _write(self, data: bytes) -> None:
+        if self._file < 0:
+            self._open()
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._file, left) :]
+        begun = self._clock()
+        os.fdatasync(self._file)
+        self._sync_took_s = self._clock() - begun
+        self._size += len(data)
+        self._recovered()
+
+    def _open(self) -> None:
+        self._look_for_space()
+        path = segment_path(self.claim.path, self._number)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._size = 0
+        self._opened_at = self._clock()
+        sync_directory(self.claim.path)
+
+    def _look_for_space(self) -> None:
+        """Raises OSError when there is none."""
+        if (found := standing_of(all_segments(self.folder))[0]) >= self._max_bytes:
+            raise OSError(errno.EDQUOT, f"{found} bytes wait for SQL; ledger.max_bytes is {self._max_bytes}")
+        disk = os.statvfs(self.folder)
+        if self.full and disk.f_bavail * disk.f_frsize < self._segment_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _recovered(self) -> None:
+        if self.full:
+            self.full = False
+            log.info("the write-ahead log takes events again", folder=str(self.folder))
+
+    def _seal(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            number, self._number = self._number, self._number + 1
+            os.close(file)
+            segment_path(self.claim.path, number).rename(segment_path(self.claim.path, number, SEALED))
+
+    def _failed(self, error: Exception) -> None:
+        """Nothing of the last write is believed: after a failed sync nobody knows what the disk has. It is cut off where it can be,
+        and written again to a new segment; what is there twice is booked once."""
+        if not self.full:
+            log.error("the write-ahead log takes no events", folder=str(self.folder), error=str(error)[:200], waiting=self.waiting)
+        self.full = True
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            with contextlib.suppress(OSError):
+                self._seal()

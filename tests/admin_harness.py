@@ -1,0 +1,179 @@
+"""A real admin port over a real SQLite file, with callers of every role."""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha512
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from domain.identity import TenantId
+from domain.membership import Owner
+from gateway.admin_books import Books, id_of, text_of
+from gateway.http.admin import create_admin_app
+from gateway.http.admin_api import Parts
+from gateway.http.admin_api.call import DatabasePolicies
+from gateway.http.admin_api.principal import Authenticator, Principal
+from gateway.placing.explained import Contender, Explained
+from gateway.placing.explaining import Refusal, Would, WouldAnswer
+from gateway.policy_copy import compiled_from
+from gateway.worker_state import BackendState, PolicyState, WorkerSnapshot
+from tenancy.accounts import Bounds
+from tenancy.hold import LineState
+from tenancy.keys import Pepper
+from tenancy.limits import Group
+from tenancy.rights import Role
+from tenancy.stores.sql import SqlJournal, SqlUsageQueries, migrate, open_engine
+from tests.unit.gateway.fleet.test_registry import registry
+
+TOKEN = "a-token-of-more-than-24-characters"
+OWNER = {"authorization": f"Bearer {TOKEN}"}
+PEPPER = Pepper("k1", b"p" * 32)
+API = "/admin/v1"
+BOUNDS = Bounds()
+
+
+class Wall:
+    """The time, as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Admin:
+    """What a test holds in its hands."""
+
+    client: httpx.AsyncClient
+    app: FastAPI
+    engine: AsyncEngine
+    journal: SqlJournal
+    wall: Wall
+    parts: Parts
+    run_dir: Path
+    told: list[Mapping[str, Any]]
+    """What was passed on of rollouts."""
+
+    async def actions(self) -> list[str]:
+        """What the audit says was done, oldest first."""
+        return [row.entry.action for row in await self.journal.page(0, 1000)]
+
+
+def bearer(role: str, tenant: str = "acme") -> dict[str, str]:
+    """The header of a caller with one role."""
+    return {"authorization": f"Bearer {role}@{tenant}"}
+
+
+async def holder(token: str, _now: float) -> Principal | None:
+    """Keys of the harness say who they are: `role@tenant`; `none@tenant` is one of the data port."""
+    role, at, tenant = token.partition("@")
+    if not at or role == "none":
+        return None
+    return Principal(f"key {role[:4]}@{tenant}", frozenset({Role(role)}), TenantId(tenant))
+
+
+async def collect(*, with_metrics: bool) -> list[WorkerSnapshot]:
+    """One worker with a backend from a file and one from the settings."""
+    fleet = (BackendState("chat", "f", up=True, state="up", source="file"), BackendState("chat", "s", up=True, state="up", source="static"))
+    return [WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, fleet=fleet)]
+
+
+async def look(group: Group) -> list[LineState]:
+    """Every limit is used by one."""
+    return [LineState(line, 1, 0, line.amount - 1, 60_000_000) for line in group.lines]
+
+
+async def seen() -> Mapping[str, Owner]:
+    """The same, as the API sees it."""
+    return {"f": "file", "s": "static"}
+
+
+EXPLAINED = Explained(
+    "req-1",
+    1_800_000_000.0,
+    "acme",
+    "sim",
+    "chat",
+    "predicted_latency",
+    "f",
+    1000,
+    200,
+    800,
+    (Contender("f", 0.1, 960.0, {"queue_s": 0.1}), Contender("s", 0.3, 0.0, {"queue_s": 0.3}, "costs 0.2 more (queue_s +0.2)")),
+    chain_blocks=15,
+)
+
+
+class Explains:
+    """Knows one request, and where any other of the tenant `acme` would go."""
+
+    async def of(self, request_id: str) -> Explained | None:
+        return EXPLAINED if request_id == EXPLAINED.request_id else None
+
+    async def would(self, asked: Would) -> WouldAnswer | None:
+        if asked.tenant == "away":
+            return None
+        if asked.tenant != "acme":
+            return WouldAnswer(refusal=Refusal(f"The policy of tenant {asked.tenant!r} has no model 'sim'.", "request.model"))
+        return WouldAnswer(EXPLAINED)
+
+
+class Reloads:
+    """Workers whose folder is as it was, until it is said what they answer."""
+
+    def __init__(self) -> None:
+        self.states = [PolicyState("d1", 7.0), PolicyState("d1", 7.0)]
+
+    async def reload(self) -> list[PolicyState]:
+        return self.states
+
+
+async def followed() -> None:
+    """This gateway's folder follows the database by itself."""
+
+
+@contextlib.asynccontextmanager
+async def admin_port(folder: Path, token: str | None = TOKEN, bounds: Bounds = BOUNDS, *, stored: bool = False) -> AsyncIterator[Admin]:
+    """The admin port as one app, called without a socket."""
+    engine = open_engine(f"sqlite:///{folder / 'admin.db'}")
+    await migrate(engine)
+    wall, ticks, numbers = Wall(), itertools.count(), itertools.count()
+    journal = SqlJournal(engine, wall)
+    told: list[Mapping[str, Any]] = []
+    parts = Parts(
+        authenticator=Authenticator(token, holder, lambda: next(ticks) * 1e-6, wall),
+        change=Books(journal).change,
+        reading=Books(journal).reading,
+        audit=journal,
+        pepper=PEPPER,
+        id_of=id_of,
+        text_of=text_of,
+        entropy=lambda length: sha512(b"%d" % next(numbers)).digest()[:length],
+        wall=wall,
+        registry=registry(folder),
+        seen=seen,
+        look=look,
+        usage=SqlUsageQueries(engine),
+        adapters=[{"pool": "chat", "name": "sql", "digest": "0" * 64}],
+        bounds=bounds,
+        explaining=Explains(),
+        reloading=Reloads(),
+        rollouts=Books(journal).rollouts,
+        prompts=lambda: ["help@1", "help@2"],
+        pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
+        tell=told.append,
+        policies=DatabasePolicies(Books(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed) if stored else None,
+    )
+    app = create_admin_app(collect, version="1", workers=1, api=parts)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        yield Admin(client, app, engine, journal, wall, parts, folder, told)
+    await engine.dispose()

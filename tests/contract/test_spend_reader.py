@@ -1,0 +1,86 @@
+"""What counts towards limits, of many scopes at once: one suite over SQLite and real Postgres."""
+
+import datetime as dt
+import random
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tenancy.limits import Amounts, Level
+from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, migrate, open_engine
+from tenancy.usage import LedgerAway
+from tenancy.usage_event import UsageEvent
+from tests.usage_events import FIRST_DAY, event, label, random_event
+
+EVENTS = [random_event(n, random.Random(n)) for n in range(300)]
+NAMES: dict[Level, Callable[[UsageEvent], list[tuple[str, str]]]] = {
+    Level.GLOBAL: lambda e: [("", "")],
+    Level.MODEL: lambda e: [(e.model, "")],
+    Level.ORGANISATION: lambda e: [(e.organisation, "")],
+    Level.TENANT: lambda e: [(e.tenant, "")],
+    Level.PROJECT: lambda e: [(f"{e.tenant}/{e.project}", "")],
+    Level.KEY: lambda e: [(e.key_id, "")],
+    Level.USER: lambda e: [(e.tenant, e.user), (f"{e.tenant}/{e.project}", e.user)] if e.user else [],
+}
+
+
+@pytest.fixture
+async def store(sql_engine: AsyncEngine) -> SqlUsageStore:
+    await migrate(sql_engine)
+    return SqlUsageStore(sql_engine)
+
+
+@pytest.mark.parametrize("level", list(Level))
+async def test_every_scope_of_a_level_in_one_answer(store: SqlUsageStore, sql_engine: AsyncEngine, level: Level) -> None:
+    await store.write(EVENTS)
+    second, fourth = FIRST_DAY + dt.timedelta(days=1), FIRST_DAY + dt.timedelta(days=3)
+    for since, before in ((None, None), (second, None), (second, fourth)):
+        truth: dict[tuple[str, str], Amounts] = {}
+        for e in EVENTS:
+            if (since is None or label(e, "day") >= str(since)) and (before is None or label(e, "day") < str(before)):
+                for place in NAMES[level](e):
+                    was, usage = truth.get(place, Amounts(requests=0)), e.usage
+                    truth[place] = Amounts(
+                        was.input_tokens + usage.prompt_tokens,
+                        was.output_tokens + usage.completion_tokens,
+                        was.units + e.units,
+                        was.cost_nanousd + e.cost_nanousd,
+                        was.requests + 1,
+                    )
+        found = await SqlSpendReader(sql_engine).spent_by(level, {name for name, _ in truth}, since, before)
+        assert {(one.name, one.label): one.amounts for one in found} == truth
+
+
+async def test_a_request_that_failed_through_no_fault_of_its_caller_is_no_request(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
+    fates = [
+        ("ok", "settle"),
+        ("no_backend", "release"),
+        ("client_gone", "release"),
+        ("broken_stream", "estimate"),
+        ("internal", "release"),
+    ]
+    await store.write([event(n, outcome=outcome, closing=closing) for n, (outcome, closing) in enumerate(fates)])
+    (found,) = await SqlSpendReader(sql_engine).spent_by(Level.TENANT, ["acme"], None)
+    assert found.amounts.requests == 3
+
+
+async def test_which_requests_are_booked(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
+    await store.write([event(n) for n in range(0, 1200, 2)])
+    found = await SqlSpendReader(sql_engine).booked([f"req-{n}" for n in range(1200)])
+    assert found == {f"req-{n}" for n in range(0, 1200, 2)}
+    assert await SqlSpendReader(sql_engine).booked([]) == set()
+
+
+async def test_only_the_largest_when_there_are_too_many(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
+    await store.write([event(n, user=f"u{n}", cost_nanousd=n) for n in range(20)])
+    found = await SqlSpendReader(sql_engine).spent_by(Level.USER, ["acme"], None, most=3)
+    assert [one.label for one in found] == ["u19", "u18", "u17"]
+    assert await SqlSpendReader(sql_engine).spent_by(Level.TENANT, ["nobody"], None) == []
+
+
+async def test_a_database_that_is_away_is_named() -> None:
+    engine = open_engine("postgresql://user:hidden@127.0.0.1:1/db")
+    with pytest.raises(LedgerAway):
+        await SqlSpendReader(engine).spent_by(Level.GLOBAL, [""], None)
+    await engine.dispose()

@@ -1,0 +1,106 @@
+"""A whole gateway with two workers: a canary that fails goes back by itself, is told, and nobody is on it afterwards."""
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from backends.simengine import FaultRule, SimEngine, SimSettings
+from tests.e2e.test_serve import Served, ask, serving
+from tests.scripted_server import Peer, scripted
+
+TOKEN, HOOK_SECRET = "a-token-of-more-than-24-characters", "another-secret-of-24-characters"
+ROLLOUT = {
+    "name": "broken",
+    "baseline": "chat",
+    "canary": "chat-v2",
+    "steps": [{"share": 0.5, "min_s": 600.0, "max_s": 3600.0}, {"share": 1.0}],
+    "warm_up_s": 0.0,
+    "warm_up_requests": 0,
+    "settle_s": 0.0,
+    "interval_s": 1.0,
+    "min_samples": 10,
+}
+MORE = """
+  - name: chat-v2
+    model: sim
+    backends: [{{id: c0, url: "{canary}"}}]
+secrets: {{admin_token: {{file: token}}}}
+rollouts: {{webhook: {{url: "{hook}/told", secret: {{file: hook}}}}}}
+"""
+
+
+async def until(what: Callable[[], bool], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not what():
+            await asyncio.sleep(0.05)
+
+
+async def taken(peer: Peer) -> None:
+    while await peer.request():
+        await peer.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
+class Callers:
+    """One request after another on new connections, so that both workers get some."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.answered: list[tuple[float, int]] = []
+
+    async def run(self) -> None:
+        headers = {**self.served.headers, "connection": "close"}
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+            while True:
+                at = time.monotonic()
+                reply = await client.post(f"{self.served.url}/v1/chat/completions", json=ask(), headers=headers)
+                self.answered.append((at, reply.status_code))
+                await asyncio.sleep(0.02)
+
+    def failed_since(self, at: float) -> int:
+        return sum(asked >= at and status != 200 for asked, status in self.answered)
+
+
+async def test_a_canary_that_fails_goes_back_by_itself(tmp_path: Path, record_property: Any) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "hook").write_text(HOOK_SECRET)
+    good, bad = SimSettings(models=("sim",), speed=1000), SimSettings(models=("sim",), speed=1000, faults=(FaultRule("status_500"),))
+
+    async with SimEngine(good) as engine, SimEngine(bad) as canary, scripted(taken) as hook:
+        more = MORE.format(canary=canary.url, hook=hook.url)
+        async with serving(tmp_path, engine.url, workers=2, more=more) as served, httpx.AsyncClient(trust_env=False) as client:
+            api, owner = f"{served.admin}/admin/v1", {"authorization": f"Bearer {TOKEN}"}
+            started = await client.post(f"{api}/rollouts", json=ROLLOUT, headers=owner)
+            assert (started.status_code, started.json()["share"]) == (201, 0.5)
+            callers = Callers(served)
+            calling = [asyncio.create_task(callers.run()) for _ in range(4)]
+            await until(lambda: callers.failed_since(0.0) >= 3, 10.0)
+            begun = time.monotonic()
+            await until(lambda: len(hook.peers) > 1 and bool(hook.peers[-1].received), 40.0)
+            told_at = time.monotonic()
+            await asyncio.sleep(2.5)  # workers look once a second
+            since = time.monotonic()
+            await until(lambda: len(callers.answered) > 0 and callers.answered[-1][0] > since + 0.5, 10.0)
+            for task in calling:
+                task.cancel()
+            await asyncio.gather(*calling, return_exceptions=True)
+            over = (await client.get(f"{api}/rollouts/broken", headers=owner)).json()
+            rows = (await client.get(f"{api}/audit", headers=owner)).json()["items"]
+            text = (await client.get(f"{served.admin}/metrics")).text
+    assert callers.failed_since(since) == 0, "nobody is on the canary any more"
+    head, _, body = hook.peers[-1].received.partition(b"\r\n\r\n")
+    message = json.loads(body)
+    assert (message["event"], message["rollout"], message["share"]) == ("rollout.rollback", "broken", 0.0)
+    assert message["findings"][0]["metric"] == "errors"
+    stamp, _, digest = head.decode().lower().partition("x-tidegate-signature: t=")[2].partition("\r\n")[0].partition(",v1=")
+    assert digest == hmac.new(HOOK_SECRET.encode(), stamp.encode() + b"." + body, "sha256").hexdigest()
+    assert (over["status"], over["open"], over["share"]) == ("rolled back", False, 0.0)
+    assert 'tidegate_rollout_changes_total{change="rollout.rollback"} 1.0' in text
+    assert [(row["actor"], row["action"]) for row in rows[:2]] == [("rollout", "rollout.rollback"), ("bootstrap", "rollout.start")]
+    assert "worse" in rows[0]["after"]["reason"]
+    record_property("figure", f"{told_at - begun:.1f} s from the third failure to the roll back")

@@ -1,0 +1,201 @@
+"""Two gateways whose Valkey goes away under load: requests go on, limits hold within what docs/quotas.md publishes, money closes
+after its grace, and everything is as before when it is back (R17, R45). And a Valkey that is slow (R18)."""
+
+import asyncio
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+from domain.usage import Usage
+from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.prices import Price, Rates
+from tests.replicas import Replica, Reply, Tenancy, replicas
+from tests.scale import scaled
+from tests.valkey_servers import FaultProxy, Server, single_server
+
+SIM = SimSettings(models=("sim",), speed=1000)
+R = 2
+OUTAGE_S = scaled(8, 300)
+"""R17 names five minutes."""
+PRICE = Price("p", "sim", "*", 0.0, Rates(10**9, 10**9, 10**9))
+"""A thousand nano-dollars a token."""
+BUDGET = 100_000_000
+GRACE = BUDGET // 100
+POOR = 60_000_000
+"""A budget that is spent before the store goes."""
+PER_MINUTE = 60
+STORE_WAIT_MS = 50.0
+"""Longest that a request waits for the store."""
+
+
+def limit(tenant: str, meter: Meter, window: Window, amount: int) -> Limit:
+    return Limit(Scope(Level.TENANT, tenant), meter, window, amount)
+
+
+@dataclass
+class Traffic:
+    """Asks until told to stop; keeps what came."""
+
+    made: list[Replica]
+    key: str
+    every_s: float
+    max_tokens: int = 2
+    replies: list[Reply] = field(default_factory=list)
+    stopped: bool = False
+
+    async def run(self, turn: int) -> None:
+        while not self.stopped:
+            turn += 1
+            self.replies.append(await self.made[turn % len(self.made)].ask(self.key, max_tokens=self.max_tokens, ignore_eos=True))
+            await asyncio.sleep(self.every_s)
+
+    def between(self, begin: float, end: float) -> list[Reply]:
+        """Asked and answered in that time."""
+        return [reply for reply in self.replies if begin <= reply.at - reply.took_s and reply.at < end]
+
+
+def admitted(replies: list[Reply]) -> int:
+    return sum(reply.status == 200 for reply in replies)
+
+
+def spent(replies: list[Reply]) -> int:
+    used = [reply.json["usage"] for reply in replies if reply.status == 200]
+    return sum(PRICE.cost_nanousd(Usage(one["prompt_tokens"], one["completion_tokens"])) for one in used)
+
+
+def quantile_ms(replies: list[Reply], at: float) -> float:
+    return sorted(reply.took_s for reply in replies)[int(len(replies) * at)] * 1e3
+
+
+async def go(server: Server, how: str) -> None:
+    if how == "killed":
+        await asyncio.to_thread(server.stop, signal.SIGKILL)
+    else:
+        server.pause()
+
+
+async def come(server: Server, how: str) -> None:
+    if how == "killed":
+        await asyncio.to_thread(server.start)
+    else:
+        server.resume()
+
+
+@pytest.mark.fault("counter store away")
+@pytest.mark.req("R17")
+@pytest.mark.req("R45")
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_requests_go_on_without_the_store(how: str, tmp_path: Path, record_property: Any) -> None:
+    limits = [
+        limit("wide", Meter.REQUESTS, Window.MINUTE, 1_000_000),
+        limit("wide", Meter.CONCURRENT_REQUESTS, Window.NOW, 1000),
+        limit("tight", Meter.REQUESTS, Window.MINUTE, PER_MINUTE),
+        limit("money", Meter.COST_NANOUSD, Window.EVER, BUDGET),
+        limit("poor", Meter.COST_NANOUSD, Window.EVER, POOR),
+    ]
+    tenancy = Tenancy(["wide", "free", "tight", "money", "poor"], limits, [PRICE])
+    valkey = Server(tmp_path / "valkey", options={"appendonly": "yes"}).start()
+    try:
+        async with SimEngine(SIM) as engine, replicas(tmp_path, R, tenancy, engine=engine.url, counters=valkey.url) as made:
+            wide, tight, money = (
+                Traffic(made, tenancy.keys[name], pause) for name, pause in (("wide", 0.05), ("tight", 0.1), ("money", 0.1))
+            )
+            poor = Traffic(made, tenancy.keys["poor"], 0.02, max_tokens=200)
+            free = Traffic(made, tenancy.keys["free"], 0.05)  # has no limits, so it asks no store: what it waits is the machine's
+            traffics = (wide, free, tight, money, poor)
+            began = time.monotonic()
+            running = [asyncio.create_task(traffic.run(n)) for traffic in traffics for n in range(4)]
+            await asyncio.sleep(6.0)
+            gone = time.monotonic()
+            await go(valkey, how)
+            await asyncio.sleep(OUTAGE_S)
+            back = time.monotonic()
+            await come(valkey, how)
+            await asyncio.sleep(6.0)
+            for traffic in traffics:
+                traffic.stopped = True
+            await asyncio.gather(*running)
+            said = await asyncio.gather(*(one.ask(tenancy.keys["wide"]) for one in made for _ in range(3)))
+            assert {(reply.status, reply.degraded) for reply in said} == {(200, False)}, "and nobody decides alone any more"
+            logs = "".join(one.errors for one in made)
+    finally:
+        valkey.stop(signal.SIGKILL)
+
+    everything = [reply for traffic in traffics for reply in traffic.replies]
+    assert {reply.status for reply in everything} <= {200, 429, 503}, "never a 401, and no connection lost"
+    assert "Traceback" not in logs
+    availability = admitted(wide.replies) / len(wide.replies)
+    away = wide.between(gone + 1.0, back)
+    assert away and all(reply.degraded for reply in away)
+
+    # a rate: the share of each from a fresh start, beside what the store had admitted before and admits afterwards
+    alone = admitted(tight.between(gone, back))
+    assert 0 < alone <= PER_MINUTE + PER_MINUTE * (back - gone) / 60 + 4
+    lasted_s = time.monotonic() - began
+    assert admitted(tight.replies) <= 2 * PER_MINUTE + PER_MINUTE * lasted_s / 60 + 4
+
+    # money: what was spent at the last contact, and a hundredth of the budget for each process
+    during = money.between(gone + 1.0, back)
+    unchecked = [reply for reply in money.replies if reply.status == 200 and reply.degraded]
+    refused = [reply for reply in during if reply.status == 503]
+    assert refused and {reply.json["error"]["code"] for reply in refused} == {"quota_unavailable"}
+    assert all(reply.headers["x-should-retry"] == "true" and int(reply.headers["retry-after"]) >= 5 for reply in refused)
+    assert spent(unchecked) <= R * GRACE
+    assert admitted(during[-8:]) == 0, "closed after the grace"
+    assert admitted(money.between(back + 4.0, back + 99.0)) > 0, "and open again"
+    assert spent(money.replies) <= BUDGET
+    assert spent(poor.between(began, gone)) > 0.9 * POOR, "it was spent before the store went"
+    assert spent(poor.replies) <= POOR + R * POOR // 100
+    added_ms = [quantile_ms(away, q) - quantile_ms(free.between(gone + 1.0, back), q) for q in (0.5, 0.99)]
+    record_property(
+        "figure",
+        f"{how} for {OUTAGE_S} s: {availability:.2%} of {len(wide.replies)} answered, p50 {added_ms[0]:+.1f}, p99 {added_ms[1]:+.1f} ms; "
+        f"{alone} alone at {PER_MINUTE} a minute; {spent(unchecked) / BUDGET:.2%} of a budget spent unchecked, {len(refused)} then "
+        f"refused; a spent one at {spent(poor.replies) / POOR:.1%}",
+    )
+    assert availability >= 0.999
+    assert added_ms[0] <= STORE_WAIT_MS / 2, "whoever asked the store would wait out its time"
+
+
+@pytest.mark.fault("counter store slow")
+@pytest.mark.req("R18")
+async def test_nobody_waits_for_a_store_that_is_slow(tmp_path: Path, record_property: Any) -> None:
+    """Two seconds late, every answer of it. What a busy machine adds is in the times of requests that ask no store, too, so those are
+    taken off."""
+    tenancy = Tenancy(["wide", "free"], [limit("wide", Meter.REQUESTS, Window.MINUTE, 1_000_000)])
+    with single_server(tmp_path / "valkey") as valkey:
+        async with SimEngine(SIM) as engine, FaultProxy(valkey.port) as proxy:
+            counters = f"redis://127.0.0.1:{proxy.port}"
+            async with replicas(tmp_path, R, tenancy, engine=engine.url, counters=counters) as made:
+                wide, free = (Traffic(made, tenancy.keys[name], 0.03) for name in ("wide", "free"))
+                began = time.monotonic()
+                running = [asyncio.create_task(traffic.run(n)) for traffic in (wide, free) for n in range(4)]
+                await asyncio.sleep(4.0)
+                slow = time.monotonic()
+                proxy.delay_s = 2.0
+                await asyncio.sleep(scaled(5, 60))
+                healed = time.monotonic()
+                proxy.delay_s = 0.0
+                await asyncio.sleep(7.0)
+                wide.stopped = free.stopped = True
+                await asyncio.gather(*running)
+                last = await made[0].ask(tenancy.keys["wide"])
+    usual, first, later = wide.between(began, slow), wide.between(slow, slow + 1.0), wide.between(slow + 1.0, healed)
+    assert {reply.status for reply in wide.replies} == {200}
+    assert not any(reply.degraded for reply in usual[-8:]) and all(reply.degraded for reply in later) and not last.degraded
+    slowest_s = max(reply.took_s for reply in free.replies)
+    longest = quantile_ms(first, 0.99) - quantile_ms(free.between(slow, slow + 1.0), 0.5)
+    added = quantile_ms(later, 0.5) - quantile_ms(free.between(slow + 1.0, healed), 0.5)
+    opened_s = min(reply.at for reply in wide.replies if reply.at > slow and reply.degraded) - slow
+    record_property(
+        "figure",
+        f"+2 s: {len(wide.replies)} of {len(wide.replies)} answered, {longest:.0f} ms longer in the first second, {added:+.1f} ms later",
+    )
+    assert opened_s <= 1.0 + 2 * slowest_s
+    assert quantile_ms(first, 0.99) <= STORE_WAIT_MS + 10.0 + 2 * slowest_s * 1e3
+    assert added <= STORE_WAIT_MS / 2

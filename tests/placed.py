@@ -1,0 +1,84 @@
+"""Requests that are placed without engines and sockets: a worker's own parts, and a pool whose engines have just reported."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from domain.ask import Ask, Endpoint
+from domain.membership import NO_TRAITS, Traits
+from gateway.deps import Deps
+from gateway.http.openai import interpret
+from gateway.placing.placing import Placing, place_ask
+from gateway.story import Story
+from gateway.wiring import deps_for
+from policies.compile import TenantPolicy, compiled
+from policies.schema import PolicyDocument
+from routing.fleet import Backend, State
+from tests.gateway_harness import PEPPER, directory, settings_for
+
+POOL = "chat"
+
+
+class Worker:
+    """Its clock stands still until it is told the time. Must be made inside a running loop."""
+
+    def __init__(self, *ids: str, traits: Mapping[str, Traits] | None = None, policy: Mapping[str, Any] | None = None) -> None:
+        document = {"tenant": "*", "models": [{"name": "sim", "pool": POOL}], **(policy or {})}
+        policies = compiled([PolicyDocument.model_validate(document)])
+        made = deps_for(settings_for(["http://127.0.0.1:1"]), policies, directory([]), PEPPER, observe=_ignored, log_defect=_ignored)
+        self.now = 100.0
+        self.compared: list[tuple[float, int]] = []
+        self.deps: Deps = replace(
+            made,
+            clock=lambda: self.now,
+            rng=random.Random(1),
+            count_prefix=lambda pool, backend, predicted, actual: self.compared.append((predicted, actual)),
+        )
+        up = tuple([Backend(one, POOL, State.UP, "") for one in ids])
+        made.live.fleet = made.live.fleet.with_backends(POOL, up)
+        for one in ids:
+            self.deps.grounds.add(POOL, one, (traits or {}).get(one, NO_TRAITS))
+            self.report(one)
+        self.now += 1.0
+        found = policies.for_tenant("acme")
+        assert found is not None
+        self.policy: TenantPolicy = found
+
+    @property
+    def board(self) -> Any:
+        return self.deps.grounds[POOL].board
+
+    def report(self, backend_id: str, **values: float) -> None:
+        """The engine's word, now."""
+        whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
+        self.board.report(backend_id, **whole, read_at=self.now, asked_at=self.now)
+
+    def held(self, placing: Placing, backend_id: str) -> int:
+        """Blocks of the prompt that the index says it holds now."""
+        return self.deps.grounds.index.match(placing.demand.chain, self.now).held(backend_id)
+
+    async def placed(self, ask: Ask, session: str = "") -> Placing:
+        """Where the request would go."""
+        headers = {b"x-session-id": session.encode()} if session else {}
+        return await place_ask(ask, self.policy.models["sim"], self.policy, "acme", headers, self.deps, self.deps.rng)
+
+    def story(self, first_s: float = 0.2, last_s: float = 1.0, **values: Any) -> Story:
+        """What was written down of an answer that came now."""
+        story = Story("r", self.now, 0.0, self.now, "r")
+        story.first_event_at, story.last_event_at = self.now + first_s, self.now + last_s
+        for name, value in values.items():
+            setattr(story, name, value)
+        return story
+
+
+def chat(text: str = "x" * 20_000, *, stream: bool = True, **fields: Any) -> Ask:
+    """A request."""
+    body = {"model": "sim", "messages": [{"role": "user", "content": text}], "stream": stream, **fields}
+    return interpret(Endpoint.CHAT, msgspec.json.encode(body))
+
+
+def _ignored(*_: object) -> None:
+    pass

@@ -1,0 +1,77 @@
+"""Pools, boards and matches for tests of routing decisions."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+from routing.board import Board
+from routing.choosing import Choosing
+from routing.demand import Demand
+from routing.fleet import Backend, Fleet, Pool, State
+from routing.ports import UNMATCHED, Match
+from routing.schedule import Route, place
+
+
+class Held:
+    """An index's answer, made by hand: blocks by backend id."""
+
+    def __init__(self, common: float = 0.0, **blocks: float) -> None:
+        self.common = common
+        self._blocks: Mapping[str, float] = blocks
+
+    def held(self, backend_id: str, /) -> float:
+        return self._blocks.get(backend_id, 0.0)
+
+
+def pool_of(*backends: str | Backend) -> Pool:
+    """A pool of these; an id stands for a backend that is up."""
+    members = tuple(Backend(one, "p", State.UP, "") if isinstance(one, str) else one for one in backends)
+    return Fleet({"p": Pool("p", "m", "1", "vllm", members)}).pools["p"]
+
+
+def board_of(*ids: str, at: float = 0.0, **same: float) -> Board:
+    """A board on which each of these has just reported to be idle, or these values."""
+    board = Board(ids)
+    for one in ids:
+        tell(board, one, at, **same)
+    return board
+
+
+def tell(board: Board, backend_id: str, at: float = 0.0, **values: float) -> None:
+    """A report; what is not given is zero, of a cache of 400,000 tokens."""
+    whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
+    board.report(backend_id, **whole, read_at=at, asked_at=at)
+
+
+def decide(
+    how: Choosing, board: Board, demand: Demand, match: Match = UNMATCHED, *, rng: random.Random, now: float = 1.0, holder: str = ""
+) -> Route:
+    """One decision over everyone on the board."""
+    return place(demand, pool_of(*board.ids), board, match, how, now, rng, holder=holder)
+
+
+def spread(
+    how: Choosing,
+    board: Board,
+    demands: list[Demand],
+    match: Match = UNMATCHED,
+    *,
+    rng: random.Random,
+    pool: Pool | None = None,
+    stay: bool = True,
+) -> Counter[str]:
+    """Where these go one after the other; they stay there, or are over at once."""
+    pool = pool or pool_of(*board.ids)
+    went: Counter[str] = Counter()
+    for at, demand in enumerate(demands):
+        now = 1.0 + at * 1e-3
+        route = place(demand, pool, board, match, how, now, rng)
+        first = route.backends[0].id
+        went[first] += 1
+        uncached = demand.prompt_tokens - route.matched[0]
+        charge = board.charge(first, uncached, uncached + demand.output_tokens, now)
+        if how.memory is not None:
+            how.memory.placed(demand, first, uncached, now)
+        if not stay:
+            board.release(charge)
+    return went

@@ -1,0 +1,53 @@
+"""Whether two things take the same time: Welch's t of two samples, and Kolmogorov and Smirnov's p. And how late a loop is, so that
+what a busy machine takes is not blamed on the code."""
+
+import asyncio
+import contextlib
+import math
+import statistics
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+
+
+def welch_t(one: Sequence[float], other: Sequence[float]) -> float:
+    """t of the difference of means; beyond 4.5 they are told apart (the threshold of leakage tests)."""
+    spread = statistics.variance(one) / len(one) + statistics.variance(other) / len(other)
+    return (statistics.fmean(one) - statistics.fmean(other)) / math.sqrt(spread)
+
+
+def ks_p(one: Sequence[float], other: Sequence[float]) -> float:
+    """How probable it is that samples of one distribution differ as much (asymptotic, both large)."""
+    ones, others = sorted(one), sorted(other)
+    most = max(abs(bisect_right(ones, x) / len(ones) - bisect_right(others, x) / len(others)) for x in (*ones, *others))
+    scaled = most * math.sqrt(len(ones) * len(others) / (len(ones) + len(others)))
+    if scaled < 0.2:
+        return 1.0  # the series does not converge there, and the value is 1 to ten places
+    series = sum((-1.0) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 101))
+    return min(1.0, max(0.0, 2 * series))
+
+
+def cropped(one: Sequence[float], other: Sequence[float], keep: float = 0.9) -> tuple[list[float], list[float]]:
+    """Both up to a cut of both together: what a machine does beside is no property of the code, and the cut favours neither."""
+    pooled = sorted((*one, *other))
+    cut = pooled[int(len(pooled) * keep) - 1]
+    return [x for x in one if x <= cut], [x for x in other if x <= cut]
+
+
+@contextlib.asynccontextmanager
+async def loop_lateness(every_s: float = 0.002) -> AsyncIterator[list[float]]:
+    """Seconds by which a timer of this loop was late, as they are found; there is one at least."""
+    found = [0.0]
+
+    async def look() -> None:
+        while True:
+            due = time.monotonic() + every_s
+            await asyncio.sleep(every_s)
+            found.append(time.monotonic() - due)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield found
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)

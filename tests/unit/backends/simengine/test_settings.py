@@ -1,0 +1,9 @@
+import pytest
+
+from backends.simengine.settings import SimSettings
+
+
+def test_only_sglang_pushes_its_load() -> None:
+    assert SimSettings(dialect="sglang", load_push="tcp://127.0.0.1:*").load_push
+    with pytest.raises(ValueError, match="only dialect sglang pushes its load"):
+        SimSettings(load_push="tcp://127.0.0.1:*")

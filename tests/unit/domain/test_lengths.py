@@ -1,0 +1,59 @@
+"""Quantiles of lengths: never too short, at most an eighth too long, and not made short by caps."""
+
+import random
+from math import ceil
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from domain.lengths import BUCKETS, MAX_TOKENS, MEMORY, Lengths, bucket, longest
+
+
+@given(st.integers(0, MAX_TOKENS))
+def test_a_bucket_holds_lengths_within_an_eighth(tokens: int) -> None:
+    assert tokens <= longest(bucket(tokens)) <= tokens * 9 / 8
+    assert bucket(longest(bucket(tokens))) == bucket(tokens) < BUCKETS
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=MEMORY), st.sampled_from([0.1, 0.5, 0.9, 0.95]))
+@example([*[0] * 9, 1], 0.9)
+def test_a_quantile_is_told_at_most_an_eighth_too_long(tokens: list[int], share: float) -> None:
+    lengths = Lengths()
+    for one in tokens:
+        lengths.add(one)
+    exact = sorted(tokens)[max(0, ceil(share * len(tokens) - 1e-9) - 1)]
+    told = lengths.quantile(share)
+    assert told is not None
+    assert exact <= told <= exact * 9 / 8
+
+
+def test_nothing_is_told_of_nothing() -> None:
+    assert Lengths().quantile(0.5) is None
+
+
+def test_answers_cut_off_do_not_hide_how_long_answers_get() -> None:
+    """Half of all requests carry a cap of 100 tokens; without it every answer has 1 to 1,000."""
+    draw = random.Random(1)
+    plain, censored = Lengths(), Lengths()
+    for _ in range(MEMORY):
+        length, cap = draw.randint(1, 1000), draw.choice([100, 10**6])
+        plain.add(min(length, cap))
+        censored.add(min(length, cap), cut=length >= cap)
+    assert (plain.quantile(0.5) or 0) < 150
+    assert 430 <= (censored.quantile(0.5) or 0) <= 640
+    assert 800 <= (censored.quantile(0.9) or 0) <= 1030
+
+
+def test_nobody_can_say_where_all_were_cut_off() -> None:
+    lengths = Lengths()
+    for _ in range(50):
+        lengths.add(100, cut=True)
+    assert lengths.quantile(0.5) is None
+
+
+def test_it_forgets() -> None:
+    lengths = Lengths()
+    for tokens in (4000, 40):
+        for at in range(10 * MEMORY):
+            lengths.add(tokens, cut=at % 16 == 0)
+    assert 40 <= (lengths.quantile(0.9) or 0) <= 45

@@ -1,0 +1,66 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.cli.explain import summary
+from tests.admin_harness import EXPLAINED, TOKEN
+from tests.admin_socket import AdminSocket, admin_socket
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[AdminSocket]:
+    with admin_socket(tmp_path) as admin:
+        yield admin
+
+
+def run(served: AdminSocket, *arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["explain", *arguments, "--admin", served.url], env={"TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "60"})
+    return done.exit_code, done.output
+
+
+def test_a_decision_is_shown_with_every_term_and_why_losers_lost(served: AdminSocket) -> None:
+    code, text = run(served, "req-1")
+    assert code == 0
+    for part in (
+        "sim in pool chat by predicted_latency",
+        "1000 prompt tokens, 15 blocks",
+        "    queue_s 0.1",
+        "taken",
+        "costs 0.2 more (queue_s +0.2)",
+        "960",
+    ):
+        assert part in text
+    code, text = run(served, "req-1", "--json")
+    assert json.loads(text)["contenders"][1]["lost"] == "costs 0.2 more (queue_s +0.2)"
+
+
+def test_what_it_was_given_instead_is_said() -> None:
+    steps, passed_over = ("trim_output_tokens", "model=sim"), ("model=tiny: the caller may not use it",)
+    found = msgspec.structs.replace(EXPLAINED, asked_model="big", steps=steps, passed_over=passed_over)
+    assert summary(msgspec.structs.asdict(found))[3:5] == [
+        "degraded by the policy of acme: trim_output_tokens, model=sim; asked for big",
+        "not degraded to model=tiny: the caller may not use it",
+    ]
+    assert not any("degraded" in line for line in summary(msgspec.structs.asdict(EXPLAINED)))
+
+
+def test_one_that_nobody_remembers_says_so(served: AdminSocket) -> None:
+    assert run(served, "req-2") == (1, "No worker remembers a decision about that request; each keeps its last 1,000.\n")
+
+
+def test_a_request_that_nobody_sends_is_placed(served: AdminSocket, tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"model": "sim", "messages": []}')
+    assert "chosen: f" in run(served, "--file", str(file), "--tenant", "acme")[1]
+    assert run(served, "--file", str(file), "--tenant", "bolt") == (1, "The policy of tenant 'bolt' has no model 'sim'.\n")
+    assert run(served, "--file", str(file), "--tenant", "away")[0] == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("req-1", "--file", "x"), ("--file", "/nowhere"), ("--file", __file__)])
+def test_wrong_usage_is_said(served: AdminSocket, arguments: tuple[str, ...]) -> None:
+    assert run(served, *arguments)[0] == 2

@@ -1,0 +1,205 @@
+"""`tidegate import litellm` as a person runs it: the files load, nothing is dropped unsaid, no secret comes out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.settings import load_settings
+from policies.load import load_policies
+
+WHOLE = """\
+model_list:
+  - model_name: qwen-chat
+    litellm_params:
+      model: hosted_vllm/Qwen/Qwen3-8B
+      api_base: http://10.0.0.1:8000/v1
+      api_key: os.environ/VLLM_KEY
+      rpm: 600
+      tpm: 200000
+      input_cost_per_token: 1e-7
+      output_cost_per_token: 0.0000004
+    model_info: {id: qwen-a, mode: chat, max_tokens: 32768, supports_function_calling: true}
+  - model_name: qwen-chat
+    litellm_params:
+      model: hosted_vllm/Qwen/Qwen3-8B
+      api_base: http://10.0.0.2:8000/v1/
+      api_key: os.environ/VLLM_KEY
+      rpm: 400
+      tpm: 100000
+  - model_name: bge
+    litellm_params: {model: openai/BAAI/bge-small, api_base: "http://10.0.0.3:9000/embed/v1", api_key: none}
+    model_info: {mode: embedding}
+router_settings:
+  routing_strategy: least-busy
+  model_group_alias: {text-embedding-3-small: bge}
+litellm_settings:
+  request_timeout: 300
+  max_budget: 250.5
+  budget_duration: 30d
+general_settings:
+  global_max_parallel_requests: 64
+"""
+TEAMS = [
+    {
+        "team_id": "t-1", "team_alias": "Search & Ads", "models": ["qwen-chat"], "rpm_limit": 100, "tpm_limit": None,
+        "max_budget": 10.0, "budget_duration": "1d", "spend": 3.2, "blocked": False, "metadata": {"a": 1},
+    },
+    {"team_id": "t-2", "team_alias": "Research", "models": [], "max_parallel_requests": 5},
+]  # fmt: skip
+KEYS = {
+    "keys": [
+        {"token": "88dc28d0f030c55ed4ab77ed8faf098196cb1c05df778539800c9f1243fe6b4b", "key_name": "sk-...Ab1c", "key_alias": "ci",
+         "team_id": "t-1", "models": [], "tpm_limit": 5000, "max_budget": 1.5, "expires": "2027-01-01T00:00:00Z"},
+        {"token": "aa", "key_alias": "alone", "team_id": None, "models": ["bge"], "blocked": None},
+        {"token": "bb", "key_alias": "off", "team_id": "t-2", "blocked": True},
+    ],
+    "total_count": 3,
+}  # fmt: skip
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["import", "litellm", *map(str, arguments)])
+
+
+def checked(folder: Path, **environ: str) -> str:
+    """What `tidegate check` says of the written files."""
+    result = CliRunner().invoke(app, ["check", "-c", str(folder / "tidegate.yaml")], env=environ)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_whole_configuration_is_carried_and_loads(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WHOLE)
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "left: 0" in result.output
+    assert "pool qwen-chat: Qwen/Qwen3-8B, revision 1, vllm, 2 backends" in checked(tmp_path / "out")
+    settings = load_settings(tmp_path / "out" / "tidegate.yaml")
+    chat, bge = settings.pools
+    assert [(b.id, b.url) for b in chat.backends] == [("qwen-a", "http://10.0.0.1:8000"), ("qwen-chat-2", "http://10.0.0.2:8000")]
+    assert chat.api_key is not None
+    assert chat.api_key.env == "VLLM_KEY"
+    assert (bge.dialect, bge.model, bge.api_key, bge.backends[0].url) == ("openai", "BAAI/bge-small", None, "http://10.0.0.3:9000/embed")
+    assert settings.engines.plain_timeout_s == 300
+    policies = load_policies(settings.policies_dir, *settings.policy_targets)
+    everyone = policies.for_tenant("anybody")
+    assert everyone is not None
+    assert {name: rule.pool for name, rule in everyone.models.items()} == {
+        "qwen-chat": "qwen-chat",
+        "bge": "bge",
+        "text-embedding-3-small": "bge",
+    }
+    later = json.loads((tmp_path / "out" / "tidegate-import.json").read_text())
+    model, world = {"level": "model", "name": "qwen-chat"}, {"level": "global", "name": ""}
+    assert later["limits"] == [
+        {"scope": model, "meter": "requests", "window": "minute", "amount": 1000},
+        {"scope": model, "meter": "tokens", "window": "minute", "amount": 300_000},
+        {"scope": world, "meter": "cost_nanousd", "window": "month", "amount": 250_500_000_000},
+        {"scope": world, "meter": "concurrent_requests", "window": "now", "amount": 64},
+    ]
+    rates = {"uncached_input": 100_000_000, "cached_input": 100_000_000, "output": 400_000_000, "reasoning": 400_000_000}
+    assert later["prices"] == [{"model": "qwen-chat", "revision": "*", "nanousd_per_mtok": rates}]
+
+
+def test_teams_become_tenants_and_keys_are_to_be_made(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WHOLE)
+    (tmp_path / "teams.json").write_text(json.dumps(TEAMS, indent=1))
+    (tmp_path / "keys.json").write_text(json.dumps(KEYS))
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out", "--teams", tmp_path / "teams.json", "--keys", tmp_path / "keys.json")
+    assert result.exit_code == 1
+    assert [line for line in result.output.splitlines() if line.startswith("left:")] == [
+        f"left: {tmp_path}/teams.json:1: teams: metadata (1 entries) has no counterpart"
+    ]
+    assert "spend (1 entries) is LiteLLM's own record" in result.output
+    checked(tmp_path / "out")
+    later = json.loads((tmp_path / "out" / "tidegate-import.json").read_text())
+    assert [tenant["name"] for tenant in later["tenants"]] == ["search-ads", "research", "without-team"]
+    tenant = {"level": "tenant", "name": "search-ads"}
+    assert {"scope": tenant, "meter": "requests", "window": "minute", "amount": 100} in later["limits"]
+    assert {"scope": tenant, "meter": "cost_nanousd", "window": "day", "amount": 10_000_000_000} in later["limits"]
+    ci, alone = later["keys"]
+    assert (ci["tenant"], ci["label"], ci["expires_at"]) == ("search-ads", "ci", "2027-01-01T00:00:00Z")
+    assert {"meter": "tokens", "window": "minute", "amount": 5000} in ci["limits"]
+    assert alone == {"tenant": "without-team", "project": "default", "label": "alone", "models": ["bge"]}
+    settings = load_settings(tmp_path / "out" / "tidegate.yaml")
+    policies = load_policies(settings.policies_dir, *settings.policy_targets)
+    mine, theirs = policies.for_tenant("search-ads"), policies.for_tenant("research")
+    assert mine is not None
+    assert theirs is not None
+    assert (set(mine.models), len(theirs.models)) == ({"qwen-chat"}, 3)
+
+
+def test_no_secret_comes_out(tmp_path: Path) -> None:
+    canaries = [f"sk-canary{at:02d}ABCDEFGHIJKLMNOPQRSTUVWX" for at in range(12)]
+    (tmp_path / "config.yaml").write_text(f"""\
+model_list:
+  - model_name: one
+    litellm_params: {{model: hosted_vllm/m, api_base: "http://10.0.0.1:8000", api_key: {canaries[0]}}}
+  - model_name: one
+    litellm_params: {{model: hosted_vllm/m, api_base: "http://10.0.0.2:8000", api_key: {canaries[1]}}}
+  - model_name: two
+    litellm_params: {{model: openai/m, api_base: "http://user:{canaries[2]}@10.0.0.1:8000/v1"}}
+  - model_name: three
+    litellm_params: {{model: azure/m, api_base: "https://a.openai.azure.com", api_key: {canaries[3]}, azure_ad_token: {canaries[4]}}}
+  - model_name: four
+    litellm_params: {{model: hosted_vllm/m2, api_base: "http://10.0.0.4:8000", extra_headers: {{x-key: {canaries[5]}}}}}
+router_settings: {{redis_host: r, redis_password: {canaries[6]}}}
+litellm_settings: {{cache_params: {{password: {canaries[7]}}}, unknown_thing: {canaries[8]}}}
+general_settings: {{master_key: {canaries[9]}, database_url: "postgresql://u:{canaries[10]}@h/d"}}
+environment_variables: {{OPENAI_API_KEY: {canaries[11]}}}
+""")
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert [canary for canary in canaries if canary in result.output + written or canary[3:11] in result.output + written] == []
+    assert "ONE_ENGINE_KEY" in written
+    checked(tmp_path / "out")
+    for path in ("general_settings.master_key", "router_settings.redis_password", "environment_variables"):
+        assert f"{path}: " in result.output
+
+
+def test_addresses_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "model_list:\n  - model_name: m\n    litellm_params: {model: hosted_vllm/m, api_base: os.environ/VLLM_URL}\n"
+    )
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "needs the variable VLLM_URL" in result.output
+    assert "http://10.9.9.9:8000" in checked(tmp_path / "out", VLLM_URL="http://10.9.9.9:8000")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- a\n", "must be a mapping"),
+        ("a: [\n", "config.yaml:"),
+        ("pools: []\n", "has no model_list"),
+        ("model_list: *nowhere\n", "config.yaml:1"),
+    ],
+)
+def test_input_that_cannot_be_read(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
+    assert says in result.output
+    assert run(tmp_path / "nowhere.yaml", "--out", tmp_path / "out").exit_code == 2
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WHOLE)
+    (tmp_path / "tidegate.yaml").write_text("mine")
+    result = run(tmp_path / "config.yaml", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "would overwrite tidegate.yaml" in result.output
+    assert (tmp_path / "tidegate.yaml").read_text() == "mine"
+    assert not (tmp_path / "policies").exists()
+
+
+def test_a_proxy_of_cloud_services_alone_has_nothing_for_us(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model_list:\n  - {model_name: gpt, litellm_params: {model: azure/gpt}}\n")
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert (result.exit_code, (tmp_path / "out").exists()) == (1, False)
+    assert "config.yaml:2: model_list[0].litellm_params.model: is no self-hosted engine" in result.output

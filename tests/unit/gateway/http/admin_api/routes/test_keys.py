@@ -1,0 +1,87 @@
+"""Keys over the API: shown once, shown again only to who repeats the request, rotated and revoked, and never in audit or store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tenancy.directory import Directory
+from tenancy.stores.sql import SqlDirectory
+from tests.admin_harness import API, OWNER, PEPPER, Admin, admin_port
+
+KEYS = f"{API}/tenants/acme/keys"
+
+
+@pytest.fixture
+async def admin(tmp_path: Path) -> AsyncIterator[Admin]:
+    async with admin_port(tmp_path) as made:
+        assert (await made.client.post(f"{API}/tenants", json={"name": "acme"}, headers=OWNER)).status_code == 201
+        yield made
+
+
+async def works(admin: Admin, text: str) -> bool:
+    contents = await SqlDirectory(admin.engine).load()
+    return Directory(contents, PEPPER).keys.authenticate(text, admin.wall.now) is not None
+
+
+async def test_a_key_is_shown_once_and_again_only_to_who_repeats_the_request(admin: Admin) -> None:
+    headers = {**OWNER, "idempotency-key": "c0ffee"}
+    first = await admin.client.post(KEYS, json={"label": "ci"}, headers=headers)
+    again = await admin.client.post(KEYS, json={"label": "ci"}, headers=headers)
+    assert (first.status_code, again.status_code, again.json()) == (201, 201, first.json())
+    assert await works(admin, first.json()["key"])
+    other = await admin.client.post(KEYS, json={"label": "ci"}, headers={**OWNER, "idempotency-key": "c0ffef"})
+    assert other.json()["key"] != first.json()["key"]
+    shown = await admin.client.get(f"{KEYS}/{first.json()['id']}", headers=OWNER)
+    assert "key" not in shown.json()
+    secret = first.json()["key"].split("_")[3].encode()
+    for file in admin.run_dir.rglob("*"):
+        assert not file.is_file() or secret not in file.read_bytes(), file
+    rows = await admin.journal.page(0, 100)
+    assert [row.entry.action for row in rows] == ["tenant.create", "key.create", "key.create"]
+
+
+@pytest.mark.req("R35")
+async def test_a_rotation_overlaps_and_a_revocation_is_for_good(admin: Admin) -> None:
+    made = (await admin.client.post(KEYS, json={}, headers=OWNER)).json()
+    headers = {**OWNER, "idempotency-key": "rotate-1"}
+    rotated = (await admin.client.post(f"{KEYS}/{made['id']}/rotate", json={"overlap_s": 60}, headers=headers)).json()
+    repeated = (await admin.client.post(f"{KEYS}/{made['id']}/rotate", json={"overlap_s": 60}, headers=headers)).json()
+    assert repeated == rotated
+    assert rotated["id"] == made["id"]
+    assert await works(admin, made["key"])
+    assert await works(admin, rotated["key"])
+    admin.wall.now += 61
+    assert not await works(admin, made["key"])
+    assert await works(admin, rotated["key"])
+    assert (await admin.client.post(f"{KEYS}/{made['id']}/revoke", headers=OWNER)).json()["revoked_unix"] == admin.wall.now
+    assert not await works(admin, rotated["key"])
+    refused = await admin.client.post(f"{KEYS}/{made['id']}/rotate", json={}, headers=OWNER)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot_rotate")
+    entry = (await admin.journal.newest(None, 2))[1].entry
+    assert entry.action == "key.rotate"
+    assert entry.before != entry.after, "the audit tells that the digest changed"
+
+
+async def test_nobody_overwrites_what_he_has_not_seen(admin: Admin) -> None:
+    made = (await admin.client.post(KEYS, json={}, headers=OWNER)).json()
+    path = f"{KEYS}/{made['id']}"
+    seen = (await admin.client.get(path, headers=OWNER)).headers["etag"]
+    missing = await admin.client.put(path, json={"disabled": True}, headers=OWNER)
+    assert (missing.status_code, missing.json()["error"]["param"]) == (428, "if-match")
+    done = await admin.client.put(path, json={"disabled": True}, headers={**OWNER, "if-match": seen})
+    assert (done.status_code, done.json()["disabled"]) == (200, True)
+    assert not await works(admin, made["key"])
+    stale = await admin.client.put(path, json={}, headers={**OWNER, "if-match": seen})
+    assert (stale.status_code, stale.json()["error"]["code"]) == (412, "precondition_failed")
+    fresh = await admin.client.put(path, json={}, headers={**OWNER, "if-match": done.headers["etag"]})
+    assert fresh.json()["disabled"] is False
+
+
+async def test_what_a_key_refers_to_is_named_when_it_is_missing(admin: Admin) -> None:
+    wrong = await admin.client.post(KEYS, json={"project": "nothing"}, headers=OWNER)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "project")
+    nobody = await admin.client.post(f"{API}/tenants/nobody/keys", json={}, headers=OWNER)
+    assert nobody.status_code == 404
+    useless = await admin.client.post(KEYS, json={"inference": False}, headers=OWNER)
+    assert (useless.status_code, useless.json()["error"]["param"]) == (400, "inference")

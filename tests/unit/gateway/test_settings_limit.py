@@ -1,0 +1,19 @@
+import pytest
+from pydantic import ValidationError
+
+from backends.limiter import Bounds
+from gateway.settings_limit import LimitSettings
+
+
+def test_limits_are_found_unless_they_are_off() -> None:
+    assert LimitSettings().bounds() == Bounds()
+    assert LimitSettings(enabled=False).bounds() is None
+
+
+def test_what_is_written_bounds_them() -> None:
+    assert LimitSettings(min_requests=4, max_requests=32, token_gap_s=0.05).bounds() == Bounds(4, 32, gap_s=0.05)
+
+
+def test_bounds_that_cross_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ValidationError, match="min_requests is 64 and max_requests 8"):
+        LimitSettings(min_requests=64, max_requests=8)

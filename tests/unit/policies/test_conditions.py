@@ -1,0 +1,105 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, Needs, condition, given
+
+FACTS = {"model": "chat", "prompt_tokens": 500, "stream": True, "headers": {"x-team": "red"}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("true", True),
+        ('model == "chat" && prompt_tokens > 400', True),
+        ("!stream", False),
+        ('headers["x-team"] == "red"', True),
+        ('headers["x-other"] == "red"', None),
+        ('"x-other" in headers && headers["x-other"] == "red"', False),
+        ('headers["x-other"] == "red" || stream', True),
+        ('has(metadata.job) && metadata.job.matches("^n")', False),
+        ("prompt_tokens / (prompt_tokens - 500) > 1", None),
+    ],
+)
+def test_what_holds(text: str, holds: bool | None) -> None:
+    assert condition(text).holds(given(FACTS)) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("modle == 'x'", "undeclared reference to 'modle', at line 1, column 1"),
+        ("stream &&\n  prompt_tokens", "found no matching overload for '_&&_'"),
+        ("model ==", "Syntax error"),
+        ("", "Syntax error"),
+        ("prompt_tokens + 1", "is a int, no yes or no"),
+        ("model.matches('(')", "invalid regular expression"),
+        ("now.getHours('Mars/Olympus') == 1", "Invalid timezone"),
+        ("(" * 100 + "true" + ")" * 100, "recursion"),
+        ("true" + " " * MAX_CHARS, "characters"),
+    ],
+)
+def test_what_says_nothing_is_refused_with_words(text: str, words: str) -> None:
+    with pytest.raises(ConditionError, match=re.escape(words)):
+        condition(text)
+
+
+def test_time_is_bounded_whatever_a_condition_asks() -> None:
+    headers = {f"h{n}": "x" for n in range(64)}
+    cubed = "headers.all(a, headers.all(b, headers.all(c, a + b + c != '!')))"
+    assert condition(cubed).holds(given({"headers": headers})) is None
+
+
+def test_only_what_is_asked_for_is_needed() -> None:
+    assert condition('model == "x" || headers["y"] == "prompt_tokens"').needs.variables == {"model", "headers", "prompt_tokens"}
+    assert Alternatives(["stream", "choices > 1"]).needs == Needs(frozenset({"stream", "choices"}), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('headers["x-a"] == "1" && "x-b" in headers && has(headers.c)', {"x-a", "x-b", "c"}),
+        ("headers['x-a'].startsWith('q')", {"x-a"}),
+        ('headers.exists(name, name == "x")', None),
+        ("size(headers) > 3", None),
+        ('headers[model] == "1" || headers["x-a"] == "2"', None),
+        ("stream", set()),
+    ],
+)
+def test_headers_are_told_by_name_or_all_are_needed(text: str, names: set[str] | None) -> None:
+    assert condition(text).needs.headers == names
+
+
+TEAM = 'headers["x-team"] == '
+SOME = (
+    "true", "false", "stream", "!stream", 'headers["no"] == "x"', "choices > 2", TEAM + '"red"', TEAM + '"red" && stream',
+    TEAM + '"blue"', TEAM + '"blue" && stream || choices > 2', TEAM + '"blue" ? stream : !stream', TEAM + '"red" && 1 / 0 == 1',
+    f'{TEAM}"red" && headers["no"] == "x"', f"!({TEAM}'blue')", TEAM + '"red" // and so on',
+)  # fmt: skip
+
+
+@for_all(st.lists(st.sampled_from(SOME), max_size=12), st.booleans(), st.sampled_from([{}, {"x-team": "red"}, {"x-team": "blue"}]))
+def test_alternatives_hold_as_each_would_alone(texts: list[str], stream: bool, headers: dict[str, str]) -> None:
+    values = {"stream": stream, "choices": 3, "headers": headers}
+    alone = [at for at, text in enumerate(texts) if condition(text).holds(given(values))]
+    assert list(Alternatives(texts).holding(values)) == alone
+
+
+def test_disjunctions_too_long_for_one_expression_are_looked_at_one_by_one() -> None:
+    long = "stream || " * 150 + "choices == {}"
+    assert len(long) < MAX_CHARS
+    texts = [long.format(n) for n in range(80)]
+    assert list(Alternatives(texts).holding({"stream": False, "choices": 70})) == [70]
+
+
+def test_a_comment_ends_with_its_condition() -> None:
+    assert list(Alternatives(["false // never", "true // always"]).holding({})) == [1]
+
+
+def test_every_variable_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs/policies.md").read_text()
+    for name, (kind, meaning) in VARIABLES.items():
+        assert f"| `{name}` | {kind} | {meaning} |" in page

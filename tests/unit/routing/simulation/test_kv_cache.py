@@ -1,0 +1,49 @@
+"""The coarse KV cache: pages are conserved, prefixes found are whole, what goes first is the end of what was used longest ago."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.simulation.kv_cache import KvCache, pages
+
+
+def test_a_prefix_is_found_again_and_its_end_goes_first() -> None:
+    cache = KvCache(total=8, span=2)
+    gone: list[Sequence[int]] = []
+    cache.removed = gone.append
+    assert cache.admit([1, 2, 3], 7) == 0
+    assert cache.publish([1, 2, 3], 0) == 3
+    cache.release([1, 2, 3], 3, 7)
+    assert cache.matched([1, 2, 3, 4]) == 3
+    assert cache.admit([9], 4) == 0
+    assert gone == [[3]]
+    assert cache.matched([1, 2, 3]) == 2
+
+
+def test_no_room_changes_nothing() -> None:
+    cache = KvCache(total=4, span=1)
+    assert cache.admit([1], 3) == 0
+    assert cache.admit([2], 2) == -1
+    assert (cache.free, cache.used) == (1, 3)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.booleans()), max_size=40))
+def test_pages_are_conserved(steps: list[tuple[int, int, bool]]) -> None:
+    cache = KvCache(total=20, span=2)
+    held: list[tuple[list[int], int, int]] = []
+    for family, blocks, ends in steps:
+        chain = [family * 100 + i for i in range(blocks)]
+        if ends and held:
+            cache.release(*held.pop(0))
+        needed = blocks * 2 + 1
+        if cache.admit(chain, needed) >= 0:
+            held.append((chain, cache.publish(chain, cache.matched(chain)), needed))
+        assert 0 <= cache.free <= cache.room <= cache.total
+    for one in held:
+        cache.release(*one)
+    assert cache.used == 0
+
+
+def test_pages_round_up() -> None:
+    assert [pages(n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]

@@ -1,0 +1,61 @@
+import pytest
+
+from routing.board import Board, Facts
+from routing.demand import Demand
+from routing.ports import Column, Sight
+from routing.scorers.expected_output import expected_output
+from routing.scorers.kv_pressure import kv_pressure
+from routing.scorers.lora_residency import lora_residency
+from routing.scorers.prefix_overlap import prefix_overlap
+from routing.scorers.price import price
+from routing.scorers.queue_delay import queue_delay
+from routing.scorers.region import region
+from routing.scorers.session_affinity import session_affinity
+from routing.scorers.tenant_priority import tenant_priority
+from tests.placing import board_of, tell
+
+DEMAND = Demand(1000, output_tokens_p90=500, priority=-0.5, region="eu")
+
+
+def board() -> Board:
+    made = board_of("a", "b")
+    tell(made, "a", 1.0, queued_tokens=40_000, kv_usage=0.5, kv_capacity=2000)
+    made.set_facts("a", Facts(price=2.0, region="us"))
+    made.set_facts("b", Facts(price=1.0, region="eu"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scorer", "expected"),
+    [
+        (prefix_overlap, [0.8, 0.0]),
+        (session_affinity, [0.0, 1.0]),
+        (queue_delay, [0.5, 0.0]),
+        (kv_pressure, [0.5, 0.0]),
+        (expected_output, [0.7, 1500 / 400_000]),
+        (lora_residency, [1.0, 0.25]),
+        (tenant_priority, [-0.5, -0.5]),
+        (price, [1.0, 0.5]),
+        (region, [0.0, 1.0]),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_each_sees(scorer: object, expected: Column) -> None:
+    sight = Sight([0, 1], [800.0, 0.0], lora_s=[0.0, 3.0], sticky=1)
+    assert scorer(DEMAND, sight, board()) == pytest.approx(expected)  # type: ignore[operator]  # a scorer
+
+
+@pytest.mark.req("ROUTERS-6")
+@pytest.mark.parametrize("scorer", [kv_pressure, expected_output])
+def test_an_unknown_cache_counts_as_the_mean_of_the_others(scorer: object) -> None:
+    made = board()
+    made.add("c")
+    values = scorer(DEMAND, Sight([0, 1, 2], [0.0, 0.0, 0.0]), made)  # type: ignore[operator]  # a scorer
+    assert values[2] == pytest.approx((values[0] + values[1]) / 2) and values[2] > 0
+
+
+def test_nobody_said_anything() -> None:
+    plain, sight = board_of("a", "b"), Sight([0, 1], [0.0, 0.0])
+    assert price(DEMAND, sight, plain) == region(DEMAND, sight, plain) == session_affinity(DEMAND, sight, plain) == [0.0, 0.0]
+    assert lora_residency(DEMAND, sight, plain) == [1.0, 1.0]
+    assert prefix_overlap(Demand(0), sight, plain) == [0.0, 0.0]

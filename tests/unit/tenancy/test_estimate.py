@@ -1,0 +1,81 @@
+"""What is reserved is never less than what can be used; what is charged is what was used."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain.ask import Ask, Endpoint
+from domain.usage import Usage
+from gateway.http.openai import interpret
+from tenancy.estimate import MEDIA_TOKENS, TEMPLATE_TOKENS, likely_prompt, prompt_for_cap, used, worst_case
+from tenancy.prices import FREE, Price, Rates
+
+counts = st.integers(0, 5000)
+rates = st.builds(Rates, *[st.integers(0, 10**9)] * 4)
+
+
+def ask(prompt_bytes: int, sequences: int, cap: int | None) -> Ask:
+    return Ask(Endpoint.CHAT, "m", b"{}", False, False, sequences, prompt_bytes, cap, sequences)
+
+
+@given(counts, st.integers(1, 16), st.integers(1, 5000), rates, rates, st.data())
+def test_no_use_within_the_caps_comes_to_more_than_was_reserved(
+    prompt_bytes: int, sequences: int, cap: int, money: Rates, units: Rates, data: st.DataObject
+) -> None:
+    price = Price("p", "m", "*", 0.0, money, units)
+    held = worst_case(ask(prompt_bytes, sequences, cap), None, 1, price)
+    prompt, output = data.draw(st.integers(0, prompt_bytes)), data.draw(st.integers(0, sequences * cap))
+    usage = Usage(prompt, output, data.draw(st.integers(0, prompt)), data.draw(st.integers(0, output)))
+    assert all(was <= held for was, held in zip(used(usage, price).vector(), held.vector(), strict=True))
+
+
+def test_a_count_takes_the_place_of_bytes() -> None:
+    assert worst_case(ask(1000, 1, 10), 250, 1, FREE).input_tokens == 250
+    assert worst_case(ask(1000, 1, 10), None, 1, FREE).input_tokens == 1000 + TEMPLATE_TOKENS
+    assert (likely_prompt(ask(1001, 1, 10), None), likely_prompt(ask(1001, 1, 10), 7)) == (251, 7)
+
+
+def test_without_a_cap_the_policys_counts_for_every_sequence() -> None:
+    assert worst_case(ask(10, 3, None), None, 100, FREE).output_tokens == 300
+    assert worst_case(ask(10, 0, None), None, 100, FREE).output_tokens == 0
+
+
+def chat(*parts: dict[str, Any]) -> Ask:
+    return interpret(Endpoint.CHAT, json.dumps({"model": "m", "messages": [{"role": "user", "content": list(parts)}]}).encode())
+
+
+@pytest.mark.parametrize("endpoint", [Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS])
+@pytest.mark.parametrize(("value", "ids"), [([1] * 3000, 3000), ([[7] * 1000, [123456] * 500], 1500)])
+def test_token_ids_are_counted_as_what_they_are(endpoint: Endpoint, value: list[Any], ids: int) -> None:
+    """Each is a token, be it written with one digit or with six."""
+    name = "prompt" if endpoint is Endpoint.COMPLETIONS else "input"
+    asked = interpret(endpoint, json.dumps({"model": "m", name: value}, separators=(",", ":")).encode())
+    assert (prompt_for_cap(asked, None), likely_prompt(asked, None), worst_case(asked, None, 1, FREE).input_tokens) == (ids, ids, ids)
+    text = interpret(endpoint, json.dumps({"model": "m", name: ["1"] * 40}).encode())
+    assert text.token_ids is None
+    assert prompt_for_cap(text, None) == likely_prompt(text, None)
+
+
+@given(st.integers(0, 40_000), st.integers(0, 3))
+def test_no_part_that_is_no_text_passes_for_less_than_the_bound(size: int, count: int) -> None:
+    text = {"type": "text", "text": "x" * 400}
+    asked = chat(text, *[{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * size}}] * count)
+    assert asked.media == count
+    assert prompt_for_cap(asked, None) >= count * MEDIA_TOKENS
+    assert prompt_for_cap(asked, None) <= count * (MEDIA_TOKENS + 40) + 160, "an image's bytes are not taken for text beside it"
+    assert worst_case(asked, None, 1, FREE).input_tokens >= count * max(MEDIA_TOKENS, size)
+    assert prompt_for_cap(asked, 77) == 77, "who has counted knows"
+
+
+def test_media_are_found_wherever_engines_look_for_them_and_what_is_empty_is_none() -> None:
+    for part, media in (
+        ({"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}, 1),
+        ({"type": "text", "text": "x", "video_url": "data:video/mp4;base64,AAAA"}, 1),
+        ({"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}, 1),
+        ({"type": "text", "text": "x", "image_url": None}, 0),
+        ({"type": "text", "text": "image_url"}, 0),
+    ):
+        assert chat(part).media == media, part

@@ -1,0 +1,82 @@
+"""Host, path and encoding tricks: the route that was authorised is the route that was served, or nothing was (R13)."""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from backends.simengine import SimEngine, SimSettings
+from domain.ask import Endpoint
+from tests.gateway_harness import Gateway, chat, gateway
+
+ROUTES = [endpoint.value for endpoint in Endpoint]
+HOSTS = ["x", "X:80", "127.0.0.1", "[::1]:8080", "localhost.", "metrics", "admin", "a" * 255]
+BAD_HOSTS = ["", "a b", "a/b", "a@b", "a\\b", "a?b", "a#b", "http://a", "a\tb", "\xe9", "a,b", "a" * 256]
+OVERRIDES = [
+    "x-original-url", "x-rewrite-url", "x-forwarded-host", "x-forwarded-prefix", "x-forwarded-path", "x-http-method-override",
+    "x-method-override", "x-original-host", "x-host", "x-forwarded-server", "forwarded", "x-real-url", "x-envoy-original-path",
+]  # fmt: skip
+ELSEWHERE = ["/metrics", "/v1/models", "/collective_rpc", "http://127.0.0.1:1/", "/v1/../admin", "GET"]
+
+
+def spelled(route: str) -> Iterator[str]:
+    """Other spellings of a route: what some reader along the way could take for it."""
+    ends = "/ // /. /.. /../completions ; ;a=b %20 %00 %2f %2e .json \\ %5c %3f %23 %0a %0d%0a %09 ~ * | ^ ' % %zz %u002f : @a &a=b"
+    fronts = "/ // /. /.. /v1 /%2e /x/.. /x/%2e%2e /; \\ /%2f /public/../"
+    versions = ["/v1/./", "/v1/x/../", "/v1/;/", "/v1%2f", "/V1/", "/v1 /", "/v2/", "/v1\t/", "/v1/%2e/"]
+    yield from (route + end for end in ends.split())
+    yield from (front + route for front in fronts.split())
+    yield from (route.upper(), route.title(), route.replace("/", "//"), route.replace("/", "\\"), route.replace("/", "%2f"))
+    yield from (route.replace("/v1/", version) for version in versions)
+    yield from (route.replace("o", odd, 1) if "o" in route else route.replace("e", odd, 1) for odd in ODD)
+    yield from (f"http://x{route}", f"https://admin{route}", f"//admin{route}", f"http:{route}", f"*{route}", route[1:])
+
+
+ODD = ["%6f", "%6F", "%256f", "%u006f", "0", "\u043e", "o%00", "o\u200b", "\xba", "o\u0301"]
+SERVED = [(f"{route}?{query}", "x", "") for route in ROUTES for query in ("", "a=b", "/../metrics", "%2e%2e/", "path=/metrics", "\\")]
+SERVED += [(route, host, "") for route in ROUTES for host in HOSTS]
+SERVED += [(route, "x", f"{name}: {value}\r\n") for route in ROUTES for name in OVERRIDES for value in ELSEWHERE]
+REFUSED = [(path, "x", "") for route in ROUTES for path in spelled(route)]
+REFUSED += [(route, host, "") for route in ROUTES for host in BAD_HOSTS]
+REFUSED += [(f"/metrics?{route}", "x", f"{name}: {route}\r\n") for route in ROUTES for name in OVERRIDES]
+
+
+def body_of(target: str) -> bytes:
+    """A body that suits whatever route the target begins with."""
+    if "embeddings" in target.lower():
+        return msgspec.json.encode({"model": "sim", "input": "sea"})
+    if "chat" in target.lower():
+        return msgspec.json.encode(chat(max_tokens=1))
+    return msgspec.json.encode({"model": "sim", "prompt": "sea", "max_tokens": 1})
+
+
+async def asked(running: Gateway, target: str, host: str, more: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    body = body_of(target)
+    head = f"POST {target} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {running.keys['acme']}\r\nconnection: close\r\n{more}"
+    writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode("utf-8", "surrogateescape") + body)
+    reply = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return int(reply.split()[1])
+
+
+@pytest.mark.req("R13")
+async def test_the_route_that_was_authorised_is_the_route_that_was_served(record_property: pytest.FixtureRequest) -> None:
+    assert len(SERVED) + len(REFUSED) >= 500
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        for target, host, more in SERVED:
+            engine.received.clear()
+            status = await asked(running, target, host, more)
+            route = target.partition("?")[0]
+            record = running.records[-1]
+            assert (status, record.endpoint, [call.path for call in engine.received]) == (200, route, [route]), (target, host, more)
+        for target, host, more in REFUSED:
+            engine.received.clear()
+            count = len(running.records)
+            status = await asked(running, target, host, more)
+            assert status in (400, 404), (status, target, host, more)
+            assert not engine.received, (target, host, more)
+            assert len(running.records) == count + 1
+            assert running.records[-1].tenant == "", "nobody was authorised for anything"
+    record_property("figure", f"{len(SERVED) + len(REFUSED)} vectors")  # type: ignore[operator]  # pytest's fixture is a function
