@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 READY_S = 180.0
 """Longest wait for an engine; vLLM takes 20 s on two quiet cores, SGLang as long."""
 STOP_S = 20.0
-GAP_S = 8.0
+GAP_S = 12.0
 """The gateway's limit on silence inside a stream. Two busy cores were seen to hold an answer back for 7 s."""
-HTTP = httpx.Client(verify=False, timeout=60, trust_env=False)
+HTTP = httpx.Client(verify=False, timeout=300, trust_env=False)
 """One for all polls: a client of its own for each would load the system's certificates every time, tens of milliseconds."""
 
 
@@ -199,7 +199,7 @@ class Tidegate(Process):
     def client(self, tenant: str = "acme") -> httpx.AsyncClient:
         assert self.keys is not None
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, trust_env=False, verify=False)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=300, trust_env=False, verify=False)
 
     def backend(self, backend_id: str) -> dict[str, Any]:
         """What it says of one backend on the admin port; a worker that is too busy to answer there is asked again."""
