@@ -4,6 +4,8 @@ VENV := .venv
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 BIN := $(VENV)/bin
+FAILED := test -s .cache/pytest/v/cache/lastfailed
+ALONE := --last-failed --last-failed-no-failures none
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -53,14 +55,14 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) $(if $(filter vllm,$(ENGINE)),.cache/smollm2-bf16) ## engines, gateway, one streamed chat; ENGINE=smollm2 or ENGINE=vllm for real engines, ONCE=1 to exit after the answer
 	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter vllm,$(ENGINE)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once)
 
-test: $(VENV)/.dev ## the whole suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## the whole suite, JOBS=2 files at a time; what fails in company runs once more, alone
+	$(BIN)/python -m pytest --cache-clear -n $(or $(JOBS),2) --dist loadfile || { $(FAILED) && $(BIN)/python -m pytest $(ALONE); }
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
-	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang"
+	$(BIN)/python -m pytest --cache-clear -m real_engine tests/engines -k "not sglang" || { $(FAILED) && $(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang" $(ALONE); }
 
 test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
 	$(BIN)/python -m pytest -m real_engine tests/engines -k sglang

@@ -14,6 +14,9 @@ from tests.fault.rows import ROWS
 # hundreds of processes are started here; each would compile every module anew, which is half of its start
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# processes that tests run in beside each other have a width of 80, which a console keeps from its import on
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 # an example that takes long says that the machine is busy
 settings.register_profile("untimed", deadline=None)
