@@ -58,11 +58,13 @@ def placed(
     if ground.recovery.held(now):
         held = tuple([msgspec.structs.replace(one, reason=COMING_BACK) for one in pool.up])
         return Route(choosing.name, (), pool.not_up + held, full=bool(held))
+    part = ground.holders.part(demand.tenant, now)
     shut = deps.live.breakers.shut("" if adapter is None else adapter.served, now)
     if adapter is None:
-        return place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, shut=shut)
+        return place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, shut=shut, part=part)
     there, unable = deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter)
-    route = place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, adapters=Adapters(there, unable), shut=shut)
+    where = Adapters(there, unable)
+    route = place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, adapters=where, shut=shut, part=part)
     return route if choosing.policy.in_seconds else with_adapter(route, there, ground.board)
 
 

@@ -98,14 +98,14 @@ class Race(Listener):
     def _spare(self) -> Backend | None:
         """Another backend that would begin soon; None where all have enough to do."""
         placing, deps, delay_s = self._placing, self._deps, self._hedge.delay_s
-        board, tokens = placing.ground.board, placing.demand.prompt_tokens
+        board, demand, now = placing.ground.board, placing.demand, deps.clock()
         if deps.lines[placing.pool.name].waiting or delay_s is None:
             return None
-        shut = deps.live.breakers.shut(placing.served, deps.clock())
-        found = []
+        shut = deps.live.breakers.shut(placing.served, now)
+        part, found = placing.ground.holders.part(demand.tenant, now), []
         for at, one in enumerate(placing.route.backends[1:]):
             row = board.row_of.get(one.id)
-            if row is None or one.id not in deps.upstreams or one.id in shut or full(board, row, tokens):
+            if row is None or one.id not in deps.upstreams or one.id in shut or full(board, row, demand.prompt_tokens, part):
                 continue
             found.append((board.queue_tokens[row] * board.prefill_s_token[row], at, one))
         if not found:

@@ -9,6 +9,7 @@ from gateway.placing.ground import Grounds
 from gateway.queueing.line import Line
 from gateway.queueing.lines import Lines
 from gateway.queueing.pulling import Pulling
+from gateway.queueing.room import everything
 from gateway.settings import Settings
 
 
@@ -27,7 +28,7 @@ def lines_for(
     bounds, gives_way = settings.queue.bounds, settings.queue.gives_way
 
     def line(pool: str) -> Line:
-        board, make_room = grounds[pool].board, None
+        board, holders, make_room = grounds[pool].board, grounds[pool].holders, None
         if gives_way is not None:
             make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).for_one
         return Line(
@@ -40,6 +41,7 @@ def lines_for(
             rng=rng,
             log_defect=log_defect,
             make_room=make_room,
+            part_of=(lambda tenant: holders.part(tenant, clock())) if holders.kept else everything,
         )
 
     return Lines({pool.name: line(pool.name) for pool in settings.pools})

@@ -22,8 +22,18 @@ class LimitSettings(Strict):
         "four times as long as on an empty engine, whichever is longer.",
     )
 
+    kept_free: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="Share of what an engine bears which tenants with much more in flight than the others leave free for "
+        "them, while others were there in the last 30 s. 0 keeps nothing.",
+    )
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        if self.kept_free and not self.enabled:
+            raise ValueError("kept_free is a share of the limits that are found, and enabled: false finds none; leave one of the two out")
         if self.min_requests > self.max_requests:
             raise ValueError(f"min_requests is {self.min_requests:,} and max_requests {self.max_requests:,}; the first is the smaller one")
         return self

@@ -96,7 +96,10 @@ def deps_for(
     vocabularies, executor = vocabularies_for(settings), ThreadPoolExecutor(1, "tokens")
     images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
     counts = PromptCounts(vocabularies, executor, loop, images)
-    usual = {pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds()) for pool in settings.pools}
+    usual = {
+        pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
+        for pool in settings.pools
+    }
     grounds, rng = Grounds(usual, settings.routing.index_blocks), random.Random(secrets.randbits(64))
     watch = Watch()
     return Deps(

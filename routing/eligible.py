@@ -36,8 +36,9 @@ def eligible(
     choice: Choice,
     adapters: Adapters | None,
     shut: Mapping[str, str] = MappingProxyType({}),
+    part: float = 1.0,
 ) -> Eligible:
-    """Sort out the pool's backends that are up. `shut`: see `routing.schedule.place`."""
+    """Sort out the pool's backends that are up. `shut` and `part`: see `routing.schedule.place`."""
     up, rows = pool.up, board.rows(pool.up)
     matched = _matched(demand, up, rows, board, match)
     barred = _barred(demand, up, rows, board, adapters)
@@ -46,7 +47,7 @@ def eligible(
     if shut:
         _shut_out(up, shut, barred)
     if board.limited:
-        _occupied(demand, rows, matched, board, barred)
+        _occupied(demand, rows, matched, board, barred, part)
     full = _full(demand, rows, matched, board, choice)
     if full and (choice.refuse_full or len(barred.keys() | full.keys()) < len(up)):
         barred = {**full, **barred}
@@ -91,10 +92,10 @@ def _doubted(demand: Demand, rows: Sequence[int], board: Board, barred: dict[int
     return {at: why for at, why in barred.items() if contexts[at] < longest or not why.startswith(CONTEXT)}
 
 
-def _occupied(demand: Demand, rows: Sequence[int], matched: Column, board: Board, barred: dict[int, str]) -> None:
+def _occupied(demand: Demand, rows: Sequence[int], matched: Column, board: Board, barred: dict[int, str], part: float) -> None:
     """Who has no room is barred, unless something worse bars it."""
     for at, row in enumerate(rows):
-        if at not in barred and (why := _no_room(board, row, demand.prompt_tokens - matched[at])):
+        if at not in barred and (why := _no_room(board, row, demand.prompt_tokens - matched[at], part)):
             barred[at] = why
 
 

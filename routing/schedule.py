@@ -81,6 +81,7 @@ def place(
     holder: str = "",
     adapters: Adapters | None = None,
     shut: Mapping[str, str] = MappingProxyType({}),
+    part: float = 1.0,
 ) -> Route:
     """Rank the pool's backends for this Demand. An empty `ranked` means that nobody can serve it now; `excluded` says why.
 
@@ -88,14 +89,15 @@ def place(
         holder: id of the backend that had the conversation's last turn; empty when it has none.
         adapters: where the adapter is that the request is answered with.
         shut: backends that have failed others' requests, by id, with the reason; they are left out while somebody is left.
+        part: of what each backend bears that this request may fill; the rest is kept for others.
     """
     if len(pool.up) == 1 and adapters is None and match is UNMATCHED:
         row = board.row_of[pool.up[0].id]
         fits = not 0 < board.kv_capacity[row] <= demand.prompt_tokens
-        if fits and board.facts[row] is NO_FACTS and not (board.limited and no_room(board, row, demand.prompt_tokens)):
+        if fits and board.facts[row] is NO_FACTS and not (board.limited and no_room(board, row, demand.prompt_tokens, part)):
             return Route(choosing.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
     board.settle()
-    backends, rows, matched, out = eligible(demand, pool, board, match, choosing.choice, adapters, shut)
+    backends, rows, matched, out = eligible(demand, pool, board, match, choosing.choice, adapters, shut, part)
     excluded = (*pool.not_up, *out) if out else pool.not_up
     if not rows:
         return Route(choosing.name, (), excluded, full=any([one.reason.startswith(FULL) for one in out]))

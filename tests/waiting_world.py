@@ -20,10 +20,12 @@ import msgspec
 
 from domain.faults import Fault
 from domain.priority import Class
+from gateway.placing.holders import Holders
 from gateway.queueing.deadlines import DEFAULT_WAIT_S
 from gateway.queueing.line import Line
 from gateway.queueing.waiter import Waiter
 from routing.board import Board, Charge
+from routing.room import full
 from tenancy.fair_row import Waiting
 from tenancy.fairness import Bounds
 from tests.placing import pool_of
@@ -56,6 +58,7 @@ class Case(msgspec.Struct, frozen=True):
     """Share of the requests that find their prefix."""
     waits: Mapping[Class, float] = SHORT
     bounds: Bounds = Bounds()
+    kept_free: float = 0.0
     warm_s: float = 10.0
     seconds: float = 40.0
     """Of arrivals, those of `warm_s` included."""
@@ -114,6 +117,7 @@ class World:
         self.board = Board("a")
         self.board.set_limit("a", requests=case.seats)
         self.pool = pool_of("a")
+        self.holders = Holders(case.kept_free)
         self.found = Found()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -128,7 +132,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.line = Line(
             "p", self.case.bounds, self.board, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
-            log_defect=_raise,
+            log_defect=_raise, part_of=lambda tenant: self.holders.part(tenant, self.now),
         )  # fmt: skip
         self._at(0.0, self._arrive)
         self._at(SWEEP_S, self._sweep)
@@ -173,7 +177,7 @@ class World:
         uncached = PREFIX + QUESTION - held
         place = Waiting(tenant, tier, False, uncached + 2 * int(OUTPUT), self.now + may_s, self.now, 2000, held)
         takes_s = PROMPT_S * uncached + TOKEN_S * output
-        if not self.line.waiting and self.board.in_flight("a") < case.seats:
+        if not self.line.waiting and self._fits(tenant):
             self._take(place, takes_s)
             return
         task = asyncio.get_running_loop().create_task(self._wait(place, may_s, takes_s, counts))
@@ -187,14 +191,22 @@ class World:
         if counts:
             self.found.waited_of.setdefault(place.tenant, []).append(self.now - place.entered_at)
         charge = self.board.charge("a", 1, 1, self.now)
-        self._at(self.now + takes_s, partial(self.board.release, charge))
+        self.holders.took(place.tenant)
+        self._at(self.now + takes_s, partial(self._end, place.tenant, charge))
         return _Seat(self, charge)
+
+    def _end(self, tenant: str, charge: Charge) -> None:
+        self.holders.gave_back(tenant, self.now)
+        self.board.release(charge)
+
+    def _fits(self, tenant: str) -> bool:
+        return not full(self.board, 0, 1.0, self.holders.part(tenant, self.now))
 
     async def _wait(self, place: Waiting, may_s: float, takes_s: float, counts: bool) -> None:
         begun, predicted = self.now, self.line.predicted_s(place)
 
         def again() -> _Seat | None:
-            return _Seat(self) if self.board.in_flight("a") < self.case.seats else None
+            return _Seat(self) if self._fits(place.tenant) else None
 
         waiter: Waiter[Any] = Waiter(
             place, may_s, again, lambda _: self._take(place, takes_s), lambda _: float("inf"), asyncio.get_running_loop()

@@ -33,10 +33,9 @@ pools:
 """
 OWN_S = 0.5
 """Of the objective: what an engine takes for the first token, which is not there for waiting."""
-UNLIMITED = "    limit: {enabled: false}\n"
-"""Of a pool: no limits are found for its engines, so nobody waits at the gateway."""
-SUBJECTS = ("tidegate", "tidegate-unlimited", "sglang-router round_robin")
-"""`unlimited` sends everything to engines at once, as if they had no limit."""
+KEEPING = "tidegate keeping "
+SUBJECTS = ("tidegate", f"{KEEPING}0.25", f"{KEEPING}0.5", "tidegate-unlimited", "sglang-router round_robin")
+"""`unlimited` sends everything to engines at once, as if they had no limit; `keeping` has that `kept_free`."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,11 @@ def engines(home: Path) -> Iterator[tuple[list[str], list[int]]]:
 
 def template(home: Path) -> list[str]:
     """Fill a folder with settings and a store that knows every tenant's key; returns the keys."""
-    settings_file(home, [f"http://127.0.0.1:{PORT + 10}"], limited=True)
+    settings_file(home, [f"http://127.0.0.1:{PORT + 10}"], "")
     return store(home / "tidegate.yaml", [f"t{tenant}" for tenant in range(TENANTS)])
 
 
-def settings_file(home: Path, urls: list[str], *, limited: bool) -> None:
+def settings_file(home: Path, urls: list[str], limit: str) -> None:
     """Settings and the one policy. What this version of Tidegate has to say about classes, waiting and limits is said where it can."""
     (home / "policies").mkdir(exist_ok=True)
     policy = f'tenant: "*"\nmodels:\n  - {{name: {MODEL}, pool: chat}}\nttft_slo_s: {SLO_TTFT_S}\n'
@@ -83,15 +82,15 @@ def settings_file(home: Path, urls: list[str], *, limited: bool) -> None:
     known = {field.alias or name for name, field in PolicyDocument.model_fields.items()}
     policy += "".join(f"{name}: {value}\n" for name, value in said.items() if name in known)
     (home / "policies" / "default.yaml").write_text(policy)
-    more = UNLIMITED if not limited and "limit" in PoolSettings.model_fields else ""
+    more = f"    limit: {{{limit}}}\n" if limit and "limit" in PoolSettings.model_fields else ""
     backends = "\n".join(f'      - {{id: e{i}, url: "{url}"}}' for i, url in enumerate(urls))
     (home / "tidegate.yaml").write_text(SETTINGS.format(port=PORT, admin=PORT + 1, model=MODEL, backends=backends, more=more))
 
 
 @contextlib.contextmanager
-def tidegate(home: Path, urls: list[str], keys: list[str], engine_pids: list[int], *, limited: bool) -> Iterator[Running]:
+def tidegate(home: Path, urls: list[str], keys: list[str], engine_pids: list[int], limit: str) -> Iterator[Running]:
     """One worker, as `bench.overhead` starts it."""
-    settings_file(home, urls, limited=limited)
+    settings_file(home, urls, limit)
     run_dir = home / "run"
     command = [*TOOL, "serve", "-c", str(home / "tidegate.yaml"), "--run-dir", str(run_dir)]
     with running(start(command, SUBJECT_CPU, home / "tidegate.log")):
@@ -111,11 +110,18 @@ def subject(name: str, folder: Path, made: Path, keys: list[str]) -> Iterator[Ru
     shutil.copytree(made, home)
     with engines(folder) as (urls, pids):
         if name.startswith("tidegate"):
-            with tidegate(home, urls, keys, pids, limited=name == "tidegate") as running_one:
+            with tidegate(home, urls, keys, pids, limit_of(name)) as running_one:
                 yield running_one
         else:
             with sglang_router(home, urls, PORT, policy=name.partition(" ")[2]) as peer:
                 yield Running(peer.url, keys, tree(peer.pids[0]), pids)
+
+
+def limit_of(name: str) -> str:
+    """What a subject's pool says of limits."""
+    if name.startswith(KEEPING):
+        return f"kept_free: {name.removeprefix(KEEPING)}"
+    return "enabled: false" if name == "tidegate-unlimited" else ""
 
 
 def there(name: str) -> bool:

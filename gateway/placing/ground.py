@@ -9,6 +9,7 @@ import structlog
 
 from backends.recovery import Recovery
 from domain.membership import NO_TRAITS, Traits
+from gateway.placing.holders import Holders
 from gateway.placing.limits import Limits
 from gateway.placing.sessions import Sessions
 from gateway.placing.traits import Usual, effective, facts_of, rates_of
@@ -39,10 +40,11 @@ STALE_S: Final = 3.0
 class Ground:
     """One pool."""
 
-    __slots__ = ("_among", "_choosings", "_up", "board", "name", "recovery", "sessions")
+    __slots__ = ("_among", "_choosings", "_up", "board", "holders", "name", "recovery", "sessions")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kept_free: float = 0.0) -> None:
         self.name = name
+        self.holders = Holders(kept_free)
         self.board = Board()
         self.recovery = Recovery()
         """Holds back what a pool gets that was out of service as a whole."""
@@ -109,7 +111,7 @@ class Grounds:
         self._calibrations: dict[str, Calibration] = {}
         self._answers = 0
         self._usual = dict(pools)
-        self._by_pool = {name: Ground(name) for name in pools}
+        self._by_pool = {name: Ground(name, usual.kept_free) for name, usual in pools.items()}
         self._of: dict[str, Ground] = {}
         self._sources: dict[str, _Source] = {}
 

@@ -21,8 +21,8 @@ class Stake:
     """
 
     __slots__ = (
-        "_before", "_board", "_chain", "_deps", "_guess", "_prediction", "_shown", "_uncached", "at", "backend", "began",
-        "charge", "ended", "limiter", "queued", "queued_ctx",
+        "_before", "_board", "_chain", "_deps", "_guess", "_holders", "_prediction", "_shown", "_tenant", "_uncached", "at",
+        "backend", "began", "charge", "ended", "limiter", "queued", "queued_ctx",
     )  # fmt: skip
 
     def __init__(self, placing: Placing, backend_id: str, deps: Deps, *, stream: bool) -> None:
@@ -40,6 +40,8 @@ class Stake:
         self.began = (0.0, 0.0)
         """Sequences on the backend and tokens in their contexts when its first token came."""
         self.ended = False
+        self._holders, self._tenant = placing.ground.holders, demand.tenant
+        self._holders.took(self._tenant)
         self._board = board
         self._chain = demand.chain
         self._deps = deps
@@ -85,6 +87,8 @@ class Stake:
 
     def over(self) -> None:
         """It ended, however; idempotent. Where no token came, the backend is not taken to hold anything of it."""
+        if not self.ended:
+            self._holders.gave_back(self._tenant, self._deps.clock())
         self.ended = True
         if self._guess is not None:
             self._guess.cancel()

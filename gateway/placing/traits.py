@@ -17,6 +17,8 @@ class Usual(msgspec.Struct, frozen=True):
     hardware: str = ""
     bounds: Bounds | None = Bounds()
     """Of the limits that are found for each; None to find none."""
+    kept_free: float = 0.0
+    """Share of what engines bear that is kept for tenants with little in flight."""
 
 
 NOTHING_USUAL: Final = Usual()

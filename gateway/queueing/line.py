@@ -16,10 +16,10 @@ from domain.usage import Usage
 from gateway.queueing import refusals
 from gateway.queueing.caution import Caution
 from gateway.queueing.drain_rate import DrainRate
+from gateway.queueing.room import PartOf, Room, everything
 from gateway.queueing.waiter import LineState, Outlook, T, Waiter
 from routing.board import Board
 from routing.fleet import Pool
-from routing.room import full
 from tenancy.fair_row import Waiting
 from tenancy.fairness import RANKS, Bounds, FairQueue, rank_of
 
@@ -38,12 +38,12 @@ class Line:
         pool_of: the pool as it is now.
         log_defect: told of what should never be raised by a decision.
         make_room: asked to free a place for the one whose turn it is, with what says whether one that gives its place could wait.
+        part_of: of the room, how much a tenant's next request may fill.
     """
 
     __slots__ = (
         "_board", "_caution", "_clock", "_hopeless", "_log_defect", "_loop", "_make_room", "_name", "_pool_of", "_queue", "_rate", "_rng",
-        "_stopped",
-        "_waiters", "_woken", "waiting",
+        "_room", "_stopped", "_waiters", "_woken", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -58,11 +58,13 @@ class Line:
         rng: Rng,
         log_defect: Callable[[BaseException, str], None],
         make_room: MakeRoom | None = None,
+        part_of: PartOf = everything,
     ) -> None:
         self._name = name
         self._queue = FairQueue(bounds)
         self._board = board
         self._pool_of = pool_of
+        self._room = Room(board, pool_of, part_of)
         self._clock = clock
         self._loop = loop
         self._rng = rng
@@ -100,7 +102,7 @@ class Line:
         """What a request would meet that came now and was not read yet; None where nobody is up."""
         if not self._pool_of().up:
             return None
-        if not self.waiting and (not self._board.limited or self._has_room()):
+        if not self.waiting and (not self._board.limited or (self._room.look() and self._room.free_for(place.tenant))):
             return AT_ONCE
         return Outlook(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
 
@@ -175,7 +177,7 @@ class Line:
 
     def _let_through(self) -> None:
         self._woken = False
-        while self.waiting and self._has_room():
+        while self.waiting and self._room.look():
             found = self._queue.next(self._can_place)
             for waiter, fault in self._hopeless:
                 self.end(waiter, refusals.NOBODY, fault)
@@ -183,7 +185,7 @@ class Line:
             if found is None:
                 break
             self._go(self._waiters[found.seq])
-        if self.waiting and self._make_room is not None and (first := self._queue.next(lambda _: True)) is not None:
+        if self.waiting and self._make_room is not None and (first := self._queue.next(self._gets_room)) is not None:
             try:
                 self._make_room(self._waiters[first.seq], self._may_wait)
             except Exception as error:  # noqa: BLE001 - without it everybody waits as long as without preemption, and no longer
@@ -192,11 +194,12 @@ class Line:
     def _may_wait(self, place: Waiting, may_s: float) -> bool:
         return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
 
-    def _has_room(self) -> bool:
-        board = self._board
-        return any([not full(board, board.row_of[one.id], 1.0) for one in self._pool_of().up])
+    def _gets_room(self, place: Waiting) -> bool:
+        return self._room.all_for(place.tenant)
 
     def _can_place(self, place: Waiting) -> bool:
+        if not self._room.free_for(place.tenant):
+            return False
         waiter = self._waiters[place.seq]
         try:
             waiter.turn = waiter.again()

@@ -3,6 +3,7 @@ refused to the pool's loss."""
 
 from functools import cache
 
+import msgspec
 import pytest
 
 from domain.priority import Class
@@ -76,3 +77,22 @@ def test_a_noisy_tenant_takes_what_is_over_and_nothing_of_the_others(multiple: f
         assert share["noisy"] < 0.15
         assert share["others"] > 0.58
     assert found.busy > 0.98
+
+
+def test_where_room_is_kept_others_wait_for_nothing_beside_a_noisy_tenant_and_that_is_what_it_costs() -> None:
+    case = Case(1.17, classes={Class.DEFAULT: 1.0}, tenants=(20.0,) + (1.0,) * 19)
+    waits, busy = {}, {}
+    for kept in (0.0, 0.25, 0.5):
+        found = World(msgspec.structs.replace(case, kept_free=kept)).run()
+        of = sorted(waited for tenant, all_of in found.waited_of.items() if tenant != "t0" for waited in all_of)
+        waits[kept], busy[kept] = of[int(0.99 * len(of))], found.busy
+    assert waits[0.0] > 0.1
+    assert waits[0.25] == waits[0.5] == 0.0
+    assert busy[0.0] > 0.98
+    assert busy[0.25] > 0.73
+    assert busy[0.5] > 0.55  # the others alone take 0.57
+
+
+def test_among_tenants_that_ask_alike_keeping_room_costs_next_to_nothing() -> None:
+    found = World(Case(3.0, kept_free=0.5)).run()
+    assert found.busy > 0.95

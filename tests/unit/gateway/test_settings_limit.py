@@ -17,3 +17,11 @@ def test_what_is_written_bounds_them() -> None:
 def test_bounds_that_cross_are_refused_with_both_numbers() -> None:
     with pytest.raises(ValidationError, match="min_requests is 64 and max_requests 8"):
         LimitSettings(min_requests=64, max_requests=8)
+
+
+def test_room_is_kept_of_limits_that_are_found_only() -> None:
+    assert LimitSettings(kept_free=0.25).bounds() == Bounds()
+    with pytest.raises(ValidationError, match="kept_free is a share of the limits that are found, and enabled: false finds none"):
+        LimitSettings(enabled=False, kept_free=0.25)
+    with pytest.raises(ValidationError, match=r"less than or equal to 0\.9"):
+        LimitSettings(kept_free=1.0)

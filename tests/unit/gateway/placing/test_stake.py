@@ -151,3 +151,18 @@ async def test_a_plain_reply_that_should_have_begun_no_longer_counts_as_being_co
 class Noted:
     def __init__(self, seen: list[tuple[float, float, float]]) -> None:
         self.began = lambda *sample: seen.append(sample)
+
+
+async def test_its_tenant_has_one_request_more_for_as_long_as_it_runs() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat())
+    tenant, holders = placing.demand.tenant, placing.ground.holders
+    holders.kept = 0.5
+    holders.took("other")
+    stakes = [Stake(placing, "a", worker.deps, stream=True) for _ in range(5)]
+    assert holders.part(tenant, worker.now) == 0.5
+    for stake in stakes[1:]:
+        stake.over()
+        stake.over()
+    assert holders.part(tenant, worker.now) == 1.0
+    stakes[0].over()

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,13 +41,14 @@ class Went:
 class World:
     """One backend with room for `cap` requests, and a line in front of it."""
 
-    def __init__(self, cap: int = 1, bounds: Bounds | None = None) -> None:
+    def __init__(self, cap: int = 1, bounds: Bounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.now = 0.0
         self.board = Board("a")
         self.pool = pool_of("a")
         self.board.set_limit("a", requests=cap)
         self.defects: list[BaseException] = []
         self.bounds = bounds or Bounds()
+        self.parts = parts
         self.line = self.made()
         self.charges: list[Charge] = []
         self.beats: list[float] = []
@@ -62,6 +64,7 @@ class World:
             rng=random.Random(1),
             log_defect=lambda error, _: self.defects.append(error),
             make_room=make_room,
+            part_of=lambda tenant: self.parts.get(tenant, 1.0),
         )
 
     def fill(self, count: int = 1) -> list[Charge]:
@@ -71,7 +74,7 @@ class World:
         fits: Callable[[], bool] = options.pop("fits", lambda: True)
 
         def again() -> Went | None:
-            return Went(self) if fits() and not full(self.board, 0, 1.0) else None
+            return Went(self) if fits() and not full(self.board, 0, 1.0, self.parts.get(tenant, 1.0)) else None
 
         def stake(went: Went) -> Went:
             charge = self.board.charge("a", cost, cost, self.now)
@@ -391,3 +394,28 @@ async def test_a_defect_while_room_is_made_is_told_and_keeps_nobody_waiting() ->
     world.board.release(held[0])
     await turns()
     assert task.done()
+
+
+async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_nobodys_place() -> None:
+    world, asked = World(cap=4, parts={"loud": 0.5}), []
+    world.line = world.made(lambda waiter, _: asked.append(waiter.place.tenant))
+    world.fill(2)
+    _, loud = await world.come(tenant="loud", tier=0)
+    _, other = await world.come(tenant="other", tier=3)
+    await turns()
+    assert (loud.done(), other.done(), world.line.waiting) == (False, True, 1)
+    assert asked == [], "what is kept from it is not made free for it either"
+    assert world.line.outlook(world.waiter(tenant="other").place, 10.0) is not None
+    for charge in world.charges:
+        world.board.release(charge)
+    held = world.fill(2)
+    _, second = await world.come(tenant="third")
+    assert asked == ["third"], "in a full house the one whose turn it is may be made room for, where nothing is kept from it"
+    for charge in held:
+        world.board.release(charge)
+    await turns()
+    assert (second.done(), loud.done()) == (True, False)
+    world.parts = {}
+    world.line.sweep(world.now)
+    await turns()
+    assert loud.done()
