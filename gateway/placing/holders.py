@@ -48,7 +48,10 @@ class Holders:
         if count:
             self._counts[tenant] = count
         else:
-            self._left[tenant] = now
+            left = self._left
+            left[tenant] = now
+            if len(left) > MOST:
+                del left[next(iter(left))]
 
     def part(self, tenant: str, now: float) -> float:
         """Of the room that this tenant's next request may fill; 1 for all of it."""
@@ -56,7 +59,7 @@ class Holders:
         if held < 2:
             return 1.0
         left = self._left
-        while left and (len(left) > MOST or now - left[next(iter(left))] > QUIET_S):
+        while left and now - left[next(iter(left))] > QUIET_S:
             del left[next(iter(left))]
         others = len(self._counts) + len(left) - 1
         return 1.0 - self.kept if others and (held - BESIDES) * others > MORE * (self._total - held) else 1.0

@@ -50,8 +50,8 @@ def test_nothing_is_remembered_where_nothing_is_kept_and_of_many_only_so_many() 
     for number in range(3 * MOST):
         holders.took(f"t{number}")
         holders.gave_back(f"t{number}", 1.0)
+        assert len(holders._left) <= MOST
     assert holders.part("a", 1.0) == 0.75
-    assert len(holders._left) == MOST
 
 
 def test_what_was_taken_is_given_back_to_nothing() -> None:
