@@ -10,6 +10,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.stores.valkey.watch import LOOK_S
 from tests.replicas import Replica, Reply, Tenancy, burst, replicas, statuses
 from tests.scale import scaled
 from tests.valkey_servers import single_server
@@ -65,6 +66,7 @@ async def test_four_gateways_admit_exactly_the_limit(ahead_s: float, tmp_path: P
             SimEngine(SIM) as engine,
             replicas(tmp_path, 4, tenancy, engine=engine.url, counters=valkey.url, ahead_s=[ahead_s]) as made,
         ):
+            await asyncio.sleep(2 * LOOK_S)  # a share goes by how many gateways have been seen: all four, from the next look on
             for kind, amount in (("hundred", 100), ("odd", 97)):
                 replies = await undisturbed(made, tenancy, kind, 1000, amount)
                 admitted, again = statuses(replies)[200], refilled(replies, amount)
