@@ -62,7 +62,7 @@ test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
 
 test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama.cpp behind a real gateway; builds .venv-vllm (2.5 GB) on first use
-	$(BIN)/python -m pytest --cache-clear -m real_engine tests/engines -k "not sglang" || { $(FAILED) && $(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang" $(ALONE); }
+	$(BIN)/python -m pytest -m real_engine tests/engines -k "not sglang"
 
 test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
 	$(BIN)/python -m pytest -m real_engine tests/engines -k sglang
