@@ -270,10 +270,12 @@ async def test_heartbeats_fill_a_long_prefill() -> None:
 
 @pytest.mark.req("GATEWAYS-17", "R11")
 async def test_a_request_may_still_move_on_after_heartbeats() -> None:
+    pinged = asyncio.Event()
+
     async def dies_in_prefill(peer: Peer) -> None:
         if b"GET" in await peer.request():
             return
-        await asyncio.sleep(0.4)
+        await asyncio.wait_for(pinged.wait(), 10)
         peer.reset()
 
     engines = {"heartbeat_s": 0.05, "first_token_base_s": 5.0}
@@ -281,7 +283,7 @@ async def test_a_request_may_still_move_on_after_heartbeats() -> None:
         running.deps.live.fleet = _all_up(running.deps.live.fleet)
         charged(running.deps.grounds, "e1", running.deps.clock())  # so that the one that dies is tried first
         async with running.client() as client:
-            seen = await stream(client, max_tokens=3)
+            seen = await stream(client, begun=pinged, max_tokens=3)
         assert seen.raw.startswith(b": ping\n\n")
         assert (seen.done, seen.clean, seen.errors) == (True, True, [])
         record = (await running.recorded(1))[0]
