@@ -87,7 +87,7 @@ class Stake:
 
     def over(self) -> None:
         """It ended, however; idempotent. Where no token came, the backend is not taken to hold anything of it."""
-        if not self.ended:
+        if self._holders.kept and not self.ended:
             self._holders.gave_back(self._tenant, self._deps.clock())
         self.ended = True
         if self._guess is not None:
