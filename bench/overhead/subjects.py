@@ -71,6 +71,21 @@ def nginx(home: Path, engines: list[str], port: int) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
+def serving(home: Path) -> Iterator[int]:
+    """A gateway of one worker with the settings in a folder; the worker's process id."""
+    run_dir = home / "run"
+    command = [sys.executable, "-m", "gateway", "serve", "-c", str(home / "tidegate.yaml"), "--run-dir", str(run_dir)]
+    with running(start(command, SUBJECT_CPU, home / "tidegate.log")):
+        deadline = time.monotonic() + 60
+        while not (run_dir / "ready.json").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError((home / "tidegate.log").read_text()[-2000:])
+            time.sleep(0.05)
+        worker = next(run_dir.glob("worker-0-*.sock"))
+        yield int(worker.stem.rpartition("-")[2])
+
+
+@contextlib.contextmanager
 def tidegate(
     home: Path, engines: list[str], port: int, *, name: str = "tidegate", access: bool = False, client: str = "relay", policy: str = ""
 ) -> Iterator[Subject]:
@@ -84,16 +99,8 @@ def tidegate(
     tool = [sys.executable, "-m", "gateway"]
     made = subprocess.run([*tool, "key", "create", "--tenant", "bench", "--create-tenant", "--json", "-c", str(home / "tidegate.yaml")],
                           capture_output=True, check=True, text=True)  # fmt: skip
-    run_dir = home / "run"
-    command = [*tool, "serve", "-c", str(home / "tidegate.yaml"), "--run-dir", str(run_dir)]
-    with running(start(command, SUBJECT_CPU, home / "tidegate.log")):
-        deadline = time.monotonic() + 60
-        while not (run_dir / "ready.json").exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError((home / "tidegate.log").read_text()[-2000:])
-            time.sleep(0.05)
-        worker = next(run_dir.glob("worker-0-*.sock"))
-        yield Subject(name, f"http://127.0.0.1:{port}", [int(worker.stem.rpartition("-")[2])], json.loads(made.stdout)["key"])
+    with serving(home) as worker:
+        yield Subject(name, f"http://127.0.0.1:{port}", [worker], json.loads(made.stdout)["key"])
 
 
 @contextlib.contextmanager

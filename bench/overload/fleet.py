@@ -3,21 +3,19 @@
 import contextlib
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.overhead.peers import installed
-from bench.overhead.processes import LOAD_CPU, SUBJECT_CPU, cpu_s, running, start, tree, wait_for
-from bench.overhead.subjects import MODEL, sglang_router
+from bench.overhead.processes import LOAD_CPU, cpu_s, running, start, tree, wait_for
+from bench.overhead.subjects import MODEL, serving, sglang_router
 from bench.overload.plan import ENGINES, KV_TOKENS, SEQUENCES, SLO_TTFT_S, SLOWER, TENANTS
 from bench.stored_tenants import store
 from gateway.settings_pool import PoolSettings
 from policies.schema import PolicyDocument
 
 PORT = 18900
-TOOL = [sys.executable, "-m", "gateway"]
 SETTINGS = """
 data: {{bind: "127.0.0.1:{port}"}}
 admin: {{bind: "127.0.0.1:{admin}"}}
@@ -91,16 +89,8 @@ def settings_file(home: Path, urls: list[str], limit: str) -> None:
 def tidegate(home: Path, urls: list[str], keys: list[str], engine_pids: list[int], limit: str) -> Iterator[Running]:
     """One worker, as `bench.overhead` starts it."""
     settings_file(home, urls, limit)
-    run_dir = home / "run"
-    command = [*TOOL, "serve", "-c", str(home / "tidegate.yaml"), "--run-dir", str(run_dir)]
-    with running(start(command, SUBJECT_CPU, home / "tidegate.log")):
-        deadline = time.monotonic() + 60
-        while not (run_dir / "ready.json").exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError((home / "tidegate.log").read_text()[-2000:])
-            time.sleep(0.05)
-        worker = next(run_dir.glob("worker-0-*.sock"))
-        yield Running(f"http://127.0.0.1:{PORT}", keys, [int(worker.stem.rpartition("-")[2])], engine_pids)
+    with serving(home) as worker:
+        yield Running(f"http://127.0.0.1:{PORT}", keys, [worker], engine_pids)
 
 
 @contextlib.contextmanager
