@@ -107,6 +107,9 @@ requirements: $(VENV)/.dev ## which numbered requirements have a passing test, a
 bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other gateways; needs wrk and nginx
 	$(BIN)/python -m bench.overhead
 
+bench-instructions: $(VENV)/.dev ## instructions per request of the production set-up, by thread; REQUESTS=2000 to count more; needs valgrind
+	$(BIN)/python -m bench.instructions $(if $(REQUESTS),--requests $(REQUESTS))
+
 bench-quota: $(VENV)/.dev ## what deciding on 16 limits costs, in memory and through a real Valkey
 	$(BIN)/python -m bench.quota
 

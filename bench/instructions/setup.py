@@ -1,0 +1,133 @@
+"""The production set-up: its settings, its policy with ten rules, its limits, and what is asked of it and answered."""
+
+import json
+import random
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.stored_tenants import store
+from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Window
+
+MODEL: Final = "bench"
+BACKENDS: Final = 4
+TENANTS: Final = 16
+"""Each with one key and four limits; they ask in turn."""
+SIZES: Final = {"1k": 950, "16k": 16_000}
+"""Bytes of a prompt; with its frame a request has about 1 and 16 KB."""
+
+_SETTINGS: Final = """
+data: {bind: "127.0.0.1:0"}
+admin: {bind: "127.0.0.1:0"}
+workers: 1
+log: {access: true}
+ledger: {enabled: true, fsync_ms: 50}
+stores: {counters: "memory://"}
+pools:
+  - name: chat
+    model: bench
+    backends:
+"""
+_CONDITIONS: Final = (
+    'headers["x-team"] == "red"',
+    'headers["x-team"] == "blue" && prompt_tokens > 2000',
+    "prompt_tokens > 30000",
+    "max_output_tokens > 4000",
+    'project == "batch"',
+    'user.startsWith("robot-")',
+    'metadata.job == "nightly"',
+    "tools && stream",
+    'now.getHours("Europe/Berlin") == 25',
+    'model.matches("^large[a-z]+$")',
+)
+"""One of each kind that operators write; none holds for the requests asked here, so all ten are looked at."""
+
+
+def made(home: Path) -> tuple[Path, list[str]]:
+    """Write settings and policy into a folder and make its store; the settings file, and a key for each tenant."""
+    backends = "".join(f'      - {{id: e{at}, url: "http://127.0.0.1:{9001 + at}"}}\n' for at in range(BACKENDS))
+    file = home / "tidegate.yaml"
+    file.write_text(_SETTINGS.lstrip() + backends)
+    rules = "".join(f"  - {{name: r{at}, if: '{condition}', then: {{priority: 0.5}}}}\n" for at, condition in enumerate(_CONDITIONS))
+    (home / "policies").mkdir()
+    policy = f'tenant: "*"\nmodels: [{{name: {MODEL}, pool: chat}}]\nrouting: predicted_latency\nrules:\n{rules}'
+    (home / "policies" / "default.yaml").write_text(policy)
+    tenants = [f"t{at}" for at in range(TENANTS)]
+    return file, store(file, tenants, [limit for tenant in tenants for limit in _limits(tenant)])
+
+
+def _limits(tenant: str) -> list[Limit]:
+    """Four that are never reached."""
+    scope = Scope(Level.TENANT, tenant)
+    return [
+        Limit(scope, Meter.REQUESTS, Window.MINUTE, MAX_RATE),
+        Limit(scope, Meter.TOKENS, Window.MINUTE, MAX_RATE),
+        Limit(scope, Meter.CONCURRENT_REQUESTS, Window.NOW, 100_000),
+        Limit(scope, Meter.COST_NANOUSD, Window.MONTH, MAX_AMOUNT),
+    ]
+
+
+def requests(keys: list[str], size: int) -> Iterator[bytes]:
+    """One plain chat after the other, without end: tenants in turn, every prompt a new one behind its first half, which is its tenant's."""
+    dice = random.Random(7)
+    own = [_text(dice, size // 2) for _ in keys]
+    while True:
+        for key, half in zip(keys, own, strict=True):
+            messages = [{"role": "system", "content": half}, {"role": "user", "content": _text(dice, size - len(half))}]
+            asked = {"model": MODEL, "messages": messages, "max_tokens": 64, "temperature": 0.7, "metadata": {"job": "none"}}
+            body = json.dumps(asked).encode()
+            yield b"\r\n".join((
+                b"POST /v1/chat/completions HTTP/1.1",
+                b"host: gateway.example",
+                b"accept: application/json",
+                b"accept-encoding: gzip, deflate",
+                b"user-agent: OpenAI/Python 1.99.0",
+                b"content-type: application/json",
+                b"x-stainless-lang: python",
+                b"x-stainless-retry-count: 0",
+                b"x-team: green",
+                b"authorization: Bearer " + key.encode(),
+                b"content-length: %d" % len(body),
+                b"",
+                body,
+            ))  # fmt: skip
+
+
+def _text(dice: random.Random, size: int) -> str:
+    """Words of two to nine letters."""
+    words = ["".join(dice.choices(string.ascii_lowercase, k=dice.randint(2, 9))) for _ in range(size // 4)]
+    return " ".join(words)[:size]
+
+
+def _reply(document: object) -> bytes:
+    body = document if isinstance(document, bytes) else json.dumps(document, separators=(",", ":")).encode()
+    return b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n%b" % (len(body), body)
+
+
+def answer(size: int) -> bytes:
+    """What an engine replies to a chat: 64 tokens."""
+    tokens = size // 4
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": _text(random.Random(8), 256), "refusal": None, "tool_calls": [], "reasoning": None},
+        "logprobs": None,
+        "finish_reason": "stop",
+        "stop_reason": None,
+        "token_ids": None,
+    }
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens + 64, "completion_tokens": 64, "prompt_tokens_details": {"cached_tokens": 0}}
+    whole = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1_800_000_000, "model": MODEL}
+    return _reply({**whole, "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage, "prompt_logprobs": None})
+
+
+QUESTIONS: Final = {
+    b"GET /health ": _reply(b""),
+    b"GET /v1/models ": _reply({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "vllm"}]}),
+    b"GET /metrics ": _reply(
+        b'vllm:num_requests_running{engine="0"} 4.0\nvllm:num_requests_waiting{engine="0"} 0.0\nvllm:kv_cache_usage_perc{engine="0"} 0.1\n'
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="27500",engine="0"} 1.0\n'
+    ),
+}
+"""What an engine replies when it is polled. Its page has no more than is needed: what polls cost is not counted here, and a short page
+leaves less of them in the difference."""
