@@ -59,7 +59,8 @@ class Lengths:
 
     def _counted(self, share: float) -> int | None:
         # 1 - .9 is a little less than a tenth, which must not make the ninth of ten the tenth
-        above, few = 0, self._total * (1 - share) * (1 + 1e-9)
+        above = 0
+        few = self._total * (1 - share) * (1 + 1e-9)
         for at in range(BUCKETS - 1, -1, -1):
             above += self._ended[at]
             if above > few:
@@ -68,11 +69,13 @@ class Lengths:
 
     def _survived(self, share: float) -> int | None:
         assert self._cut is not None
-        reach, left, few = float(self._total), 1.0, 1 - share
+        reach = float(self._total)
+        surviving = 1.0
+        few = 1 - share
         for at, (ended, cut) in enumerate(zip(self._ended, self._cut, strict=True)):
             if ended:
-                left *= 1 - ended / reach
-                if left <= few + 1e-9:
+                surviving *= 1 - ended / reach
+                if surviving <= few + 1e-9:
                     return longest(at)
             reach -= ended + cut
             if reach <= 0:

@@ -21,7 +21,7 @@ class Class(IntEnum):
         return WORDS[self]
 
 
-WORDS: Final = tuple(one.name.lower() for one in Class)
+WORDS: Final = tuple(priority.name.lower() for priority in Class)
 """By value."""
-CLASSES: Final = {one.word: one for one in Class}
+CLASSES: Final = {priority.word: priority for priority in Class}
 """By word."""

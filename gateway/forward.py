@@ -25,7 +25,7 @@ from gateway.sharing import with_prefill
 from gateway.story import Story
 from gateway.tries import Tries
 from routing.fleet import Backend
-from routing.room import full
+from routing.room import has_no_room
 from routing.schedule import ALONE
 
 
@@ -109,7 +109,7 @@ def _left(candidates: list[Backend], placing: Placing, deps: Deps) -> list[Backe
     left = [one for one in candidates if one.id in deps.upstreams]
     shut, board = deps.live.breakers.shut(placing.served, deps.clock()), placing.ground.board
     if board.limited:
-        left.sort(key=lambda one: full(board, board.row_of[one.id], 1.0) != "")
+        left.sort(key=lambda one: has_no_room(board, board.row_of[one.id], 1.0) != "")
     return sorted(left, key=lambda one: one.id in shut) if shut else left
 
 

@@ -19,7 +19,7 @@ from gateway.http.edge.relay import ReplyRelay
 from gateway.placing.placing import Placing
 from gateway.story import Story
 from routing.fleet import Backend
-from routing.room import full
+from routing.room import has_no_room
 
 Attempt = Callable[[Backend], Coroutine[Any, Any, Fault | None]]
 """A whole attempt on one backend."""
@@ -105,7 +105,7 @@ class Race(Listener):
         part, found = placing.ground.holders.part(demand.tenant, now), []
         for at, one in enumerate(placing.route.backends[1:]):
             row = board.row_of.get(one.id)
-            if row is None or one.id not in deps.upstreams or one.id in shut or full(board, row, demand.prompt_tokens, part):
+            if row is None or one.id not in deps.upstreams or one.id in shut or has_no_room(board, row, demand.prompt_tokens, part):
                 continue
             found.append((board.queue_tokens[row] * board.prefill_s_token[row], at, one))
         if not found:

@@ -1,4 +1,4 @@
-"""Where a request goes: pure deciders over an immutable Fleet and this process's own Board.
+"""Routing: pure deciders that rank backends for a request, from an immutable Fleet and this process's own load table.
 
-`schedule.py` is the interface; policies are one file each in `policies/`, listed in `registry.py`.
+`schedule.py` is the entry point; routing policies are one file each in `policies/`, listed in `registry.py`.
 """

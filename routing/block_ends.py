@@ -1,4 +1,4 @@
-"""Where an engine's block ends in a chain of ours, kept small: there is one for each block that an engine holds. Pure."""
+"""Where an engine's block ends in a chain of ours, packed small: one is kept for each block that an engine holds. Pure."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ _NOTHING: Final = array("I")
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """The place itself."""
+    """The end of an engine's block, unpacked."""
 
     last: int
-    """The last whole block before it, or the root."""
+    """Hash of the last whole block of ours up to the end, or the root."""
     rest: "array[int]" = _NOTHING
-    """Tokens since."""
+    """Tokens after that block."""
     done: tuple[int, ...] = ()
-    """Blocks of ours that the engine's block completed; told only of those that completed more than one."""
+    """Blocks of ours that the engine's block completed; filled only when there are more than one."""
 
 
 Packed = int | bytes | End
@@ -27,7 +27,7 @@ Packed = int | bytes | End
 
 
 def packed(last: int, rest: "array[int]", done: Sequence[int]) -> Packed:
-    """The place as it is kept."""
+    """The end in its smallest form."""
     if len(done) > 1:
         return End(last, rest, tuple(done))
     if done and not rest:
@@ -35,22 +35,22 @@ def packed(last: int, rest: "array[int]", done: Sequence[int]) -> Packed:
     return _HEAD.pack(bool(done), last) + rest.tobytes()
 
 
-def unpacked(kept: Packed) -> End:
-    """The place again, `done` left out where it was packed."""
-    if isinstance(kept, int):
-        return End(kept)
-    if isinstance(kept, bytes):
+def unpacked(end: Packed) -> End:
+    """The end unpacked; `done` is filled only when there are more than one."""
+    if isinstance(end, int):
+        return End(end)
+    if isinstance(end, bytes):
         rest = array("I")
-        rest.frombytes(kept[_HEAD.size :])
-        return End(_HEAD.unpack_from(kept)[1], rest)
-    return kept
+        rest.frombytes(end[_HEAD.size :])
+        return End(_HEAD.unpack_from(end)[1], rest)
+    return end
 
 
-def done_by(kept: Packed) -> Sequence[int]:
+def done_by(end: Packed) -> Sequence[int]:
     """Blocks of ours that the engine's block completed."""
-    if isinstance(kept, int):
-        return (kept,)
-    if isinstance(kept, bytes):
-        done, last = _HEAD.unpack_from(kept)
+    if isinstance(end, int):
+        return (end,)
+    if isinstance(end, bytes):
+        done, last = _HEAD.unpack_from(end)
         return (last,) if done else ()
-    return kept.done
+    return end.done

@@ -1,7 +1,7 @@
-"""Block hash -> who holds it, as one int of bits per block; bounded at every insert, and forgetting a holder is O(1).
+"""Block hash -> the backends that hold it, as one int of bits per block; bounded at every insert, and forgetting a holder is O(1).
 
-Holders are slots: bit positions. Closing a slot clears one bit of `alive`, and whoever reads masks with that; the dead bits are
-swept out a few at a time as blocks come in, and a slot is used again once every shard was swept since it closed.
+Each holder is a slot, a bit position. Closing a slot clears its bit in `alive`, and readers mask with `alive`; dead bits are swept out
+a few at a time as blocks come in, and a slot is used again once every shard was swept since it closed.
 
 The map is cut into shards of at most some 2,700 blocks, so that growing, sweeping and making room each touch one small dict: a
 dict of a million would stop the loop for 20 ms when it grows. At the bound a shard drops dead entries, and if that is not enough
@@ -14,16 +14,16 @@ from itertools import islice
 from typing import Final
 
 SHARD_BLOCKS: Final = 2_700
-"""About what a dict of 4,096 places holds before it grows: 27 bytes a block instead of 54."""
+"""Blocks per shard at most, about what a dict of 4,096 places holds before it grows: 27 bytes per block instead of 54."""
 SWEEP_EVERY: Final = 256
-"""Blocks stored for one step of the sweep, which looks at as many entries as one shard has at most, some 0.1 ms."""
+"""Blocks stored between two steps of the sweep. A step looks at as many entries as one shard has at most, some 0.1 ms."""
 HURRY: Final = 64
-"""Closed slots from which on a step of the sweep looks at as many; with fewer it looks at an eighth. What they cost meanwhile is some
-bytes of ints that many blocks share, and sweeping costs more than storing."""
+"""Closed slots from which on a step of the sweep looks at a whole shard; with fewer it looks at an eighth. Dead bits cost only some bytes
+in ints that many blocks share, and sweeping costs more than storing."""
 
 
 class BlockHolders:
-    """`max_blocks` distinct blocks at most."""
+    """The map from block hash to holders; at most `max_blocks` distinct blocks."""
 
     __slots__ = ("_crowded", "_dead", "_free", "_owed", "_shard_blocks", "_swept", "_used", "alive", "evicted", "mask", "shards")
 
@@ -51,16 +51,16 @@ class BlockHolders:
 
     @property
     def blocks(self) -> int:
-        """Blocks in the map, those that only closed slots held included."""
+        """Blocks in the map, including blocks that only closed slots held."""
         return sum(map(len, self.shards))
 
     @property
     def width(self) -> int:
-        """Slots ever in use at one time, closed ones that are not swept yet included."""
+        """The most slots ever in use at one time, including closed slots that are not swept yet."""
         return self._used
 
     def open(self) -> int:
-        """A slot that holds nothing."""
+        """Open a slot that holds nothing; returns its number."""
         if not self._free:
             self._sweep(SHARD_BLOCKS)  # so that slots which come and go fast do not make every int wider
         if self._free:
@@ -72,17 +72,21 @@ class BlockHolders:
         return slot
 
     def close(self, slot: int) -> None:
-        """Whatever it held it holds no more."""
+        """Close a slot: it holds nothing any more."""
         self.alive &= ~(1 << slot)
         self._dead.append((slot, self._swept))
 
     def add(self, bit: int, hashes: Sequence[int]) -> list[int]:
-        """The slot of this bit holds these, a prompt's blocks in order; returns those that it held already."""
-        shards, mask, full, alive = self.shards, self.mask, self._shard_blocks, self.alive
+        """Record that the slot of this bit holds these blocks, a prompt's blocks in order; returns the blocks that it held already."""
+        shards = self.shards
+        mask = self.mask
+        full = self._shard_blocks
+        alive = self.alive
         near = full * 3 // 4
         again: list[int] = []
         # blocks of one prompt mostly have the same holders: they share one int
-        old_before, new = 0, bit
+        old_before = 0
+        new = bit
         for block in reversed(hashes):  # a prompt's beginning is dropped last
             shard = shards[block & mask]
             old = shard.get(block, 0)
@@ -90,7 +94,8 @@ class BlockHolders:
                 again.append(block)
                 continue
             if old is not old_before:
-                old_before, new = old, old & alive | bit
+                old_before = old
+                new = old & alive | bit
             if not old and (size := len(shard)) >= near:
                 self._crowded = True
                 if size >= full:
@@ -104,8 +109,10 @@ class BlockHolders:
         return again
 
     def discard(self, bit: int, hashes: Iterable[int]) -> None:
-        """The slot of this bit holds these no more."""
-        shards, mask, left_alive = self.shards, self.mask, self.alive & ~bit
+        """Record that the slot of this bit no longer holds these blocks."""
+        shards = self.shards
+        mask = self.mask
+        left_alive = self.alive & ~bit
         for block in hashes:
             shard = shards[block & mask]
             old = shard.get(block, 0)
@@ -116,10 +123,12 @@ class BlockHolders:
                     del shard[block]
 
     def refresh(self, hashes: Sequence[int]) -> None:
-        """These are in use: where room is short, they are dropped after others."""
+        """Mark these blocks as recently used: at the bound they are dropped after others."""
         if not self._crowded:
             return
-        shards, mask, from_here = self.shards, self.mask, self._shard_blocks * 3 // 4
+        shards = self.shards
+        mask = self.mask
+        from_here = self._shard_blocks * 3 // 4
         for block in reversed(hashes):
             shard = shards[block & mask]
             if len(shard) > from_here and block in shard:
@@ -141,7 +150,7 @@ class BlockHolders:
             looked += self._step()
 
     def _step(self) -> int:
-        """Sweep the next shard; how many entries that had."""
+        """Sweep the next shard; returns how many entries it had, plus one."""
         at = self._swept & self.mask
         entries = len(self.shards[at])
         if entries:
@@ -153,8 +162,9 @@ class BlockHolders:
 
     def _clean(self, at: int) -> None:
         """Take closed slots' bits out of one shard."""
-        alive, shard = self.alive, self.shards[at]
+        alive = self.alive
+        shard = self.shards[at]
         # an int that stays as it is stays the same object, and equal ones become one
-        left = {bits: bits if (still := bits & alive) == bits else still for bits in set(shard.values())}
-        if any([bits != still for bits, still in left.items()]):
-            self.shards[at] = {block: still for block, bits in shard.items() if (still := left[bits])}
+        cleaned = {bits: bits if (still := bits & alive) == bits else still for bits in set(shard.values())}
+        if any([bits != still for bits, still in cleaned.items()]):
+            self.shards[at] = {block: still for block, bits in shard.items() if (still := cleaned[bits])}

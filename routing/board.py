@@ -1,11 +1,11 @@
-"""What is known of one pool's backends, one row each: what engines report, merged with what this process has on them since.
+"""The load table: one row per backend of a pool, the engine's load report merged with the requests that this process has in flight there.
 
 Policies read the merged columns, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without its
-15 MB in every worker (docs/decisions/0004). A row is worked out anew when something happens to it, so a decision copies nothing.
+15 MB in every worker (docs/decisions/0004). A row is merged anew when its report or its requests change, so a decision copies nothing.
 
 Every number has one owner: a report says what the engine knew when it was asked, charges say what this process sent there, and
-neither overwrites the other (routers no. 17). A charge taken after the report was asked for is added to it, one that ended after
-it was read is taken off, both for as long as that report stands.
+neither overwrites the other (routers no. 17). A charge made after the report was requested is added to the report, a charge released
+after the report was read is subtracted, both until the next report.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,16 +21,35 @@ from routing.reuse import Reuse
 __all__ = ["MERGED", "NO_FACTS", "RATES", "Board", "Charge", "Facts", "Peak"]
 
 RATES: Final = Rates._fields
-"""Its speed, see `Rates`."""
+"""The columns of a backend's speed, the fields of `Rates`."""
 
 
 class Board:
-    """Rows in the order of `ids`. Bounded by the pool, and each row by what is in flight on it."""
+    """Loads, speeds and limits of one pool's backends, in columns; row i belongs to `ids[i]`. Bounded by the pool's backends and by their
+    requests in flight."""
 
     __slots__ = (
-        "_asked", "_at", "_ctx", "_lent", "_prompt", "_rows", "_silent", "_stirred",
-        "facts", "freed", "ids", "limit", "limit_tokens", "limited", "residual_s", "reuse", "row_of", "trust", *MERGED, *RATES,
-    )  # fmt: skip
+        "_now",
+        "_mean_ctx",
+        "_raised",
+        "_mean_prompt",
+        "_rows",
+        "_rows_of_last",
+        "_silent",
+        "_unsettled",
+        "facts",
+        "freed",
+        "ids",
+        "limit",
+        "limit_tokens",
+        "limited",
+        "residual_s",
+        "reuse",
+        "row_of",
+        "trust",
+        *MERGED,
+        *RATES,
+    )
 
     ids: list[str]
     row_of: dict[str, int]
@@ -48,41 +67,43 @@ class Board:
     step_s_seq: list[float]
     step_s_token: list[float]
     residual_s: list[float]
-    """How far its predicted seconds to the first token usually are from what they were."""
+    """Standard deviation of the error of predicted times to the first token, seconds."""
     trust: list[float]
-    """Of the tokens its index says it holds, the share that it turned out to hold (`routing.trust`)."""
+    """Factor for the backend's prefix matches: the share of predicted tokens that engines reported as cached (`routing.trust`)."""
     facts: list[Facts]
     limit: list[float]
-    """Requests that this process may have there; infinite while nobody knows."""
+    """Concurrency limit: requests that this process may have in flight there; infinite while it is not known."""
     limit_tokens: list[float]
-    """Uncached prompt tokens that this process may have there whose first token has not come; likewise."""
+    """Uncached prompt tokens that this process may have in prefill there; infinite while it is not known."""
     limited: bool
-    """Whether any backend has one of these or a configured cap, so that nobody looks where none has (`routing.room`)."""
+    """Whether any backend has a limit or a configured cap; without one, the check for room is skipped (`routing.room`)."""
     freed: Callable[[], None] | None
-    """Told when there may be more room than before, for whoever waits for it."""
+    """Called when a backend may have more room than before, for the queue."""
     reuse: Reuse
-    """How much of what is cached is used again."""
+    """How much of what engines cache is used again."""
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self.ids, self.row_of = [], {}
+        self.ids = []
+        self.row_of = {}
         self._rows: list[Row] = []
-        self._asked: tuple[Sequence[Backend], list[int]] = ((), [])
-        self._at = 0.0
-        self._prompt, self._ctx = USUAL_PROMPT, 0.5 * USUAL_PROMPT
+        self._rows_of_last: tuple[Sequence[Backend], list[int]] = ((), [])
+        self._now = 0.0
+        self._mean_prompt = USUAL_PROMPT
+        self._mean_ctx = 0.5 * USUAL_PROMPT
         self.reuse = Reuse()
         self._silent: dict[str, None] = {}
-        self._stirred = self._lent = self.limited = False
+        self._unsettled = self._raised = self.limited = False
         self.freed = None
         for name in (*MERGED, *RATES, "residual_s", "trust", "facts", "limit", "limit_tokens"):
             setattr(self, name, [])
-        for one in ids:
-            self.add(one)
+        for backend_id in ids:
+            self.add(backend_id)
 
     def add(self, backend_id: str, rates: Rates = UNKNOWN, facts: Facts = NO_FACTS) -> None:
-        """One row more; what is not known yet stands at its prior. Nothing happens to one that is there.
+        """Add a row for a backend, with priors for what is not known yet. Does nothing when the backend has a row.
 
         Args:
-            rates: what to believe of its speed until it is measured.
+            rates: the prior of its speed, until it is measured.
         """
         if backend_id in self.row_of:
             return
@@ -99,15 +120,15 @@ class Board:
         self.facts.append(facts)
         self.limit.append(inf)
         self.limit_tokens.append(inf)
-        self._look_at_limits()
-        self._asked = ((), [])
-        self._stirred = True
+        self._limits_changed()
+        self._rows_of_last = ((), [])
+        self._unsettled = True
 
     def drop(self, backend_id: str) -> None:
-        """A backend has left; the last row takes its place.
+        """Remove the row of a backend that has left; the last row takes its place.
 
         Raises:
-            ValueError: something is in flight on it: its release would have nowhere to go.
+            ValueError: requests are in flight on it, and their release would find no row.
         """
         at = self.row_of.get(backend_id)
         if at is None:
@@ -122,71 +143,72 @@ class Board:
         self._silent.pop(backend_id, None)
         if at < len(self.ids):
             self.row_of[self.ids[at]] = at
-        self._look_at_limits()
-        self._asked = ((), [])
-        self._stirred = True
+        self._limits_changed()
+        self._rows_of_last = ((), [])
+        self._unsettled = True
 
     def rows(self, backends: Sequence[Backend]) -> list[int]:
-        """Their rows; worked out once for one and the same sequence. Raises KeyError for a backend without a row."""
-        asked, rows = self._asked
-        if asked is not backends:
-            rows = [self.row_of[one.id] for one in backends]
-            self._asked = (backends, rows)
+        """The row numbers of these backends; cached for the last sequence asked for. Raises KeyError for a backend without a row."""
+        last_backends, rows = self._rows_of_last
+        if last_backends is not backends:
+            rows = [self.row_of[backend.id] for backend in backends]
+            self._rows_of_last = (backends, rows)
         return rows
 
     def in_flight(self, backend_id: str) -> int:
-        """Requests of this process on it."""
+        """Requests that this process has in flight on the backend."""
         return len(self._rows[self.row_of[backend_id]].charges)
 
     def unbegun(self, backend_id: str) -> int:
-        """Uncached prompt tokens of this process's requests on it whose first token has not come."""
+        """Uncached prompt tokens of this process's requests in prefill there (sent, first token not received)."""
         return self._rows[self.row_of[backend_id]].unbegun_tokens
 
     def begun_on(self, backend_id: str) -> int:
-        """Requests of this process on it whose first token has come."""
+        """Requests of this process there whose first token has come."""
         return self._rows[self.row_of[backend_id]].begun_count
 
     def since(self, backend_id: str) -> tuple[int, int]:
-        """Requests of this process that its last report cannot know of and that are still there, and those it counts that have ended."""
+        """Requests of this process sent since the backend's last report and still in flight; and requests counted in the report that have
+        ended since."""
         row = self._rows[self.row_of[backend_id]]
         return row.new, row.ended
 
     def total(self) -> int:
-        """Requests of this process on all of them."""
+        """Requests that this process has in flight on all backends of the pool."""
         return sum(len(row.charges) for row in self._rows)
 
     def charge(self, backend_id: str, uncached_tokens: float, kv_tokens: float, now: float, cached_tokens: float = 0.0) -> Charge:
         """Count one request on the backend; pair it with `release` in a `finally`. Raises KeyError for a backend without a row.
 
         Args:
-            kv_tokens: what it takes of the KV cache beyond what is cached there, which others may use too: engines count that once.
-            cached_tokens: of its prompt.
+            kv_tokens: tokens of the KV cache that the request needs beyond the cached ones, which requests share and engines count once.
+            cached_tokens: tokens of the prompt that are cached there.
         """
         at = self.row_of[backend_id]
-        self._at = now
+        self._now = now
         ctx = cached_tokens + 0.5 * uncached_tokens
         charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx))
-        self._ctx += MEMORY * (ctx - self._ctx)
-        self._prompt += MEMORY * (charge.uncached_tokens - self._prompt)
+        self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
+        self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
         self._rows[at].charge(charge)
-        self._work_out(at)
+        self._merge(at)
         return charge
 
     def begun(self, charge: Charge) -> None:
-        """Its first token came, so its prompt is computed and waits no more."""
+        """Record that the request's first token came: its prompt is computed and no longer queued. Does nothing the second time."""
         if charge.begun_at is None and not charge.over:
             at = self.row_of[charge.id]
-            self._rows[at].begun(charge, self._at)
-            self._work_out(at)
+            self._rows[at].begun(charge, self._now)
+            self._merge(at)
             if self.freed is not None:
                 self.freed()
 
     def release(self, charge: Charge) -> None:
-        """The request is over, however it ended. What was released already stays so."""
+        """Take the request off its backend, however it ended. Idempotent."""
         if not charge.over:
             at = self.row_of[charge.id]
-            self._rows[at].release(charge, self._at)
-            self._work_out(at)
+            self._rows[at].release(charge, self._now)
+            self._merge(at)
             if self.freed is not None:
                 self.freed()
 
@@ -202,61 +224,64 @@ class Board:
         read_at: float,
         asked_at: float,
     ) -> None:
-        """An engine's word on its whole load; None is what it does not tell, which is not zero. One older than the last is dropped.
+        """Take an engine's report of its whole load. None: the engine does not report it, which is not zero. A report older than the last
+        one is dropped.
 
         Args:
-            read_at: when it was so. Requests of ours that ended later are taken off.
-            asked_at: not later than that; requests of ours sent later may be missing in it, and are added.
+            read_at: when the engine had this load, monotonic seconds. Requests of this process that ended later are subtracted.
+            asked_at: when the report was requested, at most `read_at`. Requests of this process sent later may be missing in it, and are
+                added.
         """
         at = self.row_of[backend_id]
         row = self._rows[at]
         if read_at < row.read_at:
             return
-        self._at = max(self._at, read_at)
+        self._now = max(self._now, read_at)
         row.report(running, waiting, queued_tokens, kv_usage, kv_capacity, read_at, asked_at)
-        if row.told:
+        if row.reporting:
             self._silent.pop(backend_id, None)
         else:
             self._silent[backend_id] = None
-        self._work_out(at)
+        self._merge(at)
 
     def stale(self, now: float, after_s: float) -> list[str]:
-        """Look for reports older than `after_s` seconds, which are then not believed alone; the ids of all rows like that."""
-        self._at = max(self._at, now)
+        """Mark the backends whose report is older than `after_s` seconds as not reporting; returns the ids of all such backends."""
+        self._now = max(self._now, now)
         for row in self._rows:
-            if row.told and now - row.read_at > after_s:
-                row.told = False
+            if row.reporting and now - row.read_at > after_s:
+                row.reporting = False
                 self._silent[row.id] = None
-                self._stirred = True
-        return [one for one in self.ids if one in self._silent]
+                self._unsettled = True
+        return [backend_id for backend_id in self.ids if backend_id in self._silent]
 
-    def told(self, row: int) -> bool:
-        """Whether the backend in this row has reported lately, and all that matters."""
-        return self._rows[row].told
+    def reporting(self, row: int) -> bool:
+        """Whether the backend in this row has a recent and complete report."""
+        return self._rows[row].reporting
 
     def set_rates(self, backend_id: str, rates: Rates, residual_s: float = 0.0) -> None:
-        """What calibration has learned of its speed."""
+        """Set the speed that calibration has learned, and the standard deviation of its error in seconds."""
         at = self.row_of[backend_id]
         for name, value in zip(RATES, rates, strict=True):
             getattr(self, name)[at] = value
         self.residual_s[at] = residual_s
 
     def set_trust(self, backend_id: str, share: float) -> None:
-        """What of its index can be believed, 0 to 1."""
+        """Set the factor for the backend's prefix matches, 0 to 1."""
         self.trust[self.row_of[backend_id]] = share
 
     def set_facts(self, backend_id: str, facts: Facts) -> None:
-        """What is configured of it now."""
+        """Replace the backend's configured facts."""
         self.facts[self.row_of[backend_id]] = facts
-        self._look_at_limits()
+        self._limits_changed()
 
     def set_limit(self, backend_id: str, requests: float = inf, tokens: float = inf) -> None:
-        """How much this process may have there: requests, and uncached prompt tokens that are not computed yet."""
+        """Set the concurrency limits of this process there: requests in flight, and uncached prompt tokens in prefill."""
         at = self.row_of[backend_id]
-        self.limit[at], self.limit_tokens[at] = requests, tokens
-        self._look_at_limits()
+        self.limit[at] = requests
+        self.limit_tokens[at] = tokens
+        self._limits_changed()
 
-    def _look_at_limits(self) -> None:
+    def _limits_changed(self) -> None:
         self.limited = (
             min(self.limit, default=inf) < inf or min(self.limit_tokens, default=inf) < inf or any(f.in_flight_cap for f in self.facts)
         )
@@ -264,34 +289,40 @@ class Board:
             self.freed()
 
     def peak(self, backend_id: str) -> Peak:
-        """The most there was since the last call; at least what there is now."""
+        """The highest load since the last call, the current load included."""
         at = self.row_of[backend_id]
-        row, capacity = self._rows[at], self.kv_capacity[at]
-        found = Peak(row.peak_requests, row.peak_queue_tokens, row.peak_kv_tokens / capacity if capacity else 0.0)
-        row.peak_requests, row.peak_queue_tokens, row.peak_kv_tokens = self.requests[at], self.queue_tokens[at], self.kv_tokens[at]
-        return found
+        row = self._rows[at]
+        capacity = self.kv_capacity[at]
+        peak = Peak(row.peak_requests, row.peak_queue_tokens, row.peak_kv_tokens / capacity if capacity else 0.0)
+        row.peak_requests = self.requests[at]
+        row.peak_queue_tokens = self.queue_tokens[at]
+        row.peak_kv_tokens = self.kv_tokens[at]
+        return peak
 
     def settle(self) -> None:
-        """Bring the rows of silent backends up to the mean of those that report; to be called before a decision."""
-        if not self._stirred:
+        """Raise the loads of backends that do not report to the mean of those that do; to be called before a decision."""
+        if not self._unsettled:
             return
-        self._stirred = False
-        silent = [(self.row_of[one], self._rows[self.row_of[one]].alone) for one in self._silent]
-        told = len(self.ids) - len(silent)
-        if not told and not self._lent:
+        self._unsettled = False
+        silent = [(self.row_of[backend_id], self._rows[self.row_of[backend_id]].alone) for backend_id in self._silent]
+        reporting = len(self.ids) - len(silent)
+        if not reporting and not self._raised:
             return
-        self._lent = told > 0
+        self._raised = reporting > 0
         for place, name in enumerate(BORROWED):
             column = getattr(self, name)
-            mean = (sum(column) - sum([column[at] for at, _ in silent])) / told if told else 0.0
+            mean = (sum(column) - sum([column[at] for at, _ in silent])) / reporting if reporting else 0.0
             for at, alone in silent:
                 column[at] = max(alone[place], mean)
 
-    def _work_out(self, at: int) -> None:
+    def _merge(self, at: int) -> None:
         row = self._rows[at]
-        requests, self.running[at], self.waiting[at], queue, kv, ctx, self.kv_capacity[at] = row.merge(self._prompt, self._ctx)
-        self.requests[at], self.queue_tokens[at], self.kv_tokens[at], self.queue_ctx[at] = requests, queue, kv, ctx
-        self._stirred = bool(self._silent)
+        requests, self.running[at], self.waiting[at], queue, kv, ctx, self.kv_capacity[at] = row.merge(self._mean_prompt, self._mean_ctx)
+        self.requests[at] = requests
+        self.queue_tokens[at] = queue
+        self.kv_tokens[at] = kv
+        self.queue_ctx[at] = ctx
+        self._unsettled = bool(self._silent)
         if requests > row.peak_requests:
             row.peak_requests = requests
         if queue > row.peak_queue_tokens:

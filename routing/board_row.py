@@ -1,4 +1,4 @@
-"""One backend's two owners of numbers, the engine's last report and this process's own charges, and how they are joined."""
+"""The load of one backend: the engine's last report, this process's own requests, and how the two are merged."""
 
 from collections import deque
 from math import inf
@@ -7,24 +7,24 @@ from typing import Final
 import msgspec
 
 MERGED: Final = ("requests", "running", "waiting", "queue_tokens", "kv_tokens", "queue_ctx", "kv_capacity")
-"""Requests on the backend, those of them in its batch and not yet in it; uncached prompt tokens not yet computed; tokens in its KV
-cache that are in use or promised; the sum over the queued tokens of the context each attends to; the KV cache's size in tokens (0: not
-known). Never less than what this process alone has there; where a report is missing or stale, never less than the mean of the others,
-so that silence does not look idle (routers no. 5, 6)."""
+"""Names of the merged columns: requests on the backend, requests in its batch, requests waiting for it; uncached prompt tokens not yet
+computed; tokens in its KV cache that are in use or promised; the sum over the queued tokens of the context each attends to; the KV
+cache's size in tokens (0: not known). Never less than what this process alone has there; where a report is missing or stale, never less
+than the mean of the other backends, so that a silent backend does not look idle (routers no. 5, 6)."""
 BORROWED: Final = MERGED[:6]
-"""What a row that is not told gets from the others."""
+"""The columns in which a backend without a recent report gets at least the mean of the others."""
 
 USUAL_PROMPT: Final = 1024.0
-"""Uncached tokens of a request of which nobody says how long it is, until this process has sent some itself (SMG's default)."""
+"""Assumed uncached tokens of a request of unknown length, until this process has sent requests itself (SMG's default)."""
 MEMORY: Final = 0.02
-"""Weight of one more request in the mean of those tokens."""
+"""Weight of one more request in the running mean of those tokens."""
 ENDS_KEPT: Final = 1024
-"""Requests that ended lately, remembered until a report is younger. One that is forgotten counts for as long as that report
-stands, so the backend looks fuller than it is and never emptier."""
+"""Ended requests remembered until a younger report comes. A forgotten one is counted until then, so that the backend looks fuller than
+it is, never emptier."""
 
 
 class Charge(msgspec.Struct, eq=False, gc=False):
-    """One request on one backend; each part is taken back exactly once."""
+    """One request's in-flight load on one backend; each part is subtracted exactly once."""
 
     id: str
     uncached_tokens: int
@@ -32,9 +32,9 @@ class Charge(msgspec.Struct, eq=False, gc=False):
     at: float
     """When it was sent, monotonic seconds."""
     begun_at: float | None = None
-    """When its first token came."""
+    """When its first token came, monotonic seconds; None before."""
     uncached_ctx: int = 0
-    """Sum over those uncached tokens of what stands before each: they attend to it, so they take longer the more it is."""
+    """Sum over the uncached tokens of the context that each attends to: prefill takes longer with more context."""
     over: bool = False
     ended_at: float = 0.0
 
@@ -45,43 +45,67 @@ class Charge(msgspec.Struct, eq=False, gc=False):
 
 
 class Row:
-    """One backend."""
+    """The load of one backend: its last report, and this process's requests there."""
 
     __slots__ = (
-        "alone", "asked_at", "begun_count", "charges", "ended", "ended_kv", "ends", "id", "kv", "last_begun_at", "new", "new_kv",
-        "new_unbegun", "new_unbegun_tokens", "peak_kv_tokens", "peak_queue_tokens", "peak_requests", "read_at",
-        "reported_kv_capacity", "reported_kv_usage", "reported_queue", "reported_running", "reported_waiting",
-        "started", "started_tokens", "told", "unbegun_ctx", "unbegun_tokens",
-    )  # fmt: skip
+        "alone",
+        "asked_at",
+        "begun_count",
+        "charges",
+        "ended",
+        "ended_kv",
+        "ends",
+        "id",
+        "kv",
+        "last_begun_at",
+        "new",
+        "new_kv",
+        "new_unbegun",
+        "new_unbegun_tokens",
+        "peak_kv_tokens",
+        "peak_queue_tokens",
+        "peak_requests",
+        "read_at",
+        "reported_kv_capacity",
+        "reported_kv_usage",
+        "reported_queue",
+        "reported_running",
+        "reported_waiting",
+        "reporting",
+        "started",
+        "started_tokens",
+        "unbegun_ctx",
+        "unbegun_tokens",
+    )
 
     def __init__(self, backend_id: str) -> None:
         self.id = backend_id
-        # the engine's word
-        self.told = False
-        """Whether its report is recent and says what runs, what waits and how full its cache is."""
+        # from the engine's report
+        self.reporting = False
+        """Whether the report is recent and has the running and waiting requests and how full the KV cache is."""
         self.read_at = self.asked_at = -inf
         self.reported_running: float | None = None
         self.reported_waiting: float | None = None
         self.reported_queue: float | None = None
         self.reported_kv_usage: float | None = None
         self.reported_kv_capacity: float | None = None
-        # ours
+        # of this process's requests
         self.charges: dict[Charge, None] = {}
         self.begun_count = 0
         self.unbegun_tokens = 0
         self.unbegun_ctx = 0
         self.kv = 0
-        # ours that the report cannot know, and of those it does know what happened since
+        # new: sent since the report was requested; started, ended: counted in the report, with a first token or an end since it was read
         self.new = self.new_kv = self.new_unbegun = self.new_unbegun_tokens = 0
         self.ended = self.ended_kv = self.started = self.started_tokens = 0
         self.ends: deque[Charge] = deque(maxlen=ENDS_KEPT)
         self.last_begun_at = -inf
         self.alone = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        """What `merge` said last, without what others lend it."""
+        """The last result of `merge`, before `Board.settle` raises it to the mean of other backends."""
         self.peak_requests = self.peak_queue_tokens = self.peak_kv_tokens = 0.0
 
     def charge(self, charge: Charge) -> None:
-        """A request is sent."""
+        """Add a request that is being sent."""
         self.charges[charge] = None
         self.unbegun_tokens += charge.uncached_tokens
         self.unbegun_ctx += charge.uncached_ctx
@@ -90,7 +114,7 @@ class Row:
             self._note_new(charge)
 
     def begun(self, charge: Charge, now: float) -> None:
-        """A request's first token came."""
+        """Record a request's first token."""
         charge.begun_at = self.last_begun_at = now
         self.begun_count += 1
         self.unbegun_tokens -= charge.uncached_tokens
@@ -103,8 +127,9 @@ class Row:
             self.started_tokens += charge.uncached_tokens
 
     def release(self, charge: Charge, now: float) -> None:
-        """A request is over."""
-        charge.over, charge.ended_at = True, now
+        """Remove a request that has ended."""
+        charge.over = True
+        charge.ended_at = now
         del self.charges[charge]
         self.kv -= charge.kv_tokens
         if charge.begun_at is None:
@@ -132,13 +157,16 @@ class Row:
         read_at: float,
         asked_at: float,
     ) -> None:
-        """The engine's word replaces its last one; what of ours it lacks is counted anew."""
-        self.reported_running, self.reported_waiting, self.reported_queue = running, waiting, queued_tokens
+        """Replace the engine's report, and count anew which requests of this process it cannot include and which have ended since."""
+        self.reported_running = running
+        self.reported_waiting = waiting
+        self.reported_queue = queued_tokens
         self.reported_kv_usage = kv_usage
         if kv_capacity is not None:
-            self.reported_kv_capacity = kv_capacity  # it is a property of the process, told once
-        self.read_at, self.asked_at = read_at, min(asked_at, read_at)
-        self.told = None not in (running, waiting, kv_usage, self.reported_kv_capacity)
+            self.reported_kv_capacity = kv_capacity  # constant for an engine process, which may report it only once
+        self.read_at = read_at
+        self.asked_at = min(asked_at, read_at)
+        self.reporting = None not in (running, waiting, kv_usage, self.reported_kv_capacity)
         self.new = self.new_kv = self.new_unbegun = self.new_unbegun_tokens = 0
         self.ended = self.ended_kv = self.started = self.started_tokens = 0
         for charge in reversed(self.charges):
@@ -175,18 +203,18 @@ class Row:
             self.started_tokens += charge.uncached_tokens
 
     def merge(self, usual_prompt: float, usual_ctx: float) -> tuple[float, float, float, float, float, float, float]:
-        """Both owners' numbers joined, in the order of `MERGED`; nothing is ever less than what this process alone has there.
+        """The report and this process's requests merged, in the order of `MERGED`; never less than what this process alone has there.
 
         Args:
-            usual_prompt: uncached tokens of a waiting request of others, where the engine counts requests only.
-            usual_ctx: their mean context.
+            usual_prompt: assumed uncached tokens of another process's waiting request, where the engine reports requests only.
+            usual_ctx: assumed mean context of those tokens.
         """
         own = len(self.charges)
         own_unbegun = own - self.begun_count
         reported = self.reported_waiting or 0.0
         waiting = reported + self.new_unbegun - self.started
         requests = (self.reported_running or 0.0) + reported + self.new - self.ended
-        # comparisons in the place of min and max: this runs three times in each request
+        # comparisons instead of min and max: this runs three times in each request
         if requests < own:
             requests = float(own)
         if waiting < 0.0:
@@ -197,8 +225,8 @@ class Row:
         if self.reported_queue is None:
             if waiting > own_unbegun:
                 queue += (waiting - own_unbegun) * usual_prompt
-        elif (told := self.reported_queue + self.new_unbegun_tokens - self.started_tokens) > queue:
-            queue = told
+        elif (queue_now := self.reported_queue + self.new_unbegun_tokens - self.started_tokens) > queue:
+            queue = queue_now
         capacity = self.reported_kv_capacity or 0.0
         kv = (self.reported_kv_usage or 0.0) * capacity + self.new_kv - self.ended_kv
         if kv < self.kv:

@@ -17,24 +17,24 @@ from hashlib import blake2b
 from typing import Final
 
 BLOCK_TOKENS: Final = 64
-"""Tokens to a block. Engines cache in blocks of 16 to 128; a quarter as many entries as at 16 costs at most 63 tokens of a match."""
+"""Tokens per block. Engines cache in blocks of 16 to 128; a quarter as many entries as at 16 costs at most 63 tokens of a match."""
 BLOCK_BYTES: Final = 256
-"""Bytes to a block where no tokenizer is configured: at 4 bytes a token the same 64 tokens, so that figures in blocks mean the same."""
+"""Bytes per block where no tokenizer is configured: at 4 bytes a token the same 64 tokens, so that figures in blocks mean the same."""
 
 TOKEN_BYTES: Final = 4
-"""Ids are hashed as the bytes they take in memory: 2.5 times as fast as a tuple of them, and keyed like text."""
+"""Bytes per token id. Ids are hashed as the bytes they take in memory: 2.5 times as fast as hashing a tuple of ids, and keyed like text."""
 
 _SIGN: Final = 1 << 63
 
 
 def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
-    """What a chain begins with: nobody without the secret can tell, and no two different triples share, a root.
+    """The root of a chain. It cannot be guessed without the secret, and no two different (revision, adapter, salt) triples share one.
 
     Args:
-        revision: of the model: its name, weights and chat template; whatever, when changed, makes cached blocks useless.
-        lora_digest: of the adapter's weights, not its name, which can come to mean others; empty for the base model.
-        salt: of the tenant or group whose requests may share cached prefixes.
-        secret: of this process and its forks, 16 to 64 bytes.
+        revision: identifies the model's name, weights and chat template: everything that, when changed, makes cached blocks useless.
+        lora_digest: digest of the adapter's weights, not its name, which other weights can have later; empty for the base model.
+        salt: identifies the tenant or group whose requests may share cached prefixes.
+        secret: the secret of this process and its forks, 16 to 64 bytes.
 
     Raises:
         ValueError: the secret is too short or too long.
@@ -50,11 +50,11 @@ def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
 
 
 def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Sequence[int] = ()) -> list[int]:
-    """The chain of a prompt's bytes; what is left over at the end has no hash.
+    """The chain of a prompt's bytes; an incomplete block at the end has no hash.
 
     Args:
         start: the root.
-        before: the chain of an earlier text that this one begins with, when that is known: only what follows is hashed.
+        before: the chain of an earlier text that `text` begins with, when it is known: only the bytes after it are hashed.
     """
     chain = list(before)
     last = chain[-1] if chain else start
@@ -66,10 +66,10 @@ def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Seq
 
 
 def after_tokens(last: int, block: Sequence[int]) -> int:
-    """The hash that follows `last`, or the root, for one more whole block of token ids; `of_tokens` block by block."""
+    """The hash of one more whole block of token ids after `last` (a hash or the root): `of_tokens` for a single block."""
     try:
         return hash((last, array("I", block).tobytes()))
-    except OverflowError:  # no id of any vocabulary: it is told by an engine, and no prompt is meant to meet it
+    except OverflowError:  # no vocabulary has such an id: an engine reported it, and no prompt of ours should match it
         return hash((last, *block))
 
 

@@ -1,11 +1,11 @@
-"""Stage C of a decision: whom to take of those that cost nearly the same.
+"""Stage C of a routing decision (tie-breaking): which of the backends with nearly the same cost to take.
 
-A policy in seconds: costs within `max(3 %, the policy's own margin)` of the least are equal, and among them the session's backend
-wins, then the best match, then the fewest requests, then the dice. The session's backend wins also while it costs at most
-`min(0.5 s, a quarter of the promised time to the first token)` more: a margin, never a lock; and only if nobody holds more of the
-prompt, since then the conversation went on elsewhere, by way of another gateway process. One request in a
-hundred goes to a random backend that costs no more than that margin, so that speeds are measured which nobody would look at otherwise.
-Of any other policy the least cost wins and exact ties are drawn. Source: routers research, 4.1.
+For a policy in seconds, costs within `max(3 %, the policy's own margin)` of the least are equal, and among them the session's backend
+wins, then the best match, then the fewest requests, then a random draw. The session's backend wins also while it costs at most
+`min(0.5 s, a quarter of the promised time to the first token)` more: a margin, never a lock; and only if no backend holds more of the
+prompt, since then the conversation went on elsewhere, by way of another gateway process. One request in a hundred explores: it goes to
+a random backend that costs no more than that margin, so that the speed of backends which are rarely chosen is measured too.
+For any other policy the least cost wins and exact ties are drawn at random. Source: routers research, 4.1.
 """
 
 from domain.clock import Rng
@@ -16,12 +16,12 @@ from routing.ports import Scores, Sight
 
 
 def choose(demand: Demand, sight: Sight, board: Board, scores: Scores, choosing: Choosing, rng: Rng) -> tuple[list[int], str]:
-    """Positions, best first, and what decided where it was not the least cost."""
+    """Positions in `sight.rows`, best first; and what decided when it was not the least cost, else an empty string."""
     cost = scores.cost
     n = len(cost)
     start = rng.randrange(n)
     order = [*range(start, n), *range(start)] if start else list(range(n))
-    order.sort(key=cost.__getitem__)  # stable: who follows among equals begins at a random place
+    order.sort(key=cost.__getitem__)  # stable: equal costs stay in the order of the randomly rotated list
     best = order[0]
     least = cost[best]
     if not choosing.policy.in_seconds:
@@ -29,7 +29,8 @@ def choose(demand: Demand, sight: Sight, board: Board, scores: Scores, choosing:
         if n == 1 or cost[order[1]] > bound:
             return order, ""
         ties = [at for at in order if cost[at] <= bound]
-        first, why = ties[rng.randrange(len(ties))], ""
+        first = ties[rng.randrange(len(ties))]
+        why = ""
     else:
         first, why = _among_near(demand, sight, board, scores, choosing, order, rng)
     if first != best:
@@ -41,7 +42,9 @@ def choose(demand: Demand, sight: Sight, board: Board, scores: Scores, choosing:
 def _among_near(
     demand: Demand, sight: Sight, board: Board, scores: Scores, choosing: Choosing, order: list[int], rng: Rng
 ) -> tuple[int, str]:
-    cost, choice, rows = scores.cost, choosing.choice, sight.rows
+    cost = scores.cost
+    choice = choosing.choice
+    rows = sight.rows
     best = order[0]
     least = cost[best]
     slo = demand.ttft_slo_s
@@ -61,7 +64,8 @@ def _among_near(
         if cost[at] > bound:
             break
         near.append(at)
-    matched, requests = sight.matched, board.requests
+    matched = sight.matched
+    requests = board.requests
     longest = max([matched[at] for at in near])
     if longest > sight.common:
         near = [at for at in near if matched[at] == longest]
@@ -73,5 +77,5 @@ def _among_near(
 
 
 def _still_holds(sight: Sight) -> bool:
-    """Whether the session's backend holds as much of the prompt as any. If not, the last turn went elsewhere, by another process."""
+    """Whether the session's backend holds as much of the prompt as any. If not, another gateway process sent the last turn elsewhere."""
     return sight.matched[sight.sticky] >= max(sight.matched)

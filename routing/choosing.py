@@ -1,4 +1,4 @@
-"""How one tenant's requests are placed: a policy, its parameters, its memory. Compiled once, when a policy file is read."""
+"""A policy instance: how one tenant's requests are routed. Compiled once, when a policy file is read."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ from routing.registry import POLICIES
 
 
 class Choice(Strict):
-    """What holds for every policy whose costs are seconds (stage C), and when a backend is full (stage A)."""
+    """Settings common to all policies: tie-breaking for costs in seconds (stage C), and when a KV cache counts as full (stage A)."""
 
     tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the least count as equal.")
     sticky_s: float = Field(default=0.5, ge=0, description="A conversation stays where it is while that costs at most these seconds more.")
@@ -30,7 +30,7 @@ class Choice(Strict):
 
 
 class Choosing(msgspec.Struct, frozen=True, gc=False):
-    """See the module."""
+    """A routing policy with its name, checked parameters, memory of past decisions and common settings."""
 
     name: str
     policy: Policy
@@ -43,11 +43,11 @@ DEFAULT: Final = Choice()
 
 
 def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> Choosing:
-    """A policy ready to place requests.
+    """The instance of a policy, ready to route requests.
 
     Raises:
-        KeyError: no such policy.
-        pydantic.ValidationError: it has no such parameters.
+        KeyError: there is no such policy.
+        pydantic.ValidationError: the policy has no such parameters.
     """
     policy = POLICIES[name]
     checked = policy.params.model_validate(dict(params or {}))

@@ -1,4 +1,4 @@
-"""What placing one request depends on, and nothing else of it. Made from an Ask by the gateway, from a trace line by the simulator."""
+"""The routing request: all that routing one request depends on. The gateway makes it from an Ask, the simulator from a trace line."""
 
 from collections.abc import Sequence
 
@@ -14,22 +14,23 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     block_tokens: int = 64
     """Tokens per element of `chain`."""
     output_tokens: int = 256
-    """Median of what is expected to be generated, all sequences together."""
+    """Median of the expected output tokens, all sequences together."""
     output_tokens_p90: int = 1024
+    """90th percentile of them."""
     session: int = 0
-    """Keyed hash of the conversation it belongs to; 0 when nobody said."""
+    """Keyed hash of the conversation that the request belongs to; 0 when the caller named none."""
     tenant: str = ""
     priority: float = 0.0
-    """-1 to 1 (tenant policy); equal for all candidates of one request."""
+    """-1 to 1, higher is more important (tenant policy)."""
     lora: str = ""
     """The adapter as engines name it; empty for the base model."""
     ttft_slo_s: float | None = None
-    """Seconds to the first token that its tenant was promised."""
+    """Seconds to the first token that the tenant's policy promises; None: no promise."""
     exact: bool = True
-    """Whether `prompt_tokens` were counted and not estimated: an estimate alone refuses nobody whose prompt may fit."""
+    """Whether `prompt_tokens` was counted and not estimated: an estimate alone never refuses a prompt that may fit."""
     one_prompt: bool = True
-    """Whether they are all of one prompt; of several only each has to fit into a context."""
+    """Whether `prompt_tokens` is one prompt; of several prompts only each one has to fit into a context."""
     tpot_slo_s: float | None = None
-    """Seconds from one token to the next that it was promised."""
+    """Seconds per output token that the tenant's policy promises; None: no promise."""
     region: str = ""
-    """Where the caller is, in the words of the backends' own `region`."""
+    """The caller's region, by the same names as the backends' `region`; empty: not known."""

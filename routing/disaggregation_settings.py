@@ -1,5 +1,4 @@
-"""The settings of a pool whose engines share requests: one computes the prompt, another generates (docs/disaggregation.md). The gateway's
-and the simulator's."""
+"""Settings of disaggregated prefill and decode in one pool (docs/disaggregation.md); the gateway and the simulator read them."""
 
 from pydantic import Field
 
@@ -8,7 +7,7 @@ from routing.disaggregation import Terms
 
 
 class DisaggregationSettings(Strict):
-    """What handing a prompt's KV over costs, and from when it is thought about."""
+    """What a KV transfer between two engines costs, and which requests are considered for disaggregation."""
 
     kv_bytes_token: int = Field(
         ge=1,
@@ -29,7 +28,7 @@ class DisaggregationSettings(Strict):
     )
 
     def terms(self, *, pairs_whole: bool) -> Terms:
-        """The same as a value; `pairs_whole` is the dialect's."""
+        """The settings as the value that deciders take; `pairs_whole` comes from the engine's dialect."""
         return Terms(
             kv_bytes_token=self.kv_bytes_token,
             bandwidth_bytes_s=self.bandwidth_gb_s * 1e9,

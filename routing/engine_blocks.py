@@ -1,11 +1,12 @@
-"""One engine's KV events in our own hashes: engine hash -> where in a chain that block ends, so that engines may hash as they like.
+"""Translates one engine's KV events into blocks of our own hashes: engine hash -> where in a chain that block ends. So engines may use any
+hash function and block size.
 
-An event carries its blocks' tokens; they are hashed anew into blocks of ours, whatever the engine's size is: of 16, four make one
-of 64, which is held once the fourth is. Sizes are read from events, never from configuration. What has no known beginning is
-not credited: it waits a while for it, then it is forgotten.
+An event carries its blocks' tokens; they are hashed anew into our blocks, whatever the engine's block size: four blocks of 16 tokens make
+one of 64, which is held once the fourth is. Block sizes are read from events, never from configuration. A block whose parent is not
+known is not credited: it waits for its parent for a while, then it is forgotten.
 
-Engines drop a block after those that follow it (vLLM frees a prompt's last blocks first, SGLang's tree its leaves), so one of our
-blocks is gone when the engine's block that completed it is.
+Engines drop a block after the blocks that follow it (vLLM frees a prompt's last blocks first, SGLang's tree its leaves), so one of our
+blocks is gone when the engine's block that completed it is gone.
 
 Tokens and salts are tenants' secrets: they are in no error, log or `repr` here. Pure.
 """
@@ -20,78 +21,78 @@ from routing.block_ends import End, Packed, done_by, packed, unpacked
 from routing.chain import BLOCK_TOKENS, of_tokens
 
 MAX_BLOCKS: Final = 1_000_000
-"""Engine blocks remembered of one backend; beyond it new ones are not credited. Some 250 bytes each at a size of 16."""
+"""Engine blocks remembered per backend; beyond it new blocks are not credited. Some 250 bytes each at a block size of 16."""
 MAX_WAITING: Final = 4_096
-"""Blocks kept whose beginning has not come; the oldest go first."""
+"""Blocks kept while their parent is not known; the oldest are dropped first."""
 
 
 RootOf = Callable[[str | None, str | None], int | None]
-"""(adapter as the engine names it, salt as the engine was given it) -> the root that our chains of such prompts begin with, or None
-when no prompt of ours has those."""
+"""(adapter as the engine names it, salt as the engine was given it) -> the root of our chains of such prompts, or None when no prompt of
+ours has that adapter and salt."""
 
 
 class StoredBlocks(Protocol):
-    """What an engine tells of new blocks; `backends.kv_events.Stored` is one."""
+    """An engine's event that new blocks are stored; `backends.kv_events.Stored` implements it."""
 
     @property
     def hashes(self) -> list[int]:
-        """The engine's own, a chain in order."""
+        """The engine's own hashes of the blocks, a chain in order."""
         ...
 
     @property
     def parent(self) -> int | None:
-        """The engine's hash of the block before; None at a prompt's beginning."""
+        """The engine's hash of the block before the first; None at a prompt's beginning."""
         ...
 
     @property
     def tokens(self) -> list[int | tuple[int, int]]:
-        """All blocks' tokens; pairs of one and the next where the engine hashes pairs."""
+        """All blocks' tokens; pairs of a token and the next one where the engine hashes pairs."""
         ...
 
     @property
     def block_size(self) -> int:
-        """Tokens to a block."""
+        """Tokens per block."""
         ...
 
     @property
     def lora(self) -> str | None:
-        """The adapter's name."""
+        """The adapter's name; None for the base model."""
         ...
 
     @property
     def salt(self) -> str | None:
-        """Of a prompt's first block."""
+        """The cache salt of a prompt's first block; None for no salt."""
         ...
 
     @property
     def by_tokens(self) -> bool:
-        """Whether tokens, adapter and salt alone tell the blocks."""
+        """Whether tokens, adapter and salt alone identify the blocks; not so for images, for example."""
         ...
 
 
 class Holds(Protocol):
-    """What is told of our blocks; `PrefixIndex` is one."""
+    """Receives what a backend holds, in our blocks; `PrefixIndex` implements it."""
 
     def stored(self, backend_id: str, hashes: Sequence[int]) -> None:
-        """These are held now."""
+        """The backend holds one more copy of each of these blocks."""
         ...
 
     def removed(self, backend_id: str, hashes: Sequence[int]) -> None:
-        """These are not held any more."""
+        """The backend has dropped one copy of each of these blocks."""
         ...
 
     def cleared(self, backend_id: str) -> None:
-        """Nothing is held."""
+        """The backend holds nothing."""
         ...
 
 
 class EngineBlocks:
-    """Of one backend; takes events in the engine's order, as `backends.kv_blocks.KvConsumer` does, and tells the index.
+    """The blocks of one backend; takes events in the engine's order (`backends.kv_blocks.KvConsumer`) and updates the index.
 
     Args:
-        index: told of blocks of ours.
-        root_of: which of our chains a prompt with this adapter and salt is in.
-        block_tokens: tokens to a block of ours, whatever the engine's blocks are: prompts are cut before anybody knows who gets them.
+        index: receives our blocks.
+        root_of: the root of our chains for a prompt's adapter and salt.
+        block_tokens: tokens per block of ours, the same for all engines: prompts are hashed before their backend is known.
         max_blocks: engine blocks remembered.
     """
 
@@ -113,48 +114,48 @@ class EngineBlocks:
         self._waiting: dict[int, list[StoredBlocks]] = {}
         self._waits = 0
         self._gone: set[int] = set()
-        """Removed while something waits: perhaps out of that."""
+        """Engine hashes removed while blocks wait for a parent: they may be among the waiting ones."""
         self.counts = BlockCounts()
         self.overflow = ""
-        """Why it does not hold all it was told of; empty when it does."""
+        """Why some stored blocks are not credited, for an operator; empty when all are."""
 
     @property
     def count(self) -> int:
-        """Distinct blocks of the engine's that have a place in a chain of ours."""
+        """Distinct engine blocks that have a place in a chain of ours."""
         return len(self._ends)
 
     @property
     def waiting(self) -> int:
-        """Blocks kept whose beginning has not come."""
+        """Engine blocks that wait for their parent."""
         return self._waits
 
     def stored(self, event: StoredBlocks) -> None:
-        """One more copy of each of these."""
+        """Take an event that the engine holds one more copy of each of its blocks."""
         self.counts.stored += len(event.hashes)
         if self._gone and not self._gone.isdisjoint(event.hashes):
-            self._drop_waiting()  # which copy is still there could not be told any more
+            self._drop_waiting()  # it is no longer known which copy is still there
         ready = [event]
         while ready:
-            one = ready.pop()
-            begin = self._begin(one)
+            next_event = ready.pop()
+            begin = self._begin(next_event)
             if begin is None:
                 continue
-            self._take(one, begin)
+            self._take(next_event, begin)
             if self._waiting:
-                for block in one.hashes:
+                for block in next_event.hashes:
                     if block in self._ends:
-                        ready += self._come(block)
+                        ready += self._released_by(block)
         if not self._waiting and self._gone:
             self._gone.clear()
 
     def removed(self, hashes: Sequence[int]) -> None:
-        """One copy of each is gone."""
+        """Take an event that the engine has dropped one copy of each of these blocks (engine hashes)."""
         out: list[int] = []
         for block in hashes:
-            left = self._copies.pop(block, 0)
-            if left > 1:
-                self._copies[block] = left - 1
-            if left:
+            copies = self._copies.pop(block, 0)
+            if copies > 1:
+                self._copies[block] = copies - 1
+            if copies:
                 continue
             end = self._ends.pop(block, None)
             if end is not None:
@@ -167,7 +168,7 @@ class EngineBlocks:
             self._index.removed(self._id, out)
 
     def cleared(self) -> None:
-        """It holds nothing, or what it holds is not known."""
+        """Forget all blocks: the engine holds nothing, or it is not known what it holds."""
         self._ends.clear()
         self._copies.clear()
         self._drop_waiting()
@@ -175,7 +176,7 @@ class EngineBlocks:
         self._index.cleared(self._id)
 
     def _begin(self, event: StoredBlocks) -> End | None:
-        """Where the event's first block begins; None when that is not known now."""
+        """Where the event's first block begins in a chain of ours; None when that is not known now."""
         if not event.hashes:
             return None
         if not event.by_tokens or len(event.tokens) != len(event.hashes) * event.block_size:
@@ -193,7 +194,8 @@ class EngineBlocks:
         return unpacked(before)
 
     def _take(self, event: StoredBlocks, end: End) -> None:
-        hashes, ends = event.hashes, self._ends
+        hashes = event.hashes
+        ends = self._ends
         first = 0
         while first < len(hashes) and (known := ends.get(hashes[first])) is not None:
             self._copies[hashes[first]] = self._copies.get(hashes[first], 0) + 1
@@ -209,39 +211,42 @@ class EngineBlocks:
             self._index.stored(self._id, done)
 
     def _place(self, hashes: Sequence[int], size: int, tokens: "array[int]", end: End) -> list[int]:
-        """Give each block its end; the blocks of ours that are whole with them. `tokens` begin where `end.last` does."""
-        ends, block = self._ends, self.block_tokens
-        chain = of_tokens(end.last, tokens, block)
-        at, done = len(end.rest), []
-        for one in hashes:
-            before, at = at // block, at + size
-            whole = at // block
-            if one in self._gone:
-                break  # what follows may be as well
-            if one in ends:
-                self._copies[one] = self._copies.get(one, 0) + 1
+        """Record where each engine block ends; returns the blocks of ours that they complete. `tokens` begin after `end.last`."""
+        ends = self._ends
+        block_tokens = self.block_tokens
+        chain = of_tokens(end.last, tokens, block_tokens)
+        at = len(end.rest)
+        done = []
+        for engine_hash in hashes:
+            before = at // block_tokens
+            at = at + size
+            whole = at // block_tokens
+            if engine_hash in self._gone:
+                break  # the blocks after it may be gone as well
+            if engine_hash in ends:
+                self._copies[engine_hash] = self._copies.get(engine_hash, 0) + 1
                 continue
             if len(ends) >= self._max_blocks:
                 self.overflow = f"the engine holds more than {self._max_blocks:,} blocks"
                 break
             last = chain[whole - 1] if whole else end.last
-            ends[one] = packed(last, tokens[whole * block : at], chain[before:whole])
+            ends[engine_hash] = packed(last, tokens[whole * block_tokens : at], chain[before:whole])
             done += chain[before:whole]
         return done
 
     def _wait(self, event: StoredBlocks, parent: int) -> None:
         self.counts.no_parent += len(event.hashes)
         if len(event.hashes) > MAX_WAITING:
-            return  # rather than drop all others for it
+            return  # one huge event must not push out all waiting ones
         self._waiting.setdefault(parent, []).append(event)
         self._waits += len(event.hashes)
         while self._waits > MAX_WAITING:
-            self._come(next(iter(self._waiting)))
+            self._released_by(next(iter(self._waiting)))
 
-    def _come(self, parent: int) -> list[StoredBlocks]:
-        """What waits for this block, which waits no more."""
+    def _released_by(self, parent: int) -> list[StoredBlocks]:
+        """Take out the events that wait for this parent."""
         events = self._waiting.pop(parent, [])
-        self._waits -= sum(len(one.hashes) for one in events)
+        self._waits -= sum(len(event.hashes) for event in events)
         return events
 
     def _drop_waiting(self) -> None:
@@ -251,21 +256,21 @@ class EngineBlocks:
 
 
 class BlockCounts(msgspec.Struct):
-    """Blocks of the engine's, since the beginning."""
+    """Counters of engine blocks, since the start."""
 
     stored: int = 0
-    """Told as stored."""
+    """Blocks reported as stored."""
     no_parent: int = 0
-    """Came before the block that they follow, or without it."""
+    """Blocks that came before their parent, or without it."""
     no_root: int = 0
-    """Began with an adapter or a salt that no prompt of ours has."""
+    """Blocks of a prompt with an adapter or a salt that no prompt of ours has."""
     not_by_tokens: int = 0
-    """Not told by tokens alone: images, an adapter without a name."""
+    """Blocks that tokens alone do not identify: images, an adapter without a name."""
 
 
 def _plain(tokens: Sequence[int | tuple[int, int]]) -> "array[int] | None":
-    """The tokens, the first of each pair; None where one is no token."""
+    """The token ids, the first of each pair; None when an id does not fit into 32 bits."""
     try:
-        return array("I", [one if isinstance(one, int) else one[0] for one in tokens])
+        return array("I", [token if isinstance(token, int) else token[0] for token in tokens])
     except OverflowError:
         return None

@@ -1,4 +1,4 @@
-"""What is said of a backend from outside the Board: by an operator, and to somebody who asks for its peak. Values only."""
+"""Values about one backend that go into and out of the load table: its configured facts, and its peak load."""
 
 from typing import Final, NamedTuple
 
@@ -6,25 +6,25 @@ import msgspec
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False):
-    """What an operator says of a backend, or it of itself; it changes with its configuration only."""
+    """Configured facts about a backend, from the operator or the engine; they change only with its configuration."""
 
     in_flight_cap: int = 0
-    """Requests this process may have there at a time; 0: no cap."""
+    """Requests that this process may have in flight there; 0: no cap."""
     context_tokens: int = 0
     """The longest prompt and answer together that it serves; 0: not known."""
     price: float = 0.0
-    """What a token costs there, relative to the other backends of the pool."""
+    """Price of a token, relative to the other backends of the pool."""
     region: str = ""
-    """Where it stands, in the operator's words."""
+    """The backend's region, by the operator's name for it."""
 
 
 NO_FACTS: Final = Facts()
 
 
 class Peak(NamedTuple):
-    """The most there was on a backend since somebody last asked; what comes and goes between two looks is not lost (routers no. 18)."""
+    """The highest load of a backend since the last reading, so that short peaks between two readings are seen (routers no. 18)."""
 
     requests: float
     queue_tokens: float
     kv_share: float
-    """Of its KV cache; 0 while its size is not known."""
+    """Share of its KV cache; 0 while its size is not known."""

@@ -9,16 +9,16 @@ from domain.membership import Role
 
 
 class State(Enum):
-    """What is known of a backend."""
+    """Whether a backend takes requests."""
 
     UNKNOWN = "unknown"
-    """Not heard of yet; never routed to."""
+    """Not polled yet; never routed to."""
     UP = "up"
     DOWN = "down"
     EJECTED = "ejected"
-    """It answers polls and brings no tokens; only probes go there."""
+    """Outlier ejection: it answers polls and brings no tokens; only probes go there."""
     DRAINING = "draining"
-    """Leaving, or told to pause: what runs on it may finish, nothing new goes there."""
+    """Leaving, or paused by an operator: running requests may finish, new ones go elsewhere."""
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -28,13 +28,13 @@ class Backend(msgspec.Struct, frozen=True):
     pool: str
     state: State = State.UNKNOWN
     reason: str = "not polled yet"
-    """Why it is not up, or what is wrong with it though it is, in words for an operator; empty otherwise."""
+    """Why it is not up, or what is wrong with it though it is up, for an operator; empty otherwise."""
     warming_since: float | None = None
-    """When it came back with an empty cache (monotonic seconds), for as long as it is spared for that."""
+    """When it came back with an empty cache (monotonic seconds); None once slow start is over (`routing.warmth`)."""
     role: Role = "both"
-    """Whether it serves requests whole or one half of them (`routing.disaggregation`)."""
+    """Whether it serves requests whole, or computes prompts or generates only (`routing.disaggregation`)."""
     bootstrap: tuple[str, int] | None = None
-    """Host and port at which decoding engines ask it for KV, where they do."""
+    """Host and port at which decoding engines fetch KV from it; None for engines that do not."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -47,11 +47,11 @@ class Pool(msgspec.Struct, frozen=True):
     dialect: str
     backends: tuple[Backend, ...]
     up: tuple[Backend, ...] = ()
-    """Those of `backends` that are up; filled in by `Fleet`, once per snapshot instead of once per request."""
+    """The members of `backends` that are up; filled in by `Fleet`, once per snapshot instead of once per request."""
     not_up: tuple[Backend, ...] = ()
-    """The others."""
+    """The members of `backends` that are not up; filled in likewise."""
     halves: bool = False
-    """Whether some of them, up or not, serve one half of requests only; filled in likewise."""
+    """Whether any backend, up or not, is for disaggregated requests only (prefill or decode); filled in likewise."""
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Fleet(msgspec.Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether every backend was heard of at least once, up or down."""
+        """Whether every backend was polled at least once, up or down."""
         return all(b.state is not State.UNKNOWN for pool in self.pools.values() for b in pool.backends)
 
     def with_backends(self, pool_name: str, backends: tuple[Backend, ...]) -> "Fleet":
@@ -83,10 +83,10 @@ class Fleet(msgspec.Struct, frozen=True):
 
     def with_member(self, backend: Backend) -> "Fleet":
         """The same fleet with this backend in its pool, whether it was there or not."""
-        there = self.pools[backend.pool].backends
-        if any(b.id == backend.id for b in there):
+        backends = self.pools[backend.pool].backends
+        if any(b.id == backend.id for b in backends):
             return self.with_backend(backend)
-        return self.with_backends(backend.pool, (*there, backend))
+        return self.with_backends(backend.pool, (*backends, backend))
 
     def without(self, pool_name: str, backend_id: str) -> "Fleet":
         """The same fleet without this backend."""

@@ -1,4 +1,4 @@
-"""A prompt's chain whose hashes are made as far as somebody looks: a walk of the index ends at the first block that nobody holds."""
+"""A prompt's chain whose hashes are computed on demand: a walk of the index ends at the first block that no backend holds."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
@@ -6,11 +6,11 @@ from typing import Final, overload
 from routing.chain import of_text
 
 STRIDE: Final = 32
-"""Blocks hashed at once, some 5 us: one call for each block would take twice as long as the hashes."""
+"""Blocks hashed at once, some 5 us: hashing block by block would spend twice as long on calls as on hashes."""
 
 
 class LazyChain(Sequence[int]):
-    """The same as `of_text(start, data, block_bytes)`.
+    """The chain that `of_text(start, data, block_bytes)` returns, hashed as far as it is read.
 
     Args:
         start: the root.
@@ -58,10 +58,12 @@ class LazyChain(Sequence[int]):
         return len(self._known)
 
     def _up_to(self, blocks: int) -> list[int]:
-        known, size = self._known, self._block_bytes
-        have, blocks = len(known), min(blocks, self._blocks)
+        known = self._known
+        size = self._block_bytes
+        have = len(known)
+        blocks = min(blocks, self._blocks)
         if have < blocks:
             known += of_text(known[-1] if known else self._start, self._data[have * size : blocks * size], size)
             if blocks == self._blocks:
-                self._data = b""  # nobody needs it any more
+                self._data = b""  # not needed any more
         return known

@@ -1,6 +1,6 @@
-"""What backends will hold soon: the blocks of prompts on their way, written at dispatch, for a few seconds or until they fail.
+"""Predicted cache contents: blocks of dispatched prompts that backends will hold soon, kept for a few seconds or until dispatch fails.
 
-Without it, siblings that come within an engine's event lag are spread over cold backends (routers no. 14). A block's entry is a
+Without it, similar requests that come within an engine's event lag are spread over cold backends (routers no. 14). A block's entry is a
 tuple of predictions, at most one for each backend, and blocks of one prompt share it, so an entry costs little more than its key.
 """
 
@@ -11,20 +11,21 @@ from typing import Final
 import msgspec
 
 TTL_S: Final = 3.0
-"""Seconds. Engines' events come within 0.1 s of a prefill step; 2 s (llm-d) to 5 s (Dynamo) are what others take."""
-KEPT: Final = 32
-"""Predictions of one backend that can stand in for a withdrawn one with the same beginning."""
+"""Seconds that a prediction counts. Engines' events come within 0.1 s of a prefill step; llm-d keeps predictions 2 s, Dynamo 5 s."""
+MAX_RECENT: Final = 32
+"""Predictions remembered for each backend, which can replace a withdrawn one with the same beginning."""
 _NEVER: Final = float("-inf")
 
 
 class Holder:
-    """One backend's life as the index sees it. `bit` is 0 once that is over, so that what refers to it means nobody."""
+    """One backend in the index, from its first event until it is forgotten or cleared; then `bit` becomes 0, so that predictions which
+    still refer to it count for no backend."""
 
     __slots__ = ("bit", "recent")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
-        self.recent: deque[Prediction] = deque(maxlen=KEPT)
+        self.recent: deque[Prediction] = deque(maxlen=MAX_RECENT)
 
 
 class Prediction(msgspec.Struct, eq=False):
@@ -35,7 +36,7 @@ class Prediction(msgspec.Struct, eq=False):
     until: float
 
     def bit_at(self, now: float) -> int:
-        """The backend's bit, or 0 when this counts no more."""
+        """The backend's bit, or 0 when this prediction has expired."""
         return self.holder.bit if self.until > now else 0
 
 
@@ -43,7 +44,7 @@ Group = tuple[Prediction, ...]
 
 
 class Predictions:
-    """`max_blocks` distinct blocks at most; at the bound the oldest predictions go first."""
+    """The predictions by block. At most `max_blocks` distinct blocks; at the bound the oldest predictions are dropped first."""
 
     __slots__ = ("_max_blocks", "_queue", "_swept", "_ttl_s", "groups")
 
@@ -56,7 +57,7 @@ class Predictions:
         self._ttl_s = ttl_s
 
     def add(self, holder: Holder, chain: Sequence[int], now: float) -> Prediction:
-        """The prompt with this chain goes to that backend."""
+        """Record that the prompt with this chain is being sent to this backend."""
         chain = chain[: self._max_blocks]
         self._sweep(2 * len(chain) + 64, now)
         while self._queue and len(self.groups) + len(chain) > self._max_blocks:
@@ -65,12 +66,14 @@ class Predictions:
         prediction = Prediction(holder, chain, now + self._ttl_s)
         groups = self.groups
         olds = list(map(groups.get, chain))
-        at, end = 0, len(olds)
+        at = 0
+        end = len(olds)
         while at < end:
-            old, begin = olds[at], at
+            old = olds[at]
+            begin = at
             while at < end and olds[at] is old:
                 at += 1
-            group: Group = (*[one for one in old or () if one.holder is not holder and one.bit_at(now)], prediction)
+            group: Group = (*[earlier for earlier in old or () if earlier.holder is not holder and earlier.bit_at(now)], prediction)
             # in one go: dicts fill ten times as fast from a dict as in a loop
             groups.update(dict.fromkeys(chain[begin:at], group))
         self._queue.append(prediction)
@@ -78,39 +81,42 @@ class Predictions:
         return prediction
 
     def withdraw(self, prediction: Prediction) -> None:
-        """It did not go there after all. An earlier prediction for that backend with the same beginning stands again."""
+        """Take back a prediction whose dispatch failed; idempotent. An earlier prediction for that backend with the same beginning counts
+        again."""
         if prediction.until == _NEVER:
             return
         prediction.until = _NEVER
-        chain, prediction.chain = prediction.chain, ()
-        others = [(one, _shared(one.chain, chain)) for one in prediction.holder.recent if one.until != _NEVER]
-        others.sort(key=lambda one: -one[0].until)  # of two that share a block the one stands that stands for longer
+        chain = prediction.chain
+        prediction.chain = ()
+        standing = [(candidate, _shared(candidate.chain, chain)) for candidate in prediction.holder.recent if candidate.until != _NEVER]
+        standing.sort(key=lambda entry: -entry[0].until)  # of two that share a block, the one that expires last counts
         groups = self.groups
         for at, block in enumerate(chain):
             group = groups.get(block, ())
             if prediction not in group:
                 continue
-            left = tuple(one for one in group if one is not prediction)
-            older = next((one for one, shared in others if at < shared), None)
+            remaining = tuple(member for member in group if member is not prediction)
+            older = next((candidate for candidate, shared in standing if at < shared), None)
             if older is not None:
-                left = (*left, older)
-            if left:
-                groups[block] = left
+                remaining = (*remaining, older)
+            if remaining:
+                groups[block] = remaining
             else:
                 del groups[block]
 
     def _sweep(self, budget: int, now: float) -> None:
-        """Take out what has expired, looking at no more than `budget` blocks: as much as comes in goes out."""
-        queue, groups = self._queue, self.groups
+        """Remove expired predictions, looking at no more than `budget` blocks: each call of `add` removes about as much as it adds."""
+        queue = self._queue
+        groups = self.groups
         while queue and budget > 0 and queue[0].until <= now:
-            queue[0].until = _NEVER  # from here on it cannot stand in for another
+            queue[0].until = _NEVER  # from here on it cannot replace a withdrawn one
             chain = queue[0].chain
             part = chain[self._swept : self._swept + budget]
-            found = list(map(groups.get, part))
-            different = {id(group): group for group in found if group is not None}
-            dead = {key for key, group in different.items() if not any([one.bit_at(now) for one in group])}
+            part_groups = list(map(groups.get, part))
+            different = {id(group): group for group in part_groups if group is not None}
+            dead = {key for key, group in different.items() if not any([member.bit_at(now) for member in group])}
             if dead:
-                deque(map(groups.pop, [block for block, group in zip(part, found, strict=True) if id(group) in dead]), 0)
+                deque(map(groups.pop, [block for block, group in zip(part, part_groups, strict=True) if id(group) in dead]), 0)
             budget -= len(part) + 1
             self._swept += len(part)
             if self._swept >= len(chain):
@@ -118,12 +124,13 @@ class Predictions:
                 self._swept = 0
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Blocks that both chains begin with: where they agree once, they agree in all before."""
-    low, high = 0, min(len(one), len(other))
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of leading blocks that both chains share, by bisection: chains that agree at one block agree in all before it."""
+    low = 0
+    high = min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[middle - 1] == other[middle - 1]:
+        if first[middle - 1] == second[middle - 1]:
             low = middle
         else:
             high = middle - 1

@@ -1,8 +1,8 @@
-"""Which backend holds how much of a prompt: one index over all backends, from three sources, the best that each has.
+"""The prefix index: how much of a prompt each backend holds in its KV cache. One index over all backends, from three sources.
 
 - exact: the engine's events (`stored`, `removed`, `cleared`), in our hashes (`routing.engine_blocks`), with copies counted
 - predicted: `predict` at dispatch, for 3 s or until `withdraw`; a block is held when either source says so
-- approximate: for engines without events, `size` and then `touch` or `confirm`: what a cache of that size would still hold
+- approximate: for engines without events, `size` and then `touch` or `confirm`: what an LRU cache of that size would still hold
 
 Pure: the time is handed in. Bounded at every insert; see `routing.block_holders` for what goes at the bound.
 """
@@ -21,9 +21,9 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     """How far each backend holds one prompt, in whole blocks."""
 
     blocks: Mapping[str, int]
-    """By backend id; those that hold nothing are not in it."""
+    """Leading blocks held, by backend id; without the backends that hold nothing."""
     common: int = 0
-    """Blocks that nearly all hold: a match no longer than that says nothing."""
+    """Leading blocks that nearly all backends hold: a match no longer than that distinguishes none."""
 
     def held(self, backend_id: str) -> int:
         """Blocks that this backend holds of the prompt's beginning."""
@@ -34,7 +34,7 @@ NO_MATCH: Final = Match({})
 
 
 class _Backend(Holder):
-    """A life of one backend in the index."""
+    """One backend in the index, until it is forgotten or cleared."""
 
     __slots__ = ("copies", "slot", "used")
 
@@ -42,15 +42,15 @@ class _Backend(Holder):
         super().__init__(1 << slot)
         self.slot = slot
         self.copies: dict[int, int] = {}
-        """Copies beyond the first, where there are any."""
+        """Copies of a block beyond the first, for blocks that have any."""
         self.used = RecentUse()
 
 
 class PrefixIndex:
-    """One for a process, or for a pool of one. Backends need not be announced: the first word of one opens it.
+    """An index over the backends of a process, or of one pool. Backends need not be registered: the first call for one adds it.
 
     Args:
-        max_blocks: distinct blocks kept, over all backends; some 100 bytes each.
+        max_blocks: distinct blocks at most, over all backends; some 100 bytes each.
         predicted_ttl_s: how long a prediction counts.
     """
 
@@ -65,12 +65,12 @@ class PrefixIndex:
 
     @property
     def blocks(self) -> int:
-        """Distinct blocks known; some of them may be forgotten backends' and not swept yet."""
+        """Distinct blocks in the index, including blocks of forgotten backends that are not swept yet."""
         return self._holders.blocks
 
     @property
     def backends(self) -> int:
-        """Backends that it was told of and that are not forgotten."""
+        """Backends in the index."""
         return len(self._backends)
 
     @property
@@ -80,34 +80,39 @@ class PrefixIndex:
 
     @property
     def predicted(self) -> int:
-        """Distinct blocks with a prediction, expired ones that are not swept yet included."""
+        """Distinct blocks with a prediction, including expired ones that are not swept yet."""
         return len(self._predictions.groups)
 
     def match(self, chain: Sequence[int], now: float, among: Collection[str] | None = None) -> Match:
         """How far each backend holds the prompt, in one walk.
 
         Args:
-            among: the backends that `common` is about, as a rule the pool's; all that the index knows when None.
+            among: the backends over which `common` is computed, usually the pool's; None: all in the index.
         """
         holders = self._holders
-        shards, mask, reach = holders.shards, holders.mask, holders.alive
+        shards = holders.shards
+        mask = holders.mask
+        reach = holders.alive
         groups = self._predictions.groups
-        group_before, guessed, depth = None, 0, 0
+        group_before = None
+        guessed = 0
+        depth = 0
         ends: list[tuple[int, int]] = []
         for block in chain:
             bits = shards[block & mask].get(block, 0)
             if groups and (group := groups.get(block)) is not None:
                 if group is not group_before:
-                    group_before, guessed = group, 0
-                    for one in group:
-                        guessed |= one.bit_at(now)
+                    group_before = group
+                    guessed = 0
+                    for prediction in group:
+                        guessed |= prediction.bit_at(now)
                 bits |= guessed
-            left = reach & bits
-            if left != reach:
+            still_matching = reach & bits
+            if still_matching != reach:
                 if depth:
-                    ends.append((reach ^ left, depth))
-                reach = left
-                if not left:
+                    ends.append((reach ^ still_matching, depth))
+                reach = still_matching
+                if not still_matching:
                     break
             depth += 1
         if reach and depth:
@@ -131,7 +136,7 @@ class PrefixIndex:
         again = self._holders.add(backend.bit, hashes)
         if copies and self._holders.evicted:
             for block in set(hashes).difference(again):
-                copies.pop(block, None)  # of a life before it was dropped at the bound
+                copies.pop(block, None)  # left from before the block was dropped at the bound
         for block in again:
             if block in copies:
                 copies[block] += 1
@@ -139,7 +144,7 @@ class PrefixIndex:
                 copies[block] = 1
 
     def removed(self, backend_id: str, hashes: Iterable[int]) -> None:
-        """One copy of each is gone; what is not known is not there anyway."""
+        """The engine has dropped one copy of each of these blocks; unknown blocks are ignored."""
         backend = self._backends.get(backend_id)
         if backend is None:
             return
@@ -148,12 +153,13 @@ class PrefixIndex:
         self._holders.discard(backend.bit, hashes)
 
     def told(self, backend_id: str, block: int) -> bool:
-        """Whether the backend's events say that it holds this block, whatever else does."""
-        backend, holders = self._backends.get(backend_id), self._holders
+        """Whether the backend's events say that it holds this block; predictions do not count."""
+        backend = self._backends.get(backend_id)
+        holders = self._holders
         return backend is not None and bool(holders.shards[block & holders.mask].get(block, 0) & backend.bit)
 
     def cleared(self, backend_id: str) -> None:
-        """The engine holds nothing, or what it holds is not known. O(1); its approximate size stays."""
+        """The engine holds nothing, or it is not known what it holds. O(1); the size given by `size` stays."""
         backend = self._backends.get(backend_id)
         if backend is not None:
             capacity = backend.used.capacity
@@ -161,7 +167,8 @@ class PrefixIndex:
             self._open(backend_id).used.resize(capacity, self._close)
 
     def forget(self, backend_id: str) -> None:
-        """The backend is gone: it matches nothing from now on, predictions included. O(1). One of the same id begins empty."""
+        """Forget a backend that has left: it matches nothing from now on, predictions included. O(1). A backend that comes back under the
+        same id begins empty."""
         backend = self._backends.pop(backend_id, None)
         if backend is not None:
             backend.bit = 0
@@ -169,28 +176,28 @@ class PrefixIndex:
             backend.used.resize(0, self._close)
 
     def predict(self, backend_id: str, chain: Sequence[int], now: float) -> Prediction:
-        """The prompt is being sent there: it will hold it. To be handed to `withdraw` or `confirm`."""
+        """Record that the prompt is being sent to the backend, which will hold it. Pass the result to `withdraw` or `confirm`."""
         self._holders.refresh(chain)
         return self._predictions.add(self._backend(backend_id), chain, now)
 
     def withdraw(self, prediction: Prediction) -> None:
-        """The dispatch failed. Idempotent."""
+        """Take back the prediction of a dispatch that failed. Idempotent."""
         self._predictions.withdraw(prediction)
 
     def confirm(self, prediction: Prediction, now: float) -> None:
-        """The backend has begun to answer. One without events is taken to hold the prompt from now on; events say it themselves."""
+        """Record that the backend has begun to answer: a backend without events is assumed to hold the prompt from now on."""
         backend = prediction.holder
         if isinstance(backend, _Backend) and backend.bit and backend.used.capacity:
             self._touch(backend, self._owners[backend.slot], prediction.chain)
 
     def size(self, backend_id: str, blocks: int) -> None:
-        """The backend tells no events and has room for so many blocks; 0: it tells them, or nothing is to be assumed of it."""
+        """Set the cache size in blocks of a backend without events; 0: it publishes events, or nothing is to be assumed of it."""
         if blocks < 0:
             raise ValueError(f"a cache of {blocks} blocks")
         self._backend(backend_id).used.resize(blocks, self._close)
 
     def touch(self, backend_id: str, chain: Sequence[int], now: float) -> None:
-        """A backend without events used this prompt's blocks just now. Does nothing where no `size` was given."""
+        """Record that a backend without events used this prompt's blocks just now. Does nothing when it has no `size`."""
         backend = self._backends.get(backend_id)
         if backend is not None and backend.used.capacity:
             self._touch(backend, backend_id, chain)
@@ -216,22 +223,22 @@ class PrefixIndex:
 
 
 def common(held: Mapping[str, int], among: Collection[str]) -> int:
-    """The number of blocks that at least nine of ten of these backends hold, and never fewer than two of them: a beginning that nearly
-    all have says nothing about where to go."""
+    """The number of leading blocks that at least 90 % of these backends hold, and at least two of them: a prefix that nearly all hold does
+    not distinguish them."""
     need = max(2, (len(among) * 9 + 9) // 10)
     if len(held) < need:
         return 0
-    depths = sorted((held.get(one, 0) for one in among), reverse=True)
+    depths = sorted((held.get(backend_id, 0) for backend_id in among), reverse=True)
     return depths[need - 1] if len(depths) >= need else 0
 
 
 def _one_less(copies: dict[int, int], block: int) -> bool:
-    """Whether there was a copy beyond the first, which is then gone."""
-    left = copies.get(block)
-    if left is None:
+    """Remove one copy beyond the first; returns whether there was one."""
+    extra = copies.get(block)
+    if extra is None:
         return False
-    if left == 1:
+    if extra == 1:
         del copies[block]
     else:
-        copies[block] = left - 1
+        copies[block] = extra - 1
     return True

@@ -1,4 +1,4 @@
-"""How fast a backend is, as six numbers, and what to believe of one that has not been measured yet."""
+"""The speed of a backend as six numbers, and priors for a backend that has not been measured yet."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -23,6 +23,6 @@ PRIORS: Final[Mapping[str, Rates]] = {
     "rtx-pro-6000-8b": Rates(0.0108, 4.5e-5, 8e-10, 0.0108, 1e-5, 1.1e-7),
     "rtx-4090-8b": Rates(0.0191, 1.5e-4, 8e-10, 0.0191, 5e-5, 1.3e-7),
 }
-"""By class of hardware and size of model; what is not listed starts as `UNKNOWN` and is learned."""
+"""Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN` and is learned."""
 
 UNKNOWN: Final = PRIORS["h100-8b"]

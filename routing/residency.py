@@ -1,9 +1,9 @@
-"""A Route for a model that is answered with an adapter, of a policy that does not reckon in seconds: who has it comes first, within bounds.
+"""LoRA affinity for policies whose costs are not seconds: backends that have the request's adapter are ranked first, within a bound.
 
-Loading an adapter where it is not costs the first request a wait and another adapter perhaps its place, so a backend that
-has it is preferred until it carries `SPREAD` more requests than the backend the policy would take; then the others
-get their turn, and with it the adapter. Within both groups the policy's order stands. Policies in seconds do not need this: the
-load's seconds are one of their terms. Pure.
+Loading an adapter on another backend makes the first request wait, and may evict another adapter. So a backend that has the adapter is
+preferred until it has `SPREAD` more requests than the backend that the policy would take; then the other backends are used, and load
+the adapter. Within both groups the policy's order stands. Policies in seconds do not need this: the seconds of a load are one of
+their terms. Pure.
 """
 
 from collections.abc import Collection
@@ -19,24 +19,25 @@ SPREAD: Final = 8
 load keeps a request waiting for as long as a second of decoding; so it is not worth a load to spread less than this."""
 
 TERM: Final = "adapter_absent"
-"""What explanations call it: 0 where the adapter is loaded or being loaded, 1 elsewhere."""
+"""Name of the term in explanations: 0 where the adapter is loaded or being loaded, 1 elsewhere."""
 
 
 def with_adapter(route: Route, there: Collection[str], board: Board) -> Route:
-    """The same backends, ordered for the adapter.
+    """The route with the same backends, reordered so that those with the adapter come first.
 
     Args:
-        there: ids of backends that have it or are getting it.
+        there: ids of the backends that have the adapter or are loading it.
     """
     if not route.ranked:
         return route
-    requests, row_of = board.requests, board.row_of
+    requests = board.requests
+    row_of = board.row_of
     most = requests[row_of[route.ranked[0][0].id]] + SPREAD
     absent = [0 if backend.id in there else 1 for backend, _ in route.ranked]
 
     def later(at: int) -> bool:
         backend = route.ranked[at][0]
-        # one that has come back lately is spared, whatever it has
+        # a backend in slow start is not preferred, whatever adapters it has
         return absent[at] == 1 or backend.warming_since is not None or requests[row_of[backend.id]] > most
 
     order = sorted(range(len(absent)), key=later)  # stable: the policy's order stands

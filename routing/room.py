@@ -1,8 +1,8 @@
 """Whether this process may send one more request to a backend. Pure.
 
-What bounds it is what it has there itself: the cap that an operator sets (`max_in_flight`), and the limits found while it runs
-(`Board.limit`, `Board.limit_tokens`). What waits for room waits in the gateway, in an order of its own; what has no room because it
-could never have any does not wait.
+The bounds apply to this process's own requests there: the cap that an operator sets (`max_in_flight`), and the concurrency limits found
+at run time (`Board.limit`, `Board.limit_tokens`). A request without room waits in the gateway's queue, in the queue's order; a request that
+could never fit does not wait.
 """
 
 from math import inf
@@ -11,23 +11,24 @@ from typing import Final
 from routing.board import Board, Charge
 
 FULL: Final = "full: "
-"""How reasons begin that go away by themselves once something ends."""
+"""How a reason begins that goes away by itself once a request ends."""
 
 
-def full(board: Board, row: int, tokens: float, part: float = 1.0) -> str:
-    """Why a backend takes no more now, beginning with `FULL`; empty when it does.
+def has_no_room(board: Board, row: int, tokens: float, part: float = 1.0) -> str:
+    """Why the backend takes no more requests now, beginning with `FULL`; empty when it has room.
 
     Args:
-        tokens: of the prompt that it would have to compute. However long, it is taken where nothing else is being computed: it would
-            never fit otherwise.
-        part: of each bound that is for this request, above 0; the rest is kept for others. One request is always within it.
+        tokens: uncached tokens of the prompt. However long, the prompt is taken where nothing else is being computed: it would never fit
+            otherwise.
+        part: share of each bound that this request may use, above 0; the rest is reserved for other tenants. One request always fits.
     """
     backend_id = board.ids[row]
-    there, cap = board.in_flight(backend_id), board.facts[row].in_flight_cap
-    if cap and there >= _part(cap, part):
-        return f"{FULL}{there} requests are in flight there, its cap{_kept(part)}"
-    if there >= _part(board.limit[row], part):
-        return f"{FULL}{there} requests are in flight there, it is taken to bear {board.limit[row]:.0f}{_kept(part)}"
+    in_flight = board.in_flight(backend_id)
+    cap = board.facts[row].in_flight_cap
+    if cap and in_flight >= _part(cap, part):
+        return f"{FULL}{in_flight} requests are in flight there, its cap{_kept(part)}"
+    if in_flight >= _part(board.limit[row], part):
+        return f"{FULL}{in_flight} requests are in flight there, it is taken to bear {board.limit[row]:.0f}{_kept(part)}"
     if board.limit_tokens[row] < inf:
         queued = board.unbegun(backend_id)
         if queued and queued + tokens > board.limit_tokens[row] * part:
@@ -44,10 +45,12 @@ def _kept(part: float) -> str:
 
 
 def room_without(board: Board, row: int, tokens: float, charge: Charge) -> bool:
-    """Whether a backend would take such a prompt if this request of ours, whose first token has not come, were not there."""
+    """Whether the backend would have room for a prompt of `tokens` uncached tokens if the request of `charge`, whose first token has not
+    come, were not there."""
     backend_id = board.ids[row]
-    there, cap = board.in_flight(backend_id) - 1, board.facts[row].in_flight_cap
-    if (cap and there >= cap) or there >= board.limit[row]:
+    in_flight = board.in_flight(backend_id) - 1
+    cap = board.facts[row].in_flight_cap
+    if (cap and in_flight >= cap) or in_flight >= board.limit[row]:
         return False
     queued = board.unbegun(backend_id) - charge.uncached_tokens
     return not queued or queued + tokens <= board.limit_tokens[row]

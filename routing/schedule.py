@@ -1,7 +1,7 @@
-"""The routing decision: a Demand, a pool of the Fleet, the Board, what the index found, the time and the dice in; a Route out.
+"""The routing decision: from a routing request, a pool, the load table, the prefix match, the time and random numbers to a Route.
 
-Pure and synchronous. Stage A takes out who cannot serve (`eligible.py`); stage B is the policy, which gives everyone a cost;
-stage C (`choice.py`) chooses among those that cost nearly the same.
+Pure and synchronous. Stage A excludes the backends that cannot serve (`eligible.py`); stage B is the policy, which gives each remaining
+backend a cost; stage C (`choice.py`) chooses among the backends that cost nearly the same.
 """
 
 from collections.abc import Mapping
@@ -20,19 +20,18 @@ from routing.eligible import eligible
 from routing.fleet import Backend, Pool
 from routing.ports import UNMATCHED, Adapters, Column, Match, Sight
 from routing.registry import POLICIES
-from routing.room import FULL
-from routing.room import full as no_room
+from routing.room import FULL, has_no_room
 from routing.warmth import share
 
 ALONE: Final = "alone"
-"""`Route.why` where nobody else is up in the pool, so that the policy was not asked."""
+"""`Route.why` when only one backend is up in the pool, so that the policy was not asked."""
 
 Ranked = tuple[tuple[Backend, tuple[float, ...]], ...]
 """Backends, best first, each with the terms of its cost."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Backends to try, best first, and what the decision was made of."""
+    """Backends to try, best first, and the values behind the decision."""
 
     policy: str
     ranked: Ranked
@@ -40,13 +39,13 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     extra: tuple[str, ...] = ()
     """Names of terms that follow the policy's own."""
     costs: tuple[float, ...] = ()
-    """Of each of `ranked`, in the policy's own unit."""
+    """Cost of each of `ranked`, in the policy's own unit."""
     matched: tuple[float, ...] = ()
-    """Tokens of the prompt that each of `ranked` holds; what it has to compute is the rest."""
+    """Tokens of the prompt that each of `ranked` holds; the rest has to be computed."""
     why: str = ""
-    """What decided between those that cost nearly the same; empty when the least cost did."""
+    """What decided between backends that cost nearly the same; empty when the least cost did."""
     full: bool = False
-    """Nobody is in `ranked`, and somebody would be if fewer requests were in flight: this one can wait."""
+    """`ranked` is empty, and would not be if fewer requests were in flight: the request can wait."""
 
     @property
     def backends(self) -> list[Backend]:
@@ -55,11 +54,11 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Names of the terms; none where there was nobody to compare."""
+        """Names of the terms; none when there was only one backend."""
         return () if self.why == ALONE else POLICIES[self.policy].terms + self.extra
 
     def explanation(self) -> Explanation:
-        """The decision with every term, made only when somebody asks: most requests are never explained."""
+        """The decision with every term. Built on demand: most requests are never explained."""
         return Explanation(
             policy=self.policy,
             candidates=(
@@ -83,29 +82,29 @@ def place(
     shut: Mapping[str, str] = MappingProxyType({}),
     part: float = 1.0,
 ) -> Route:
-    """Rank the pool's backends for this Demand. An empty `ranked` means that nobody can serve it now; `excluded` says why.
+    """Rank the pool's backends for this request. An empty `ranked` means that no backend can serve it now; `excluded` says why.
 
     Args:
-        holder: id of the backend that had the conversation's last turn; empty when it has none.
-        adapters: where the adapter is that the request is answered with.
-        shut: backends that have failed others' requests, by id, with the reason; they are left out while somebody is left.
-        part: of what each backend bears that this request may fill; the rest is kept for others.
+        holder: id of the backend that had the conversation's last turn; empty when there is none.
+        adapters: where the request's LoRA adapter is loaded, or can be; None for the base model.
+        shut: ejected backends by id, each with the reason: they have failed other requests, and are used only when no other is eligible.
+        part: share of each backend's capacity that this request may use; the rest is reserved for other tenants.
     """
     if len(pool.up) == 1 and adapters is None and match is UNMATCHED:
         row = board.row_of[pool.up[0].id]
         fits = not 0 < board.kv_capacity[row] <= demand.prompt_tokens
-        if fits and board.facts[row] is NO_FACTS and not (board.limited and no_room(board, row, demand.prompt_tokens, part)):
+        if fits and board.facts[row] is NO_FACTS and not (board.limited and has_no_room(board, row, demand.prompt_tokens, part)):
             return Route(choosing.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
     board.settle()
     backends, rows, matched, out = eligible(demand, pool, board, match, choosing.choice, adapters, shut, part)
     excluded = (*pool.not_up, *out) if out else pool.not_up
     if not rows:
-        return Route(choosing.name, (), excluded, full=any([one.reason.startswith(FULL) for one in out]))
+        return Route(choosing.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
     sight = Sight(
         rows,
         matched,
         min(match.common * demand.block_tokens, demand.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
-        () if adapters is None else [0.0 if one.id in adapters.there else adapters.load_s for one in backends],
+        () if adapters is None else [0.0 if backend.id in adapters.there else adapters.load_s for backend in backends],
         _position(holder, backends),
         _shares(backends, now),
     )
@@ -129,14 +128,14 @@ def place(
 
 def _position(holder: str, backends: tuple[Backend, ...]) -> int:
     if holder:
-        for at, one in enumerate(backends):
-            if one.id == holder:
+        for at, backend in enumerate(backends):
+            if backend.id == holder:
                 return at
     return -1
 
 
 def _shares(backends: tuple[Backend, ...], now: float) -> Column:
-    since = [one.warming_since for one in backends]
-    if not any([one is not None for one in since]):
+    started = [backend.warming_since for backend in backends]
+    if not any([since is not None for since in started]):
         return ()
-    return [share(one, now) for one in since]
+    return [share(since, now) for since in started]

@@ -1,27 +1,29 @@
-"""How far to believe what the index says of a backend: what engines report as cached over what was predicted.
+"""How far to trust the prefix index for a backend: cached tokens that engines report, over cached tokens that were predicted.
 
-A wrong salt, block size or hash makes an index say zero everywhere, or too much, and nothing fails (routers no. 12). So every
-answer's `cached_tokens` is compared with the prediction it was placed by: the share that came true weighs the backend's matches,
-and an alarm says when the typical prediction is wrong in either direction.
+A wrong salt, block size or hash makes the index predict zero everywhere, or too much, and nothing fails (routers no. 12). So every
+answer's `cached_tokens` is compared with the prediction that the request was routed by: the backend's matches are multiplied by the
+share that came true, and an alarm is raised when the median prediction is wrong in either direction.
 """
 
 from collections import deque
 from typing import Final
 
 RATE: Final = 0.05
-"""What one answer moves: the last 14 make half of it."""
+"""Weight of one more answer: the last 14 make half of the mean."""
 PRIOR_TOKENS: Final = 2_048.0
-"""A new backend is believed as if it had kept its word on one longish prompt."""
+"""A new backend starts as if one prompt of this length had been predicted correctly."""
 SLACK_TOKENS: Final = 64
 """A block: engines count in blocks of their own and always compute the last token, so less than this is no error."""
 WINDOW: Final = 200
+"""Answers over which the alarm is judged."""
 ERROR: Final = 0.2
-"""An alarm when the median error over the window is larger; over when it is not in three of five answers."""
+"""The alarm is raised when the median relative error over the window is larger."""
 _ALARM_OVER: Final = 0.4
+"""The alarm ends when at most this share of the window's answers has a larger error: less than half, so that it does not flap."""
 
 
 class Trust:
-    """Of one backend's life."""
+    """The trust in one backend, from its start until it is forgotten."""
 
     __slots__ = ("_actual", "_errors", "_predicted", "_wrong", "alarm")
 
@@ -34,21 +36,21 @@ class Trust:
 
     @property
     def share(self) -> float:
-        """0 to 1: what to multiply a match with."""
+        """Factor for the backend's matches, 0 to 1."""
         return min(1.0, self._actual / self._predicted)
 
     @property
     def median_error(self) -> float:
-        """Over the last 200 answers; 0 when none told anything."""
+        """Median relative error over the last 200 answers that had something cached or predicted; 0 for none."""
         ordered = sorted(self._errors)
         return ordered[len(ordered) // 2] if ordered else 0.0
 
     def observe(self, predicted: float, actual: float) -> None:
-        """One answer. Nothing predicted and nothing cached tells nothing.
+        """Learn from one answer. An answer with nothing predicted and nothing cached is ignored.
 
         Args:
-            predicted: tokens that the index said the backend holds of this prompt, not weighed by trust.
-            actual: `cached_tokens` as the engine reports it; not to be called where it reports none.
+            predicted: tokens of this prompt that the index said the backend holds, not multiplied by trust.
+            actual: `cached_tokens` as the engine reports it; not to be called when the engine does not report it.
         """
         if predicted <= 0 and actual <= 0:
             return
@@ -61,10 +63,10 @@ class Trust:
         if len(self._errors) == WINDOW:
             self.alarm = self._wrong * 2 > WINDOW or (self.alarm and self._wrong > WINDOW * _ALARM_OVER)
         if predicted > 0:
-            # tokens, not ratios, are averaged: a long prompt's prediction is worth more than a short one's
-            kept = predicted if error == 0.0 else min(actual, predicted)
+            # tokens, not ratios, are averaged: a long prompt's prediction weighs more than a short one's
+            came_true = predicted if error == 0.0 else min(actual, predicted)
             self._predicted += RATE * (predicted - self._predicted)
-            self._actual += RATE * (kept - self._actual)
+            self._actual += RATE * (came_true - self._actual)
 
 
 class Trusts:
@@ -76,17 +78,17 @@ class Trusts:
         self._by_id: dict[str, Trust] = {}
 
     def of(self, backend_id: str) -> Trust:
-        """This backend's, new if there is none."""
+        """This backend's trust, created if there is none."""
         trust = self._by_id.get(backend_id)
         if trust is None:
             trust = self._by_id[backend_id] = Trust()
         return trust
 
     def share(self, backend_id: str) -> float:
-        """What to multiply this backend's match with; 1 where nothing is known."""
+        """Factor for this backend's matches, 0 to 1; 1 when nothing is known."""
         trust = self._by_id.get(backend_id)
         return 1.0 if trust is None else trust.share
 
     def forget(self, backend_id: str) -> None:
-        """The backend is gone, or its process is another one."""
+        """Forget a backend that has left, or whose process was replaced."""
         self._by_id.pop(backend_id, None)

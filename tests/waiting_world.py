@@ -25,7 +25,7 @@ from gateway.queueing.deadlines import DEFAULT_WAIT_S
 from gateway.queueing.line import Line
 from gateway.queueing.waiter import Waiter
 from routing.board import Board, Charge
-from routing.room import full
+from routing.room import has_no_room
 from tenancy.fair_row import Waiting
 from tenancy.fairness import Bounds
 from tests.placing import pool_of
@@ -200,7 +200,7 @@ class World:
         self.board.release(charge)
 
     def _fits(self, tenant: str) -> bool:
-        return not full(self.board, 0, 1.0, self.holders.part(tenant, self.now))
+        return not has_no_room(self.board, 0, 1.0, self.holders.part(tenant, self.now))
 
     async def _wait(self, place: Waiting, may_s: float, takes_s: float, counts: bool) -> None:
         begun, predicted = self.now, self.line.predicted_s(place)

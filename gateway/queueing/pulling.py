@@ -20,7 +20,7 @@ from gateway.queueing.preemption import Pace, Sent, first_to_give_way
 from gateway.queueing.waiter import Waiter
 from gateway.story import Story
 from routing.board import Board, Charge
-from routing.room import full, room_without
+from routing.room import has_no_room, room_without
 from tenancy.fair_row import Waiting
 
 MOST_LOOKS: Final = 16
@@ -87,7 +87,7 @@ class Pulling:
     def _helps(self, charge: Charge, lacking: Mapping[str, float]) -> bool:
         board, tokens = self._board, lacking.get(charge.id)
         row = board.row_of[charge.id]
-        return tokens is not None and full(board, row, tokens) != "" and room_without(board, row, tokens, charge)
+        return tokens is not None and has_no_room(board, row, tokens) != "" and room_without(board, row, tokens, charge)
 
     def _sent(self, tier: int) -> list[Sent[tuple[ReplyRelay, Story, Charge]]]:
         found = []

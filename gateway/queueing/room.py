@@ -5,7 +5,7 @@ from typing import Final
 
 from routing.board import Board
 from routing.fleet import Pool
-from routing.room import full
+from routing.room import has_no_room
 
 PartOf = Callable[[str], float]
 """Of the room, how much a tenant's next request may fill: see `gateway.placing.holders`."""
@@ -48,4 +48,4 @@ class Room:
 
     def _free(self, part: float) -> bool:
         board = self._board
-        return any([not full(board, board.row_of[one.id], 1.0, part) for one in self._pool_of().up])
+        return any([not has_no_room(board, board.row_of[one.id], 1.0, part) for one in self._pool_of().up])

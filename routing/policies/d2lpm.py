@@ -24,7 +24,7 @@ from routing.warmth import spare
 TERMS: Final = ("missing_tokens", "queue_tokens", "deficit")
 
 TENANTS: Final = 4096
-"""Tenants whose deficits are remembered; the one that was not seen for longest is forgotten."""
+"""Tenants whose deficits are remembered; the least recently seen is forgotten first."""
 SPENT: Final = 1e9
 """Added where the tenant has no deficit left: more than the tokens of any prompt."""
 
@@ -37,48 +37,49 @@ class Params(Strict):
 
 
 class Deficits:
-    """What each tenant has left on each backend. Bounded by `TENANTS` times the backends of the pool."""
+    """The deficit of each tenant on each backend. Bounded by `TENANTS` times the backends of the pool."""
 
     def __init__(self, params: Params) -> None:
         self._params = params
-        self._left: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._by_tenant: OrderedDict[str, dict[str, float]] = OrderedDict()
 
     def of(self, tenant: str, ids: list[str]) -> list[float]:
-        """The tenant's deficits on these, of which one at least is positive: where none was, all have got quanta."""
+        """The tenant's deficits on these backends, at least one of them positive: when none was, quanta are added to all."""
         quantum = self._params.quantum
-        known = self._left.get(tenant)
-        if known is None:
+        by_backend = self._by_tenant.get(tenant)
+        if by_backend is None:
             return [quantum] * len(ids)
-        left = [known.get(one, quantum) for one in ids]
-        most = max(left)
+        deficits = [by_backend.get(backend_id, quantum) for backend_id in ids]
+        most = max(deficits)
         if most <= 0.0:
             more = quantum * (int(-most // quantum) + 1)
-            left = [one + more for one in left]
-            self._left[tenant] = dict(zip(ids, left, strict=True))
-        return left
+            deficits = [deficit + more for deficit in deficits]
+            self._by_tenant[tenant] = dict(zip(ids, deficits, strict=True))
+        return deficits
 
     def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
-        """See `Memory`."""
-        tenants, params = self._left, self._params
-        left = tenants.setdefault(demand.tenant, {})
+        tenants = self._by_tenant
+        params = self._params
+        deficits = tenants.setdefault(demand.tenant, {})
         tenants.move_to_end(demand.tenant)
         if len(tenants) > TENANTS:
             tenants.popitem(last=False)
         spent = uncached_tokens + params.output_weight * demand.output_tokens
-        left[backend_id] = left.get(backend_id, params.quantum) - spent
+        deficits[backend_id] = deficits.get(backend_id, params.quantum) - spent
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Deficits, now: float, rng: Rng) -> Scores:
-    """See the module's rule."""
-    rows, ids = sight.rows, board.ids
-    left = memory.of(demand.tenant, [ids[row] for row in rows])
+    """The cost by the module's rule."""
+    rows = sight.rows
+    ids = board.ids
+    deficits = memory.of(demand.tenant, [ids[row] for row in rows])
     longest = max(sight.matched)
     missing = [longest - held for held in sight.matched]
     queued = [board.queue_tokens[row] for row in rows]
     cost = [
-        lacks + tokens / SPENT + (0.0 if deficit > 0.0 else SPENT) for lacks, tokens, deficit in zip(missing, queued, left, strict=True)
+        lacks + tokens / SPENT + (0.0 if deficit > 0.0 else SPENT) for lacks, tokens, deficit in zip(missing, queued, deficits, strict=True)
     ]
-    return Scores(spare(cost, sight.shares, rng), (missing, queued, left))
+    return Scores(spare(cost, sight.shares, rng), (missing, queued, deficits))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Deficits)

@@ -23,7 +23,7 @@ TERMS: Final = ("prefill_blocks", "decode_blocks", "request_blocks")
 
 
 LEAST: Final = 1e-9
-"""Of temperature times span: below, a draw from the softmax is the least cost anyway, and its reciprocal may be infinite."""
+"""Lower bound of temperature times span: below it, a draw from the softmax is the least cost anyway, and the reciprocal may be infinite."""
 
 
 class Params(Strict):
@@ -38,26 +38,37 @@ class Params(Strict):
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
-    rows, block = sight.rows, params.block_tokens
-    queued, used, requests = board.queue_tokens, board.kv_tokens, board.requests
+    """The cost by the module's formula."""
+    rows = sight.rows
+    block = params.block_tokens
+    queued = board.queue_tokens
+    used = board.kv_tokens
+    requests = board.requests
     prompt = demand.prompt_tokens / block
     waiting = [queued[row] / block for row in rows]
     credit = [params.overlap_score_credit * held / block for held in sight.matched]
     if params.decay:
         least = min(waiting)
-        credit = [one / (1.0 + params.decay * (more - least) / (prompt or 1.0)) for one, more in zip(credit, waiting, strict=True)]
-    scale, weight = params.prefill_load_scale, params.decode_active_request_weight
-    prefill = [scale * max(0.0, more + prompt - one) for more, one in zip(waiting, credit, strict=True)]
+        credit = [
+            blocks / (1.0 + params.decay * (queued_blocks - least) / (prompt or 1.0))
+            for blocks, queued_blocks in zip(credit, waiting, strict=True)
+        ]
+    scale = params.prefill_load_scale
+    weight = params.decode_active_request_weight
+    prefill = [scale * max(0.0, queued_blocks + prompt - credited) for queued_blocks, credited in zip(waiting, credit, strict=True)]
     decode = [used[row] / block for row in rows]
-    there = [weight * requests[row] for row in rows]
-    cost = [one + two + three for one, two, three in zip(prefill, decode, there, strict=True)]
+    request_blocks = [weight * requests[row] for row in rows]
+    cost = [
+        prefill_blocks + decode_blocks + weighted_requests
+        for prefill_blocks, decode_blocks, weighted_requests in zip(prefill, decode, request_blocks, strict=True)
+    ]
     if params.temperature:
-        low, high = min(cost), max(cost)
+        low = min(cost)
+        high = max(cost)
         scaled = 1.0 / max(params.temperature * (high - low or 1.0), LEAST)
         # the least of value plus Gumbel noise is a draw from the softmax
-        cost = [(one - low) * scaled + log(-log(1.0 - rng.random() or 1e-300) or 1e-300) for one in cost]
-    return Scores(spare(cost, sight.shares, rng), (prefill, decode, there))
+        cost = [(value - low) * scaled + log(-log(1.0 - rng.random() or 1e-300) or 1e-300) for value in cost]
+    return Scores(spare(cost, sight.shares, rng), (prefill, decode, request_blocks))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

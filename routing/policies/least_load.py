@@ -17,13 +17,13 @@ TERMS: Final = ("in_flight", "share")
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
+    """The cost by the module's formula."""
     requests = board.requests
-    there = [requests[row] for row in sight.rows]
+    in_flight = [requests[row] for row in sight.rows]
     shares = sight.shares
     if not shares:
-        return Scores([count + 1.0 for count in there], (there, [1.0] * len(there)))
-    return Scores([(count + 1.0) / part for count, part in zip(there, shares, strict=True)], (there, shares))
+        return Scores([count + 1.0 for count in in_flight], (in_flight, [1.0] * len(in_flight)))
+    return Scores([(count + 1.0) / part for count, part in zip(in_flight, shares, strict=True)], (in_flight, shares))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

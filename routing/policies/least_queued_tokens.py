@@ -14,16 +14,16 @@ from routing.ports import Nothing, Policy, Scores, Sight
 TERMS: Final = ("queue_tokens", "requests")
 
 REQUEST: Final = 1e-3
-"""Tokens that a request counts for: less than any token, so that it decides among equals only."""
+"""Tokens that a request counts for: less than one token, so that requests decide between equal tokens only."""
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
+    """The cost by the module's formula."""
     tokens = [board.queue_tokens[row] for row in sight.rows]
     requests = [board.requests[row] for row in sight.rows]
-    cost = [one + REQUEST * (count + 1.0) for one, count in zip(tokens, requests, strict=True)]
+    cost = [queued + REQUEST * (count + 1.0) for queued, count in zip(tokens, requests, strict=True)]
     if sight.shares:
-        cost = [one / share for one, share in zip(cost, sight.shares, strict=True)]
+        cost = [value / share for value, share in zip(cost, sight.shares, strict=True)]
     return Scores(cost, (tokens, requests))
 
 

@@ -33,13 +33,14 @@ class Params(Strict):
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula; terms are the weighted scores, negative because a cost is the less the better."""
+    """The cost by the module's formula; terms are the weighted scores, negated because lower costs win."""
     waiting = [board.waiting[row] for row in sight.rows]
-    most, span = max(waiting), max(waiting) - min(waiting)
-    queue = [-params.queue * ((most - one) / span if span else 1.0) for one in waiting]
+    most = max(waiting)
+    span = max(waiting) - min(waiting)
+    queue = [-params.queue * ((most - depth) / span if span else 1.0) for depth in waiting]
     free = [-params.kv * (1.0 - used) for used in kv_pressure(demand, sight, board)]
     prefix = [-params.prefix * share for share in prefix_overlap(demand, sight, board)]
-    cost = [one + two + three for one, two, three in zip(queue, free, prefix, strict=True)]
+    cost = [queue_cost + kv_cost + prefix_cost for queue_cost, kv_cost, prefix_cost in zip(queue, free, prefix, strict=True)]
     return Scores(spare(cost, sight.shares, rng), (queue, free, prefix))
 
 

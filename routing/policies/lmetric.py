@@ -16,14 +16,16 @@ TERMS: Final = ("tokens", "batch")
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
-    queued, requests, rows = board.queue_tokens, board.requests, sight.rows
+    """The cost by the module's formula."""
+    queued = board.queue_tokens
+    requests = board.requests
+    rows = sight.rows
     prompt = demand.prompt_tokens
     tokens = [prompt - held + queued[row] for row, held in zip(rows, sight.matched, strict=True)]
     batch = [requests[row] + 1.0 for row in rows]
-    cost = [one * other for one, other in zip(tokens, batch, strict=True)]
+    cost = [to_compute * batch_size for to_compute, batch_size in zip(tokens, batch, strict=True)]
     if sight.shares:
-        cost = [one / share for one, share in zip(cost, sight.shares, strict=True)]
+        cost = [value / share for value, share in zip(cost, sight.shares, strict=True)]
     return Scores(cost, (tokens, batch))
 
 

@@ -16,10 +16,11 @@ TERMS: Final = ("in_flight", "drawn")
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
-    requests, rows = board.requests, sight.rows
-    there = [requests[row] for row in rows]
-    load = [count + 1.0 for count in there]
+    """The cost by the module's formula."""
+    requests = board.requests
+    rows = sight.rows
+    in_flight = [requests[row] for row in rows]
+    load = [count + 1.0 for count in in_flight]
     if sight.shares:
         load = [count / share for count, share in zip(load, sight.shares, strict=True)]
     n = len(rows)
@@ -28,7 +29,7 @@ def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: A
     drawn[first] = 1.0
     if n > 1:
         drawn[(first + 1 + rng.randrange(n - 1)) % n] = 1.0
-    return Scores([count if one else count + SPARED for count, one in zip(load, drawn, strict=True)], (there, drawn))
+    return Scores([count if is_drawn else count + SPARED for count, is_drawn in zip(load, drawn, strict=True)], (in_flight, drawn))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, blind=True)

@@ -30,10 +30,10 @@ from routing.warmth import spare
 
 TERMS: Final = ("load_s", "evict_s", "prefill_s", "exploits")
 
-KEPT: Final = 65_536
-"""Placements remembered at most."""
+MAX_PLACEMENTS: Final = 65_536
+"""Decisions remembered at most."""
 ELSEWHERE: Final = 1e9
-"""Seconds that put those without the match behind those with it."""
+"""Seconds added to backends without the longest match, so that they rank behind those with it."""
 
 
 class Params(Strict):
@@ -45,7 +45,7 @@ class Params(Strict):
 
 
 class Window:
-    """What was sent within the window: tokens computed, tokens cached and requests of each backend."""
+    """The requests sent within the window; `sums` are computed tokens, cached tokens and requests of each backend."""
 
     def __init__(self, params: Params) -> None:
         self._length_s = params.window_s
@@ -58,38 +58,43 @@ class Window:
         return len(self._sent)
 
     def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
-        """See `Memory`."""
-        one = (now, backend_id, uncached_tokens, demand.prompt_tokens - uncached_tokens)
-        self._sent.append(one)
+        placement = (now, backend_id, uncached_tokens, demand.prompt_tokens - uncached_tokens)
+        self._sent.append(placement)
         sums = self.sums.setdefault(backend_id, [0.0, 0.0, 0.0])
-        for at, more in enumerate((*one[2:], 1.0)):
-            sums[at] += more
-        self.pass_by(now)
+        for at, amount in enumerate((*placement[2:], 1.0)):
+            sums[at] += amount
+        self.forget_old(now)
 
-    def pass_by(self, now: float) -> None:
-        """Forget what is too old."""
+    def forget_old(self, now: float) -> None:
+        """Forget requests that left the window."""
         sent = self._sent
-        while sent and (sent[0][0] <= now - self._length_s or len(sent) > KEPT):
-            one = sent.popleft()
-            sums = self.sums[one[1]]
-            for at, less in enumerate((*one[2:], 1.0)):
-                sums[at] -= less
+        while sent and (sent[0][0] <= now - self._length_s or len(sent) > MAX_PLACEMENTS):
+            placement = sent.popleft()
+            sums = self.sums[placement[1]]
+            for at, amount in enumerate((*placement[2:], 1.0)):
+                sums[at] -= amount
             if sums[2] < 0.5:
-                del self.sums[one[1]]
+                del self.sums[placement[1]]
 
 
-NONE: Final = [0.0, 0.0, 0.0]
+NO_SUMS: Final = [0.0, 0.0, 0.0]
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Window, now: float, rng: Rng) -> Scores:
-    """See the module's rules."""
-    memory.pass_by(now)
-    rows, ids, sums = sight.rows, board.ids, memory.sums
-    tokens, need = float(demand.prompt_tokens), float(demand.prompt_tokens + demand.output_tokens)
-    load, evict, prefill = [], [], []
+    """The cost by the module's rules."""
+    memory.forget_old(now)
+    rows = sight.rows
+    ids = board.ids
+    sums = memory.sums
+    tokens = float(demand.prompt_tokens)
+    need = float(demand.prompt_tokens + demand.output_tokens)
+    load = []
+    evict = []
+    prefill = []
     for row, held in zip(rows, sight.matched, strict=True):
-        computed, cached, _ = sums.get(ids[row], NONE)
-        token_s, active = board.prefill_s_token[row], board.requests[row]
+        computed, cached, _ = sums.get(ids[row], NO_SUMS)
+        token_s = board.prefill_s_token[row]
+        active = board.requests[row]
         step_s = board.step_s[row] + board.step_s_seq[row] * active + board.step_s_token[row] * board.kv_tokens[row]
         load.append(computed * token_s + active * demand.output_tokens * step_s)
         size = board.kv_capacity[row]
@@ -97,15 +102,16 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Wi
         hit = cached / (cached + computed) if cached else 0.0
         evict.append(min(leaves, need - held) * token_s * hit)
         prefill.append((tokens - held) * token_s)
-    longest, heaviest = max(sight.matched), max(load)
+    longest = max(sight.matched)
+    heaviest = max(load)
     exploits = [longest > tokens - longest and held == longest for held in sight.matched]
     if memory.sent >= params.busy * len(rows) and heaviest > params.imbalance * min(load):
-        exploits = [one and seconds < heaviest for one, seconds in zip(exploits, load, strict=True)]
+        exploits = [exploit and seconds < heaviest for exploit, seconds in zip(exploits, load, strict=True)]
     if any(exploits):
-        cost = [seconds if one else ELSEWHERE + seconds for one, seconds in zip(exploits, load, strict=True)]
+        cost = [seconds if exploit else ELSEWHERE + seconds for exploit, seconds in zip(exploits, load, strict=True)]
     else:
         cost = [sum(parts) for parts in zip(load, evict, prefill, strict=True)]
-    return Scores(spare(cost, sight.shares, rng), (load, evict, prefill, [float(one) for one in exploits]))
+    return Scores(spare(cost, sight.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Window)

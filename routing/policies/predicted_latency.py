@@ -34,6 +34,7 @@ from routing.ports import Column, Policy, Scores, Sight
 TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "decode_s", "others_s", "memory_s", "leaving_s", "late_s", "share")
 
 FULL: Final = 0.999
+"""Share of the KV cache at most in `k / (1 - k)`, so that a full cache has a finite cost."""
 
 
 class Params(Strict):
@@ -56,14 +57,24 @@ class Params(Strict):
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
-    rows, matched = sight.rows, sight.matched
-    tokens, output = float(demand.prompt_tokens), float(demand.output_tokens)
-    fixed_s, token_s, ctx_s = board.prefill_s, board.prefill_s_token, board.prefill_s_token_ctx
-    step_s, seq_s, kv_s = board.step_s, board.step_s_seq, board.step_s_token
-    requests, queued, used = board.requests, board.queue_tokens, board.kv_tokens
+    """The cost by the module's formula."""
+    rows = sight.rows
+    matched = sight.matched
+    tokens = float(demand.prompt_tokens)
+    output = float(demand.output_tokens)
+    fixed_s = board.prefill_s
+    token_s = board.prefill_s_token
+    ctx_s = board.prefill_s_token_ctx
+    step_s = board.step_s
+    seq_s = board.step_s_seq
+    kv_s = board.step_s_token
+    requests = board.requests
+    queued = board.queue_tokens
+    used = board.kv_tokens
     crowding = params.unshared + (1.0 - params.unshared) * board.reuse.share
-    w_t, w_d, w_x = params.ttft, params.decode * crowding, params.others * crowding
+    w_t = params.ttft
+    w_d = params.decode * crowding
+    w_x = params.others * crowding
     output_there = output * params.horizon / (output + params.horizon)
     queued_ctx = board.queue_ctx
     queue = [w_t * (queued[row] * token_s[row] + queued_ctx[row] * ctx_s[row]) for row in rows]
@@ -83,7 +94,8 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
     leaving = _leaving(sight, token_s, ctx_s, params.leaving)
     adapter = [w_t * seconds for seconds in sight.lora_s] if sight.lora_s else [0.0] * len(rows)
     cost = [sum(parts) for parts in zip(queue, prefill, adapter, decode, others, crowded, leaving, strict=True)]
-    late, promised = [0.0] * len(rows), demand.tpot_slo_s
+    late = [0.0] * len(rows)
+    promised = demand.tpot_slo_s
     if promised is not None and least <= promised:
         late = [params.late_s if step > promised else 0.0 for step in steps]
         cost = [seconds + more for seconds, more in zip(cost, late, strict=True)]
@@ -94,7 +106,8 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
 
 
 def _memory(rows: Sequence[int], matched: Column, board: Board, need: float, weight_s: float) -> Column:
-    used, capacity = board.kv_tokens, board.kv_capacity
+    used = board.kv_tokens
+    capacity = board.kv_capacity
     seconds = [0.0] * len(rows)
     unknown = 0
     for at, row in enumerate(rows):
@@ -106,19 +119,21 @@ def _memory(rows: Sequence[int], matched: Column, board: Board, need: float, wei
             seconds[at] = weight_s * k / (1.0 - k)
         else:
             unknown += 1
-    if 0 < unknown < len(rows):  # not to know how full it is must not look like being empty
+    if 0 < unknown < len(rows):  # an unknown fill must not look like an empty cache
         mean = sum(seconds) / (len(rows) - unknown)
-        seconds = [one if capacity[row] else mean for one, row in zip(seconds, rows, strict=True)]
+        seconds = [known_s if capacity[row] else mean for known_s, row in zip(seconds, rows, strict=True)]
     return seconds
 
 
 def _leaving(sight: Sight, token_s: Column, ctx_s: Column, weight: float) -> Column:
-    longest, common = max(sight.matched), sight.common
+    longest = max(sight.matched)
+    common = sight.common
     if longest <= common or not weight:
         return [0.0] * len(sight.rows)
-    held = [one if one > common else common for one in sight.matched]
+    held = [tokens if tokens > common else common for tokens in sight.matched]
     return [
-        weight * (longest - one) * (token_s[row] + 0.5 * ctx_s[row] * (longest + one)) for row, one in zip(sight.rows, held, strict=True)
+        weight * (longest - tokens) * (token_s[row] + 0.5 * ctx_s[row] * (longest + tokens))
+        for row, tokens in zip(sight.rows, held, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ TERMS: Final = ("draw",)
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
+    """The cost by the module's formula."""
     draws = [-log(1.0 - rng.random()) for _ in sight.rows]
     if sight.shares:
         draws = [draw / share for draw, share in zip(draws, sight.shares, strict=True)]

@@ -16,19 +16,19 @@ TERMS: Final = ("steps",)
 
 
 class Turn:
-    """Whose turn it is."""
+    """The backend that was chosen last."""
 
     def __init__(self, params: Nothing) -> None:
         self.last = ""
 
     def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
-        """See `Memory`."""
         self.last = backend_id
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Turn, now: float, rng: Rng) -> Scores:
-    """See the module's formula."""
-    rows, size = sight.rows, len(board.ids)
+    """The cost by the module's formula."""
+    rows = sight.rows
+    size = len(board.ids)
     after = board.row_of.get(memory.last, -1) + 1
     steps = [float((row - after) % size) for row in rows]
     return Scores(spare(steps, sight.shares, rng), (steps,))

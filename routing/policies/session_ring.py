@@ -30,43 +30,45 @@ class Params(Strict):
 
 
 class Points:
-    """Where backends stand; from their ids alone, so that every process and replica agrees."""
+    """The hash point of each backend, from its id alone, so that every process and replica agrees."""
 
     def __init__(self, params: Params) -> None:
         self._of: dict[str, int] = {}
 
     def of(self, ids: list[str]) -> dict[str, int]:
-        """Points by id; those of backends that are gone are forgotten with the next new one."""
-        known = self._of
-        if len(known) != len(ids) or not all([one in known for one in ids]):
-            known = self._of = {one: (crc32(one.encode()) << 32 | crc32(one[::-1].encode())) for one in ids}
-        return known
+        """Points by id; points of backends that have left are forgotten when the next backend is added."""
+        points = self._of
+        if len(points) != len(ids) or not all([backend_id in points for backend_id in ids]):
+            points = self._of = {backend_id: (crc32(backend_id.encode()) << 32 | crc32(backend_id[::-1].encode())) for backend_id in ids}
+        return points
 
     def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
-        """See `Memory`; a ring remembers nothing of it."""
+        """Does nothing: the ring does not depend on past decisions."""
 
 
 def _mixed(x: int) -> int:
-    """A number that looks like chance and is not (the finaliser of SplitMix64)."""
+    """A pseudo-random permutation of 64-bit numbers (the finaliser of SplitMix64)."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Points, now: float, rng: Rng) -> Scores:
-    """See the module's rule."""
-    ids, rows = board.ids, sight.rows
-    there = [board.requests[row] for row in rows]
+    """The cost by the module's rule."""
+    ids = board.ids
+    rows = sight.rows
+    requests = [board.requests[row] for row in rows]
     if not demand.session:
-        return Scores(spare(there, sight.shares, rng), ([0.0] * len(rows), there))
-    points, session = memory.of(ids), demand.session
+        return Scores(spare(requests, sight.shares, rng), ([0.0] * len(rows), requests))
+    points = memory.of(ids)
+    session = demand.session
     place = [_mixed(points[ids[row]] ^ session) / MASK for row in rows]
-    room = params.bound * (sum(there) + 1.0) / len(rows)
-    # those that are full come after all that are not, the emptiest of them first
-    cost = [at if count + 1.0 <= room or count == 0 else 1.0 + count for at, count in zip(place, there, strict=True)]
-    if sight.shares:  # by the session and not by the dice, or a conversation would wander
-        cost = [one if _mixed(session) / MASK < share else one + SPARED for one, share in zip(cost, sight.shares, strict=True)]
-    return Scores(cost, (place, there))
+    room = params.bound * (sum(requests) + 1.0) / len(rows)
+    # full backends rank after all others, the emptiest of them first
+    cost = [at if count + 1.0 <= room or count == 0 else 1.0 + count for at, count in zip(place, requests, strict=True)]
+    if sight.shares:  # drawn by the session's hash and not at random, or a conversation would move between backends
+        cost = [value if _mixed(session) / MASK < share else value + SPARED for value, share in zip(cost, sight.shares, strict=True)]
+    return Scores(cost, (place, requests))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Points)

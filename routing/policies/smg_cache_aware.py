@@ -35,17 +35,19 @@ class Params(Strict):
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's cases."""
-    there = [board.requests[row] for row in sight.rows]
-    most, least = max(there), min(there)
+    """The cost by the module's cases."""
+    requests = [board.requests[row] for row in sight.rows]
+    most = max(requests)
+    least = min(requests)
     imbalanced = most - least > params.balance_abs and most > params.balance_rel * least
     longest = max(sight.matched)
     if not imbalanced and longest > params.cache_threshold * demand.prompt_tokens:
         missing = [longest - held for held in sight.matched]
-        cost = [count + FIRST * lacks for count, lacks in zip(there, missing, strict=True)]
+        cost = [count + FIRST * lacks for count, lacks in zip(requests, missing, strict=True)]
     else:
-        missing, cost = [0.0] * len(there), there
-    return Scores(spare(cost, sight.shares, rng), (there, missing, [float(imbalanced)] * len(there)))
+        missing = [0.0] * len(requests)
+        cost = requests
+    return Scores(spare(cost, sight.shares, rng), (requests, missing, [float(imbalanced)] * len(requests)))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

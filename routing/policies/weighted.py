@@ -38,13 +38,13 @@ PARTS: Final = (
     ("price", price, -1.0),
     ("region", region, 1.0),
 )
-"""Name of the weight, scorer, and whether what it finds is wanted."""
+"""Name of the weight, scorer, and sign: 1 when a high value counts for the backend, -1 when it counts against."""
 
 TERMS: Final = tuple(name for name, _, _ in PARTS)
 
 
 class Params(Strict):
-    """Weights; what is not wanted is subtracted with its weight."""
+    """Weights of the scorers; a scorer that counts against a backend is subtracted with its weight."""
 
     prefix: float = Field(default=0.45, ge=0, description="Weight of the share of the prompt that is cached.")
     session: float = Field(default=0.0, ge=0, description="Weight of having had the conversation's last turn.")
@@ -59,7 +59,7 @@ class Params(Strict):
 
 
 def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
-    """See the module's formula. Terms are parts of the cost, so what is wanted stands as a negative number."""
+    """The cost by the module's formula. Terms are parts of the cost, so a scorer that counts for a backend gives a negative term."""
     nothing = [0.0] * len(sight.rows)
     terms = []
     for name, scorer, sign in PARTS:
@@ -69,7 +69,7 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
     barred = {}
     if params.floor is not None:
         low = -params.floor
-        barred = {at: f"it scores {-one:.3f}, the floor is {params.floor:g}" for at, one in enumerate(cost) if one > low}
+        barred = {at: f"it scores {-value:.3f}, the floor is {params.floor:g}" for at, value in enumerate(cost) if value > low}
     return Scores(spare(cost, sight.shares, rng), tuple(terms), barred=barred)
 
 

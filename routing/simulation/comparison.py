@@ -88,7 +88,8 @@ def compare(
     """
     runs: dict[str, list[Figures]] = {policy: [] for policy in policies}
     first: dict[str, tuple[list[float], list[float]]] = {}
-    pooled, shown = 0.0, Workload("", [])
+    pooled = 0.0
+    shown = Workload("", [])
     for number, dice in enumerate(seeds):
         workload = make(dice)
         for policy, choosing in policies.items():
@@ -97,7 +98,8 @@ def compare(
             if not number:
                 first[policy] = curve(workload, outcomes), balance(fleet, workload, outcomes)
                 if len(first) == 1:
-                    pooled, shown = pooled_hit_rate(workload, fleet, outcomes), workload
+                    pooled = pooled_hit_rate(workload, fleet, outcomes)
+                    shown = workload
     rng = seeds[0]("bootstrap")
     results = [PolicyResult(policy, averaged(of), dict(intervals(of, rng)), of, *first[policy]) for policy, of in runs.items()]
     return Result(
@@ -116,7 +118,8 @@ def compare(
 
 def shown(name: str, result: PolicyResult) -> str:
     """One cell: the mean, and plus or minus half its interval where it says something."""
-    value, scale = result.mean[name], 1000.0 if name.startswith("tpot") else 1.0
+    value = result.mean[name]
+    scale = 1000.0 if name.startswith("tpot") else 1.0
     share = name in ("goodput", "hit_rate", "hit_rate_predicted")
     text = f"{value:.1%}" if share else f"{value * scale:.3g}"
     between = result.interval.get(name)

@@ -88,7 +88,8 @@ class Decoders:
 
     def over(self) -> list[Run]:
         """Those that have their last token; they have left."""
-        ends, over = self._ends, []
+        ends = self._ends
+        over = []
         while ends and ends[0][0] <= self.steps:
             run = heapq.heappop(ends)[2]
             if run.decoding and run.output - run.base <= self.steps:
@@ -112,14 +113,16 @@ class Decoders:
     def growth(self, after: int, count: int) -> int:
         """Pages that `count` steps take, the first of them `after` steps from now."""
         whole, rest = divmod(count, PAGE_TOKENS)
-        phases, first = self._phases, self.steps + after
+        phases = self._phases
+        first = self.steps + after
         return whole * self.count + sum([phases[-(first + j) % PAGE_TOKENS] for j in range(rest)])
 
     def steps_in(self, room: int, most: int) -> int:
         """At most `most` steps for which `room` pages suffice; the first one has its pages already."""
         if self.growth(1, most - 1) <= room:
             return most
-        low, high = 1, most
+        low = 1
+        high = most
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.growth(1, middle - 1) <= room else (low, middle)

@@ -46,18 +46,21 @@ def gamma_draw(rng: Rng, shape: float, scale: float) -> float:
 def from_quantiles(rng: Rng, vector: Sequence[float]) -> float:
     """A draw by straight lines between the quantiles; the last of the vector is the maximum."""
     u = rng.random()
-    low, low_at = vector[0], 0.0
+    low = vector[0]
+    low_at = 0.0
     for at, value in zip(QUANTILES, vector, strict=False):
         if u <= at:
             return low + (value - low) * ((u - low_at) / (at - low_at))
-        low, low_at = value, at
+        low = value
+        low_at = at
     return low + (vector[-1] - low) * ((u - low_at) / (1.0 - low_at))
 
 
 def zipf(rng: Rng, cumulated: Sequence[float]) -> int:
     """A rank from cumulated weights (see `zipf_weights`)."""
     u = rng.random() * cumulated[-1]
-    low, high = 0, len(cumulated) - 1
+    low = 0
+    high = len(cumulated) - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if cumulated[middle] > u else (middle + 1, high)
@@ -66,7 +69,8 @@ def zipf(rng: Rng, cumulated: Sequence[float]) -> int:
 
 def zipf_weights(count: int, exponent: float = 1.0) -> list[float]:
     """Cumulated weights 1/rank^exponent."""
-    total, out = 0.0, []
+    total = 0.0
+    out = []
     for rank in range(1, count + 1):
         total += rank**-exponent
         out.append(total)

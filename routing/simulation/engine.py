@@ -25,9 +25,16 @@ class Engine:
     """One engine's scheduler. `run` in its callbacks is the Run, `now` the virtual time in seconds."""
 
     def __init__(
-        self, timing: Timing, block_tokens: int, *, max_num_seqs: int, token_budget: int, by_priority: bool = False,
-        begun: Callable[[Run, float], None], ended: Callable[[Run, float], None],
-    ) -> None:  # fmt: skip
+        self,
+        timing: Timing,
+        block_tokens: int,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        by_priority: bool = False,
+        begun: Callable[[Run, float], None],
+        ended: Callable[[Run, float], None],
+    ) -> None:
         if token_budget <= max_num_seqs:
             raise ValueError(f"a token budget of {token_budget} leaves no room for prefill beside {max_num_seqs} sequences")
         self.cache = KvCache(max(1, timing.kv_tokens // PAGE_TOKENS), block_tokens // PAGE_TOKENS)
@@ -59,8 +66,11 @@ class Engine:
     def retime(self, timing: Timing) -> None:
         """Other constants, from the next step on; the cache stays as it is."""
         self.timing = timing
-        self._c0, self._c1, self._c1a = timing.c0 / 1e3, timing.c1 / 1e3, timing.c1a / 1e3
-        self._c2, self._c3 = timing.c2 / 1e3, timing.c3 / 1e3
+        self._c0 = timing.c0 / 1e3
+        self._c1 = timing.c1 / 1e3
+        self._c1a = timing.c1a / 1e3
+        self._c2 = timing.c2 / 1e3
+        self._c3 = timing.c3 / 1e3
 
     def fits(self, prompt: int, output: int) -> bool:
         """Whether such a request could ever run here."""
@@ -73,7 +83,8 @@ class Engine:
         heapq.heappush(self.waiting, (run.key if self.by_priority else (0.0, run.order), run))
         if self.until == IDLE:
             self.at = self.until = now  # the step is composed when everything that arrives at this moment is there
-            self._k, self._chunks = 0, []
+            self._k = 0
+            self._chunks = []
             self.plan_id += 1
         elif self._k > 1 and not self._chunks and self.waiting[0][1] is run and len(self.running) < self.max_num_seqs:
             self.cut(now)
@@ -101,7 +112,8 @@ class Engine:
         self._decoders = Decoders()
         self._chunks = []
         self._k = self.queued_tokens = 0
-        self.at, self.until = now, IDLE
+        self.at = now
+        self.until = IDLE
         self.plan_id += 1
         return lost
 
@@ -148,7 +160,9 @@ class Engine:
     def _plan(self) -> None:
         self.plan_id += 1
         if self.at < self._stalled_until and (self.running or self.waiting):
-            self._chunks, self._k, self.until = [], 0, self._stalled_until
+            self._chunks = []
+            self._k = 0
+            self.until = self._stalled_until
             return
         self._grow_by_one_step()
         n = self._decoders.count
@@ -195,7 +209,8 @@ class Engine:
             if reused < 0:
                 break
             heapq.heappop(waiting)
-            run.shared, run.computed = reused, max(reused * self.block_tokens, min(run.handed, total - 1))
+            run.shared = reused
+            run.computed = max(reused * self.block_tokens, min(run.handed, total - 1))
             if not run.produced:
                 run.cached = run.computed
             self.queued_tokens += run.hoped - run.computed
@@ -249,9 +264,10 @@ class Engine:
 
     def _steps_by(self, now: float, rounded: Callable[[float], int]) -> int:
         """Steps of the plan that are over at `now`; with `ceil`, that are over or under way."""
-        gone = now - self.at
-        if gone <= 0.0 or self._k == 0:
+        elapsed = now - self.at
+        if elapsed <= 0.0 or self._k == 0:
             return rounded(0.0) if rounded is int else 1
-        a, b = self._a, self._b
-        j = gone / a if b < 1e-15 else (sqrt((a - b / 2) ** 2 + 2 * b * gone) - (a - b / 2)) / b
+        a = self._a
+        b = self._b
+        j = elapsed / a if b < 1e-15 else (sqrt((a - b / 2) ** 2 + 2 * b * elapsed) - (a - b / 2)) / b
         return max(1, rounded(j - 1e-9)) if rounded is ceil else rounded(j + 1e-9)

@@ -52,7 +52,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 def figures(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> Figures:
     """Of one run."""
-    turns, state = workload.turns, outcomes.state
+    turns = workload.turns
+    state = outcomes.state
     done = [i for i in range(len(turns)) if state[i] is State.DONE]
     ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i in done)
     e2e = sorted(outcomes.ended[i] - outcomes.arrived[i] for i in done)
@@ -162,7 +163,7 @@ def balance(fleet: FleetFile, workload: Workload, outcomes: Outcomes) -> list[fl
     for i, s in enumerate(outcomes.state):
         if s is State.DONE:
             work[outcomes.engine[i]] += workload.turns[i].prompt_tokens - outcomes.cached[i]
-    return [one / (sum(work) or 1.0) for one in work]
+    return [tokens / (sum(work) or 1.0) for tokens in work]
 
 
 def averaged(runs: Sequence[Figures]) -> dict[str, float]:
@@ -172,5 +173,5 @@ def averaged(runs: Sequence[Figures]) -> dict[str, float]:
 
 def intervals(runs: Sequence[Figures], rng: Rng) -> Mapping[str, tuple[float, float]]:
     """Of every figure for which there is one."""
-    found = {name: interval([getattr(run, name) for run in runs], rng) for name in Figures.__struct_fields__}
-    return {name: one for name, one in found.items() if one is not None}
+    by_name = {name: interval([getattr(run, name) for run in runs], rng) for name in Figures.__struct_fields__}
+    return {name: bounds for name, bounds in by_name.items() if bounds is not None}

@@ -28,9 +28,13 @@ class Fleet:
     """One run of one workload under one policy. `run` may be called once."""
 
     def __init__(
-        self, fleet: FleetFile, workload: Workload, choosing: Callable[[], Choosing], dice: Dice,
+        self,
+        fleet: FleetFile,
+        workload: Workload,
+        choosing: Callable[[], Choosing],
+        dice: Dice,
         progress: Callable[[int], None] = lambda done: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._fleet = fleet
         self._turns = workload.turns
         self._progress = progress
@@ -80,8 +84,8 @@ class Fleet:
         handlers = (self._fault, self._health, self._signal, self._cached, self._arrival, self._submit, self._handed, self._step)
         heap = self._heap
         while self._left and heap:
-            self.now, kind, _, what = heapq.heappop(heap)
-            handlers[kind](what)
+            self.now, kind, _, event = heapq.heappop(heap)
+            handlers[kind](event)
         self.outcomes.finished_at = max(self.outcomes.ended, default=0.0)
         self.outcomes.preemptions = sum(engine.preemptions for engine in self.engines)
         return self.outcomes
@@ -222,8 +226,8 @@ class Fleet:
         shelf = self._shelves[at]
         shelf.give_back(flight.turn.lora)
         for _ in range(len(shelf.waiting)):
-            _, other = shelf.waiting.popleft()
-            self._wait_for_adapter(at, other)  # type: ignore[arg-type]  # only flights are put there
+            _, waiting_flight = shelf.waiting.popleft()
+            self._wait_for_adapter(at, waiting_flight)  # type: ignore[arg-type]  # only flights are put there
 
     # what gateways learn
 
@@ -256,15 +260,16 @@ class Fleet:
     def _report(self, at: int, reading: tuple[float, int, int, int, float]) -> None:
         when, running, waiting, queued, usage = reading
         capacity = self._kinds[at].timing.kv_tokens
-        told = {"running": running, "waiting": waiting, "queued_tokens": queued, "kv_usage": usage, "kv_capacity": capacity}
+        report = {"running": running, "waiting": waiting, "queued_tokens": queued, "kv_usage": usage, "kv_capacity": capacity}
         for replica in self.replicas:
-            replica.board.report(self.names[at], **told, read_at=when, asked_at=when)
+            replica.board.report(self.names[at], **report, read_at=when, asked_at=when)
 
     # what goes wrong
 
     def _fault(self, what: tuple[EngineFault, bool]) -> None:
         fault, begins = what
-        at, engine = fault.engine, self.engines[fault.engine]
+        at = fault.engine
+        engine = self.engines[fault.engine]
         if begins:
             self._plan(self.now + fault.for_s, Kind.FAULT, (fault, False))
         if fault.kind == "stall":

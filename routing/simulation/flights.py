@@ -42,7 +42,8 @@ class Flight:
         Args:
             there: tokens of the prompt that it has anyway.
         """
-        first, turn = self.run, self.turn
+        first = self.run
+        turn = self.turn
         assert first is not None
         self.prefilled = True
         self.run = Run(self, turn.prompt_tokens, turn.output_tokens, turn.chain if terms.decode_reuses else (), first.order, -first.key[0])

@@ -56,7 +56,8 @@ class KvCache:
         reused = self.matched(chain)
         new = needed - reused * self.span
         hit = chain[:reused]
-        users, idle = self._users, self._idle
+        users = self._users
+        idle = self._idle
         if new > self.free and new > self.room - self.span * sum(1 for block in hit if not users[block]):
             return -1
         for block in hit:
@@ -70,14 +71,16 @@ class KvCache:
     def take(self, count: int) -> None:
         """Make pages private; the caller has looked at `room`."""
         if self.free < count:
-            idle, users, gone = self._idle, self._users, []
+            idle = self._idle
+            users = self._users
+            evicted = []
             while self.free < count:
                 block, _ = idle.popitem(last=False)
                 del users[block]
-                gone.append(block)
+                evicted.append(block)
                 self.free += self.span
             if self.removed is not None:
-                self.removed(gone)
+                self.removed(evicted)
         self.free -= count
 
     def publish(self, chain: Sequence[int], shared: int) -> int:
@@ -97,7 +100,8 @@ class KvCache:
     def release(self, chain: Sequence[int], shared: int, held: int) -> None:
         """A sequence gives back what it holds. Its shared blocks stay findable until they are thrown out."""
         self.free += held - shared * self.span
-        users, idle = self._users, self._idle
+        users = self._users
+        idle = self._idle
         # the end of a prefix goes before its beginning, which others are more likely to share
         for block in reversed(chain[:shared]):
             count = users[block] - 1

@@ -34,9 +34,9 @@ def drawn(results: Sequence[PolicyResult], slo_ttft_s: float) -> list[tuple[str,
 def _ttft(figure: Any, results: Sequence[PolicyResult], slo_ttft_s: float) -> str:
     fig = figure(figsize=(WIDTH, HEIGHT))
     ax = fig.subplots()
-    for one in results:
-        points = one.ttft_curve_s
-        ax.step([max(1e-3, value) for value in points], [at / 200 for at in range(len(points))], label=one.policy, where="post")
+    for result in results:
+        points = result.ttft_curve_s
+        ax.step([max(1e-3, value) for value in points], [at / 200 for at in range(len(points))], label=result.policy, where="post")
     ax.axvline(slo_ttft_s, color="grey", linestyle=":", linewidth=1)
     ax.set_xscale("log")
     ax.set_xlabel("seconds (dotted: the objective)")
@@ -49,9 +49,9 @@ def _shares(figure: Any, results: Sequence[PolicyResult]) -> str:
     fig = figure(figsize=(WIDTH, 0.9 + 0.35 * len(results)))
     ax = fig.subplots()
     places = range(len(results))
-    ax.barh([at - 0.2 for at in places], [one.mean["goodput"] for one in results], 0.38, label="goodput")
-    ax.barh([at + 0.2 for at in places], [one.mean["hit_rate"] for one in results], 0.38, label="hit rate")
-    ax.set_yticks(list(places), [one.policy for one in results])
+    ax.barh([at - 0.2 for at in places], [result.mean["goodput"] for result in results], 0.38, label="goodput")
+    ax.barh([at + 0.2 for at in places], [result.mean["hit_rate"] for result in results], 0.38, label="hit rate")
+    ax.set_yticks(list(places), [result.policy for result in results])
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     ax.legend(fontsize=7)
@@ -61,11 +61,14 @@ def _shares(figure: Any, results: Sequence[PolicyResult]) -> str:
 def _balance(figure: Any, results: Sequence[PolicyResult]) -> str:
     fig = figure(figsize=(WIDTH, 0.9 + 0.35 * len(results)))
     ax = fig.subplots()
-    for at in range(max((len(one.balance) for one in results), default=0)):
+    for at in range(max((len(result.balance) for result in results), default=0)):
         ax.barh(
-            range(len(results)), [one.balance[at] for one in results], left=[sum(one.balance[:at]) for one in results], edgecolor="white"
+            range(len(results)),
+            [result.balance[at] for result in results],
+            left=[sum(result.balance[:at]) for result in results],
+            edgecolor="white",
         )
-    ax.set_yticks(range(len(results)), [one.policy for one in results])
+    ax.set_yticks(range(len(results)), [result.policy for result in results])
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     return _svg(fig)

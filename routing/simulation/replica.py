@@ -107,7 +107,7 @@ class Replica:
         route = place(demand, pool, self.board, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
         split: Split | None = None
         if self._terms is not None and not turn.lora:
-            held = {one.id: tokens for one, tokens in zip(route.backends, route.matched, strict=False)}
+            held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
             split = consider(demand, route.backends, self.board, held, self._terms, self._rng)
         return demand, halved(route, split) if self._halves or split is not None else route, split
 
@@ -117,7 +117,8 @@ class Replica:
         prefills = split.prefills_for(decode) if split is not None else ()
         backend = prefills[0].id if prefills else decode.id
         row = self.board.row_of[backend]
-        queued, queued_ctx = self.board.queue_tokens[row], self.board.queue_ctx[row]
+        queued = self.board.queue_tokens[row]
+        queued_ctx = self.board.queue_ctx[row]
         held: Charge | Reservation
         if split is not None and prefills:
             matched = float(demand.prompt_tokens - split.uncached_tokens)
@@ -145,7 +146,8 @@ class Replica:
             self.board.begun(sent.held)
         self.index.confirm(sent.prediction, now)
         self.board.reuse.found(sent.prompt, cached)
-        learned, uncached = self._speeds[sent.backend], sent.prompt - cached
+        learned = self._speeds[sent.backend]
+        uncached = sent.prompt - cached
         learned.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
         self.board.set_rates(sent.backend, learned.rates, learned.residual_s)
 
@@ -164,7 +166,8 @@ class Replica:
     def done(self, turn: Turn, sent: Sent, now: float) -> None:
         """A whole answer came."""
         if turn.output_tokens > MIN_STEPS and now > sent.first_at:
-            then, since = sent.began, self._batch(sent.decode)
+            then = sent.began
+            since = self._batch(sent.decode)
             step_s = (now - sent.first_at) / (turn.output_tokens - 1)
             self._speeds[sent.decode].step((then[0] + since[0]) / 2, (then[1] + since[1]) / 2, step_s)
         self._release(sent)
@@ -189,15 +192,15 @@ class Replica:
         self._pool = self._sorted()
 
     def _warmed(self, now: float) -> None:
-        for name, one in self._backends.items():
-            if one.warming_since is not None and now - one.warming_since >= SLOW_START_S:
+        for name, backend in self._backends.items():
+            if backend.warming_since is not None and now - backend.warming_since >= SLOW_START_S:
                 self._backends[name] = Backend(name, "pool", State.UP, "")
                 self._pool = self._sorted()
 
     def _sorted(self, without: str = "") -> Pool:
         backends = tuple(self._backends.values())
-        up = tuple(one for one in backends if one.state is State.UP and one.id != without)
-        return Pool("pool", "model", "r1", "vllm", backends, up, tuple(one for one in backends if one.state is not State.UP))
+        up = tuple(backend for backend in backends if backend.state is State.UP and backend.id != without)
+        return Pool("pool", "model", "r1", "vllm", backends, up, tuple(backend for backend in backends if backend.state is not State.UP))
 
 
 def rates_of(timing: Timing) -> Rates:

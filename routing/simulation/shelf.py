@@ -33,7 +33,7 @@ class Shelf:
         entry = self._loaded.get(name)
         if entry is None:
             if len(self._loaded) >= self.slots:
-                idle = next((other for other, (_, users) in self._loaded.items() if not users), None)
+                idle = next((adapter for adapter, (_, users) in self._loaded.items() if not users), None)
                 if idle is None:
                     return None
                 del self._loaded[idle]

@@ -56,9 +56,9 @@ class Workload(msgspec.Struct):
         if count >= len(self.turns):
             return self
         starts = _starts(self.turns)
-        kept = sorted(sorted(range(len(self.turns)), key=lambda i: (starts[i], i))[:count])
-        place = {old: new for new, old in enumerate(kept)}
-        turns = [msgspec.structs.replace(self.turns[i], after=place.get(self.turns[i].after, -1)) for i in kept]
+        chosen = sorted(sorted(range(len(self.turns)), key=lambda i: (starts[i], i))[:count])
+        place = {old: new for new, old in enumerate(chosen)}
+        turns = [msgspec.structs.replace(self.turns[i], after=place.get(self.turns[i].after, -1)) for i in chosen]
         return Workload(self.name, turns, self.block_tokens, [*self.notes, f"the first {count} of {len(self.turns)} requests"])
 
 

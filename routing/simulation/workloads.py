@@ -15,7 +15,8 @@ SECONDS: Final = 300.0
 
 
 def _arrivals(rng: Rng, per_s: float, seconds: float = SECONDS) -> list[float]:
-    out, at = [], exponential(rng, 1.0 / per_s)
+    out = []
+    at = exponential(rng, 1.0 / per_s)
     while at < seconds:
         out.append(at)
         at += exponential(rng, 1.0 / per_s)
@@ -28,7 +29,8 @@ def _about(rng: Rng, median: float, sigma: float = 0.6, most: int = 100_000) -> 
 
 def _prefix(tokens: int, *identity: int) -> list[int]:
     """A beginning that everyone with this identity shares."""
-    parent, chain = hash(identity), []
+    parent = hash(identity)
+    chain = []
     for at in range(tokens // BLOCK_TOKENS):
         parent = chained(parent, at)
         chain.append(parent)
@@ -42,7 +44,8 @@ def shared_prefix(dice: Dice) -> Workload:
     heads = [_prefix(6016, 21, group) for group in range(150)]
     for step, rate in enumerate((4.0, 8.0, 12.0, 16.0, 20.0)):
         for at in _arrivals(rng, rate, 60.0):
-            head, question = heads[rng.randrange(len(heads))], _about(rng, 1200, 0.3)
+            head = heads[rng.randrange(len(heads))]
+            question = _about(rng, 1200, 0.3)
             chain = head + fresh_chain(question, BLOCK_TOKENS, 22, len(turns))
             turns.append(Turn(step * 60.0 + at, 6016 + question, _about(rng, 1000, 0.3, 4000), chain))
     return Workload("shared-prefix", turns, BLOCK_TOKENS)
@@ -61,7 +64,8 @@ def no_sharing(dice: Dice) -> Workload:
 def hot_prefix(dice: Dice) -> Workload:
     """Half of all requests begin with the same 8,000 tokens, three times what one engine can serve; the others share nothing."""
     rng = dice("hot-prefix")
-    hot, turns = _prefix(8000, 24), []
+    hot = _prefix(8000, 24)
+    turns = []
     for number, at in enumerate(_arrivals(rng, 60.0)):
         own = _about(rng, 500)
         if rng.random() < 0.5:
@@ -77,13 +81,17 @@ def chat(dice: Dice) -> Workload:
     turns: list[Turn] = []
     heads = [_prefix(1536, 27, kind) for kind in range(10)]
     for session, at in enumerate(_arrivals(rng, 8.0), 1):
-        after, prompt, chain = -1, 1536, list(heads[rng.randrange(len(heads))])
+        after = -1
+        prompt = 1536
+        chain = list(heads[rng.randrange(len(heads))])
         for turn in range(6):
-            own, output = _about(rng, 300), _about(rng, 250)
+            own = _about(rng, 300)
+            output = _about(rng, 250)
             prompt += own
             chain = chain + fresh_chain((prompt // BLOCK_TOKENS - len(chain)) * BLOCK_TOKENS, BLOCK_TOKENS, 28, session, turn)
             turns.append(Turn(at, prompt, output, chain, session=session, after=after, think_s=exponential(rng, 20.0)))
-            after, prompt = len(turns) - 1, prompt + output
+            after = len(turns) - 1
+            prompt = prompt + output
     return Workload("chat", turns, BLOCK_TOKENS)
 
 
@@ -93,13 +101,17 @@ def agents(dice: Dice) -> Workload:
     turns: list[Turn] = []
     head = _prefix(16_000, 29)
     for session, at in enumerate(_arrivals(rng, 0.35), 1):
-        after, prompt, chain = -1, 16_000, list(head)
+        after = -1
+        prompt = 16_000
+        chain = list(head)
         for turn in range(20):
-            own, output = _about(rng, 2500, 0.9, 40_000), _about(rng, 220, 0.9)
+            own = _about(rng, 2500, 0.9, 40_000)
+            output = _about(rng, 220, 0.9)
             prompt += own
             chain = chain + fresh_chain((prompt // BLOCK_TOKENS - len(chain)) * BLOCK_TOKENS, BLOCK_TOKENS, 30, session, turn)
             turns.append(Turn(at, prompt, output, chain, session=session, after=after, think_s=lognormal(rng, 5.0, 1.0)))
-            after, prompt = len(turns) - 1, prompt + output
+            after = len(turns) - 1
+            prompt = prompt + output
     return Workload("agents", turns, BLOCK_TOKENS)
 
 
@@ -121,10 +133,12 @@ def noisy_tenant(dice: Dice) -> Workload:
 
 def lora(dice: Dice) -> Workload:
     """128 adapters by Zipf, four times what eight engines with four slots each can hold; prompts of 1,000 tokens."""
-    rng, turns = dice("lora"), []
+    rng = dice("lora")
+    turns = []
     weights = zipf_weights(128)
     for number, at in enumerate(_arrivals(rng, 40.0)):
-        adapter, own = zipf(rng, weights), _about(rng, 500)
+        adapter = zipf(rng, weights)
+        own = _about(rng, 500)
         chain = _prefix(512, 33, adapter) + fresh_chain(own, BLOCK_TOKENS, 34, number)
         turns.append(Turn(at, 512 + own, _about(rng, 150), chain, f"tenant-{adapter % 16}", lora=f"adapter-{adapter}"))
     return Workload("lora", turns, BLOCK_TOKENS)
@@ -132,7 +146,8 @@ def lora(dice: Dice) -> Workload:
 
 def mixed_lengths(dice: Dice) -> Workload:
     """One in ten prompts has 20,000 tokens and a short answer, the others 500 and a long one: what disaggregation is for."""
-    rng, turns = dice("mixed-lengths"), []
+    rng = dice("mixed-lengths")
+    turns = []
     for number, at in enumerate(_arrivals(rng, 30.0)):
         long = rng.random() < 0.1
         prompt = _about(rng, 20_000, 0.5) if long else _about(rng, 500)

@@ -47,9 +47,9 @@ def load(path: Path, dice: Dice) -> Workload:
             raise TraceError(f"{path}: has no file that ends with {', '.join(SUFFIXES)}")
     kinds = {file: _kind(file) for file in files}
     kind = kinds[files[0]]
-    for file, other in kinds.items():
-        if other != kind:
-            raise TraceError(f"{file}:1: is {other}, but {files[0].name} is {kind}; read one kind at a time")
+    for file, other_kind in kinds.items():
+        if other_kind != kind:
+            raise TraceError(f"{file}:1: is {other_kind}, but {files[0].name} is {kind}; read one kind at a time")
     workload = READERS[kind].read(files, dice)
     if not workload.turns:
         raise TraceError(f"{path}: has no requests")

@@ -42,7 +42,7 @@ def knows(head: bytes) -> bool:
 def read(files: list[Path], dice: Dice) -> Workload:
     """All answered requests. Raises TraceError."""
     decoder = msgspec.json.Decoder(Row)
-    found: list[Row] = []
+    answered: list[Row] = []
     skipped = 0
     for file in files:
         for number, line in lines(file):
@@ -53,12 +53,12 @@ def read(files: list[Path], dice: Dice) -> Workload:
             if row.at is None or row.prompt_tokens < 1:
                 skipped += 1
                 continue
-            found.append(row)
-    found.sort(key=lambda row: row.at or 0.0)
-    start = found[0].at or 0.0 if found else 0.0
+            answered.append(row)
+    answered.sort(key=lambda row: row.at or 0.0)
+    start = answered[0].at or 0.0 if answered else 0.0
     turns = [
         Turn((r.at or 0.0) - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
-        for n, r in enumerate(found)
+        for n, r in enumerate(answered)
     ]
     notes = ["Records hold no prompts: what was cached is taken for the tenant's common beginning"]
     if skipped:

@@ -20,7 +20,7 @@ def knows(head: bytes) -> bool:
 
 def read(files: list[Path], dice: Dice) -> Workload:
     """All requests; the first of all arrives at 0. Raises TraceError."""
-    found: list[tuple[float, str, int, int]] = []
+    requests: list[tuple[float, str, int, int]] = []
     for file in files:
         name = file.name.split(".")[0]
         for number, line in lines(file):
@@ -28,15 +28,17 @@ def read(files: list[Path], dice: Dice) -> Workload:
                 continue
             parts = line.decode(errors="replace").split(",")
             try:
-                when, prompt, output = parts[0], int(parts[1]), int(parts[2])
+                when = parts[0]
+                prompt = int(parts[1])
+                output = int(parts[2])
                 # 100 ns are one digit more than datetime reads
                 moment = dt.datetime.fromisoformat(when[:26]).replace(tzinfo=dt.UTC).timestamp()
             except (ValueError, IndexError):
                 raise wrong(file, number, "is not TIMESTAMP,ContextTokens,GeneratedTokens") from None
             if prompt < 1 or output < 0:
                 raise wrong(file, number, f"cannot have {prompt} and {output} tokens")
-            found.append((moment, name, prompt, max(1, output)))
-    found.sort()
-    start = found[0][0] if found else 0.0
-    turns = [Turn(t - start, p, o, fresh_chain(p, BLOCK_TOKENS, 11, i), tenant) for i, (t, tenant, p, o) in enumerate(found)]
+            requests.append((moment, name, prompt, max(1, output)))
+    requests.sort()
+    start = requests[0][0] if requests else 0.0
+    turns = [Turn(t - start, p, o, fresh_chain(p, BLOCK_TOKENS, 11, i), tenant) for i, (t, tenant, p, o) in enumerate(requests)]
     return Workload("azure", turns, notes=["no prefixes are known: no two requests share one"])

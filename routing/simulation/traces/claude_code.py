@@ -59,7 +59,8 @@ def read(files: list[Path], dice: Dice) -> Workload:
     """All sessions. Raises TraceError."""
     turns: list[Turn] = []
     rng = dice("claude-code sessions")
-    start, block_tokens = 0.0, 0
+    start = 0.0
+    block_tokens = 0
     for file in files:
         for number, session in rows(file, Session):
             if block_tokens not in (0, session.block_size * GATHERED):
@@ -117,7 +118,8 @@ def _gathered(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
     """Eight ids at a time; of eight that count up only the first and the last, which say as much."""
     pending: list[int] = []
     for first, count in ranges:
-        at, end = first, first + count
+        at = first
+        end = first + count
         while at < end:
             if not pending and end - at >= GATHERED:
                 yield (at, at + GATHERED - 1)

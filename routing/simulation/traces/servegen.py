@@ -90,7 +90,7 @@ def _arrivals(client: Client, start: float, rng: Rng) -> list[Turn]:
         draw = weibull if law == "Weibull" else gamma_draw
         gaps = [draw(rng, shape, scale) for _ in range(max(1, round(rate * client.window_s)))]
         stretch = client.window_s / (sum(gaps) or 1.0)
-        lengths = min(known, key=lambda one: (one[0] > begin, abs(one[0] - begin)))[1]
+        lengths = min(known, key=lambda span: (span[0] > begin, abs(span[0] - begin)))[1]
         at = begin - start
         for gap in gaps:
             at += gap * stretch

@@ -96,7 +96,7 @@ def test_a_lost_series_never_looks_idle(missing: str) -> None:
     else:
         told(board, "c", 1.0, **{"running": 0, "waiting": 0, "kv_usage": 0.0, missing: None})  # type: ignore[arg-type]  # what a lost series is
     lost = of(board, "c")
-    assert [one for one in board.ids if not board.told(board.row_of[one])] == ["c"]
+    assert [one for one in board.ids if not board.reporting(board.row_of[one])] == ["c"]
     assert all(lost[name] >= of(board, "a")[name] for name in COUNTED if name != "kv_capacity")
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.block_holders import BlockHolders
-from routing.recent_use import GENERATIONS, MOST, RecentUse
+from routing.recent_use import GENERATIONS, MAX_GENERATIONS, RecentUse
 
 
 class Cache:
@@ -59,7 +59,7 @@ def test_it_holds_what_a_true_lru_holds_or_less_by_a_generation_at_most(asked: l
             one.touch(chain(prompt))
         assert cache.held <= set(most.order)
         assert cache.use.blocks == len(cache.held) <= capacity
-        if capacity > 60 and cache.holders.width < MOST:
+        if capacity > 60 and cache.holders.width < MAX_GENERATIONS:
             assert cache.held >= set(least.order)
 
 
@@ -92,4 +92,4 @@ def test_slots_stay_few() -> None:
     cache = Cache(1_000)
     for prompt in range(5_000):
         cache.touch(list(range(prompt * 7 % 3_000, prompt * 7 % 3_000 + 40)))
-    assert cache.holders.width <= MOST + 8
+    assert cache.holders.width <= MAX_GENERATIONS + 8

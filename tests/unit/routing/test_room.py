@@ -6,7 +6,7 @@ import pytest
 from routing.board import Board, Facts
 from routing.choosing import Choice, choosing
 from routing.demand import Demand
-from routing.room import FULL, full, room_without
+from routing.room import FULL, has_no_room, room_without
 from tests.placing import Held, board_of, decide, tell
 
 LEAST = choosing("least_load")
@@ -69,19 +69,21 @@ def test_who_may_fill_a_part_only_is_told_what_is_kept_and_has_one_request_in_an
     board = board_of("a")
     board.set_limit("a", requests=4, tokens=1000)
     board.charge("a", 100, 100, 1.0)
-    assert full(board, 0, 300, 0.5) == ""
-    assert full(board, 0, 500, 0.5) == "full: 100 prompt tokens are being computed there, it is taken to bear 1000, and 50% of that is " \
-        "kept for tenants that have less there"  # fmt: skip
+    assert has_no_room(board, 0, 300, 0.5) == ""
+    assert has_no_room(board, 0, 500, 0.5) == (
+        "full: 100 prompt tokens are being computed there, it is taken to bear 1000, "
+        "and 50% of that is kept for tenants that have less there"
+    )
     board.charge("a", 100, 100, 1.0)
-    assert full(board, 0, 1) == ""
-    assert full(board, 0, 1, 0.5).startswith("full: 2 requests are in flight there, it is taken to bear 4, and 50% of that is kept")
+    assert has_no_room(board, 0, 1) == ""
+    assert has_no_room(board, 0, 1, 0.5).startswith("full: 2 requests are in flight there, it is taken to bear 4, and 50% of that is kept")
     board = board_of("b")
     board.set_facts("b", Facts(in_flight_cap=3))
-    assert full(board, 0, 1, 0.1) == ""
+    assert has_no_room(board, 0, 1, 0.1) == ""
     board.charge("b", 1, 1, 1.0)
-    assert "1 requests are in flight there, its cap, and 90%" in full(board, 0, 1, 0.1)
+    assert "1 requests are in flight there, its cap, and 90%" in has_no_room(board, 0, 1, 0.1)
     board.set_limit("b", requests=0)
-    assert full(board, 0, 1, 0.5), "a limit of nothing is one for everybody"
+    assert has_no_room(board, 0, 1, 0.5), "a limit of nothing is one for everybody"
 
 
 def test_whoever_waits_is_told_of_every_change_that_may_make_room() -> None:

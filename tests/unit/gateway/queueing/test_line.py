@@ -16,7 +16,7 @@ from gateway.queueing.line import Line, MakeRoom
 from gateway.queueing.lines import Lines
 from gateway.queueing.waiter import Outlook, Waiter
 from routing.board import Board, Charge
-from routing.room import full
+from routing.room import has_no_room
 from tenancy.fair_row import Waiting
 from tenancy.fairness import Bounds
 from tests.placing import pool_of
@@ -74,7 +74,7 @@ class World:
         fits: Callable[[], bool] = options.pop("fits", lambda: True)
 
         def again() -> Went | None:
-            return Went(self) if fits() and not full(self.board, 0, 1.0, self.parts.get(tenant, 1.0)) else None
+            return Went(self) if fits() and not has_no_room(self.board, 0, 1.0, self.parts.get(tenant, 1.0)) else None
 
         def stake(went: Went) -> Went:
             charge = self.board.charge("a", cost, cost, self.now)
