@@ -1,4 +1,4 @@
-"""A fleet in virtual time: the same decision code against modelled engines, to compare policies on a trace before rolling one out.
+"""A fleet simulator in virtual time: the gateway's routing code against modelled engines, to compare policies on a trace before a rollout.
 
-Nothing of it is imported by the gateway's data path. Chance is handed in (`Dice`), so a run is a function of its inputs.
+The gateway's data path imports none of it. Randomness is handed in (`Dice`), so a run is a function of its inputs.
 """

@@ -1,4 +1,4 @@
-"""Several policies over the same workload and seeds, and what they came to, ready to be written."""
+"""Runs several policies over the same workload and seeds, and collects the results for a report."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
@@ -33,22 +33,22 @@ SHOWN: Final[Mapping[str, str]] = {
 
 
 class PolicyResult(msgspec.Struct, frozen=True):
-    """One policy."""
+    """The results of one policy."""
 
     policy: str
     mean: dict[str, float]
     """Every figure, averaged over seeds."""
     interval: dict[str, tuple[float, float]]
-    """95 % of that by bootstrap over seeds; empty for one seed."""
+    """95 % confidence interval of each mean, by bootstrap over seeds; empty for one seed."""
     runs: list[Figures]
     ttft_curve_s: list[float]
-    """Of the first seed: TTFT of the 1st, 2nd, ... 200th part of all requests, refused and failed ones missing at the end."""
+    """TTFT of the fastest 1/200, 2/200, ... of all requests, in the first seed; refused and failed requests are missing at the end."""
     balance: list[float]
-    """Of the first seed: each engine's share of prefilled tokens."""
+    """Each engine's share of prefilled tokens, in the first seed."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A comparison. Simulated: no figure of it is a measurement of an engine."""
+    """A comparison of policies. All figures are simulated; none is a measurement of an engine."""
 
     workload: str
     notes: list[str]
@@ -58,19 +58,19 @@ class Result(msgspec.Struct, frozen=True):
     seeds: int
     fleet: dict[str, Any]
     pooled_hit_rate: float
-    """Of the first policy and seed: what one cache as large as all together would have had."""
+    """Hit rate of one cache as large as all together, for the first policy and seed."""
     policies: list[PolicyResult]
     simulated: bool = True
     made_unix: float = 0.0
 
     @property
     def made(self) -> str:
-        """When, as text."""
+        """When the comparison was made, as ISO 8601 text."""
         return dt.datetime.fromtimestamp(self.made_unix, dt.UTC).isoformat(timespec="seconds")
 
 
 Progress = Callable[[str, int, int], None]
-"""(policy, seed, requests that are over)"""
+"""(policy, number of the seed, requests that have ended)"""
 
 
 def compare(
@@ -81,10 +81,10 @@ def compare(
     progress: Progress,
     made_unix: float = 0.0,
 ) -> Result:
-    """Run every policy with every seed; each seed's workload is made once and the same for all policies.
+    """Run every policy with every seed; each seed's workload is made once, and is the same for all policies.
 
     Args:
-        policies: by the names they are shown under; each call makes one with a memory of its own.
+        policies: makers of policy instances by display name; each call makes an instance with its own memory.
     """
     runs: dict[str, list[Figures]] = {policy: [] for policy in policies}
     first: dict[str, tuple[list[float], list[float]]] = {}
@@ -101,7 +101,10 @@ def compare(
                     pooled = pooled_hit_rate(workload, fleet, outcomes)
                     shown = workload
     rng = seeds[0]("bootstrap")
-    results = [PolicyResult(policy, averaged(of), dict(intervals(of, rng)), of, *first[policy]) for policy, of in runs.items()]
+    results = [
+        PolicyResult(policy, averaged(figures_of), dict(intervals(figures_of, rng)), figures_of, *first[policy])
+        for policy, figures_of in runs.items()
+    ]
     return Result(
         workload=shown.name,
         notes=shown.notes,
@@ -117,7 +120,7 @@ def compare(
 
 
 def shown(name: str, result: PolicyResult) -> str:
-    """One cell: the mean, and plus or minus half its interval where it says something."""
+    """The text of one table cell: the mean, and plus or minus half its interval where that is at least 0.25 % of the mean."""
     value = result.mean[name]
     scale = 1000.0 if name.startswith("tpot") else 1.0
     share = name in ("goodput", "hit_rate", "hit_rate_predicted")

@@ -1,6 +1,6 @@
-"""The sequences of one engine that decode: how many, how long their contexts are, when the first ends, when pages run short.
+"""The decoding sequences of one simulated engine: how many, how long their contexts are, when the first ends, when KV pages run short.
 
-All of them move with one step counter, so nothing is touched per token.
+All sequences advance with one step counter, so no work is done per token.
 """
 
 import heapq
@@ -37,21 +37,22 @@ class Run:
         self.order = order
         self.key = (-priority, order)
         self.produced = 0
-        """Output tokens so far; while it decodes, `base` plus the engine's step counter."""
+        """Output tokens so far; while the run decodes, they are `base` plus the engine's step counter instead."""
         self.base = 0
         self.computed = 0
         self.cached = 0
-        """Prompt tokens that it found when it was first admitted."""
+        """Prompt tokens found in the cache when the run was first admitted."""
         self.handed = 0
-        """Prompt tokens whose KV comes with it from another engine; gone when it is preempted."""
+        """Prompt tokens whose KV was transferred from another engine; 0 after a preemption."""
         self.hoped = 0
-        """Prompt tokens that were in the cache when it came: what it need not compute if they stay until it is admitted."""
+        """Prompt tokens in the cache when the run was submitted: they need no computing if they stay until it is admitted."""
         self.shared = 0
+        """Leading blocks of its chain that it shares in the cache."""
         self.decoding = False
 
 
 class Decoders:
-    """Bounded by the engine's `max_num_seqs` (and as many again in `_ends`, until their turn comes)."""
+    """The decoding sequences. Bounded by the engine's `max_num_seqs`; `_ends` may also hold as many preempted ones."""
 
     __slots__ = ("_ends", "_phases", "context", "count", "steps")
 
@@ -59,13 +60,13 @@ class Decoders:
         self.steps = 0
         self.count = 0
         self.context = 0
-        """Tokens in their contexts, as the next step reads them."""
+        """Tokens in the contexts of all sequences, as the next step reads them."""
         self._phases = [0] * PAGE_TOKENS
-        """How many start a page in a step whose counter plus their phase divides by a page."""
+        """Number of sequences by phase; a sequence starts a page in a step whose counter plus its phase is a multiple of the page size."""
         self._ends: list[tuple[int, int, Run]] = []
 
     def join(self, run: Run) -> None:
-        """It has its first token (or has it again, after a preemption)."""
+        """Add a run whose prefill has ended (again, after a preemption)."""
         run.decoding = True
         run.base = run.produced - self.steps
         self.count += 1
@@ -74,7 +75,7 @@ class Decoders:
         heapq.heappush(self._ends, (run.output - run.base, run.order, run))
 
     def leave(self, run: Run) -> None:
-        """It is over or put back."""
+        """Remove a run that has ended or is preempted."""
         run.decoding = False
         run.produced = run.base + self.steps
         self.count -= 1
@@ -82,12 +83,12 @@ class Decoders:
         self._phases[(run.prompt + run.base) % PAGE_TOKENS] -= 1
 
     def advance(self, steps: int) -> None:
-        """So many steps are over."""
+        """Advance by so many steps."""
         self.steps += steps
         self.context += self.count * steps
 
     def over(self) -> list[Run]:
-        """Those that have their last token; they have left."""
+        """Remove and return the runs that have their last token."""
         ends = self._ends
         over = []
         while ends and ends[0][0] <= self.steps:
@@ -98,27 +99,27 @@ class Decoders:
         return over
 
     def until_an_end(self) -> int:
-        """Steps until the first has its last token; there must be one."""
+        """Steps until the first run has its last token; there must be a run."""
         ends = self._ends
         while True:
             step, _, run = ends[0]
             if run.decoding and run.output - run.base == step:
                 return step - self.steps
-            heapq.heappop(ends)  # it was put back meanwhile
+            heapq.heappop(ends)  # it was preempted meanwhile
 
     def starts_page(self, run: Run) -> bool:
-        """Whether the next step's token of this one begins a page."""
+        """Whether the run's token of the next step begins a page."""
         return run.decoding and (run.prompt + run.base + self.steps) % PAGE_TOKENS == 0
 
     def growth(self, after: int, count: int) -> int:
-        """Pages that `count` steps take, the first of them `after` steps from now."""
+        """KV pages that `count` steps need, the first of them `after` steps from now."""
         whole, rest = divmod(count, PAGE_TOKENS)
         phases = self._phases
         first = self.steps + after
         return whole * self.count + sum([phases[-(first + j) % PAGE_TOKENS] for j in range(rest)])
 
     def steps_in(self, room: int, most: int) -> int:
-        """At most `most` steps for which `room` pages suffice; the first one has its pages already."""
+        """The largest number of steps, at most `most`, for which `room` pages suffice; the first step has its pages already."""
         if self.growth(1, most - 1) <= room:
             return most
         low = 1

@@ -1,4 +1,4 @@
-"""Random quantities from a die that only knows numbers in [0, 1): the laws that traces of production fit."""
+"""Random draws by the distributions that fit production traces, from a generator of numbers in [0, 1)."""
 
 from collections.abc import Sequence
 from math import cos, exp, log, pi, sqrt
@@ -7,31 +7,31 @@ from typing import Final
 from domain.clock import Rng
 
 QUANTILES: Final = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
-"""Of ServeGen's vectors; mean and maximum follow them."""
+"""Quantiles in ServeGen's vectors; mean and maximum follow them."""
 
 
 def exponential(rng: Rng, mean: float) -> float:
-    """Gaps of a Poisson process."""
+    """An exponential draw: a gap of a Poisson process."""
     return -mean * log(1.0 - rng.random())
 
 
 def normal(rng: Rng) -> float:
-    """Standard normal, by Box and Muller."""
+    """A standard normal draw, by Box and Muller."""
     return sqrt(-2.0 * log(1.0 - rng.random())) * cos(2.0 * pi * rng.random())
 
 
 def lognormal(rng: Rng, median: float, sigma: float) -> float:
-    """Lengths of prompts and answers."""
+    """A lognormal draw, for lengths of prompts and answers."""
     return median * exp(sigma * normal(rng))
 
 
 def weibull(rng: Rng, shape: float, scale: float) -> float:
-    """By inversion."""
+    """A Weibull draw, by inversion."""
     return float(scale * (-log(1.0 - rng.random())) ** (1.0 / shape))
 
 
 def gamma_draw(rng: Rng, shape: float, scale: float) -> float:
-    """Marsaglia and Tsang (2000); below shape 1 with their boost."""
+    """A gamma draw by Marsaglia and Tsang (2000), with their boost below shape 1."""
     if shape < 1.0:
         return float(gamma_draw(rng, shape + 1.0, scale) * (1.0 - rng.random()) ** (1.0 / shape))
     d = shape - 1.0 / 3.0
@@ -44,7 +44,7 @@ def gamma_draw(rng: Rng, shape: float, scale: float) -> float:
 
 
 def from_quantiles(rng: Rng, vector: Sequence[float]) -> float:
-    """A draw by straight lines between the quantiles; the last of the vector is the maximum."""
+    """A draw by linear interpolation between the quantiles; the last element of `vector` is the maximum."""
     u = rng.random()
     low = vector[0]
     low_at = 0.0

@@ -2,11 +2,11 @@
 
 The rules are those of the simulated engine (`backends/simengine/batching.py`): a step takes one token of every decoding sequence,
 then fills the token budget with prefill chunks, running sequences first, then waiting ones in order; the first token comes at the
-end of the step that ends the prefill; when a decoding sequence finds no page, the latest running one is put back and computed again.
+end of the step that ends the prefill; when a decoding sequence finds no page, the latest running one is preempted and recomputed.
 
 Between two changes of the batch every step has the same composition, and the j-th lasts a + b*(j-1): contexts grow by one token
 per sequence and, while one prompt fills the whole budget, by one chunk. So k steps last a*k + b*k*(k-1)/2, and a jump goes to the next
-step that ends a sequence, ends a prefill or finds the cache full; an arrival that can be admitted cuts it after the step under way.
+step that ends a sequence, ends a prefill or finds the cache full; an arrival that can be admitted ends the jump after the current step.
 """
 
 import heapq
@@ -22,7 +22,7 @@ IDLE: Final = inf
 
 
 class Engine:
-    """One engine's scheduler. `run` in its callbacks is the Run, `now` the virtual time in seconds."""
+    """The scheduler of one simulated engine. Its callbacks get the Run and the virtual time in seconds."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Engine:
         self.by_priority = by_priority
         self.preemptions = 0
         self.plan_id = 0
-        """Changes with every plan, so that a kept `until` can be told from a stale one."""
+        """Number of the current plan; the event loop compares it to recognise events of an old plan."""
         self.until = IDLE
-        """When the plan ends."""
+        """When the current plan ends, virtual seconds; `IDLE` for none."""
         self.at = 0.0
-        """When the plan began."""
+        """When the current plan began, virtual seconds."""
         self.queued_tokens = 0
-        """Prompt tokens nobody has computed yet, as of `at`."""
+        """Prompt tokens not computed yet, as of `at`."""
         self.waiting: list[tuple[tuple[float, int], Run]] = []
         self.running: dict[int, Run] = {}
         self._begun = begun
@@ -64,7 +64,7 @@ class Engine:
         self.retime(timing)
 
     def retime(self, timing: Timing) -> None:
-        """Other constants, from the next step on; the cache stays as it is."""
+        """Use other timing constants from the next plan on; the cache stays as it is."""
         self.timing = timing
         self._c0 = timing.c0 / 1e3
         self._c1 = timing.c1 / 1e3
@@ -73,16 +73,16 @@ class Engine:
         self._c3 = timing.c3 / 1e3
 
     def fits(self, prompt: int, output: int) -> bool:
-        """Whether such a request could ever run here."""
+        """Whether the KV cache could ever hold a request of these lengths."""
         return pages(prompt + output + 1) <= self.cache.total
 
     def submit(self, run: Run, now: float) -> None:
-        """A request arrives."""
+        """Queue a request that arrives at `now`."""
         run.hoped = max(self.cache.matched(run.chain) * self.block_tokens, min(run.handed, run.prompt + run.produced - 1))
         self.queued_tokens += run.prompt + run.produced - run.hoped
         heapq.heappush(self.waiting, (run.key if self.by_priority else (0.0, run.order), run))
         if self.until == IDLE:
-            self.at = self.until = now  # the step is composed when everything that arrives at this moment is there
+            self.at = self.until = now  # the step is composed after all arrivals of this moment
             self._k = 0
             self._chunks = []
             self.plan_id += 1
@@ -90,7 +90,7 @@ class Engine:
             self.cut(now)
 
     def cut(self, now: float) -> None:
-        """End the plan with the step that is under way at `now`."""
+        """End the plan with the step that is running at `now`."""
         j = self._steps_by(now, ceil)
         if self.until != IDLE and 0 < j < self._k:
             self._k = j
@@ -98,12 +98,12 @@ class Engine:
             self.plan_id += 1
 
     def stall(self, now: float, seconds: float) -> None:
-        """After the step under way nothing happens for so long."""
+        """Do nothing for so many seconds after the step that is running at `now`."""
         self.cut(now)
         self._stalled_until = now + seconds
 
     def lose_all(self, now: float) -> list[Run]:
-        """The process is gone: returns what it had, which is lost."""
+        """The engine process dies: forget everything; returns the runs it had, which are lost."""
         lost = [*self.running.values(), *(run for _, run in self.waiting)]
         self.cache.clear()
         self.waiting.clear()
@@ -118,12 +118,12 @@ class Engine:
         return lost
 
     def look(self, now: float) -> tuple[int, int, int, float]:
-        """What its metrics would say: running, waiting, queued tokens, share of the cache in use."""
+        """The engine's load metrics at `now`: running, waiting, queued tokens, share of the cache in use."""
         done = 0 if len(self._chunks) != 1 else min(self._k - 1, self._steps_by(now, int)) * self._chunks[0][1]
         return len(self.running), len(self.waiting), self.queued_tokens - done, self.cache.used / self.cache.total
 
     def advance(self) -> None:
-        """The plan has ended: its tokens are out, and the next plan is made."""
+        """Complete the current plan: deliver its tokens, and make the next plan."""
         k = self._k
         if k > 1:
             self.cache.take(self._decoders.growth(1, k - 1))
@@ -191,7 +191,7 @@ class Engine:
         self.until = self.at + self._lasts(self._k)
 
     def _compose(self, budget: int) -> list[tuple[Run, int]]:
-        """Prefill chunks of the next step."""
+        """The prefill chunks of the next step; admits waiting runs."""
         chunks: list[tuple[Run, int]] = []
         for run in self._prefilling:
             if budget <= 0:
@@ -222,9 +222,9 @@ class Engine:
         return chunks
 
     def _grow_by_one_step(self) -> None:
-        """Every sequence that decodes in the next step gets room for its token."""
+        """Reserve KV pages for the tokens of the next decode step, preempting runs if they do not suffice."""
         for run in [r for r in self._prefilling if r.produced and r.prompt + r.produced - r.computed == 1]:
-            # what is left of it is one token: a decode step like any other
+            # one token is left to compute: a decode step like any other
             self._prefilling.remove(run)
             self.queued_tokens -= 1
             self.cache.free += pages(run.prompt + run.produced + 1) - pages(run.prompt + run.produced)
@@ -263,7 +263,7 @@ class Engine:
         return j * self._a + self._b * (j * (j - 1) / 2)
 
     def _steps_by(self, now: float, rounded: Callable[[float], int]) -> int:
-        """Steps of the plan that are over at `now`; with `ceil`, that are over or under way."""
+        """Steps of the plan that have ended at `now`; with `ceil`, the running step included."""
         elapsed = now - self.at
         if elapsed <= 0.0 or self._k == 0:
             return rounded(0.0) if rounded is int else 1

@@ -1,6 +1,6 @@
-"""What a run comes to: latencies, goodput, hit rates, balance and fairness, each one number.
+"""The figures of a run: latencies, goodput, hit rates, balance and fairness, one number each.
 
-A request that was refused or failed has no latency; it counts in goodput, as a miss.
+A request that was refused or failed has no latency; in goodput it counts as not good.
 """
 
 from collections import defaultdict
@@ -16,11 +16,13 @@ from routing.simulation.outcomes import Outcomes, State
 from routing.simulation.turns import Workload
 
 RESAMPLES: Final = 1000
+"""Bootstrap resamples for an interval."""
 CURVE_POINTS: Final = 200
+"""Points of a TTFT curve."""
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One run. Times in seconds, shares from 0 to 1."""
+    """The figures of one run. Times in seconds, shares from 0 to 1."""
 
     requests: int
     refused: int
@@ -41,9 +43,9 @@ class Figures(msgspec.Struct, frozen=True):
     goodput: float
     """Share of all requests that met both objectives."""
     hit_rate: float
-    """Prompt tokens that engines found in their caches, of all that they were sent."""
+    """Prompt tokens that engines found in their caches, over all prompt tokens of completed requests."""
     hit_rate_predicted: float
-    """What the index had said."""
+    """The hit rate that the prefix index predicted."""
     hotspot: float
     """Engines times the largest share of prefilled tokens: 1 is even, the number of engines is all on one."""
     jain: float
@@ -51,7 +53,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 def figures(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> Figures:
-    """Of one run."""
+    """Compute the figures of one run."""
     turns = workload.turns
     state = outcomes.state
     done = [i for i in range(len(turns)) if state[i] is State.DONE]
@@ -118,12 +120,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values; the value itself, not one between two. 0 for none."""
+    """A quantile of sorted values: one of the values, without interpolation. 0 for an empty sequence."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def interval(values: Sequence[float], rng: Rng) -> tuple[float, float] | None:
-    """95 % of the mean by bootstrap over seeds; None for a single one."""
+    """95 % confidence interval of the mean, by bootstrap over the values of all seeds; None for a single value."""
     if len(values) < 2:
         return None
     n = len(values)
@@ -132,7 +134,7 @@ def interval(values: Sequence[float], rng: Rng) -> tuple[float, float] | None:
 
 
 def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> float:
-    """What one cache as large as all together would have had, were every prompt there as soon as it arrives: a bound for placing."""
+    """Hit rate of one cache as large as all engines' together, with every prompt cached on arrival: an upper bound for routing."""
     turns = workload.turns
     order = sorted((i for i in range(len(turns)) if outcomes.state[i] is State.DONE), key=lambda i: (outcomes.arrived[i], i))
     total = sum(kind.count * kind.timing.kv_tokens for kind in fleet.engines)
@@ -150,7 +152,7 @@ def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) ->
 
 
 def curve(workload: Workload, outcomes: Outcomes) -> list[float]:
-    """Seconds to the first token of a 200th, two 200ths, ... of all requests, for a plot; those without one are missing at its end."""
+    """TTFT in seconds of the fastest 1/200, 2/200, ... of all requests, for a plot; requests without one are missing at the end."""
     ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i, s in enumerate(outcomes.state) if s is State.DONE)
     places = [at * len(workload.turns) // CURVE_POINTS for at in range(CURVE_POINTS)]
     return [ttft[place] for place in places if place < len(ttft)]
@@ -167,11 +169,11 @@ def balance(fleet: FleetFile, workload: Workload, outcomes: Outcomes) -> list[fl
 
 
 def averaged(runs: Sequence[Figures]) -> dict[str, float]:
-    """Means over runs, by name."""
+    """Mean of every figure over the runs, by name."""
     return {name: _mean([getattr(run, name) for run in runs]) for name in Figures.__struct_fields__}
 
 
 def intervals(runs: Sequence[Figures], rng: Rng) -> Mapping[str, tuple[float, float]]:
-    """Of every figure for which there is one."""
+    """Interval of every figure over the runs, by name; empty for a single run."""
     by_name = {name: interval([getattr(run, name) for run in runs], rng) for name in Figures.__struct_fields__}
     return {name: bounds for name, bounds in by_name.items() if bounds is not None}

@@ -1,6 +1,7 @@
-"""The event loop: turns arrive, replicas place them, engines step, signals travel, things break; in virtual time, repeatable for a seed.
+"""The event loop of the simulator: turns arrive, replicas route them, engines step, signals travel, faults happen; in virtual time,
+repeatable for a seed.
 
-Events of one moment happen in the order of `Kind`, then in the order they were planned, so nothing depends on a dict's or heap's order.
+Events of one moment happen in the order of `Kind`, then in the order they were scheduled, so nothing depends on a dict's or heap's order.
 """
 
 import heapq
@@ -20,8 +21,9 @@ from routing.simulation.token_limits import TokenLimits
 from routing.simulation.turns import Dice, Workload
 
 MAX_RETRIES: Final = 1
-"""Per request and before its first token, as the gateway's own budget has it."""
+"""Retries per request, before its first token, as in the gateway's retry budget."""
 PROGRESS_EVERY: Final = 200
+"""Ended requests between two calls of `progress`."""
 
 
 class Fleet:
@@ -69,7 +71,7 @@ class Fleet:
         heapq.heappush(self._heap, (at, kind, self._number, what))
 
     def run(self) -> Outcomes:
-        """Until every turn has ended."""
+        """Run until every turn has ended."""
         for index, turn in enumerate(self._turns):
             if turn.after >= 0:
                 self._followers[turn.after].append(index)
@@ -78,7 +80,7 @@ class Fleet:
         for fault in self._fleet.faults:
             self._plan(fault.at_s, Kind.FAULT, (fault, True))
         for at in range(len(self.engines)):
-            # engines are not read all at the same moment
+            # engines are not all polled at the same moment
             self._plan(self._fleet.signals.every_s * at / len(self.engines), Kind.SIGNAL, (at, None))
         # in the order of `Kind`
         handlers = (self._fault, self._health, self._signal, self._cached, self._arrival, self._submit, self._handed, self._step)
@@ -159,11 +161,11 @@ class Fleet:
         self.outcomes.engine[flight.index] = at
         self.outcomes.predicted[flight.index] = flight.sent.predicted
         flight.prefilled = False
-        # of a prompt that is computed for another engine, one token is asked for, as vLLM's connector wants it
+        # a prefill engine is asked for one token, as vLLM's KV connector does
         output = turn.output_tokens if flight.sent.decode == flight.sent.backend else 1
         flight.run = Run(flight, turn.prompt_tokens, output, turn.chain, self._number, priority)
         self._number += 1
-        # what the cache cannot hold to its last token would be preempted and computed anew for ever
+        # a request that the KV cache cannot hold to its last token would be preempted and recomputed for ever
         if not self._alive[at] or not self.engines[at].fits(turn.prompt_tokens, turn.output_tokens):
             self._lost(flight)
         elif turn.lora:
@@ -181,7 +183,7 @@ class Fleet:
         self._follow(at)
 
     def _hand_over(self, flight: Flight, now: float) -> None:
-        """The prompt is computed; its KV travels to the engine that generates."""
+        """The prompt is computed: transfer its KV to the decode engine."""
         assert flight.sent is not None
         assert self._terms is not None
         at = self.names.index(flight.sent.decode)
@@ -199,7 +201,7 @@ class Fleet:
             self._lost(flight)
 
     def _lost(self, flight: Flight) -> None:
-        """Its engine is gone: once more elsewhere, if nothing of the answer has come."""
+        """The flight's engine died: retry elsewhere, unless a token of the answer has come."""
         assert flight.sent is not None
         flight.replica.failed(flight.sent)
         if flight.retries >= MAX_RETRIES or (flight.run is not None and flight.run.produced):
@@ -229,7 +231,7 @@ class Fleet:
             _, waiting_flight = shelf.waiting.popleft()
             self._wait_for_adapter(at, waiting_flight)  # type: ignore[arg-type]  # only flights are put there
 
-    # what gateways learn
+    # signals to the gateways
 
     def _tell(self, at: int, stored: bool, hashes: Sequence[int]) -> None:
         if delay := self._fleet.signals.kv_delay_s:
@@ -264,7 +266,7 @@ class Fleet:
         for replica in self.replicas:
             replica.board.report(self.names[at], **report, read_at=when, asked_at=when)
 
-    # what goes wrong
+    # faults
 
     def _fault(self, what: tuple[EngineFault, bool]) -> None:
         fault, begins = what

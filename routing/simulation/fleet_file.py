@@ -1,4 +1,4 @@
-"""What a fleet to simulate is, as written in YAML: engines by class, gateway replicas, how old their knowledge is, faults, tenants."""
+"""The fleet file in YAML that describes a simulated fleet: engines, gateway replicas, delays of their signals, faults and tenants."""
 
 from typing import Annotated, Literal
 
@@ -43,7 +43,7 @@ class Engines(Strict):
 
     @property
     def timing(self) -> Timing:
-        """Constants of these engines."""
+        """Timing constants of these engines."""
         timing = CLASSES[self.machine].times(self.slower, self.prefill_slower)
         return timing if self.kv_tokens is None else Timing(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, self.kv_tokens)
 
@@ -61,14 +61,14 @@ class Signals(Strict):
 
 
 class Objective(Strict):
-    """What counts as a good answer."""
+    """The latencies that a good answer meets."""
 
     ttft_s: float = Field(default=2.0, gt=0, description="Seconds to the first token at most.")
     tpot_s: float = Field(default=0.1, gt=0, description="Seconds per token after it at most.")
 
 
 class EngineFault(Strict):
-    """Something that happens to one engine."""
+    """A fault of one engine."""
 
     at_s: float = Field(ge=0, description="When.")
     engine: int = Field(ge=0, description="Which, from 0 in the order of the file.")
@@ -78,7 +78,7 @@ class EngineFault(Strict):
 
 
 class Tenant(Strict):
-    """What one tenant may and is."""
+    """A tenant's token limit and priority."""
 
     tokens_per_s: float | None = Field(default=None, gt=0, description="Prompt and answer tokens a second; what comes above is refused.")
     burst_s: float = Field(default=60.0, gt=0, description="Seconds of that rate that may be used at once.")

@@ -1,4 +1,4 @@
-"""What the event loop plans, and a request between gateway and engine."""
+"""The simulator's kinds of events, and a request in flight between gateway and engine."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ from routing.simulation.turns import Turn
 
 
 class Kind(IntEnum):
-    """Of events; of one moment the lower come first."""
+    """Kind of an event; events of the same moment happen in ascending order."""
 
     FAULT = 0
     HEALTH = 1
@@ -22,7 +22,7 @@ class Kind(IntEnum):
 
 
 class Flight:
-    """A request between gateway and engine."""
+    """A request in flight between a gateway replica and an engine."""
 
     __slots__ = ("index", "prefilled", "replica", "retries", "run", "sent", "turn")
 
@@ -32,15 +32,15 @@ class Flight:
         self.replica = replica
         self.retries = 0
         self.prefilled = False
-        """Whether another engine has computed its prompt for the one that generates."""
+        """Whether a prefill engine has computed the prompt, so that the decode engine's part is next or running."""
         self.sent: Sent | None = None
         self.run: Run | None = None
 
     def to_decode(self, terms: Terms, there: int) -> float:
-        """Its prompt is computed, and the other engine's turn comes. Returns the seconds until that has the KV.
+        """Continue on the decode engine, after the prefill engine has computed the prompt. Returns the seconds of the KV transfer.
 
         Args:
-            there: tokens of the prompt that it has anyway.
+            there: tokens of the prompt that the decode engine has cached.
         """
         first = self.run
         turn = self.turn

@@ -1,7 +1,7 @@
-"""An engine's paged KV cache with prefix reuse, as bookkeeping of counts: what the simulated engine's `KvCache` does, for coarse blocks.
+"""An engine's paged KV cache with prefix reuse, as counts: what the simulated engine's `KvCache` does, for coarse blocks.
 
-Memory is counted in pages of 16 tokens; what can be found again are the prompt's blocks, `span` pages each. A page is free,
-private to a sequence, part of a block in use, or part of one that is kept only for reuse; of those the least recently used goes first.
+Memory is counted in pages of 16 tokens; prefixes are reused in blocks of the prompt, `span` pages each. A page is free, private to a
+sequence, part of a block in use, or part of an idle block kept only for reuse; the least recently used idle block is evicted first.
 """
 
 from collections import OrderedDict
@@ -13,12 +13,12 @@ PAGE_TOKENS: Final = 16
 
 
 def pages(tokens: int) -> int:
-    """Pages that hold so many tokens."""
+    """Number of pages for so many tokens."""
     return -(-tokens // PAGE_TOKENS)
 
 
 class KvCache:
-    """`total` pages, bounded by construction. Blocks are known by the hash of the prefix that ends with them."""
+    """A KV cache of `total` pages. A block is identified by the hash of the prefix that ends with it."""
 
     __slots__ = ("_idle", "_users", "free", "removed", "span", "stored", "total")
 
@@ -29,13 +29,13 @@ class KvCache:
         self._users: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self.stored: Callable[[Sequence[int]], None] | None = None
-        """Told of blocks that can be found from now on, in order."""
+        """Called with newly published blocks, in order."""
         self.removed: Callable[[Sequence[int]], None] | None = None
-        """Told of blocks that were thrown out."""
+        """Called with evicted blocks."""
 
     @property
     def room(self) -> int:
-        """Pages that a sequence could have now."""
+        """Pages that a new sequence could get: free ones and those of idle blocks."""
         return self.free + len(self._idle) * self.span
 
     @property
@@ -44,7 +44,7 @@ class KvCache:
         return self.total - self.room
 
     def matched(self, chain: Sequence[int]) -> int:
-        """How many leading blocks are here."""
+        """Number of leading blocks of the chain that are cached."""
         users = self._users
         for i, block in enumerate(chain):
             if block not in users:
@@ -52,7 +52,7 @@ class KvCache:
         return len(chain)
 
     def admit(self, chain: Sequence[int], needed: int) -> int:
-        """Hold `needed` pages for a sequence, reusing what matches. Returns the blocks reused, or -1 when there is no room."""
+        """Hold `needed` pages for a sequence, reusing cached blocks. Returns the number of blocks reused, or -1 when there is no room."""
         reused = self.matched(chain)
         new = needed - reused * self.span
         hit = chain[:reused]
@@ -69,7 +69,7 @@ class KvCache:
         return reused
 
     def take(self, count: int) -> None:
-        """Make pages private; the caller has looked at `room`."""
+        """Take `count` pages for a sequence, evicting idle blocks if needed; the caller has checked `room`."""
         if self.free < count:
             idle = self._idle
             users = self._users
@@ -84,8 +84,8 @@ class KvCache:
         self.free -= count
 
     def publish(self, chain: Sequence[int], shared: int) -> int:
-        """The sequence has computed its chain, of which it shares the first blocks. Returns how many it shares now: what
-        another has published meanwhile stays private."""
+        """Share the blocks of a computed chain, of which the first `shared` are shared already. Returns how many are shared now: from the
+        first block that another sequence has published meanwhile, blocks stay private."""
         users = self._users
         end = shared
         for block in chain[shared:]:
@@ -98,11 +98,11 @@ class KvCache:
         return end
 
     def release(self, chain: Sequence[int], shared: int, held: int) -> None:
-        """A sequence gives back what it holds. Its shared blocks stay findable until they are thrown out."""
+        """Release the `held` pages of a sequence. Its shared blocks stay cached until they are evicted."""
         self.free += held - shared * self.span
         users = self._users
         idle = self._idle
-        # the end of a prefix goes before its beginning, which others are more likely to share
+        # the end of a prefix is evicted before its beginning, which others are more likely to share
         for block in reversed(chain[:shared]):
             count = users[block] - 1
             users[block] = count
@@ -110,7 +110,7 @@ class KvCache:
                 idle[block] = None
 
     def clear(self) -> None:
-        """The engine has started anew: nothing is held and nothing found."""
+        """Empty the cache: the engine has restarted."""
         self.free = self.total
         self._users.clear()
         self._idle.clear()

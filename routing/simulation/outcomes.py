@@ -1,4 +1,4 @@
-"""What became of every request of one run, in columns."""
+"""The outcome of every request of one run, in columns."""
 
 from enum import IntEnum
 
@@ -11,9 +11,9 @@ class State(IntEnum):
     PENDING = 0
     DONE = 1
     REFUSED = 2
-    """Nobody could take it, or its tenant's limit was reached."""
+    """No engine could take it, or its tenant's limit was reached."""
     FAILED = 3
-    """Its engine died after the first token, or while no other was up."""
+    """Its engine died after the first token, or while no other engine was up."""
 
 
 class Outcomes(msgspec.Struct):
@@ -25,14 +25,14 @@ class Outcomes(msgspec.Struct):
     cached: list[int]
     predicted: list[float]
     engine: list[int]
-    """-1 where there was none."""
+    """Number of the engine that answered; -1 for none."""
     state: list[State]
     preemptions: int = 0
     retries: int = 0
     finished_at: float = 0.0
-    """When the last of them ended."""
+    """When the last request ended."""
 
 
 def none_yet(count: int) -> Outcomes:
-    """Columns for so many turns."""
+    """Columns for `count` turns, all pending."""
     return Outcomes([0.0] * count, [0.0] * count, [0.0] * count, [0] * count, [0.0] * count, [-1] * count, [State.PENDING] * count)

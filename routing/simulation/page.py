@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: tables, plots as inline SVG, and what was assumed."""
+"""The report as one self-contained HTML file: tables, plots as inline SVG, and the assumptions."""
 
 import json
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ pre { background: #f6f8fa; padding: .8rem; overflow-x: auto }
 
 
 def page(result: Result, plots: Sequence[tuple[str, str]], note: str = "") -> str:
-    """The whole file. `note` stands where plots are missing."""
+    """The whole HTML file. `plots` are titles and SVG texts; `note` is shown below them, for example why there are none."""
     head = "".join(f"<th>{escape(title)}</th>" for title in SHOWN.values())
     rows = "".join(
-        f"<tr><td>{escape(one.policy)}</td>{''.join(f'<td>{escape(shown(name, one))}</td>' for name in SHOWN)}</tr>"
-        for one in result.policies
+        f"<tr><td>{escape(entry.policy)}</td>{''.join(f'<td>{escape(shown(name, entry))}</td>' for name in SHOWN)}</tr>"
+        for entry in result.policies
     )
     drawings = "".join(f"<h2>{escape(title)}</h2><figure>{svg}</figure>" for title, svg in plots)
     notes = "".join(f"<li>{escape(text)}</li>" for text in result.notes)
     lost = "".join(
-        f"<li>{escape(one.policy)}: {one.mean['refused']:g} refused, {one.mean['failed']:g} failed, {one.mean['retries']:g} retried, "
-        f"{one.mean['preemptions']:g} preempted</li>"
-        for one in result.policies
+        f"<li>{escape(entry.policy)}: {entry.mean['refused']:g} refused, {entry.mean['failed']:g} failed, {entry.mean['retries']:g} "
+        f"retried, {entry.mean['preemptions']:g} preempted</li>"
+        for entry in result.policies
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

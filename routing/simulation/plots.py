@@ -1,4 +1,4 @@
-"""The report's plots as SVG text, drawn by Matplotlib (the extra `report`); nothing in them refers to anything outside."""
+"""The report's plots as self-contained SVG text, drawn by Matplotlib (the extra `report`)."""
 
 import io
 import re
@@ -12,7 +12,7 @@ HEIGHT: Final = 3.6
 
 
 class PlotsMissing(ImportError):
-    """The library that draws is not installed."""
+    """Matplotlib is not installed."""
 
 
 def drawn(results: Sequence[PolicyResult], slo_ttft_s: float) -> list[tuple[str, str]]:

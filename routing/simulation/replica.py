@@ -1,4 +1,4 @@
-"""One gateway process of a simulated fleet: its own Board, prefix index and memory, and the decision code that the gateway runs."""
+"""One gateway process of a simulated fleet: its own load table, prefix index and policy memory, and the gateway's routing code."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -25,38 +25,40 @@ from routing.simulation.turns import Turn
 from routing.warmth import SLOW_START_S
 
 MAX_INDEX_BLOCKS: Final = 2_000_000
+"""Distinct blocks in the prefix index."""
 MAX_SESSIONS: Final = 100_000
+"""Sessions whose last backend is remembered."""
 STALE_S: Final = 3.0
-"""Readings this much older than they should be are not believed alone."""
+"""Seconds beyond its usual age after which a load report counts as stale."""
 MIN_STEPS: Final = 8
-"""Tokens after the first from which on an answer tells the time of one, as in the gateway."""
+"""Output tokens from which on an answer is a sample of the decode step, as in the gateway."""
 
 
 class Sent(msgspec.Struct, gc=False):
-    """What is to be undone or learned when a request is over."""
+    """A sent request: what to release and learn when it is over."""
 
     held: Charge | Reservation
-    """What it holds of the Board, on one backend or on two."""
+    """Its in-flight load in the load table, on one backend or on a pair."""
     prediction: Prediction
     predicted: float
-    """Prompt tokens that the index said were there."""
+    """Prompt tokens that the index predicted as cached."""
     backend: str
-    """That computes its prompt."""
+    """The backend that computes the prompt."""
     decode: str
-    """That generates; mostly the same."""
+    """The backend that generates; usually the same."""
     at: float
     prompt: int
     queued: float
-    """Tokens that waited there before it."""
+    """Prompt tokens queued there when it was sent."""
     queued_ctx: float
-    """The sum of their contexts."""
+    """The sum of those tokens' contexts."""
     first_at: float = 0.0
     began: tuple[float, float] = (0.0, 0.0)
-    """Sequences in the backend's batch and tokens in their contexts at that time."""
+    """Sequences in the backend's batch and tokens in their contexts at `first_at`."""
 
 
 class Replica:
-    """Bounded: index and sessions by constants, the rest by the fleet and what is in flight."""
+    """One gateway process. Index and sessions are bounded by constants, the rest by the fleet and the requests in flight."""
 
     def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, choosing: Choosing, rng: Rng) -> None:
         self._rng = rng
@@ -66,7 +68,7 @@ class Replica:
         kinds = [kind for kind in fleet.engines for _ in range(kind.count)]
         self._roles = {name: kind.role for name, kind in zip(names, kinds, strict=True)}
         self._halves = any(role != "both" for role in self._roles.values())
-        # as vLLM's engines do, one that serves whole can be either half of a pair
+        # as in vLLM, an engine that serves requests whole can also prefill or decode for another
         self._terms: Terms | None = fleet.disaggregation.terms(pairs_whole=True) if fleet.disaggregation else None
         self._backends = {name: Backend(name, "pool", State.UP, "", role=self._roles[name]) for name in names}
         self._pool = Pool("pool", "model", "r1", "vllm", tuple(self._backends.values()), tuple(self._backends.values()))
@@ -83,7 +85,12 @@ class Replica:
         self._checked_at = 0.0
 
     def route(self, turn: Turn, priority: float, now: float, adapters: Adapters | None, not_on: str) -> tuple[Demand, Route, Split | None]:
-        """Decide; changes nothing but the dice."""
+        """Decide where the turn goes: the routing request, the route and the disaggregation decision. Changes no state but that of the
+        random generator.
+
+        Args:
+            not_on: id of a backend to leave out, on a retry; empty for none.
+        """
         p50, p90 = (turn.output_tokens,) * 2 if self._fleet.known_output else self._lengths.expect(turn.tenant, "", 0, None)
         demand = Demand(
             prompt_tokens=turn.prompt_tokens,
@@ -100,10 +107,10 @@ class Replica:
         if now - self._checked_at > 1.0:
             self._checked_at = now
             self.board.stale(now, self._fleet.signals.every_s + self._fleet.signals.delay_s + STALE_S)
-            self._warmed(now)
+            self._end_slow_starts(now)
         match = self.index.match(turn.chain, now, self._backends)
         holder = self._sessions.get(turn.session, "") if turn.session else ""
-        pool = self._pool if not not_on else self._sorted(without=not_on)
+        pool = self._pool if not not_on else self._pool_now(without=not_on)
         route = place(demand, pool, self.board, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
         split: Split | None = None
         if self._terms is not None and not turn.lora:
@@ -112,7 +119,7 @@ class Replica:
         return demand, halved(route, split) if self._halves or split is not None else route, split
 
     def send(self, demand: Demand, route: Route, split: Split | None, now: float) -> Sent:
-        """Charge the first of the route, and who computes the prompt for it."""
+        """Charge the route's first backend, and the prefill backend of a split request."""
         decode = route.ranked[0][0]
         prefills = split.prefills_for(decode) if split is not None else ()
         backend = prefills[0].id if prefills else decode.id
@@ -139,37 +146,37 @@ class Replica:
         return Sent(held, prediction, matched, backend, decode.id, now, demand.prompt_tokens, queued, queued_ctx)
 
     def prefilled(self, sent: Sent, cached: int, now: float) -> None:
-        """The prompt is computed, and the engine says how much of it it had."""
+        """Learn that the prompt is computed, and how many of its tokens the engine had cached."""
         if isinstance(sent.held, Reservation):
             sent.held.prefilled()
         else:
             self.board.begun(sent.held)
         self.index.confirm(sent.prediction, now)
         self.board.reuse.found(sent.prompt, cached)
-        learned = self._speeds[sent.backend]
+        calibration = self._speeds[sent.backend]
         uncached = sent.prompt - cached
-        learned.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
-        self.board.set_rates(sent.backend, learned.rates, learned.residual_s)
+        calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
+        self.board.set_rates(sent.backend, calibration.rates, calibration.residual_s)
 
     def begun(self, sent: Sent, now: float) -> None:
-        """The first token came."""
+        """Learn that the first token came."""
         if isinstance(sent.held, Reservation):
             sent.held.handed_over()
         sent.first_at = now
         sent.began = self._batch(sent.decode)
 
     def failed(self, sent: Sent) -> None:
-        """The engine is gone, and with it what was expected of it."""
+        """Release a request whose engine died, and withdraw its prediction."""
         self._release(sent)
         self.index.withdraw(sent.prediction)
 
     def done(self, turn: Turn, sent: Sent, now: float) -> None:
-        """A whole answer came."""
+        """Release a completed request, and learn from it."""
         if turn.output_tokens > MIN_STEPS and now > sent.first_at:
-            then = sent.began
-            since = self._batch(sent.decode)
+            at_first = sent.began
+            at_end = self._batch(sent.decode)
             step_s = (now - sent.first_at) / (turn.output_tokens - 1)
-            self._speeds[sent.decode].step((then[0] + since[0]) / 2, (then[1] + since[1]) / 2, step_s)
+            self._speeds[sent.decode].step((at_first[0] + at_end[0]) / 2, (at_first[1] + at_end[1]) / 2, step_s)
         self._release(sent)
         self._lengths.note(turn.tenant, "", 0, turn.output_tokens, None)
 
@@ -184,26 +191,26 @@ class Replica:
         return self.board.running[row], self.board.kv_tokens[row]
 
     def set_up(self, name: str, up: bool, now: float) -> None:
-        """It is known now that this engine lives, with an empty cache, or does not."""
+        """The replica learns that this engine is up, with an empty cache, or down."""
         state, reason = (State.UP, "") if up else (State.DOWN, "does not answer")
         self._backends[name] = Backend(name, "pool", state, reason, role=self._roles[name], warming_since=now if up else None)
         if not up:
             self.index.forget(name)
-        self._pool = self._sorted()
+        self._pool = self._pool_now()
 
-    def _warmed(self, now: float) -> None:
+    def _end_slow_starts(self, now: float) -> None:
         for name, backend in self._backends.items():
             if backend.warming_since is not None and now - backend.warming_since >= SLOW_START_S:
                 self._backends[name] = Backend(name, "pool", State.UP, "")
-                self._pool = self._sorted()
+                self._pool = self._pool_now()
 
-    def _sorted(self, without: str = "") -> Pool:
+    def _pool_now(self, without: str = "") -> Pool:
         backends = tuple(self._backends.values())
         up = tuple(backend for backend in backends if backend.state is State.UP and backend.id != without)
         return Pool("pool", "model", "r1", "vllm", backends, up, tuple(backend for backend in backends if backend.state is not State.UP))
 
 
 def rates_of(timing: Timing) -> Rates:
-    """What the gateway believes of an engine before it has measured it: the truth, as operators may know it from a load test."""
+    """The prior of an engine's speed: its true timing, as operators may know it from a load test."""
     c0, c1, c1a, c2, c3 = (value / 1e3 for value in (timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3))
     return Rates(c0, c1, c1a, c0, c2, c3)

@@ -1,4 +1,4 @@
-"""The adapters of one engine: so many slots, the least recently used unused one goes, and loading takes its time."""
+"""The LoRA adapters of one simulated engine: a number of slots, of which the least recently used idle one is evicted, and a load time."""
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from routing.ports import Adapters
 
 
 class Shelf:
-    """Bounded by its slots, and its queue by the requests on the engine."""
+    """The loaded adapters. Bounded by the slots, the queue by the requests on the engine."""
 
     __slots__ = ("_loaded", "load_s", "slots", "waiting")
 
     def __init__(self, slots: int, load_s: float) -> None:
         self.slots = slots
         self.load_s = load_s
-        self._loaded: OrderedDict[str, list[float]] = OrderedDict()  # name -> [when it is there, users]
+        self._loaded: OrderedDict[str, list[float]] = OrderedDict()  # name -> [when the load ends, users]
         self.waiting: deque[tuple[str, object]] = deque()
-        """Requests for whose adapter there is no slot now."""
+        """Requests waiting for a free slot: adapter and flight."""
 
     @property
     def there(self) -> frozenset[str]:
@@ -29,7 +29,7 @@ class Shelf:
         return len(self._loaded) >= self.slots and all([users for _, users in self._loaded.values()])
 
     def take(self, name: str, now: float) -> float | None:
-        """Use an adapter. Returns when it is there, or None when every slot is in use by others."""
+        """Use an adapter. Returns when it is loaded, or None when every slot is in use by other adapters."""
         entry = self._loaded.get(name)
         if entry is None:
             if len(self._loaded) >= self.slots:
@@ -43,18 +43,19 @@ class Shelf:
         return max(now, entry[0])
 
     def give_back(self, name: str) -> None:
-        """A request with it is over."""
+        """End one use of an adapter."""
         if name in self._loaded:
             self._loaded[name][1] -= 1
 
     def clear(self) -> None:
-        """The engine has started anew."""
+        """Forget everything: the engine has restarted."""
         self._loaded.clear()
         self.waiting.clear()
 
 
 def adapters_for(name: str, engines: Sequence[str], shelves: Sequence[Shelf]) -> Adapters:
-    """Where an adapter is, and who takes none; who has no slot free takes none while another engine has, as in the gateway."""
+    """Where an adapter is loaded, and which engines cannot load it. An engine without a free slot cannot while another can, as in the
+    gateway."""
     there = [engine for engine, shelf in zip(engines, shelves, strict=True) if name in shelf.there]
     unable = {engine: "takes no adapters" for engine, shelf in zip(engines, shelves, strict=True) if not shelf.slots}
     busy = {

@@ -1,4 +1,4 @@
-"""What an engine's step costs, by class of machine.
+"""The duration of an engine's step, by class of machine.
 
     step_ms = c0 + c1 * prefill_tokens + c1a * sum(chunk * context) + c2 * decoding_seqs + c3 * kv_tokens_read
 

@@ -1,4 +1,4 @@
-"""Tenants' limits on tokens, as token buckets: what the gateway's own limits do, without their stores."""
+"""Tenants' token rate limits as token buckets: what the gateway's rate limits do, without their stores."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class TokenLimits:
         self._levels: dict[str, tuple[float, float]] = {}
 
     def take(self, tenant: str, tokens: int, now: float) -> bool:
-        """Whether the tenant may use so many tokens; they are used then."""
+        """Take the tokens from the tenant's bucket; False, and nothing taken, when it has fewer."""
         rule = self._tenants.get(tenant)
         if rule is None or rule.tokens_per_s is None:
             return True

@@ -8,27 +8,27 @@ import msgspec
 from domain.clock import Rng
 
 Dice = Callable[[str], Rng]
-"""Dice for a purpose: the same name gives the same throws (for one seed)."""
+"""A random generator for a purpose: the same name gives the same numbers (for one seed)."""
 
 BLOCK_TOKENS: Final = 512
-"""Tokens per block where a source does not say: Mooncake's. Blocks are what caches and indexes are made of here; with the 16 of
-vLLM a 100,000-token prompt had 6,250 of them, and nothing would come out differently but the rounding."""
+"""Tokens per block of caches and indexes when a trace does not say: Mooncake's. With vLLM's 16, a 100,000-token prompt would have 6,250
+blocks, and only rounding would differ."""
 
 
 class Turn(msgspec.Struct, gc=False):
-    """One request."""
+    """One request of a workload."""
 
     at_s: float
-    """When it comes, seconds from the start; for one with `after`, `think_s` after that answer instead."""
+    """When the request arrives, seconds from the start; with `after`, it arrives `think_s` after that answer instead."""
     prompt_tokens: int
     output_tokens: int
     chain: Sequence[int] = ()
-    """One hash per whole block, each standing for the prompt up to its end."""
+    """One hash per whole block, each standing for the prompt up to the block's end."""
     tenant: str = ""
     session: int = 0
-    """0: none."""
+    """Number of the session; 0: none."""
     after: int = -1
-    """Position of the turn whose answer it waits for; it stands before this one."""
+    """Position of the turn whose answer it waits for, which is before this turn; -1: none."""
     think_s: float = 0.0
     lora: str = ""
     priority: float = 0.0
@@ -36,23 +36,23 @@ class Turn(msgspec.Struct, gc=False):
 
 
 class Workload(msgspec.Struct):
-    """What arrives; `turns` in no particular order, but each after the one it waits for."""
+    """The requests to replay. `turns` are in no particular order, but each is after the turn it waits for."""
 
     name: str
     turns: list[Turn]
     block_tokens: int = BLOCK_TOKENS
     notes: list[str] = []
-    """What was assumed or left out, for the report."""
+    """Assumptions and omissions, for the report."""
 
     def scaled(self, speed: float) -> "Workload":
-        """The same with arrivals `speed` times as dense; think times stay."""
+        """The workload with arrivals `speed` times as dense; think times stay."""
         if speed == 1.0:
             return self
         turns = [msgspec.structs.replace(turn, at_s=turn.at_s / speed) for turn in self.turns]
         return Workload(self.name, turns, self.block_tokens, [*self.notes, f"arrivals {speed:g} times as dense"])
 
     def first(self, count: int) -> "Workload":
-        """The `count` earliest turns, with those that wait for one of them."""
+        """The `count` earliest turns, by when each would arrive if answers took no time."""
         if count >= len(self.turns):
             return self
         starts = _starts(self.turns)
@@ -63,7 +63,7 @@ class Workload(msgspec.Struct):
 
 
 def _starts(turns: Sequence[Turn]) -> list[float]:
-    """When each would come if answers took no time."""
+    """When each turn would arrive if answers took no time, seconds."""
     starts: list[float] = []
     for turn in turns:
         starts.append(turn.at_s if turn.after < 0 else starts[turn.after] + turn.think_s)
@@ -76,6 +76,6 @@ def chained(parent: int, content: object) -> int:
 
 
 def fresh_chain(tokens: int, block_tokens: int, *identity: int) -> list[int]:
-    """The chain of a prompt, or of the rest of one, that nobody shares."""
+    """The chain of a prompt, or of the rest of a prompt, that no other request shares."""
     parent = hash(identity)
     return [chained(parent, i) for i in range(tokens // block_tokens)]

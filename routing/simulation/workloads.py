@@ -1,6 +1,8 @@
-"""Made-up workloads for what no public trace has, by name (routers research, 5.3). Arrivals are Poisson, lengths lognormal around a median.
+"""Synthetic workloads for cases that no public trace has, by name (routers research, 5.3). Arrivals are Poisson, lengths lognormal around a
+median.
 
-Each takes the dice and returns a Workload for about eight H100 engines with an 8B model; `Workload.scaled` makes it denser.
+Each function takes the random generators and returns a Workload for about eight H100 engines with an 8B model; `Workload.scaled` makes it
+denser.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +14,7 @@ from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
 
 BLOCK_TOKENS: Final = 64
 SECONDS: Final = 300.0
+"""Length of a workload."""
 
 
 def _arrivals(rng: Rng, per_s: float, seconds: float = SECONDS) -> list[float]:
@@ -28,7 +31,7 @@ def _about(rng: Rng, median: float, sigma: float = 0.6, most: int = 100_000) -> 
 
 
 def _prefix(tokens: int, *identity: int) -> list[int]:
-    """A beginning that everyone with this identity shares."""
+    """The chain of a prompt prefix that all requests with this identity share."""
     parent = hash(identity)
     chain = []
     for at in range(tokens // BLOCK_TOKENS):
@@ -165,4 +168,4 @@ WORKLOADS: Final[Mapping[str, Callable[[Dice], Workload]]] = {
     "lora": lora,
     "mixed-lengths": mixed_lengths,
 }
-"""What `--trace` takes beside files."""
+"""The names that `--trace` accepts beside files."""

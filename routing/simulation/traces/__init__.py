@@ -1,4 +1,4 @@
-"""Trace readers, one file each; which one reads a file is told by its first line."""
+"""Trace readers, one file each; the reader of a trace file is chosen by its first line."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,13 +11,14 @@ from routing.simulation.turns import Dice, Workload
 __all__ = ["READERS", "TraceError", "load"]
 
 SUFFIXES: Final = (".jsonl", ".csv", ".log", ".jsonl.gz", ".csv.gz", ".log.gz")
-"""What is read of a folder."""
+"""Endings of the files that are read in a folder."""
 MAX_SPAN_S: Final = 400 * 86_400
-"""As long as the gateway keeps single requests. Beyond it a time is in the wrong unit, and a run would not end in anybody's lifetime."""
+"""Seconds from first to last arrival at most: as long as the gateway keeps single requests. A longer trace has times in a wrong unit, and
+its run would take for ever."""
 
 
 class Reader(NamedTuple):
-    """One kind of trace."""
+    """The reader of one kind of trace."""
 
     knows: Callable[[bytes], bool]
     read: Callable[[list[Path], Dice], Workload]
@@ -38,7 +39,7 @@ def load(path: Path, dice: Dice) -> Workload:
     """The workload of a file, or of all files of a folder, which must be of one kind.
 
     Raises:
-        TraceError: nothing there, a kind nobody knows, or a line that is no good.
+        TraceError: there is no request, the kind is unknown, or a line is invalid.
     """
     files = [path]
     if path.is_dir():

@@ -1,11 +1,11 @@
-"""Tidegate's own Records, as its access log writes them: JSON lines; those of requests that were answered are replayed.
+"""Tidegate's own Records, as its access log writes them: JSON lines; the answered requests are replayed.
 
     {"at": 1790000000.1, "outcome": "ok", "tenant": "acme", "model": "chat", "prompt_tokens": 812, "completion_tokens": 96,
      "cached_tokens": 768, ...}
 
-A Record holds no prompt. What an engine found in its cache is taken for the beginning that requests of one tenant for one model have
-in common, and the rest for its own; so sharing that yesterday's policy did not find stays unfound, and a policy can lose but hardly
-gain by it. Lines that are no Records (the log has others) and requests without tokens are left out and counted.
+A Record holds no prompt. The cached tokens are assumed to be a prefix common to all requests of one tenant for one model, and the rest to
+be unique; so sharing that the recorded policy missed stays missed, and a policy can lose by caching but hardly gain. Log lines that are
+not Records, and requests without tokens, are skipped and counted.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ from routing.simulation.traces.lines import lines, wrong
 from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
 
 BLOCK_TOKENS: Final = 64
-"""Fine enough for what one's own prompts share."""
+"""Tokens per block: fine enough for short common prefixes."""
 
 
 class Row(msgspec.Struct):
-    """One line, as far as it matters."""
+    """The fields of one line that a replay needs."""
 
     at: float | None = None
     outcome: str = ""

@@ -21,8 +21,9 @@ from routing.simulation.traces.lines import rows, wrong
 from routing.simulation.turns import Dice, Turn, Workload, chained
 
 GATHERED: Final = 8
+"""Ids of the trace in one block of the simulation."""
 SESSION_GAP_S: Final = 30.0
-"""120 sessions an hour: with 113,000-token prompts four engines' worth of agents."""
+"""Mean seconds between two session starts: 120 an hour, with 113,000-token prompts a load for four engines."""
 
 
 class Request(msgspec.Struct, rename={"prompt": "in", "output": "out"}):
@@ -40,7 +41,7 @@ class Request(msgspec.Struct, rename={"prompt": "in", "output": "out"}):
 
 
 class Session(msgspec.Struct):
-    """One line."""
+    """One line of the trace: a session."""
 
     id: str
     block_size: Annotated[int, msgspec.Meta(ge=1)]
@@ -74,7 +75,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
 
 
 def _add(turns: list[Turn], requests: list[Request], key: int, after: int, start: float, chains: "_Chains") -> None:
-    """One session's turns; each waits for the one before it."""
+    """Append one session's turns; each waits for the turn before it."""
     nested = 0
     for request in requests:
         if request.type == "subagent":
@@ -89,7 +90,7 @@ def _add(turns: list[Turn], requests: list[Request], key: int, after: int, start
 
 
 class _Chains:
-    """Makes one session's chains; equal prefixes are the same numbers."""
+    """Makes the chains of one session's prompts; equal hashes are one int object."""
 
     def __init__(self, key: int, session: Session | Request, block_tokens: int) -> None:
         self._key = key
@@ -102,7 +103,7 @@ class _Chains:
         return _Chains(self._key, request, self._block_tokens)
 
     def of(self, request: Request) -> list[int]:
-        """Blocks of tools and system prompt belong to all sessions alike, the others to this one."""
+        """The chain of a request's prompt. Blocks of tools and system prompt are common to all sessions, the others are this session's."""
         parent = hash((crc32(request.model.encode()), *self._head))
         chain = []
         whole = request.prompt // self._block_tokens
@@ -115,7 +116,7 @@ class _Chains:
 
 
 def _gathered(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
-    """Eight ids at a time; of eight that count up only the first and the last, which say as much."""
+    """The ids in groups of `GATHERED`; a group of consecutive ids is shortened to its first and last."""
     pending: list[int] = []
     for first, count in ranges:
         at = first

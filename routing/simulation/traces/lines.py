@@ -1,4 +1,4 @@
-"""Trace files line by line, plain or gzip, and what is said of a line that is no good."""
+"""Reads trace files line by line, plain or gzip, and makes the errors of invalid lines."""
 
 import gzip
 import zlib
@@ -9,13 +9,13 @@ from typing import Final, TypeVar
 import msgspec
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""One line. The longest of the public traces (an agent's session) has 1 MB."""
+"""Bytes of one line at most. The longest line of the public traces (an agent's session) has 1 MB."""
 
 S = TypeVar("S")
 
 
 class TraceError(ValueError):
-    """A trace cannot be read; the message names file, line and what is wrong."""
+    """A trace cannot be read; the message names file, line and problem."""
 
 
 def lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -34,12 +34,12 @@ def lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def wrong(file: Path, line: int, what: str) -> TraceError:
-    """The error of a line."""
+    """The error for an invalid line; `what` follows its place."""
     return TraceError(f"{file}:{line}: {what}")
 
 
 def rows(file: Path, kind: type[S]) -> Iterator[tuple[int, S]]:
-    """Every line of a file of JSON as a struct. Raises TraceError."""
+    """Number and struct of every line of a JSON lines file. Raises TraceError."""
     decoder = msgspec.json.Decoder(kind)
     for number, line in lines(file):
         try:

@@ -17,7 +17,7 @@ BLOCK_TOKENS: Final = 512
 
 
 class Row(msgspec.Struct):
-    """One line."""
+    """One line of the trace: a request."""
 
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
     input_length: Annotated[int, msgspec.Meta(ge=1)]
@@ -42,7 +42,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
                 )
             chain = [chained(at, block) for block in row.hash_ids[:blocks]]
             turns.append(Turn(row.timestamp / 1e3, row.input_length, max(1, row.output_length), chain))
-    # traces made from logs have the time of day, or of the epoch
+    # timestamps of traces made from logs do not begin at 0
     start = min([turn.at_s for turn in turns], default=0.0)
     if start:
         turns = [msgspec.structs.replace(turn, at_s=turn.at_s - start) for turn in turns]

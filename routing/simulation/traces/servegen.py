@@ -1,10 +1,10 @@
-"""ServeGen's profiles of real tenants (Alibaba Model Studio): JSON lines, one client each, of rates and laws by window.
+"""ServeGen's profiles of real tenants (Alibaba Model Studio): JSON lines, one client each, with rates and distributions by window.
 
     {"client": 0, "window_s": 600, "rate": [[window_start_s, requests_per_s, cv, "Gamma"|"Weibull", shape, scale], ...],
      "lengths": {"129600": {"input_tokens": [quantiles..., mean, max], "output_tokens": [...]}, ...}}
 
-Arrivals are drawn: gaps of a window follow its law and are stretched so that its rate comes out. The busiest hour of the sum of all
-clients is replayed, because two weeks of idle nights say nothing about placing. Source: alibaba/ServeGen, as condensed per client.
+Arrivals are drawn: the gaps of a window follow its distribution and are scaled to its rate. The busiest hour of the sum of all clients is
+replayed, because idle nights do not test routing. Source: alibaba/ServeGen, as condensed per client.
 """
 
 from collections import defaultdict
@@ -21,18 +21,18 @@ from routing.simulation.turns import BLOCK_TOKENS, Dice, Turn, Workload, fresh_c
 WINDOWS: Final = 6
 """Windows replayed: an hour of ten minutes each."""
 MAX_TURNS: Final = 5_000_000
-"""More is a mistake in a rate, and would not fit into memory."""
+"""Requests at most: more means a wrong rate, and would not fit into memory."""
 
 
 class Lengths(msgspec.Struct):
-    """Quantile vectors of one stretch of time."""
+    """Quantile vectors of one period."""
 
     input_tokens: list[float]
     output_tokens: list[float]
 
 
 class Client(msgspec.Struct):
-    """One line."""
+    """One line of the trace: a client."""
 
     client: int
     window_s: float
@@ -46,7 +46,7 @@ def knows(head: bytes) -> bool:
 
 
 def read(files: list[Path], dice: Dice) -> Workload:
-    """The busiest hour. Raises TraceError."""
+    """The requests of the busiest hour. Raises TraceError."""
     clients: list[Client] = []
     without = 0
     for file in files:

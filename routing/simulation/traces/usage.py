@@ -1,8 +1,8 @@
 """The ledger's export (`tidegate usage export --by day,tenant,...`): CSV of totals per day, tenant, project, key, model and adapter.
 
-Totals have no arrivals. Each row's requests are spread over its day by a Poisson process, with lengths around the row's means as the
-public traces spread theirs (lognormal, sigma 1); cached tokens are taken for a beginning that the row's requests have in common.
-The access log tells each request's own time; prefer it where it is kept.
+Totals have no arrival times. Each row's requests are spread evenly at random over its day, with lengths around the row's means as in the
+public traces (lognormal, sigma 1); cached tokens are assumed to be a prefix common to the row's requests. The access log has each
+request's own time; prefer it where it is kept.
 """
 
 import csv
@@ -23,12 +23,14 @@ from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
 BLOCK_TOKENS: Final = 64
 DAY_S: Final = 86_400.0
 SIGMA: Final = 1.0
+"""Of the lognormal lengths."""
 MAX_TURNS: Final = 5_000_000
+"""Requests at most; more would not fit into memory."""
 NEEDED: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class Total(msgspec.Struct):
-    """One row."""
+    """One row of the export: totals of a day, tenant, project, key, model and adapter."""
 
     labels: str
     day: dt.date | None

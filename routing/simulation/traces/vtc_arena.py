@@ -15,7 +15,7 @@ from routing.simulation.turns import BLOCK_TOKENS, Dice, Turn, Workload, fresh_c
 
 
 class Row(msgspec.Struct):
-    """One line."""
+    """One line of the trace: a request."""
 
     t: Annotated[float, msgspec.Meta(ge=0)]
     tenant: int
