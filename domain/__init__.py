@@ -2,13 +2,13 @@
 
 Glossary (the full one, with examples, is `docs/glossary.md`):
 
-Ask       what one request wants, parsed and checked          (`domain.ask`)
-Caller    who asks: tenant, project, key, roles               (`domain.identity`)
+Ask       one request, parsed and checked                     (`domain.ask`)
+Caller    the principal: tenant, project, key, roles          (`domain.identity`)
 Hold      tokens, money and a slot reserved for an Ask        (`tenancy.hold`)
 Backend   one engine endpoint                                 (`routing.fleet`)
 Pool      backends serving one model revision                 (`routing.fleet`)
 Fleet     immutable snapshot of backends and their signals    (`routing.fleet`)
-Load      what this process has in flight                     (`routing.load`)
+Load      load of a backend: in flight and reported           (`routing.load`)
 Route     ordered candidates plus an Explanation              (`routing.schedule`)
 Reply     the answer, as bytes through taps                   (`domain.reply`)
 Fault     any refusal or failure: kind, source, retry         (`domain.faults`)

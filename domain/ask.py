@@ -1,4 +1,4 @@
-"""What one request wants, after it was parsed and checked. Made by `gateway/http/openai/`, read by every step."""
+"""The parsed and checked request. Made by `gateway/http/openai/`, read by every step."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -15,20 +15,20 @@ class Endpoint(Enum):
 
 
 class PromptReference(msgspec.Struct, frozen=True):
-    """A prompt of the registry, as a request refers to it; nothing of it is checked against the registry."""
+    """A request's reference to a prompt of the registry, not checked against the registry yet."""
 
     id: str
     version: int | None
-    """None for whichever its tenant's policy says."""
+    """None: the version that the tenant's policy selects."""
     variables: Mapping[str, object]
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
-    """One checked request, ready to be placed.
+    """One checked request, ready to be routed.
 
     `fields` is the checked object re-serialised as JSON *without* `model` and without any engine-control
     field; a backend's dialect writes those in front (`backends.dialects.body_for`). It always ends in `}`
-    and is `{}` when nothing else was asked. So what is forwarded is what was checked, byte for byte.
+    and is `{}` when there is no other field. So the forwarded fields are the checked ones, byte for byte.
     """
 
     endpoint: Endpoint
@@ -45,27 +45,27 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     max_output_tokens: int | None
     """Output tokens per sequence that the engine is told not to exceed, or None."""
     sequences: int = 0
-    """How many sequences the engine generates for it: `choices`, and more where it is asked to pick the best."""
+    """Sequences that the engine generates for the request: `choices`, and more with `best_of`."""
     user: str = ""
-    """The caller's label of its own end user; empty for none."""
+    """The caller's label for its own end user; empty for none."""
     logprobs: int = 0
-    """Alternatives per token it asks for."""
+    """Log probabilities of alternatives per token that the request asks for."""
     token_ids: int | None = None
-    """Tokens of a prompt that is ids throughout; None for one with text."""
+    """Tokens of a prompt given as token ids; None for a prompt with text."""
     media: int = 0
-    """Parts of its messages that are or have something else than text."""
+    """Message parts that are, or contain, something other than text."""
     image_bytes: int = 0
-    """Of `prompt_bytes`, those of images."""
+    """The part of `prompt_bytes` that is images."""
     names: frozenset[str] = frozenset()
-    """Names of the members of `fields`, so that nobody has to read them again to know whether an engine takes them."""
+    """Names of the members of `fields`, so that they need not be parsed again to know whether an engine accepts them."""
     prompt_at: tuple[int, int] = (0, 0)
     """Where in `fields` the value of `messages`, `prompt` or `input` begins and ends; it stands in front of everything else."""
     session: str = ""
-    """What the caller calls the conversation it belongs to; empty for none. Never sent to an engine."""
+    """The caller's name for the conversation that the request belongs to; empty for none. Never sent to an engine."""
     flex: bool = False
-    """Whether it may take longer: OpenAI's `service_tier: "flex"`."""
+    """Whether the request may take longer: OpenAI's `service_tier: "flex"`."""
     template: PromptReference | None = None
-    """The prompt whose messages are still to be put in front; until then there may be no other message, and no model."""
+    """The registry prompt whose messages are still to be put in front; until then, the request may have no other message and no model."""
 
     @property
     def prompt(self) -> bytes:

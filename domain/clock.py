@@ -1,4 +1,4 @@
-"""Time and chance as arguments: the only way deciders learn what time it is or what the dice say.
+"""Time and randomness as arguments: deciders read the time and draw random numbers only through these types.
 
 The shell (`gateway/wiring.py`) hands in the real ones; tests hand in fakes that never sleep.
 """
@@ -10,7 +10,7 @@ Clock = Callable[[], float]
 """Monotonic seconds from an arbitrary origin; only differences mean anything."""
 
 WallClock = Callable[[], float]
-"""Seconds since the Unix epoch; for what leaves the process (keys' expiry, Records), never for durations."""
+"""Seconds since the Unix epoch; for values that leave the process (keys' expiry, Records), never for durations."""
 
 
 class Rng(Protocol):

@@ -16,9 +16,9 @@ class Source(Enum):
     CALLER = "caller"
     """The request, its key or its connection; sending the same again cannot help."""
     GATEWAY = "gateway"
-    """Us: draining, out of capacity of our own, or a defect."""
+    """The gateway: draining, out of its own capacity, or a defect."""
     ENGINE = "engine"
-    """A backend, or the way to it."""
+    """A backend, or the network to it."""
 
 
 class Kind(Enum):
@@ -56,7 +56,7 @@ class Kind(Enum):
     REFUSED_BY_ENGINE = "refused_by_engine"
     CONTENT_FILTERED = "content_filtered"
     CRASHES_ENGINES = "crashes_engines"
-    # ours
+    # the gateway's
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
     DEADLINE_PASSED = "deadline_passed"
@@ -119,15 +119,15 @@ SOURCE: Final[dict[Kind, Source]] = (
 
 
 class Retry(msgspec.Struct, frozen=True, gc=False):
-    """Whether the *caller* gains anything by sending the request again."""
+    """Whether the *caller* should send the request again."""
 
     should: bool
     after_s: float | None = None
-    """Seconds to wait first; None when waiting makes no difference."""
+    """Seconds to wait before; None when waiting makes no difference."""
 
 
 NEVER: Final = Retry(should=False)
-"""The same request will fail again; official clients obey it through `x-should-retry: false`."""
+"""The same request will fail again; official clients obey `x-should-retry: false`."""
 
 
 class Fault(Exception):
@@ -140,7 +140,7 @@ class Fault(Exception):
         param: path of the offending field (`messages.0.role`), or None.
         retry: whether the caller should try again.
         detail: for operators only (log, Record); never sent to the caller.
-        alone_s: seconds for which an engine asked to be left alone; 0 where it said nothing of it.
+        alone_s: seconds for which the engine asked to get no more requests; 0 when it did not ask.
     """
 
     def __init__(
@@ -167,9 +167,9 @@ class Fault(Exception):
         return SOURCE[self.kind]
 
     def let_go(self) -> None:
-        """Forget where it was raised and because of what; to be called once it is dealt with. Whoever keeps a Fault would else keep the
-        frames it came through and all that they hold, a request's body too, and as those hold it in turn, until the next collection of
-        cycles: hundreds of requests later."""
+        """Drop the traceback, cause and context; to be called once the Fault is handled. A stored Fault would otherwise keep alive the
+        frames it was raised through and all that they refer to, a request's body too. The frames refer to the Fault in turn, so only the
+        cycle collector would free them, hundreds of requests later."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Who asks. Values only: how a key is verified is `tenancy.keys`, how a token `tenancy.jwt_tokens`; stores are `tenancy.stores`."""
+"""The caller's identity. Values only: `tenancy.keys` verifies keys, `tenancy.jwt_tokens` JWTs; stores are in `tenancy.stores`."""
 
 from typing import Final, NewType
 
@@ -7,11 +7,11 @@ import msgspec
 TenantId = NewType("TenantId", str)
 ProjectId = NewType("ProjectId", str)
 KeyId = NewType("KeyId", str)
-"""The public, loggable part of an API key (10 characters), or `jwt:` and a digest of a token's subject; never a secret."""
+"""The public, loggable part of an API key (10 characters), or `jwt:` and a digest of a JWT's subject; never a secret."""
 
 
 TOKEN_PREFIX: Final = "jwt:"
-"""Begins the id of a subject that came with a token; no key's id has a colon."""
+"""How the key id of a caller with a JWT begins; no API key's id has a colon."""
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
@@ -21,13 +21,13 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     project: ProjectId
     key_id: KeyId
     roles: tuple[str, ...] = ()
-    """Roles that a token gives its subject; a key's are with its rights."""
+    """Roles that a JWT gives its subject; an API key's roles are in its rights."""
     user: str = ""
-    """The end user that a token vouches for; empty where nobody does, and the request's own label counts."""
+    """The end user that a JWT asserts; empty for none, and then the request's own label counts."""
     tags: tuple[tuple[str, str], ...] = ()
-    """Of its key: names and values."""
+    """Tags of the API key: names and values."""
 
     @property
     def by_token(self) -> bool:
-        """Whether a token said so and no key, so that what the caller may do is its project's."""
+        """Whether the caller authenticated with a JWT and not with an API key, so that it has its project's rights."""
         return self.key_id.startswith(TOKEN_PREFIX)

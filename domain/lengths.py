@@ -1,26 +1,28 @@
-"""How long answers get: a small histogram of token counts that forgets, and its quantiles. Pure.
+"""Answer lengths: a small histogram of token counts with decay, and its quantiles. Pure.
 
-Up to 15 tokens every length has a bucket of its own, above there are eight in every doubling, so that a quantile told is at most an eighth
-above the length it stands for, and never below. Older answers weigh half as much after every `MEMORY` newer ones.
+Up to 15 tokens every length has its own bucket, above there are eight buckets in every doubling, so that a returned quantile is at most an
+eighth above the true length, and never below. Older answers weigh half as much after every `MEMORY` newer ones.
 
-An answer that was cut off by its cap would have been longer by nobody knows how much. Quantiles take that into account as Kaplan and
-Meier do (J. Am. Stat. Assoc. 53, 1958): it counts among those that reach its length, and says nothing of longer ones.
+An answer that was cut off by its cap would have been longer by an unknown amount. Quantiles treat it as censored, by the estimator of
+Kaplan and Meier (J. Am. Stat. Assoc. 53, 1958): it counts as an answer of at least its length, and not at greater lengths.
 """
 
 from array import array
 from typing import Final
 
 MEMORY: Final = 1024
+"""Answers after which older ones weigh half as much."""
 MAX_TOKENS: Final = 2**24 - 1
-"""Longest answer told apart; above what any model writes."""
+"""Longest answer distinguished, in tokens; longer than any model writes."""
 
 _EXACT: Final = 16
+"""Lengths below this have a bucket each."""
 _WEIGHT: Final = 16
-"""Of one answer, so that halving it a few times leaves something."""
+"""Weight of one new answer, so that it can be halved a few times in integers."""
 
 
 class Lengths:
-    """Some 0.5 KB, and as much again once an answer was cut off."""
+    """The histogram: some 0.5 KB, and as much again once an answer was cut off."""
 
     __slots__ = ("_cut", "_ended", "_total", "noted")
 
@@ -29,10 +31,10 @@ class Lengths:
         self._cut: array[int] | None = None
         self._total = 0
         self.noted = 0
-        """Answers ever added."""
+        """Number of answers ever added."""
 
     def add(self, tokens: int, *, cut: bool = False) -> None:
-        """One answer; `cut` when its cap ended it."""
+        """Add an answer of `tokens`; `cut` when its cap ended it."""
         counts = self._ended
         if cut:
             if self._cut is None:
@@ -45,7 +47,7 @@ class Lengths:
             self._halve()
 
     def quantile(self, share: float) -> int | None:
-        """Tokens that this share of answers stays within; None while there are none, or so many were cut off that nobody can say."""
+        """The length in tokens that this share of answers does not exceed; None when there are no answers, or too many were cut off."""
         return self._counted(share) if self._cut is None else self._survived(share)
 
     def _halve(self) -> None:
@@ -58,7 +60,7 @@ class Lengths:
                 self._total += sum(counts)
 
     def _counted(self, share: float) -> int | None:
-        # 1 - .9 is a little less than a tenth, which must not make the ninth of ten the tenth
+        # 1 - .9 is a little less than a tenth in floats: without the margin, the 0.9 quantile of ten answers would be the tenth
         above = 0
         few = self._total * (1 - share) * (1 + 1e-9)
         for at in range(BUCKETS - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""Who should be in the fleet: one wanted backend, where the wish comes from, and what becomes of wishes that contradict.
+"""Fleet membership: the wanted backends, their sources, and how contradicting sources are merged.
 
-Values only. Every source (settings, a file, DNS, what operators registered) says the same kind of thing, so that nothing
-behind it needs to know which one it was.
+Values only. Every source (settings, a file, DNS, the admin API's registrations) returns the same values, so that their readers
+need not know which source it was.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 Owner = Literal["static", "file", "dns", "registered"]
-"""Where a backend is written down, and so where it can be taken away."""
+"""The source that a backend is written in, and from which it can be removed."""
 
 Role = Literal["both", "prefill", "decode"]
-"""What a backend does: serve requests whole, or one half of them. `both` is the usual engine (`routing.disaggregation`)."""
+"""Whether a backend serves requests whole (`both`, the usual engine), or only computes prompts or decodes (`routing.disaggregation`)."""
 
 RANK: Final[tuple[Owner, ...]] = ("static", "file", "dns", "registered")
-"""Who keeps an id that several sources name: the one that is harder to change by mistake or from outside."""
+"""Precedence of sources that name the same id: first the source that is harder to change by mistake or from outside."""
 
 MAX_CLASHES: Final = 20
-"""Contradictions told at once; with more of them the first ones say enough."""
+"""Contradictions reported at once; the first ones suffice to find the cause of more."""
 
 OWNED_BY: Final[dict[Owner, str]] = {
     "static": "tidegate.yaml",
@@ -28,7 +28,7 @@ OWNED_BY: Final[dict[Owner, str]] = {
     "dns": "the pool's discover.dns",
     "registered": "the admin API",
 }
-"""Each owner in an operator's words."""
+"""Each source in an operator's words."""
 
 
 class KvEvents(msgspec.Struct, frozen=True):
@@ -43,28 +43,28 @@ class LoadPush(msgspec.Struct, frozen=True):
     """Where a backend pushes its load; see `load_push` in docs/configuration.md."""
 
     endpoint: str
-    """Of the first data-parallel rank: `tcp://host:port`."""
+    """Endpoint of the first data-parallel rank: `tcp://host:port`."""
     ranks: int = 1
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """One for each rank: the ports that follow."""
+        """The endpoint of each rank, on consecutive ports."""
         host, _, port = self.endpoint.rpartition(":")
         return tuple(f"{host}:{int(port) + rank}" for rank in range(self.ranks))
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What an operator says of a backend that leads to no other process: it may change while requests run there."""
+    """An operator's settings for a backend that do not change which process it is: they may change while requests run there."""
 
     max_in_flight: int = 0
-    """Requests that each worker may have there at a time; 0: no cap."""
+    """Requests that each worker may have in flight there; 0: no cap."""
     context_tokens: int = 0
-    """Tokens of prompt and answer together that it takes; 0: what its pool says."""
+    """Longest prompt and answer together, in tokens; 0: as set for its pool."""
     price: float = 0.0
-    """What a token costs there, relative to the other backends of its pool."""
+    """Price of a token, relative to the other backends of its pool."""
     region: str = ""
     hardware: str = ""
-    """The class of `routing.rates.PRIORS` that its speed is taken from until it is measured; empty: what its pool says."""
+    """The class of `routing.rates.PRIORS` with the prior of its speed; empty: as set for its pool."""
 
 
 NO_TRAITS: Final = Traits()
@@ -81,21 +81,21 @@ class Member(msgspec.Struct, frozen=True):
     """The IP address to connect to, where it was resolved already (DNS); empty to resolve the URL's host."""
     kv_events: KvEvents | None = None
     drain_grace_s: float | None = None
-    """Wanted but drained, with this much grace for what runs; None when it takes requests."""
+    """Wanted but drained, with so many seconds of grace for running requests; None when it takes requests."""
     load_push: LoadPush | None = None
     role: Role = "both"
     bootstrap_port: int | None = None
-    """Where decoding engines ask it for KV, for dialects whose engines do; on the URL's host."""
+    """Port on the URL's host at which decode engines fetch KV; None for engines that do not."""
     traits: Traits = NO_TRAITS
 
     @property
     def bootstrap(self) -> tuple[str, int] | None:
-        """The host and port there; None where it has none."""
+        """Host and port at which decode engines fetch KV; None without a port."""
         return None if self.bootstrap_port is None else (urlsplit(self.url).hostname or "", self.bootstrap_port)
 
     def same_place(self, other: "Member") -> bool:
-        """Whether both lead to the same process. Another URL under the same id is another process: nothing known of the old
-        one holds for it."""
+        """Whether both are the same engine process. Another URL under the same id is another process, for which nothing known of
+        the old one holds."""
         return self._place() == other._place()
 
     def _place(self) -> tuple[object, ...]:
@@ -103,59 +103,59 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class SourceState(msgspec.Struct, frozen=True):
-    """One source as one worker sees it."""
+    """The state of one source in one worker."""
 
     name: str
     pool: str
-    """The pool it fills; empty for all of them."""
+    """The pool that the source fills; empty for all pools."""
     owner: Owner
     members: int
-    """Backends of the answer in force."""
+    """Number of backends in the last good answer."""
     trouble: str = ""
-    """Why it cannot be read now; empty when it can."""
+    """Why the source cannot be read now; empty when it can."""
     age_s: float | None = None
-    """Age of the answer in force; None while there is none."""
+    """Age of the last good answer, seconds; None before the first."""
 
 
 class SourceError(Exception):
-    """A source cannot be read now; the message says why and what to do. Its last good answer stays in force meanwhile."""
+    """A source cannot be read now; the message says why and what to do. Its last good answer stays in use meanwhile."""
 
 
 class MemberSource(Protocol):
-    """Somewhere that wanted backends are written down."""
+    """A source of wanted backends."""
 
     @property
     def name(self) -> str:
-        """In an operator's words, for the log and the list."""
+        """Name of the source in an operator's words, for the log and the admin API."""
         ...
 
     @property
     def owner(self) -> Owner:
-        """What its members are owned by."""
+        """Owner of the source's members."""
         ...
 
     @property
     def pool(self) -> str:
-        """The pool it fills; empty for all of them."""
+        """The pool that the source fills; empty for all pools."""
         ...
 
     @property
     def every_s(self) -> float:
-        """How often it is worth reading."""
+        """Seconds between two reads."""
         ...
 
     @property
     def keep_s(self) -> float:
-        """How long its last good answer holds while it cannot be read."""
+        """Seconds for which the last good answer stays in use while the source cannot be read."""
         ...
 
     async def read(self) -> Sequence[Member]:
-        """Everything it wants now. Raises SourceError."""
+        """All wanted backends of the source. Raises SourceError."""
         ...
 
 
 class Clash(msgspec.Struct, frozen=True):
-    """One wish that lost against another, leads nowhere, or means the same engine again."""
+    """A wanted backend that lost against another with the same id, is in an unknown pool, or is the same engine again."""
 
     member: Member
     why: str
@@ -163,12 +163,12 @@ class Clash(msgspec.Struct, frozen=True):
 
 
 def merged(wanted: Iterable[Member], pools: Collection[str]) -> tuple[dict[str, Member], tuple[Clash, ...]]:
-    """One owner for each id, and a clash for every wish that lost or leads nowhere. Two ids for one place in a pool both stay:
-    both answer, though what one has in flight is not seen on the other.
+    """The wanted backends of all sources by id, with one owner each, and the clashes (see `Clash`). Two ids for one engine in a pool both
+    stay: both answer, though the load of one is not seen on the other.
 
     Args:
-        wanted: of all sources, in any order.
-        pools: the pools there are.
+        wanted: members of all sources, in any order.
+        pools: names of the existing pools.
     """
     members: dict[str, Member] = {}
     places: dict[tuple[str, str, str], Member] = {}
@@ -198,10 +198,10 @@ def merged(wanted: Iterable[Member], pools: Collection[str]) -> tuple[dict[str, 
 
 
 class MemberStore(Protocol):
-    """What operators registered, shared by every gateway on the database."""
+    """The registered backends, shared by every gateway on the database."""
 
     async def version(self) -> int:
-        """A number that every write raises; cheap enough to ask every second."""
+        """A number that increases with every write; cheap enough to read every second."""
         ...
 
     async def load(self) -> list[Member]:
@@ -209,15 +209,15 @@ class MemberStore(Protocol):
         ...
 
     async def add(self, member: Member, now_unix: float) -> None:
-        """Register one. Raises MemberTaken when the id is registered, MembersFull at `MAX_REGISTERED`."""
+        """Register a backend. Raises MemberTaken when the id is registered, MembersFull at `MAX_REGISTERED`."""
         ...
 
     async def set_drain(self, backend_id: str, grace_s: float | None) -> bool:
-        """Drain it, or let it take requests again (None); False when it is not registered."""
+        """Drain a backend with so many seconds of grace, or end the drain (None); False when it is not registered."""
         ...
 
     async def remove(self, backend_id: str) -> bool:
-        """Forget it; False when it is not registered."""
+        """Remove a backend; False when it is not registered."""
         ...
 
 
@@ -226,7 +226,7 @@ class MemberTaken(ValueError):
 
 
 class MembersFull(ValueError):
-    """As many backends are registered as can be."""
+    """`MAX_REGISTERED` backends are registered."""
 
 
 MAX_REGISTERED: Final = 1000

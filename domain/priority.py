@@ -1,27 +1,27 @@
-"""How soon a request is served when not all can be: its class. Who may have which is `tenancy.rights` and the tenant's policy."""
+"""Priority classes: which requests are served first under overload. `tenancy.rights` and the tenant's policy say which are permitted."""
 
 from enum import IntEnum
 from typing import Final
 
 
 class Class(IntEnum):
-    """Of a request, from the one that is served first to the one that is shed first: lower is sooner."""
+    """The priority class of a request. The lowest value is served first, the highest is shed first (load shedding)."""
 
     CRITICAL = 0
-    """Fails last: what people or other systems cannot do without."""
+    """Shed last: people or other systems depend on the answer."""
     INTERACTIVE = 1
-    """Somebody is waiting."""
+    """A person is waiting for the answer."""
     DEFAULT = 2
     BATCH = 3
-    """Can wait for minutes, and be asked again."""
+    """Can wait for minutes, and be sent again."""
 
     @property
     def word(self) -> str:
-        """As it stands in configuration, headers, logs and metrics."""
+        """The class's name in configuration, headers, logs and metrics."""
         return WORDS[self]
 
 
 WORDS: Final = tuple(priority.name.lower() for priority in Class)
-"""By value."""
+"""Names by value."""
 CLASSES: Final = {priority.word: priority for priority in Class}
-"""By word."""
+"""Classes by name."""

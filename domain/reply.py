@@ -1,4 +1,4 @@
-"""How an answer ends. The words are OpenAI's; what counts as an end at all is our stream-integrity contract."""
+"""Finish reasons of an answer. The words are OpenAI's; which of them count as complete is our stream-integrity contract."""
 
 from typing import Final
 
@@ -7,4 +7,4 @@ WHOLE_FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls", "functi
 `[DONE]` follows: engines end aborted streams with both. `eos_token` is TGI's word for `stop`."""
 
 DECLINED: Final = "content_filter"
-"""The finish reason of an answer that the model or a filter refused to give, or to go on with."""
+"""The finish reason of an answer that the model or a filter refused or stopped."""

@@ -1,6 +1,6 @@
-"""Rollouts as they are kept for every gateway: what was asked for, how far it is, and what every worker counted.
+"""Stored rollouts, shared by every gateway: the requested rollout, its progress, and the sums that every worker counted.
 
-Values only; what stands in `document` and `state` is for `policies.rollout` to read.
+Values only; `policies.rollout` reads the contents of `document` and `state`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,98 +9,99 @@ from typing import Final, Protocol
 import msgspec
 
 MAX_OPEN: Final = 50
-"""Rollouts in force at a time."""
+"""Open rollouts at a time."""
 MAX_ROWS: Final = 10_000
-"""Of sums, read at once: of a hundred workers, the intervals of a quarter of an hour."""
+"""Rows of sums in one read: the intervals of a quarter of an hour from a hundred workers."""
 
 
 class StoredRollout(msgspec.Struct, frozen=True):
-    """One rollout."""
+    """A rollout in the database."""
 
     id: str
-    """Its own, never used again; also what its traffic is dealt out by."""
+    """Unique id, never reused; the hash that splits the traffic into variants depends on it."""
     name: str
-    """As operators call it; one of those in force at most has it."""
+    """The operators' name for it; unique among open rollouts."""
     document: str
     """JSON: `policies.rollout.document.RolloutDocument`."""
     state: str
     """JSON: `policies.rollout.progress.State`."""
     version: int
-    """Raised by every write, so that of two writers one notices."""
+    """Increased by every write, for optimistic locking."""
     open: bool
-    """Whether it is in force: until it was rolled back or closed. One that reached all of the traffic stays until it is closed."""
+    """Whether the rollout is in force: until it is rolled back or closed. A rollout that has reached all traffic stays open until it is
+    closed."""
     created_unix: float
     changed_unix: float
 
 
 class RolloutTaken(ValueError):
-    """The name, or one of the pools, belongs to a rollout in force already; the message says to which."""
+    """The name, or one of the pools, belongs to an open rollout; the message names it."""
 
 
 class RolloutsFull(ValueError):
-    """As many rollouts are in force as can be."""
+    """`MAX_OPEN` rollouts are open."""
 
 
 class RolloutStore(Protocol):
-    """What workers need of rollouts; shared by every gateway on the database."""
+    """The operations on rollouts that workers need; shared by every gateway on the database."""
 
     async def in_force(self) -> Sequence[StoredRollout]:
-        """Those that are open, by name; cheap enough to ask every second."""
+        """The open rollouts, by name; cheap enough to read every second."""
         ...
 
     async def put_sums(self, rollout_id: str, source: str, sums: Mapping[int, str]) -> None:
-        """What one worker counted.
+        """Store the sums that one worker counted.
 
         Args:
             source: the worker, unique over gateways and restarts; 128 characters at most.
-            sums: by interval index, JSON of `policies.rollout.samples.Interval`; what the same source wrote of an interval before is
-                replaced, so that a write can be repeated.
+            sums: JSON of `policies.rollout.samples.Interval` by interval index; replaces the sums that the same source wrote for
+                an interval before, so that a write can be repeated.
         """
         ...
 
     async def sums(self, rollout_id: str, first: int, below: int) -> Sequence[str]:
-        """What all workers counted in intervals from `first` to before `below`: a JSON each, whole intervals, oldest first. Where they
-        are more than `MAX_ROWS`, the rest is left to another call."""
+        """The sums of all workers for intervals from `first` to before `below`: one JSON per row, whole intervals, oldest first, at most
+        `MAX_ROWS` rows; the caller asks again for the rest."""
         ...
 
 
 class RolloutBook(RolloutStore, Protocol):
-    """What operators, and the keeper that acts for them, need besides."""
+    """The further operations that operators, and the keeper that acts for them, need."""
 
     async def find(self, name: str) -> StoredRollout | None:
-        """The one of this name in force; else that which was started last."""
+        """The open rollout of this name; else the rollout of this name that was started last; else None."""
         ...
 
     async def start(self, rollout: StoredRollout, baseline: str, canary: str) -> None:
-        """Put one in force.
+        """Store a new open rollout.
 
         Args:
-            baseline: the pool that answers now.
-            canary: the pool with what is new.
+            baseline: the pool that serves now.
+            canary: the pool with the new variant.
 
         Raises:
-            RolloutTaken: one in force has its name, or one of its pools.
+            RolloutTaken: an open rollout has its name, or one of its pools.
             RolloutsFull: at `MAX_OPEN`.
         """
         ...
 
     async def write(self, rollout: StoredRollout) -> bool:
-        """Replace state, `open` and `changed_unix`, and raise the version; False when `version` is not the one that is kept: somebody else
-        was first. One that is closed is never changed."""
+        """Replace state, `open` and `changed_unix`, and increase the version; False when `version` is not the stored one: another writer
+        was first. A closed rollout is never changed."""
         ...
 
     async def closed(self, before: tuple[float, str] | None, limit: int) -> Sequence[StoredRollout]:
-        """Those that are over, the last changed first.
+        """At most `limit` closed rollouts, the last changed first.
 
         Args:
-            before: `changed_unix` and id of the last one of the page before; None from the newest.
+            before: `changed_unix` and id of the last rollout of the previous page; None: from the newest.
         """
         ...
 
     async def forget_sums(self, rollout_id: str, below: int) -> None:
-        """Of intervals before `below`, which nobody reads again."""
+        """Delete the sums of a rollout's intervals before `below`, which are not read again."""
         ...
 
     async def forget_closed(self) -> None:
-        """Sums of everything that is not in force."""
+        """Delete the sums of all closed rollouts."""
         ...

@@ -1,4 +1,4 @@
-"""The base of everything a person writes in YAML: unknown keys are refused, values are frozen once they are read."""
+"""The base class of all configuration in YAML: unknown keys are refused, values are frozen."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""What a request consumed, in tokens. Integers only; money joins with prices."""
+"""A request's token usage. Integers only; prices turn it into money elsewhere."""
 
 from typing import Final
 

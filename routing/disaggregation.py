@@ -229,14 +229,14 @@ def halved(route: Route, split: Split | None) -> Route:
     out = tuple(
         msgspec.structs.replace(b, reason=f"serves one half of requests only ({b.role})") for b in route.backends if b.id not in ranked_ids
     )
-    costs = _of(ranked, route, route.costs)
-    matched = _of(ranked, route, route.matched)
+    costs = _reordered(ranked, route, route.costs)
+    matched = _reordered(ranked, route, route.matched)
     full = not ranked and any([backend.reason.startswith(FULL) for backend in route.excluded])
     excluded = (*route.excluded, *out)
     return msgspec.structs.replace(route, ranked=tuple(ranked), excluded=excluded, costs=costs, matched=matched, full=full)
 
 
-def _of(ranked: Sequence[tuple[Backend, tuple[float, ...]]], route: Route, column: tuple[float, ...]) -> tuple[float, ...]:
+def _reordered(ranked: Sequence[tuple[Backend, tuple[float, ...]]], route: Route, column: tuple[float, ...]) -> tuple[float, ...]:
     values = dict(zip([backend.id for backend in route.backends], column, strict=False))
     return tuple([values.get(backend.id, 0.0) for backend, _ in ranked]) if values else ()
 

@@ -88,7 +88,9 @@ class Predictions:
         prediction.until = _NEVER
         chain = prediction.chain
         prediction.chain = ()
-        standing = [(candidate, _shared(candidate.chain, chain)) for candidate in prediction.holder.recent if candidate.until != _NEVER]
+        standing = [
+            (candidate, _common_length(candidate.chain, chain)) for candidate in prediction.holder.recent if candidate.until != _NEVER
+        ]
         standing.sort(key=lambda entry: -entry[0].until)  # of two that share a block, the one that expires last counts
         groups = self.groups
         for at, block in enumerate(chain):
@@ -124,7 +126,7 @@ class Predictions:
                 self._swept = 0
 
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Number of leading blocks that both chains share, by bisection: chains that agree at one block agree in all before it."""
     low = 0
     high = min(len(first), len(second))

@@ -85,11 +85,11 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
     prefill = own if w_t == 1.0 else [w_t * seconds for seconds in own]
     mean_ctx = tokens + 0.5 * output
     added = [seq_s[row] + kv_s[row] * mean_ctx for row in rows]
-    steps = [step_s[row] + seq_s[row] * requests[row] + kv_s[row] * used[row] + more for row, more in zip(rows, added, strict=True)]
+    steps = [step_s[row] + seq_s[row] * requests[row] + kv_s[row] * used[row] + added_s for row, added_s in zip(rows, added, strict=True)]
     least = min(steps)
     out_w = w_d * output_there
     decode = [out_w * (step - least) for step in steps]
-    others = [w_x * requests[row] * (seconds + output_there * more) for row, seconds, more in zip(rows, own, added, strict=True)]
+    others = [w_x * requests[row] * (seconds + output_there * added_s) for row, seconds, added_s in zip(rows, own, added, strict=True)]
     crowded = _memory(rows, matched, board, tokens + output, params.memory_s * crowding)
     leaving = _leaving(sight, token_s, ctx_s, params.leaving)
     adapter = [w_t * seconds for seconds in sight.lora_s] if sight.lora_s else [0.0] * len(rows)
@@ -98,7 +98,7 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
     promised = demand.tpot_slo_s
     if promised is not None and least <= promised:
         late = [params.late_s if step > promised else 0.0 for step in steps]
-        cost = [seconds + more for seconds, more in zip(cost, late, strict=True)]
+        cost = [seconds + late_s for seconds, late_s in zip(cost, late, strict=True)]
     shares = sight.shares or [1.0] * len(rows)
     if sight.shares:
         cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]

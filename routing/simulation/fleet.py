@@ -62,13 +62,13 @@ class Fleet:
         limits = {"max_num_seqs": kind.max_num_seqs, "token_budget": kind.token_budget}
         engine = Engine(kind.timing, block_tokens, **limits, by_priority=kind.by_priority, begun=self._begun, ended=self._ended)
         if self._fleet.signals.kv_events:
-            engine.cache.stored = lambda hashes: self._tell(at, True, hashes)
-            engine.cache.removed = lambda hashes: self._tell(at, False, hashes)
+            engine.cache.stored = lambda hashes: self._publish(at, True, hashes)
+            engine.cache.removed = lambda hashes: self._publish(at, False, hashes)
         return engine
 
-    def _plan(self, at: float, kind: Kind, what: Any) -> None:
+    def _plan(self, at: float, kind: Kind, event: Any) -> None:
         self._number += 1
-        heapq.heappush(self._heap, (at, kind, self._number, what))
+        heapq.heappush(self._heap, (at, kind, self._number, event))
 
     def run(self) -> Outcomes:
         """Run until every turn has ended."""
@@ -94,8 +94,8 @@ class Fleet:
 
     # engines
 
-    def _step(self, what: tuple[int, int]) -> None:
-        at, plan_id = what
+    def _step(self, event: tuple[int, int]) -> None:
+        at, plan_id = event
         engine = self.engines[at]
         if engine.plan_id == plan_id:
             engine.advance()
@@ -173,8 +173,8 @@ class Fleet:
         else:
             self._submit((at, flight))
 
-    def _submit(self, what: tuple[int, Flight]) -> None:
-        at, flight = what
+    def _submit(self, event: tuple[int, Flight]) -> None:
+        at, flight = event
         assert flight.run is not None
         if not self._alive[at]:
             self._lost(flight)
@@ -190,8 +190,8 @@ class Fleet:
         seconds = flight.to_decode(self._terms, self.engines[at].cache.matched(flight.turn.chain) * self.engines[at].block_tokens)
         self._plan(now + seconds, Kind.HANDED, (at, flight))
 
-    def _handed(self, what: tuple[int, Flight]) -> None:
-        at, flight = what
+    def _handed(self, event: tuple[int, Flight]) -> None:
+        at, flight = event
         assert flight.sent is not None
         self.outcomes.engine[flight.index] = at
         computed_there = self._alive[self.names.index(flight.sent.backend)]
@@ -233,21 +233,21 @@ class Fleet:
 
     # signals to the gateways
 
-    def _tell(self, at: int, stored: bool, hashes: Sequence[int]) -> None:
+    def _publish(self, at: int, stored: bool, hashes: Sequence[int]) -> None:
         if delay := self._fleet.signals.kv_delay_s:
             self._plan(self.engines[at].at + delay, Kind.CACHE, (at, stored, list(hashes)))
         else:
             self._cached((at, stored, hashes))
 
-    def _cached(self, what: tuple[int, bool, Sequence[int]]) -> None:
-        at, stored, hashes = what
+    def _cached(self, event: tuple[int, bool, Sequence[int]]) -> None:
+        at, stored, hashes = event
         if not self._alive[at]:
             return
         for replica in self.replicas:
             (replica.index.stored if stored else replica.index.removed)(self.names[at], hashes)
 
-    def _signal(self, what: tuple[int, tuple[float, int, int, int, float] | None]) -> None:
-        at, read = what
+    def _signal(self, event: tuple[int, tuple[float, int, int, int, float] | None]) -> None:
+        at, read = event
         if read is None:
             if self._alive[at]:
                 reading = (self.now, *self.engines[at].look(self.now))
@@ -268,8 +268,8 @@ class Fleet:
 
     # faults
 
-    def _fault(self, what: tuple[EngineFault, bool]) -> None:
-        fault, begins = what
+    def _fault(self, event: tuple[EngineFault, bool]) -> None:
+        fault, begins = event
         at = fault.engine
         engine = self.engines[fault.engine]
         if begins:
@@ -295,7 +295,7 @@ class Fleet:
         for flight in waiting:
             self._lost(flight)  # type: ignore[arg-type]  # only flights are put there
 
-    def _health(self, what: tuple[int, bool]) -> None:
-        at, up = what
+    def _health(self, event: tuple[int, bool]) -> None:
+        at, up = event
         for replica in self.replicas:
             replica.set_up(self.names[at], up, self.now)
