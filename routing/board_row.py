@@ -30,7 +30,7 @@ class Charge(msgspec.Struct, eq=False, gc=False):
     uncached_tokens: int
     kv_tokens: int
     at: float
-    """When it was sent, monotonic seconds."""
+    """When the request was sent, monotonic seconds."""
     begun_at: float | None = None
     """When its first token came, monotonic seconds; None before."""
     uncached_ctx: int = 0

@@ -23,7 +23,7 @@ from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
 BLOCK_TOKENS: Final = 64
 DAY_S: Final = 86_400.0
 SIGMA: Final = 1.0
-"""Of the lognormal lengths."""
+"""Sigma of the lognormal lengths."""
 MAX_TURNS: Final = 5_000_000
 """Requests at most; more would not fit into memory."""
 NEEDED: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
