@@ -1,2 +1,2 @@
-"""One worker's view of the fleet, kept current: who belongs to it (`membership`, `roster` and their sources), whether they are
-there (`poll_watch`), whether they work (`health_watch`), and what they say of themselves (`signal_watch`, `kv_watch`)."""
+"""One worker's view of the fleet, kept current: which backends belong to it, whether they answer polls, whether they are healthy,
+and the load and KV-cache contents that they report."""

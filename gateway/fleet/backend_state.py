@@ -1,4 +1,4 @@
-"""Everything that one worker knows of one backend, put together for who looks from outside."""
+"""Everything that one worker knows of one backend, put together for the admin process."""
 
 from typing import Literal
 
@@ -11,11 +11,12 @@ from routing.fleet import State as BackendIs
 
 
 def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendState:
-    """What this worker knows of one backend, as it tells the admin process."""
+    """The state of one backend in this worker, in the form that is sent to the admin process."""
     signals = deps.live.signals.get(backend.id)
     now = deps.clock()
     age_s = None if signals is None else now - signals.read_at
-    ground, prefill = deps.grounds[backend.pool], deps.live.prefill.get(backend.id)
+    ground = deps.grounds[backend.pool]
+    prefill = deps.live.prefill.get(backend.id)
     in_flight = ground.board.in_flight(backend.id)
     sent, ended = (0, 0) if signals is None else ground.board.since(backend.id)
     member = fleet.roster.member(backend.id) if fleet else None
@@ -39,7 +40,7 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
         url=member.url if member else "",
         trust=ground.board.trust[ground.board.row_of[backend.id]],
         index_off=deps.grounds.trusts.of(backend.id).alarm,
-        breaker=_worst([one.state(now) for _, one in deps.live.breakers.seen(backend.id)]),
+        breaker=_worst([breaker.state(now) for _, breaker in deps.live.breakers.seen(backend.id)]),
         breaker_opens=deps.live.breakers.opens.get(backend.id, 0),
         residual_s=deps.grounds.residual_s(backend.id),
         limit=(limit := deps.grounds.limits.shown(backend.id)),

@@ -24,7 +24,7 @@ from policies.problems import ConfigError, Path_, Problem
 from policies.validated import checked
 
 LOOK_EVERY_S: Final = 1.0
-"""How often the file's identity is looked at: one stat."""
+"""How often the file's identity is checked; a check costs one stat."""
 
 
 class BackendsDocument(Strict):
@@ -82,9 +82,10 @@ def problems_in_files(settings: Settings, environ: Mapping[str, str]) -> list[Pr
 
 
 def clashes_in_files(settings: Settings, located: Located, environ: Mapping[str, str]) -> list[Problem]:
-    """What the gateway would say of backends that are written down twice, in `tidegate.yaml` and the backends files together.
+    """Problems with backends that are listed twice, in `tidegate.yaml` and the backends files together.
 
-    It starts all the same, for a file may change at any time: the first place counts. Files with mistakes are passed over.
+    The gateway starts in spite of them, because a file may change at any time: the first entry counts. Files with mistakes are
+    skipped.
 
     Args:
         located: `tidegate.yaml` as written.
@@ -100,7 +101,7 @@ def clashes_in_files(settings: Settings, located: Located, environ: Mapping[str,
         except ConfigError:
             continue
         places += [(b.member(name, FileSource.owner), written, ("backends", j)) for j, b in enumerate(document.backends)]
-    # by identity: the same entry may stand in two places
+    # keyed by identity: two entries may be equal
     at = {id(member): (file, key) for member, file, key in places}
     problems = []
     for clash in merged([member for member, _, _ in places], {pool.name for pool in settings.pools})[1]:
@@ -110,7 +111,7 @@ def clashes_in_files(settings: Settings, located: Located, environ: Mapping[str,
 
 
 class FileSource:
-    """See `domain.membership.MemberSource`."""
+    """A backends file as a source of members; read again when its identity (inode, mtime, size) changes."""
 
     owner: Final = "file"
     every_s = LOOK_EVERY_S
@@ -125,7 +126,7 @@ class FileSource:
         self._last: Sequence[Member] | SourceError = SourceError("not read yet")
 
     async def read(self) -> Sequence[Member]:
-        """Look at the file, off the loop: a file server may be slow."""
+        """Read the file in a thread, because a file server may be slow. Raises SourceError."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> Sequence[Member]:
@@ -136,8 +137,9 @@ class FileSource:
             raise SourceError(f"{self._path} cannot be read ({error.strerror}); create it, or remove discover.file") from None
         identity = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if identity != self._seen:
-            # the identity first: a change during the reading is then seen at the next look
-            self._seen, self._last = identity, self._parsed()
+            # the identity was taken before the content: a change during the reading is noticed at the next check
+            self._last = self._parsed()
+            self._seen = identity
         if isinstance(self._last, SourceError):
             raise self._last
         return self._last

@@ -1,7 +1,7 @@
-"""Backends that an operator has drained at this gateway: the admin process writes them down, every worker reads them.
+"""Backends that an operator has drained at this gateway: the admin process writes the list, every worker reads it.
 
-They lie in the run directory, so they hold for all workers, also for those started later, and end with the gateway. Drains of
-registered backends are not here: they are stored with the registration, for every gateway on the database.
+The file lies in the run directory, so the drains hold for all workers, also for workers started later, and end with the gateway.
+Drains of registered backends are not here: they are stored with the registration, for every gateway on the database.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ class DrainOrders(msgspec.Struct, frozen=True):
 
 
 class OrdersUnreadable(Exception):
-    """There are drains, and it cannot be told which; the message says where and why."""
+    """The file of drains exists and cannot be read; the message names the file and the reason."""
 
 
 def read_orders(run_dir: Path) -> Mapping[str, float]:
-    """The drains in force; none when there is no file. Raises OrdersUnreadable."""
+    """The active drains: grace in seconds by backend id; empty when there is no file. Raises OrdersUnreadable."""
     try:
         with open(run_dir / FILE, "rb") as file:
             return msgspec.json.decode(file.read(MAX_BYTES), type=DrainOrders).drained
@@ -41,12 +41,13 @@ def read_orders(run_dir: Path) -> Mapping[str, float]:
 
 
 def order_drain(run_dir: Path, backend_id: str, grace_s: float) -> None:
-    """Drain a backend at this gateway. Raises OSError when it cannot be written down, OrdersUnreadable when others would be lost."""
+    """Drain a backend at this gateway. Raises OSError when the file cannot be written, OrdersUnreadable when earlier drains would be
+    lost."""
     publish(run_dir, FILE, DrainOrders({**read_orders(run_dir), backend_id: grace_s}))
 
 
 def end_drain(run_dir: Path, backend_id: str) -> bool:
-    """Let it take requests again; False when it was not drained here. Raises as `order_drain` does."""
+    """End the drain of a backend; False when it was not drained at this gateway. Raises as `order_drain` does."""
     orders = dict(read_orders(run_dir))
     if orders.pop(backend_id, None) is None:
         return False

@@ -1,4 +1,4 @@
-"""Brings each backend's Health its evidence, asks for tokens where Health wants to see one, and acts on what it concludes.
+"""Feeds each backend's Health with evidence, sends the probes that Health asks for, and acts on its conclusions.
 
 The only writer of backends' states in the Fleet snapshot, through `show`. Every worker judges for itself.
 """
@@ -30,7 +30,7 @@ Probe = Callable[[], Awaitable[Probed]]
 """Asks one backend for one token."""
 
 EVERY_S: Final = 0.5
-"""How often the evidence is looked at: short against every time limit in `backends.health`."""
+"""How often the evidence is evaluated: short against every time limit in `backends.health`."""
 
 _STATES: Final = {
     Standing.UNKNOWN: State.UNKNOWN,
@@ -41,7 +41,7 @@ _STATES: Final = {
 
 
 def show(live: Live, pool_name: str, now: float) -> None:
-    """Bring the snapshot of one pool in line with its backends' Health, and log what changed."""
+    """Bring the snapshot of one pool in line with its backends' Health, and log the changes of state."""
     backends = live.fleet.pools[pool_name].backends
     shown = tuple(_shown(backend, live, now) for backend in backends)
     for before, after in zip(backends, shown, strict=True):
@@ -54,7 +54,7 @@ def show(live: Live, pool_name: str, now: float) -> None:
 def _shown(backend: Backend, live: Live, now: float) -> Backend:
     health, signals = live.health.get(backend.id), live.signals.get(backend.id)
     if health is None or backend.state is State.DRAINING:
-        return backend  # a drain is ended by `gateway.fleet.roster` alone, whatever is found meanwhile
+        return backend  # only `gateway.fleet.roster` ends a drain, whatever the evidence says meanwhile
     since = [at for at in (health.up_since, live.breakers.of(backend.id).closed_at) if at is not None and now - at < SLOW_START_S]
     warming = max(since, default=None)
     reason = health.reason or breakers_of(live, backend.id)
@@ -67,23 +67,24 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
 
 
 def breakers_of(live: Live, backend_id: str) -> str:
-    """Why breakers of a backend are not closed, in words; empty when all are."""
-    tripped = [(name, one.why) for name, one in live.breakers.seen(backend_id) if one.open_until is not None]
+    """The reasons of the circuit breakers of a backend that are not closed, in words; empty when all are closed."""
+    tripped = [(name, breaker.why) for name, breaker in live.breakers.seen(backend_id) if breaker.open_until is not None]
     return "; ".join([f"breaker{f' of {name}' if name else ''} open: {why}" for name, why in sorted(tripped)])
 
 
-def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None, who: str, now: float, rng: Rng) -> None:
-    """A request's attempt on this backend ended; None when its answer was whole.
+def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None, request_id: str, now: float, rng: Rng) -> None:
+    """Record the end of a request's attempt on this backend, for its circuit breaker and its Health.
 
     Args:
-        served: the adapter that it was asked for, by its name there; empty for the model itself.
-        who: the request's own id.
+        served: the adapter that was asked for, by its name at the engine; empty for the model itself.
+        fault: why the attempt failed; None when its answer was complete.
+        request_id: the gateway's own id of the request.
     """
     health = live.health.get(backend.id)
     if health is None:
-        return  # it left while this ran
+        return  # the backend left during the attempt
     if fault is None:
-        if live.breakers.answered(backend.id, served, who, now, rng):
+        if live.breakers.answered(backend.id, served, request_id, now, rng):
             breaker_moved(live, backend, now)
         health.ended(None, now)
         return
@@ -91,7 +92,7 @@ def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None,
     if fault.alone_s:
         live.breakers.cool(backend.id, served, fault.alone_s, now)
     why = fault.kind.value + (f" ({fault.detail[:120]})" if fault.detail else "")
-    if live.breakers.ended(backend.id, served, verdict, who, now, rng, why):
+    if live.breakers.ended(backend.id, served, verdict, request_id, now, rng, why):
         breaker_moved(live, backend, now)
     if fault.kind is not Kind.WRONG_MODEL:
         health.ended(fault.kind, now)
@@ -101,14 +102,15 @@ def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None,
 
 
 def breaker_moved(live: Live, backend: Backend, now: float) -> None:
-    """A breaker of this backend opened or closed: show it at once, for what closed has to be spared from the next request on."""
+    """Log that a circuit breaker of this backend opened or closed, and show it at once: a recovered backend needs its slow start
+    from the next request on."""
     why = breakers_of(live, backend.id)
     (log.warning if why else log.info)(f"breaker {'open' if why else 'closed'}", pool=backend.pool, backend=backend.id, reason=why)
     show(live, backend.pool, now)
 
 
 def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, restarted: bool) -> None:
-    """A reading of the engine's own counters came."""
+    """Hand a reading of the engine's own counters to the backend's Health."""
     health = live.health.get(backend_id)
     if health is None:
         return
@@ -120,7 +122,12 @@ def note_signals(live: Live, backend_id: str, signals: Signals, now: float, *, r
 
 
 class HealthWatch:
-    """See the module; one per worker."""
+    """Evaluates the Health of every backend, twice a second; one per worker.
+
+    Args:
+        watch: the replies that are running, with the time of their last events.
+        silence_s: how long a backend may send nothing before Health suspects it.
+    """
 
     def __init__(self, live: Live, grounds: Grounds, watch: Watch, silence_s: float, clock: Clock) -> None:
         self._live = live
@@ -130,24 +137,24 @@ class HealthWatch:
         self._clock = clock
         self._probes: dict[str, tuple[Probe, Upstream | None]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._back: dict[str, float] = {}
-        """When each came back last, as far as that was seen."""
+        self._recovered_at: dict[str, float] = {}
+        """When each backend was last seen to come back up."""
 
-    def add(self, backend_id: str, probe: Probe, way: Upstream | None = None) -> None:
-        """Judge this backend from now on, nothing known of it yet; `way` is closed when it leaves."""
+    def add(self, backend_id: str, probe: Probe, upstream: Upstream | None = None) -> None:
+        """Judge this backend from now on, with no evidence yet; `upstream` is closed when the backend leaves."""
         self._live.health[backend_id] = Health(self._silence_s)
-        self._probes[backend_id] = (probe, way)
+        self._probes[backend_id] = (probe, upstream)
 
     def remove(self, backend_id: str) -> Awaitable[None]:
-        """Forget this backend, from now on; what is returned ends when its connections are closed."""
+        """Forget this backend at once; the awaitable that is returned ends when its connections are closed."""
         self._live.health.pop(backend_id, None)
         self._live.breakers.forget(backend_id)
-        self._back.pop(backend_id, None)
-        _, way = self._probes.pop(backend_id, (None, None))
+        self._recovered_at.pop(backend_id, None)
+        _, upstream = self._probes.pop(backend_id, (None, None))
         running = self._running.pop(backend_id, None)
         if running is not None:
             running.cancel()
-        return closed(ended(running), way)
+        return closed(ended(running), upstream)
 
     def names_of(self, backend_id: str) -> frozenset[str]:
         """The models this backend listed last."""
@@ -160,8 +167,9 @@ class HealthWatch:
             self.look()
 
     def look(self) -> None:
-        """Weigh the evidence of now."""
-        now, live = self._clock(), self._live
+        """Evaluate the evidence once, start the probes that are due, and show the states that follow."""
+        now = self._clock()
+        live = self._live
         self._grounds.stale(now)
         signs = self._watch.last_events()
         for backend_id, health in live.health.items():
@@ -171,16 +179,16 @@ class HealthWatch:
                 health.progressed(signs[backend_id])
             if health.wants_probe(now):
                 self._start_probe(backend_id, health)
-            if health.up_since is not None and health.up_since != self._back.get(backend_id):
-                self._back[backend_id] = health.up_since
+            if health.up_since is not None and health.up_since != self._recovered_at.get(backend_id):
+                self._recovered_at[backend_id] = health.up_since
                 live.breakers.fresh(backend_id)
-                self._grounds.restarted(backend_id)  # as far as is known: it was away, so its cache may be empty
+                self._grounds.restarted(backend_id)  # assumed: the backend was away, so its cache may be empty
         live.breakers.tidy(now)
         if live.suspects:
             for tenant, engines in live.suspects.look(self._away_at, now):
                 log.error("request refused: engines died of it", tenant=tenant, backends=engines)
         for pool in live.fleet.pools.values():
-            # one that drains takes nothing over, so it is no reason to spare another
+            # a draining backend takes no traffic over, so it does not allow another one to be ejected
             staying = (backend.id for backend in pool.backends if backend.state is not State.DRAINING)
             healths = [live.health[backend_id] for backend_id in staying if backend_id in live.health]
             for health in healths:
@@ -189,9 +197,9 @@ class HealthWatch:
             show(live, pool.name, now)
             self._grounds[pool.name].recovering(live.fleet.pools[pool.name], now)
         for relay in self._watch.relays():
-            owing = live.health.get(relay.backend)
-            if owing is not None and owing.standing in (Standing.DOWN, Standing.EJECTED):
-                relay.let_go(now, at_once=owing.frozen)
+            health_of_reply = live.health.get(relay.backend)
+            if health_of_reply is not None and health_of_reply.standing in (Standing.DOWN, Standing.EJECTED):
+                relay.let_go(now, at_once=health_of_reply.frozen)
 
     def _away_at(self, backend_id: str) -> float:
         health = self._live.health.get(backend_id)
@@ -204,12 +212,12 @@ class HealthWatch:
     async def _probe(self, backend_id: str, health: Health) -> None:
         probe, _ = self._probes[backend_id]
         try:
-            found = await probe()
-        except Exception as error:  # noqa: BLE001 - nothing an engine answers may leave its probe under way for ever
-            found = Probed(Outcome.FAILED, f"cannot be read: {type(error).__name__}")
-        health.probed(found, self._clock())
-        if found.reason:
-            log.info("probe brought no token", backend=backend_id, found=found.outcome.value, reason=found.reason)
+            answer = await probe()
+        except Exception as error:  # noqa: BLE001 - no answer of an engine may leave its probe running for ever
+            answer = Probed(Outcome.FAILED, f"cannot be read: {type(error).__name__}")
+        health.probed(answer, self._clock())
+        if answer.reason:
+            log.info("probe brought no token", backend=backend_id, found=answer.outcome.value, reason=answer.reason)
 
     async def close(self) -> None:
         """Forget every backend."""

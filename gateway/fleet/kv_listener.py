@@ -1,7 +1,7 @@
-"""Builds the subscription to each backend that publishes KV events, when it joins, and ends it when it leaves.
+"""Builds the subscription to each backend that publishes KV events when the backend joins, and ends it when the backend leaves.
 
-Where a backend was registered by somebody else, its endpoints are judged as its URL is; ZeroMQ resolves names by itself, so
-they have to be IP addresses there.
+The endpoints of a registered backend are checked as its URL is. ZeroMQ resolves names by itself, so such endpoints have to be IP
+addresses.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from routing.engine_blocks import RootOf
 log = structlog.get_logger("tidegate.kv")
 
 CountKv = Callable[[str, str, int, int], None]
-"""Told of (pool, backend, batches, gaps)."""
+"""Called with (pool, backend, new batches, new gaps)."""
 
 
 class KvListener:
-    """One per worker; `attach` is a `gateway.fleet.roster.Attach`.
+    """Subscribes to the KV events of every backend that publishes them; one per worker. `attach` is a `gateway.fleet.roster.Attach`.
 
     Args:
-        rooted: by pool, for those whose prompts we have the tokens of, what our chains of prompts begin with; events of other pools are
-            followed and shown, and nobody is placed by them.
+        rooted: how our chains of prompts begin, by pool; only pools whose prompts the gateway can tokenize. Events of other pools
+            are followed and shown, but not used for routing.
     """
 
     def __init__(self, deps: Deps, reach: Reach, count: CountKv, zeromq: ZeroMq, rooted: Mapping[str, RootOf]) -> None:
@@ -42,20 +42,20 @@ class KvListener:
         self.watch = KvWatch(deps.live, {}, self._counted, deps.grounds, deps.clock)
 
     def attach(self, member: Member) -> Callable[[], Awaitable[None]]:
-        """Listen to a backend, if it publishes and may be listened to."""
-        told = member.kv_events
-        if told is None:
+        """Subscribe to a backend, if it publishes events and its endpoints are allowed. Returns how to end the subscription."""
+        events = member.kv_events
+        if events is None:
             return _nothing
-        refusal = events_refusal(told, self._reach) if member.owner == "registered" else ""
+        refusal = events_refusal(events, self._reach) if member.owner == "registered" else ""
         if refusal:
             log.warning("kv events not listened to", pool=member.pool, backend=member.id, reason=refusal)
             return _nothing
-        self._listen(member, told)
+        self._listen(member, events)
         self._pools[member.id] = member.pool
         return partial(self._end, member.id)
 
-    def _listen(self, member: Member, told: KvEvents) -> None:
-        # imported only when there is something to hear; see `ZeroMq`
+    def _listen(self, member: Member, events: KvEvents) -> None:
+        # imported only when a backend publishes events; `ZeroMq` gives the reason
         from backends.clients.kv_subscriber import KvSubscriber
         from backends.kv_blocks import HeldBlocks, KvConsumer
         from backends.kv_stream import KvStream
@@ -65,16 +65,18 @@ class KvListener:
         root_of = self._rooted.get(member.pool)
         blocks: KvConsumer = HeldBlocks() if root_of is None else EngineBlocks(deps.grounds.index, backend, root_of)
         if root_of is not None:
-            deps.grounds.exact(backend)
-        stream = KvStream(blocks, can_replay=told.replay is not None)
+            deps.grounds.use_events(backend)
+        stream = KvStream(blocks, can_replay=events.replay is not None)
         self.watch.add(
             backend,
-            KvSubscriber(self._zeromq.context(), stream, told.endpoint, told.replay, bind=told.bind, clock=deps.clock, loop=deps.loop),
+            KvSubscriber(
+                self._zeromq.context(), stream, events.endpoint, events.replay, bind=events.bind, clock=deps.clock, loop=deps.loop
+            ),
         )
 
     def _end(self, backend: str) -> Awaitable[None]:
         self.watch.remove(backend)
-        self._deps.grounds.guessed(backend)
+        self._deps.grounds.use_predictions(backend)
         self._pools.pop(backend, None)
         return _nothing()
 
@@ -82,11 +84,11 @@ class KvListener:
         self._count(self._pools[backend], backend, batches, gaps)
 
 
-def events_refusal(told: KvEvents, reach: Reach) -> str:
-    """Why these endpoints must not be listened to on somebody else's word; empty when they may."""
-    if told.bind:
+def events_refusal(events: KvEvents, reach: Reach) -> str:
+    """Why the event endpoints of a registered backend are not allowed; empty when they are."""
+    if events.bind:
         return "bind opens a port of this gateway; only tidegate.yaml may do that"
-    for endpoint in filter(None, (told.endpoint, told.replay)):
+    for endpoint in filter(None, (events.endpoint, events.replay)):
         parts = urlsplit(endpoint)
         if parts.scheme != "tcp":
             return f"{endpoint} is not on the network; write tcp://address:port"

@@ -1,6 +1,6 @@
-"""Keeps what engines hold in their KV caches current from the events they publish: one subscription per backend that has any.
+"""Keeps the picture of engines' KV caches current from the events that they publish: one subscription per backend that publishes.
 
-Every worker listens for itself: an index that decides in microseconds has to lie in the process that decides.
+Every worker subscribes for itself: an index that decides in microseconds has to lie in the process that decides.
 """
 
 import asyncio
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidegate.kv")
 
 TICK_S: Final = 0.5
-"""How often what was heard is looked at; batches themselves are taken as they come."""
+"""How often the state of subscriptions is evaluated; event batches themselves are applied as they arrive."""
 
 
 class Subscription(Protocol):
-    """One backend's events."""
+    """The subscription to one backend's events."""
 
     stream: "KvStream"
     trouble: str
+    """Why nothing is received; empty while the subscription works."""
 
     def tick(self) -> None:
-        """To be called about once a second, first to begin."""
+        """Keep the subscription going; called about once a second, the first call starts it."""
         ...
 
     def close(self) -> None:
@@ -44,8 +45,8 @@ class KvWatch:
     """Puts the state of every subscription into `live.kv`.
 
     Args:
-        subscriptions: by backend id; none is fine.
-        count: told of each backend's new batches and gaps.
+        subscriptions: by backend id; may be empty.
+        count: called with a backend and its new batches and gaps.
     """
 
     def __init__(
@@ -62,19 +63,20 @@ class KvWatch:
         self._subscriptions = dict(subscriptions)
         self._count = count
         self._started: dict[str, float] = {}
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
+        """The reason that was logged last, by backend."""
 
     def add(self, backend: str, subscription: Subscription) -> None:
-        """Listen to one more backend."""
+        """Follow the events of one more backend."""
         self._subscriptions[backend] = subscription
 
     def remove(self, backend: str) -> None:
-        """Listen to it no more, and forget what it held."""
+        """Close the subscription of a backend and forget its state."""
         subscription = self._subscriptions.pop(backend, None)
         if subscription is not None:
             subscription.close()
-        for known in (self._live.kv, self._started, self._said):
-            known.pop(backend, None)
+        for by_backend in (self._live.kv, self._started, self._logged):
+            by_backend.pop(backend, None)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -83,10 +85,10 @@ class KvWatch:
             await asyncio.sleep(TICK_S)
 
     def look(self) -> None:
-        """One look at every subscription."""
+        """Evaluate every subscription once."""
         for backend, subscription in self._subscriptions.items():
             subscription.tick()
-            self._restarts(backend, subscription)
+            self._note_restart(backend, subscription)
             state = subscription.stream.state()
             if subscription.trouble:
                 state = msgspec.structs.replace(state, reason=subscription.trouble)
@@ -95,19 +97,19 @@ class KvWatch:
             batches, gaps = (before.counts.batches, before.counts.gaps) if before else (0, 0)
             self._count(backend, state.counts.batches - batches, state.counts.gaps - gaps)
             self._grounds.events(backend, connected=subscription.stream.up, stored=state.counts.stored, now=self._clock())
-            self._say(backend, state)
+            self._log_change(backend, state)
 
-    def _restarts(self, backend: str, subscription: Subscription) -> None:
-        """The engine says when its process began: a new time means that its cache is empty."""
+    def _note_restart(self, backend: str, subscription: Subscription) -> None:
+        """Empty the picture when the engine's process is a new one: its metrics say when the process began."""
         signals = self._live.signals.get(backend)
         began = signals.started_unix if signals is not None else None
         if began is not None and abs(began - self._started.setdefault(backend, began)) > START_JITTER_S:
             self._started[backend] = began
             subscription.stream.restarted(began)
 
-    def _say(self, backend: str, state: KvState) -> None:
-        if state.reason != self._said.get(backend, "-"):
-            self._said[backend] = state.reason
+    def _log_change(self, backend: str, state: KvState) -> None:
+        if state.reason != self._logged.get(backend, "-"):
+            self._logged[backend] = state.reason
             if state.trusted:
                 log.info("kv events exact", backend=backend, blocks=state.blocks)
             else:

@@ -1,7 +1,7 @@
-"""Builds the subscription to each backend that pushes its load, when it joins, and ends it when it leaves.
+"""Builds the subscription to each backend that pushes its load when the backend joins, and ends it when the backend leaves.
 
-Where a backend was registered by somebody else, its endpoint is judged as its URL is; ZeroMQ resolves names by itself, so it
-has to be an IP address there.
+The endpoint of a registered backend is checked as its URL is. ZeroMQ resolves names by itself, so such an endpoint has to be an IP
+address.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from gateway.fleet.zeromq import ZeroMq
 log = structlog.get_logger("tidegate.signals")
 
 CountPush = Callable[[str, str, int, int], None]
-"""Told of (pool, backend, reports, gaps)."""
+"""Called with (pool, backend, new reports, new gaps)."""
 
 
 class LoadListener:
-    """One per worker; `attach` is a `gateway.fleet.roster.Attach`.
+    """Subscribes to the load reports of every backend that pushes them; one per worker. `attach` is a `gateway.fleet.roster.Attach`.
 
     Args:
-        decoders: how reports are read, by pool; a pool that is not there has engines that push none.
+        decoders: how reports are decoded, by pool; only pools whose engines can push their load.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class LoadListener:
         self.watch = LoadWatch(deps.live, board, deps.clock, self._counted)
 
     def attach(self, member: Member) -> Callable[[], Awaitable[None]]:
-        """Listen to a backend, if it pushes and may be listened to."""
-        told = member.load_push
-        if told is None:
+        """Subscribe to a backend, if it pushes its load and its endpoint is allowed. Returns how to end the subscription."""
+        push = member.load_push
+        if push is None:
             return _nothing
-        refusal = push_refusal(told, self._reach) if member.owner == "registered" else ""
+        refusal = push_refusal(push, self._reach) if member.owner == "registered" else ""
         decode = self._decoders.get(member.pool)
         if decode is None:
             refusal = "engines of this dialect push no load; take load_push away"
@@ -56,16 +56,16 @@ class LoadListener:
             log.warning("load push not listened to", pool=member.pool, backend=member.id, reason=refusal)
             return _nothing
         self._pools[member.id] = member.pool
-        self._listen(member.id, told, decode)
+        self._listen(member.id, push, decode)
         return partial(self._end, member.id)
 
-    def _listen(self, backend: str, told: LoadPush, decode: Decode) -> None:
-        # imported only when there is something to hear; see `ZeroMq`
+    def _listen(self, backend: str, push: LoadPush, decode: Decode) -> None:
+        # imported only when a backend pushes its load; `ZeroMq` gives the reason
         from backends.clients.load_subscriber import LoadSubscriber
 
-        deps, take = self._deps, partial(self.watch.heard, backend)
-        subscriber = LoadSubscriber(self._zeromq.context(), told.endpoints, take, deps.clock, deps.loop)
-        self.watch.add(backend, LoadReports(told.ranks, decode), subscriber)
+        on_message = partial(self.watch.heard, backend)
+        subscriber = LoadSubscriber(self._zeromq.context(), push.endpoints, on_message, self._deps.clock, self._deps.loop)
+        self.watch.add(backend, LoadReports(push.ranks, decode), subscriber)
 
     def _end(self, backend: str) -> Awaitable[None]:
         self.watch.remove(backend)
@@ -76,9 +76,9 @@ class LoadListener:
         self._count(self._pools[backend], backend, reports, gaps)
 
 
-def push_refusal(told: LoadPush, reach: Reach) -> str:
-    """Why this push must not be listened to on somebody else's word; empty when it may. Every rank's port counts."""
-    for endpoint in told.endpoints:
+def push_refusal(push: LoadPush, reach: Reach) -> str:
+    """Why the push endpoints of a registered backend are not allowed, the port of every rank included; empty when they are."""
+    for endpoint in push.endpoints:
         parts = urlsplit(endpoint)
         if refusal := reach.refusal(parts.hostname or "", parts.port or 0):
             return f"{endpoint} {refusal}"

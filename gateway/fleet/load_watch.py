@@ -1,6 +1,8 @@
-"""Keeps what engines push of their load current: every report is shown as it comes, and twice a second it is asked who is silent.
+"""Keeps the load that engines push current: every report is shown as it arrives, and twice a second backends that fell silent are
+looked for.
 
-Every worker listens for itself, as it reads for itself: what it shows is joined with what it alone has in flight.
+Every worker subscribes for itself, as it reads metrics for itself: reports are joined with the requests that this worker alone has
+in flight.
 """
 
 import asyncio
@@ -17,31 +19,32 @@ from gateway.fleet.signal_board import SignalBoard
 log = structlog.get_logger("tidegate.signals")
 
 TICK_S: Final = 0.5
-"""How often silence is looked for; reports themselves are taken as they come."""
+"""How often silence is looked for; reports themselves are applied as they arrive."""
 
 COUNTED_WITHIN_S: Final = 0.3
-"""How long a request may be under way until reports count it: the engine reads, tokenizes and hands it to its scheduler first,
-which looks for new ones between two steps, and SGLang counts what is in its first prefill neither as running nor as waiting.
-Of 7 requests sent at once to SGLang 0.5.23 on CPU a report after 0.16 s knew none, one after 0.29 s all. Counted twice, for a
-moment, such a request is safer than not counted at all."""
+"""How long a request may be in flight until reports count it: the engine reads and tokenizes it first and hands it to its scheduler,
+which takes new requests between two steps, and SGLang counts a request in its first prefill neither as running nor as waiting.
+Of 7 requests sent at once to SGLang 0.5.23 on CPU a report after 0.16 s counted none, a report after 0.29 s all. To count such a
+request twice for a moment is safer than not to count it at all."""
 
 
 class Subscription(Protocol):
     """The sockets of one backend."""
 
     trouble: str
+    """Why nothing is received; empty while the subscription works."""
 
     def tick(self) -> None:
-        """To be called about once a second, first to begin."""
+        """Keep the subscription going; called about once a second, the first call starts it."""
         ...
 
     def close(self) -> None:
-        """Close them."""
+        """Close the sockets."""
         ...
 
 
-class _Ear:
-    """One backend that is listened to."""
+class _Pusher:
+    """One backend that pushes its load: its reports, and the subscription that brings them."""
 
     def __init__(self, reports: LoadReports, subscription: Subscription) -> None:
         self.reports = reports
@@ -49,10 +52,10 @@ class _Ear:
 
 
 class LoadWatch:
-    """Shows on the board what is pushed, and in `live.pushes` how that stands.
+    """Writes the pushed load to the signal board, and the state of each subscription to `live.pushes`.
 
     Args:
-        count: told of each backend's new reports and gaps.
+        count: called with a backend and its new reports and gaps.
     """
 
     def __init__(
@@ -66,31 +69,31 @@ class LoadWatch:
         self._board = board
         self._clock = clock
         self._count = count
-        self._ears: dict[str, _Ear] = {}
+        self._pushers: dict[str, _Pusher] = {}
 
     def add(self, backend: str, reports: LoadReports, subscription: Subscription) -> None:
-        """Listen to one more backend; hand its messages to `heard`."""
-        self._ears[backend] = _Ear(reports, subscription)
+        """Follow one more backend; its messages are to be handed to `heard`."""
+        self._pushers[backend] = _Pusher(reports, subscription)
 
     def remove(self, backend: str) -> None:
-        """Listen to it no more, and forget what it pushed."""
-        ear = self._ears.pop(backend, None)
-        if ear is not None:
-            ear.subscription.close()
+        """Close the subscription of a backend and forget the load it pushed."""
+        pusher = self._pushers.pop(backend, None)
+        if pusher is not None:
+            pusher.subscription.close()
         self._live.pushes.pop(backend, None)
         self._board.silent(backend)
 
     def heard(self, backend: str, rank: int, number: int | None, payload: bytes) -> None:
-        """A message of this backend's rank."""
-        ear = self._ears.get(backend)
-        if ear is None:
-            return  # it left meanwhile
+        """Take a message of one rank of a backend."""
+        pusher = self._pushers.get(backend)
+        if pusher is None:
+            return  # the backend left meanwhile
         now = self._clock()
-        if ear.reports.heard(rank, number, payload, now):
-            self._show(backend, ear, now)
+        if pusher.reports.heard(rank, number, payload, now):
+            self._show(backend, pusher, now)
 
-    def _show(self, backend: str, ear: _Ear, now: float) -> None:
-        pushed = ear.reports.pushed(now)
+    def _show(self, backend: str, pusher: _Pusher, now: float) -> None:
+        pushed = pusher.reports.pushed(now)
         if pushed is None:
             self._board.silent(backend)
         else:
@@ -103,24 +106,24 @@ class LoadWatch:
             await asyncio.sleep(TICK_S)
 
     def look(self) -> None:
-        """One look at every backend."""
+        """Evaluate every subscription once."""
         now = self._clock()
-        for backend, ear in self._ears.items():
-            ear.subscription.tick()
-            state = ear.reports.state(now)
-            if ear.subscription.trouble:
-                state = PushState(ear.subscription.trouble, state.counts)
-            if ear.reports.pushed(now) is None:
+        for backend, pusher in self._pushers.items():
+            pusher.subscription.tick()
+            state = pusher.reports.state(now)
+            if pusher.subscription.trouble:
+                state = PushState(pusher.subscription.trouble, state.counts)
+            if pusher.reports.pushed(now) is None:
                 self._board.silent(backend)
             before = self._live.pushes.get(backend)
             self._live.pushes[backend] = state
             reports, gaps = (before.counts.reports, before.counts.gaps) if before else (0, 0)
             self._count(backend, state.counts.reports - reports, state.counts.gaps - gaps)
-            self._say(backend, "" if before is None else before.reason, state.reason, first=before is None)
+            self._log_change(backend, "" if before is None else before.reason, state.reason, first=before is None)
 
-    def _say(self, backend: str, before: str, reason: str, *, first: bool) -> None:
+    def _log_change(self, backend: str, before: str, reason: str, *, first: bool) -> None:
         if bool(reason) == bool(before) and not first:
-            return  # silence is said once and not each second
+            return  # silence is logged once, not at every evaluation
         if reason and not first:
             log.warning("load push not heard", backend=backend, reason=reason)
         elif not reason:
@@ -128,5 +131,5 @@ class LoadWatch:
 
     async def close(self) -> None:
         """Close every subscription."""
-        for backend in list(self._ears):
+        for backend in list(self._pushers):
             self.remove(backend)

@@ -1,7 +1,7 @@
-"""Background loops by key that come and go while others run on: one per backend, for polls, readings and subscriptions.
+"""Background loops by key that can be added and dropped while others run: one per backend, for polls and readings.
 
-A loop that fails takes the whole of them down, as one that was there from the start would: a worker that serves without
-polls would serve blindly.
+A loop that fails ends all of them, whether it was there from the start or added later: a worker that serves without polls would
+serve blindly.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from backends.ports import Upstream
 K = TypeVar("K", bound=Hashable)
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Begins one loop; it runs until it is cancelled."""
+"""Makes the coroutine of one loop; it runs until it is cancelled."""
 
 
 class Loops(Generic[K]):
-    """At most one loop per key; bounded by who adds."""
+    """At most one loop per key; the caller bounds the number of keys."""
 
     def __init__(self) -> None:
         self._work: dict[K, Work] = {}
@@ -25,13 +25,13 @@ class Loops(Generic[K]):
         self._group: asyncio.TaskGroup | None = None
 
     def add(self, key: K, work: Work) -> None:
-        """Run `work` from now on, or from the beginning of `run`."""
+        """Run `work` from now on, or from the start of `run`."""
         self._work[key] = work
         if self._group is not None:
             self._tasks[key] = self._group.create_task(work())
 
     def drop(self, key: K) -> Awaitable[None]:
-        """End the loop of `key`: it is told at once; what is returned ends when it has ended."""
+        """Cancel the loop of `key` at once; the awaitable that is returned ends when the loop has ended."""
         self._work.pop(key, None)
         task = self._tasks.pop(key, None)
         if task is not None:
@@ -50,14 +50,14 @@ class Loops(Generic[K]):
             self._tasks.clear()
 
 
-async def closed(loop: Awaitable[None], way: Upstream | None) -> None:
+async def closed(loop: Awaitable[None], upstream: Upstream | None) -> None:
     """Wait for a loop's end, then close the connections it used."""
     await loop
-    if way is not None:
-        await way.close()
+    if upstream is not None:
+        await upstream.close()
 
 
 async def ended(task: asyncio.Task[None] | None) -> None:
-    """Wait for a task that was told to end, however it does."""
+    """Wait for the end of a task that was cancelled; its exception is dropped."""
     if task is not None:
         await asyncio.gather(task, return_exceptions=True)

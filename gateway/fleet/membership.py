@@ -1,6 +1,7 @@
-"""Who should be in the fleet: reads every source, keeps the last good answer of each, and hands the merged set to the roster.
+"""Which backends should be in the fleet: reads every source, keeps the last good answer of each, and hands the merged set to the
+roster.
 
-A source that cannot be read changes nothing: its last answer stays in force, the log says so once, and a gauge shows it.
+A source that cannot be read changes nothing: its last answer stays in use, the log says so once, and a gauge shows it.
 """
 
 import asyncio
@@ -22,35 +23,40 @@ from gateway.fleet.roster import Roster
 log = structlog.get_logger("tidegate.discovery")
 
 Orders = Callable[[], Mapping[str, float]]
-"""Backends an operator has drained at this gateway: grace in seconds by id. Raises OrdersUnreadable."""
+"""Reads the backends that an operator has drained at this gateway: grace in seconds by id. Raises OrdersUnreadable."""
 
 
 ORDERS_EVERY_S: Final = 0.5
-"""How often drains of this gateway are looked for: one small file."""
+"""How often the drains of this gateway are read: one small file."""
 
 
 KEEP_AGAIN_S: Final = 30.0
-"""How often an answer that stays the same is written down anew, so that its age is told right to later workers."""
+"""How often an unchanged answer is saved anew, so that later workers see its true age."""
 
 
 class _Answer:
-    __slots__ = ("at", "kept_at", "members", "trouble")
+    """The last answer of one source."""
+
+    __slots__ = ("at", "members", "saved_at", "trouble")
 
     def __init__(self) -> None:
         self.members: Sequence[Member] = ()
         self.at: float | None = None
+        """When the source was read last; None before the first success."""
         self.trouble = ""
-        self.kept_at: float | None = None
+        """Why the source cannot be read; empty while it can."""
+        self.saved_at: float | None = None
+        """When the answer was saved for later workers."""
 
 
 class Membership:
-    """Joins the sources.
+    """Merges the sources into the wanted set of backends.
 
     Args:
-        sources: all of them; each fills one pool, or any.
-        pools: the pools there are.
-        orders: who is drained at this gateway; asked at every look.
-        kept: the last answers of the workers before this one.
+        sources: every source; each fills one pool, or any.
+        pools: the names of the pools.
+        orders: reads which backends are drained at this gateway; called every `ORDERS_EVERY_S`.
+        kept: the last answers of earlier workers; None when there is no run directory.
     """
 
     def __init__(
@@ -72,25 +78,25 @@ class Membership:
         self._orders_trouble = False
         self._answers = [_Answer() for _ in self._sources]
         self.clashes: tuple[str, ...] = ()
-        """Wishes that lost against others, or mean the same engine twice, in words."""
+        """Members that lost against another source's member, or name the same engine twice, in words."""
 
     async def first(self) -> None:
-        """Read every source once; those that cannot be read stay empty until they can."""
+        """Read every source once; a source that cannot be read stays empty until it can."""
         self._drained = self._ordered()
         await asyncio.gather(*(self._read(i) for i in range(len(self._sources))))
         self._apply()
 
     async def run(self) -> None:
-        """Read on until cancelled."""
+        """Read every source again and again until cancelled."""
         loops: Loops[int] = Loops()
         for i in range(len(self._sources)):
-            loops.add(i, partial(self._run_one, i))
+            loops.add(i, partial(self._follow_source, i))
         loops.add(-1, self._follow_orders)
         await loops.run()
 
-    async def _run_one(self, i: int) -> None:
+    async def _follow_source(self, i: int) -> None:
         if self._sources[i].every_s == inf:
-            return  # it cannot change
+            return  # the source cannot change
         while True:
             await asyncio.sleep(self._sources[i].every_s)
             if await self._read(i):
@@ -105,7 +111,7 @@ class Membership:
                 self._apply()
 
     def _ordered(self) -> Mapping[str, float]:
-        """The orders in force; the last ones while they cannot be read, for nobody has ended those."""
+        """The drains that are active; while the file cannot be read the last known ones, because nobody has ended those."""
         try:
             orders = self._orders()
         except OrdersUnreadable as error:
@@ -119,8 +125,9 @@ class Membership:
         return orders
 
     async def _read(self, i: int) -> bool:
-        """Whether the source's answer is another one now."""
-        source, answer = self._sources[i], self._answers[i]
+        """Read a source; returns whether its answer changed."""
+        source = self._sources[i]
+        answer = self._answers[i]
         try:
             members = await source.read()
         except SourceError as error:
@@ -138,32 +145,37 @@ class Membership:
         if answer.trouble:
             log.info("source can be read again", source=source.name, pool=source.pool)
         changed = list(members) != list(answer.members)
-        answer.members, answer.at, answer.trouble = members, self._clock(), ""
-        self._keep(source, answer, changed=changed)
+        answer.members = members
+        answer.at = self._clock()
+        answer.trouble = ""
+        self._save(source, answer, changed=changed)
         return changed
 
-    def _keep(self, source: MemberSource, answer: _Answer, *, changed: bool) -> None:
+    def _save(self, source: MemberSource, answer: _Answer, *, changed: bool) -> None:
         if self._kept is None or source.every_s == inf:
             return
         now = self._clock()
-        if changed or answer.kept_at is None or now - answer.kept_at >= KEEP_AGAIN_S:
-            answer.kept_at = now
+        if changed or answer.saved_at is None or now - answer.saved_at >= KEEP_AGAIN_S:
+            answer.saved_at = now
             self._kept.save(source, answer.members)
 
     def _recall(self, i: int) -> bool:
-        """Take the answer that other workers had, when this one never had any."""
-        source, answer = self._sources[i], self._answers[i]
-        found = self._kept.load(source) if self._kept is not None else None
-        if found is None:
+        """Take the answer that earlier workers saved, for a source that this worker never could read; returns whether there is one."""
+        source = self._sources[i]
+        answer = self._answers[i]
+        remembered = self._kept.load(source) if self._kept is not None else None
+        if remembered is None:
             return False
-        answer.members, answer.at = found[0], self._clock() - found[1]
-        log.info("taking the last answer of an earlier worker", source=source.name, pool=source.pool, backends=len(found[0]))
+        members, age_s = remembered
+        answer.members = members
+        answer.at = self._clock() - age_s
+        log.info("taking the last answer of an earlier worker", source=source.name, pool=source.pool, backends=len(members))
         return True
 
     def _apply(self) -> None:
         wanted = [member for answer in self._answers for member in answer.members]
-        members, found = merged(wanted, self._pools)
-        clashes = tuple(clash.why for clash in found)
+        members, lost = merged(wanted, self._pools)
+        clashes = tuple(clash.why for clash in lost)
         for clash in clashes:
             if clash not in self.clashes:
                 log.warning("two sources disagree", reason=clash)
@@ -173,7 +185,7 @@ class Membership:
         self._roster.apply(ordered)
 
     def states(self) -> tuple[SourceState, ...]:
-        """Every source now."""
+        """The state of every source: its members, its trouble, and the age of its answer."""
         now = self._clock()
         return tuple(
             SourceState(s.name, s.pool, s.owner, len(a.members), a.trouble, None if a.at is None else now - a.at)
@@ -182,7 +194,7 @@ class Membership:
 
 
 class StaticSource:
-    """What stands in the settings; see `domain.membership.MemberSource`."""
+    """The backends of `tidegate.yaml` as a source; they never change."""
 
     name = "tidegate.yaml"
     owner: Owner = "static"
@@ -194,5 +206,4 @@ class StaticSource:
         self._members = tuple(members)
 
     async def read(self) -> Sequence[Member]:
-        """The same every time."""
         return self._members

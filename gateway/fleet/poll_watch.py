@@ -1,4 +1,4 @@
-"""Asks every backend whether it is there: one polling loop each; the answers are evidence for its Health."""
+"""Polls every backend, one loop per backend; the answers are evidence for its Health."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,36 +25,36 @@ class FleetWatch:
         self._clock = clock
         self._rng = rng
         self._polls: dict[tuple[str, str], Poll] = {}
-        self._ways: dict[tuple[str, str], Upstream] = {}
-        self._heard_of: set[tuple[str, str]] = set()
+        self._upstreams: dict[tuple[str, str], Upstream] = {}
+        self._polled: set[tuple[str, str]] = set()
         self._loops: Loops[tuple[str, str]] = Loops()
 
-    def add(self, pool: str, backend_id: str, poll: Poll, way: Upstream | None = None) -> None:
-        """Poll one more backend, which is in the fleet already; at once when `run` runs. `way` is closed when it leaves."""
+    def add(self, pool: str, backend_id: str, poll: Poll, upstream: Upstream | None = None) -> None:
+        """Poll one more backend of the fleet, at once when `run` runs. `upstream` is closed when the backend leaves."""
         key = (pool, backend_id)
         self._polls[key] = poll
-        if way is not None:
-            self._ways[key] = way
-        self._loops.add(key, partial(self._run_one, key))
+        if upstream is not None:
+            self._upstreams[key] = upstream
+        self._loops.add(key, partial(self._poll_on, key))
 
     def remove(self, pool: str, backend_id: str) -> Awaitable[None]:
-        """Poll it no more, from now on; what is returned ends when its connections are closed."""
+        """Stop polling a backend at once; the awaitable that is returned ends when its connections are closed."""
         key = (pool, backend_id)
         self._polls.pop(key, None)
-        self._heard_of.discard(key)
-        return closed(self._loops.drop(key), self._ways.pop(key, None))
+        self._polled.discard(key)
+        return closed(self._loops.drop(key), self._upstreams.pop(key, None))
 
     async def first_round(self) -> None:
-        """Hear of every backend once; afterwards the fleet is known, be it up or down."""
+        """Poll every backend once; afterwards every backend is known to be up or down."""
         await asyncio.gather(*(self._poll(key) for key in self._polls))
 
     async def run(self) -> None:
         """Poll until cancelled."""
         await self._loops.run()
 
-    async def _run_one(self, key: tuple[str, str]) -> None:
-        if key not in self._heard_of:
-            await self._poll(key)  # it joined a moment ago
+    async def _poll_on(self, key: tuple[str, str]) -> None:
+        if key not in self._polled:
+            await self._poll(key)  # the backend joined a moment ago
         while True:
             await asyncio.sleep(self._every_s * (0.75 + 0.5 * self._rng.random()))
             await self._poll(key)
@@ -65,13 +65,14 @@ class FleetWatch:
         changes = shelf.changes if shelf is not None else 0
         polled = await self._polls[key]()
         if key not in self._polls:
-            return  # it left meanwhile
-        self._heard_of.add(key)
+            return  # the backend left meanwhile
+        self._polled.add(key)
         if shelf is not None and polled.loras is not None:
             shelf.reported(polled.loras, changes)
         if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
-        health, now = self._live.health[backend_id], self._clock()
+        health = self._live.health[backend_id]
+        now = self._clock()
         before = health.standing
         health.polled(polled, now)
         if health.standing is not before:

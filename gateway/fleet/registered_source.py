@@ -1,4 +1,5 @@
-"""What operators registered, as a source of the fleet: the store's change counter is read often, the rows only when it moved."""
+"""The backends that operators registered, as a source of the fleet: the store's change counter is read often, the rows only when it
+moved."""
 
 from collections.abc import Sequence
 from math import inf
@@ -7,11 +8,12 @@ from typing import Final
 from domain.membership import Member, MemberStore, SourceError
 
 LOOK_EVERY_S: Final = 2.0
-"""Every worker of every gateway sees a registration within 5 s: two looks and a load, as with keys."""
+"""Seconds between two reads of the counter: every worker of every gateway sees a registration within 5 s (two reads and a load), as
+with keys."""
 
 
 class RegisteredSource:
-    """See `domain.membership.MemberSource`."""
+    """The registered backends of the database as a source of members."""
 
     name = "admin API"
     owner: Final = "registered"
@@ -25,7 +27,7 @@ class RegisteredSource:
         self._last: Sequence[Member] = ()
 
     async def read(self) -> Sequence[Member]:
-        """Look at the counter, and load what changed."""
+        """Read the counter, and load the rows when it moved. Raises SourceError."""
         try:
             version = await self._store.version()
             if version != self._version:

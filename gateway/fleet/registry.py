@@ -1,7 +1,7 @@
-"""Changing the fleet over the admin port: registers backends, drains them, lets them resume, takes them away.
+"""Changes the fleet over the admin port: registers backends, drains them, lets them resume, removes them.
 
-Checks what may be done and says in a sentence why not; whoever is allowed to ask is decided before (`http/admin_api/guard.py`).
-Workers hear of changes through the store and the run directory, never from here.
+Checks whether a change may be made, and refuses it with a sentence that gives the reason; the admin API has authorized the caller
+before. Workers learn of changes through the store and the run directory, never from here.
 """
 
 import asyncio
@@ -26,7 +26,10 @@ from gateway.settings_backend import LoadPushSettings, Name
 audit = structlog.get_logger("tidegate.audit", audit=True)
 
 RESOLVE_WITHIN_S: Final = 5.0
+"""Time limit for the name resolution of a URL that is registered."""
+
 MAX_GRACE_S: Final = 86_400.0
+"""The longest grace of a drain: one day."""
 
 T = TypeVar("T")
 
@@ -42,7 +45,7 @@ class RegisteredEvents(Strict):
 
 
 class Registration(Strict):
-    """What one has to say of a backend to register it."""
+    """The description of a backend that is to be registered."""
 
     pool: Name = Field(description="The pool it joins.")
     id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
@@ -52,7 +55,7 @@ class Registration(Strict):
 
 
 class Refusal(Exception):
-    """A change that is not made: HTTP status, OpenAI-style code, and a sentence that says why and what to do."""
+    """A change that is refused: HTTP status, OpenAI-style code, and a sentence that gives the reason and the remedy."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,20 +64,20 @@ class Refusal(Exception):
 
 
 Effect = Callable[[], None]
-"""What is written outside the database, done last: it raises Refusal where it cannot be."""
+"""A write outside the database, to be done last; raises Refusal when it fails."""
 
 
 class Registry:
-    """The fleet as operators change it. What it writes goes into the store it is given: one that takes part in a transaction.
+    """Operators' changes of the fleet. They are written to the store that a call is given, which takes part in a transaction.
 
     Args:
-        pools: the pools there are.
-        static: ids that stand in the settings.
-        reach: what may be registered.
+        pools: the names of the pools.
+        static: ids of the backends of the settings.
+        reach: which addresses may be registered.
         resolve: the addresses of a host and port; raises OSError.
-        run_dir: where drains of this gateway are written down.
+        run_dir: where drains of this gateway are written.
         grace_s: the grace of a drain that names none.
-        wall: when a registration was made.
+        wall: the time of a registration.
         pushing: the pools whose engines can push their load.
     """
 
@@ -100,16 +103,16 @@ class Registry:
         self._wall = wall
 
     async def checked(self, wanted: Registration, seen: Mapping[str, Owner]) -> Member:
-        """What would be registered; `seen` are the backends workers know, with their owners. Asks the resolver, so it is called
-        before a transaction is open. Raises Refusal."""
+        """The member that would be registered; `seen` are the backends that workers know, with their owners. Resolves names, so it is
+        called before a transaction is open. Raises Refusal."""
         if wanted.pool not in self._pools:
             raise Refusal(400, "unknown_pool", f"There is no pool {wanted.pool!r}; there are: {', '.join(self._pools)[:500]}.")
         owner = "static" if wanted.id in self._static else seen.get(wanted.id)
         if owner not in (None, "registered"):
             raise Refusal(409, "backend_exists", f"The id {wanted.id!r} is taken by a backend of {OWNED_BY[owner]}; choose another.")
         await self._check_reach(wanted.url)
-        told = wanted.kv_events
-        events = None if told is None else KvEvents(told.endpoint, told.replay)
+        requested = wanted.kv_events
+        events = None if requested is None else KvEvents(requested.endpoint, requested.replay)
         if events is not None and (refusal := events_refusal(events, self._reach)):
             raise Refusal(400, "address_not_allowed", f"kv_events: {refusal}.")
         push = self._push_of(wanted)
@@ -140,8 +143,8 @@ class Registry:
     async def drain(
         self, backend_id: str, grace_s: float | None, store: MemberStore, seen: Mapping[str, Owner]
     ) -> tuple[Owner, float, Effect | None]:
-        """Give it no new requests; what runs has `grace_s` seconds. Returns its owner, the grace, and what is left to do. Raises
-        Refusal."""
+        """Drain a backend: no new requests; running requests may go on for `grace_s` seconds. Returns the backend's owner, the grace,
+        and the write that is left to do outside the database. Raises Refusal."""
         grace_s = self._grace_s if grace_s is None else grace_s
         if await store.set_drain(backend_id, grace_s):
             return "registered", grace_s, None
@@ -149,13 +152,14 @@ class Registry:
         return owner, grace_s, lambda: _written(lambda: order_drain(self._run_dir, backend_id, grace_s))
 
     async def resume(self, backend_id: str, store: MemberStore, seen: Mapping[str, Owner]) -> tuple[Owner, Effect | None]:
-        """Let a drained backend take requests again. Returns its owner and what is left to do. Raises Refusal."""
+        """Let a drained backend take requests again. Returns its owner and the write that is left to do outside the database. Raises
+        Refusal."""
         if await store.set_drain(backend_id, None):
             return "registered", None
         return self._owner(backend_id, seen), lambda: self._end_drain(backend_id)
 
     async def remove(self, backend_id: str, store: MemberStore, seen: Mapping[str, Owner]) -> None:
-        """Forget a registered backend: it drains, and is gone once nothing runs on it. Raises Refusal."""
+        """Remove a registered backend: it drains, and leaves the fleet once no request runs on it. Raises Refusal."""
         if not await store.remove(backend_id):
             owner = self._owner(backend_id, seen)
             raise Refusal(
@@ -170,7 +174,7 @@ class Registry:
 
     def _owner(self, backend_id: str, seen: Mapping[str, Owner]) -> Owner:
         owner = "static" if backend_id in self._static else seen.get(backend_id)
-        if owner is None or owner == "registered":  # registered, seen a moment ago, and removed meanwhile
+        if owner is None or owner == "registered":  # a registered backend that was removed a moment ago
             raise Refusal(404, "backend_not_found", "There is no such backend; `tidegate backend list` shows those there are.")
         return owner
 

@@ -1,9 +1,10 @@
-"""Who is in the fleet of this worker now: takes the wanted set of backends and makes the difference true.
+"""The backends in the fleet of this worker: takes the wanted set, and lets backends join, drain, resume and leave accordingly.
 
-A backend joins unknown and takes requests once a poll found it right. One that leaves, or is drained, gets nothing new (the last
-one that is up stays until one of those that replace it is up, too); what runs on it finishes within a grace, what is left then ends
-with an error event, and only when nothing is in flight any more it is forgotten: connections, its row and its prefixes, signals,
-names and loops. Decides nothing about who is wanted (`gateway/fleet/membership.py`) and knows no source.
+A backend joins in the state unknown and takes requests once a poll succeeded. A backend that leaves, or is drained, gets no new
+requests (the last one that is up stays until a replacement is up, too). Its running requests may finish within a grace; those left
+after it end with an error event. Only when nothing is in flight any more the backend is forgotten: its connections, its row in the
+load table, its prefixes, signals, names and loops. `gateway/fleet/membership.py` decides which backends are wanted; the roster knows
+no source.
 """
 
 import asyncio
@@ -22,20 +23,22 @@ from routing.fleet import Backend, State
 log = structlog.get_logger("tidegate.fleet")
 
 TICK_S: Final = 0.05
-"""How often a draining backend is looked at; nothing looks while none drains."""
+"""How often draining backends are checked; nothing runs while none drains."""
 
 RELIEF_S: Final = 10.0
-"""How long the last one that is up stays for those that replace it: twice the polls that it takes them to be up. An engine that is gone
-itself is found down much sooner."""
+"""How long the last backend that is up stays for its replacements: twice the polls that a replacement needs to be up. When the engine
+itself is gone, it is found down much sooner."""
 
 Detach = Callable[[], Awaitable[None]]
-"""Lets a backend go: takes effect when called, what it returns ends when everything is closed."""
+"""Stops the work for a backend: takes effect when called; the awaitable that is returned ends when everything is closed."""
 
 Attach = Callable[[Member], Detach]
-"""Begins to do something for a backend: to poll it, to read its signals."""
+"""Starts a kind of work for a backend: to poll it, to read its signals."""
 
 
 class _Entry:
+    """One backend of the fleet, with its place between joining and leaving."""
+
     __slots__ = ("attached", "cut", "leaving", "member", "stays_until", "until", "upstream")
 
     def __init__(self, member: Member, upstream: Upstream, attached: list[Detach]) -> None:
@@ -43,21 +46,22 @@ class _Entry:
         self.upstream = upstream
         self.attached = attached
         self.until: float | None = None
-        """When the grace ends, on the deps' clock; None while it takes requests."""
+        """When the grace of the drain ends, on the deps' clock; None while the backend takes requests."""
         self.stays_until: float | None = None
-        """When it leaves at the latest, of one that nobody names any more and that has to be relieved first."""
+        """When a backend that is no longer wanted leaves at the latest, while it waits for a replacement to be up; else None."""
         self.leaving = False
-        """Whether it is forgotten once it is empty, or only drained."""
+        """Whether the backend is forgotten once nothing is in flight (True), or only drained."""
         self.cut = False
+        """Whether the grace is over and the requests left are being ended."""
 
 
 class Roster:
     """The members of one worker's fleet.
 
     Args:
-        deps: what requests work with; its fleet, upstreams, grounds, names and signals are kept here.
-        upstream: makes the way to a backend.
-        attach: what is done for each backend besides.
+        deps: the collaborators of requests; the roster keeps its fleet, upstreams, pool states, names and signals.
+        upstream: makes the upstream of a backend.
+        attach: the other kinds of work that are started for each backend.
         grace_s: how long requests on a backend that leaves may go on.
     """
 
@@ -80,7 +84,7 @@ class Roster:
         return len(self._entries)
 
     def apply(self, wanted: Mapping[str, Member]) -> None:
-        """Make `wanted` (by id) the fleet. Never waits: who leaves is drained by `run`."""
+        """Make `wanted` (by id) the fleet. Never waits: `run` drains the backends that leave."""
         self._wanted = wanted
         for backend_id, entry in self._entries.items():
             member = wanted.get(backend_id)
@@ -92,10 +96,12 @@ class Roster:
             elif member.drain_grace_s is not None:
                 if entry.until is None or entry.leaving or entry.member.drain_grace_s != member.drain_grace_s:
                     self._drain(entry, member.drain_grace_s, "drained by an operator")
-                entry.leaving, entry.stays_until = False, None
+                entry.leaving = False
+                entry.stays_until = None
                 entry.member = member
             else:
-                entry.member, entry.stays_until = member, None
+                entry.member = member
+                entry.stays_until = None
                 if entry.until is not None:
                     self._resume(entry)
         self._join_missing()
@@ -109,14 +115,15 @@ class Roster:
         self._leave_now(entry, now_wanted)
 
     def _leave_now(self, entry: _Entry, now_wanted: Member | None) -> None:
-        entry.leaving, entry.stays_until = True, None
+        entry.leaving = True
+        entry.stays_until = None
         self._drain(entry, self._grace_s, self._why_leaving(entry.member, now_wanted))
 
     def _has_to_be_relieved(self, member: Member) -> bool:
-        """Whether it is the only one of its role in its pool that is up, while others are wanted there."""
+        """Whether this backend is the only one of its role in its pool that is up, while others are wanted there."""
         up = [b.id for b in self._deps.live.fleet.pools[member.pool].backends if b.state is State.UP and b.role == member.role]
         return up == [member.id] and any(
-            one.pool == member.pool and one.role == member.role and one.drain_grace_s is None for one in self._wanted.values()
+            other.pool == member.pool and other.role == member.role and other.drain_grace_s is None for other in self._wanted.values()
         )
 
     @staticmethod
@@ -130,11 +137,11 @@ class Roster:
 
     def _join(self, member: Member) -> None:
         deps = self._deps
-        way = self._upstream(member)
+        upstream = self._upstream(member)
         deps.grounds.add(member.pool, member.id, member.traits)
-        deps.upstreams[member.id] = way
-        deps.live.fleet = deps.live.fleet.with_member(_unheard(member))
-        entry = self._entries[member.id] = _Entry(member, way, [attach(member) for attach in self._attach])
+        deps.upstreams[member.id] = upstream
+        deps.live.fleet = deps.live.fleet.with_member(_unpolled(member))
+        entry = self._entries[member.id] = _Entry(member, upstream, [attach(member) for attach in self._attach])
         log.info("backend joins", pool=member.pool, backend=member.id, source=member.owner)
         if member.drain_grace_s is not None:
             self._drain(entry, member.drain_grace_s, "drained by an operator")
@@ -143,22 +150,24 @@ class Roster:
         deps, member = self._deps, entry.member
         entry.until = deps.clock() + grace_s
         entry.cut = False
-        # out of the upstreams at once: a request that was routed before this moment and retries must not come here either
+        # out of the upstreams at once: a request that was routed before this moment and retries must not be sent here either
         deps.upstreams.pop(member.id, None)
         deps.loras.let_go(member.id)
-        draining = msgspec.structs.replace(_unheard(member), state=State.DRAINING, reason=why)
+        draining = msgspec.structs.replace(_unpolled(member), state=State.DRAINING, reason=why)
         deps.live.fleet = deps.live.fleet.with_member(draining)
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)
         self._draining.set()
 
     def _resume(self, entry: _Entry) -> None:
-        """Take requests again, from fresh knowledge: the process behind the address may be another one by now."""
+        """Take requests again, with all knowledge of the backend reset: the process behind the address may be a new one."""
         deps, member = self._deps, entry.member
-        entry.until, entry.leaving, entry.cut = None, False, False
+        entry.until = None
+        entry.leaving = False
+        entry.cut = False
         self._let_go(entry)
         self._forget(member.id)
         deps.upstreams[member.id] = entry.upstream
-        deps.live.fleet = deps.live.fleet.with_member(_unheard(member))
+        deps.live.fleet = deps.live.fleet.with_member(_unpolled(member))
         entry.attached = [attach(member) for attach in self._attach]
         log.info("backend resumes", pool=member.pool, backend=member.id)
 
@@ -166,14 +175,14 @@ class Roster:
         return self._deps.grounds.in_flight(entry.member.id)
 
     async def run(self) -> None:
-        """See drains through until cancelled."""
+        """Carry drains out until cancelled."""
         while True:
             await self._draining.wait()
             self.tick()
             await asyncio.sleep(TICK_S)
 
     def tick(self) -> None:
-        """Look at every draining backend once."""
+        """Check every draining backend once: remove it, or end its requests when the grace is over."""
         now = self._deps.clock()
         unfinished = False
         for entry in [entry for entry in self._entries.values() if entry.stays_until is not None]:
@@ -190,10 +199,10 @@ class Roster:
                 self._cut(entry)
         if not unfinished:
             self._draining.clear()
-        self._join_missing()  # one may have waited for its predecessor to go
+        self._join_missing()  # a backend may have waited for its predecessor under the same id to leave
 
     def _cut(self, entry: _Entry) -> None:
-        """The grace is over. Looked at again and again: a request may have been between two attempts at the first look."""
+        """End the requests that run after the grace. Called at every tick: a request may be between two attempts at the first one."""
         member = entry.member
         if not entry.cut:
             log.warning("the grace is over; cutting what still runs", pool=member.pool, backend=member.id, in_flight=self._in_flight(entry))
@@ -220,8 +229,8 @@ class Roster:
 
     def _forget(self, backend_id: str) -> None:
         live = self._deps.live
-        for known in (live.names, live.signals, live.prefill):
-            known.pop(backend_id, None)
+        for by_backend in (live.names, live.signals, live.prefill):
+            by_backend.pop(backend_id, None)
         self._deps.loras.forget(backend_id)
 
     def _let_go(self, entry: _Entry) -> None:
@@ -238,7 +247,7 @@ class Roster:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close every way; the worker has drained."""
+        """Close every upstream; the worker has drained."""
         for entry in self._entries.values():
             self._let_go(entry)
             self._later(entry.upstream.close())
@@ -247,6 +256,6 @@ class Roster:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-def _unheard(member: Member) -> Backend:
-    """What routing may know of a member before it has answered."""
+def _unpolled(member: Member) -> Backend:
+    """The routing view of a member before it has answered a poll."""
     return Backend(member.id, member.pool, role=member.role, bootstrap=member.bootstrap)

@@ -1,7 +1,7 @@
-"""What engines report, from both sources: the last reading of each, with what it pushed since laid over it.
+"""Joins the two sources of engines' own load: the last reading of each engine's metrics, overlaid with the reports it pushed since.
 
-The only writer of `live.signals`, and of what the routing boards know of engines' own load. While reports come they say what
-runs and waits; when they stop, the last reading does again, as old as it is.
+The only writer of `live.signals`, and of the engines' own load in the routing load tables. While pushed reports come, running and
+waiting requests are taken from them; when they stop, from the last reading again, at its age.
 """
 
 from backends.load_reports import Pushed, joined
@@ -11,7 +11,7 @@ from gateway.placing.ground import Grounds
 
 
 class SignalBoard:
-    """One per worker; bounded by the fleet."""
+    """Writes readings and pushed reports to `live.signals` and the load tables; one per worker, one entry per backend."""
 
     def __init__(self, live: Live, grounds: Grounds) -> None:
         self._live = live
@@ -20,42 +20,45 @@ class SignalBoard:
         self._pushed: dict[str, tuple[Pushed, float]] = {}
 
     def last_read(self, backend: str) -> Signals | None:
-        """The last reading, without what was pushed."""
+        """The last reading of the metrics, without pushed reports."""
         read = self._read.get(backend)
         return None if read is None else read[0]
 
     def is_pushed(self, backend: str) -> bool:
-        """Whether pushed reports say its load now."""
+        """Whether the load of this backend is taken from pushed reports now."""
         return backend in self._pushed
 
     def read(self, backend: str, signals: Signals, asked_at: float) -> None:
-        """A reading came; what was sent after it was asked for it may lack."""
+        """Take a reading; it may not count requests sent after `asked_at`."""
         self._read[backend] = (signals, asked_at)
         self._show(backend)
 
     def restarted(self, backend: str) -> None:
-        """Its counters say that its process is another one."""
+        """Forget the cache contents of a backend whose counters show that its process is a new one."""
         self._grounds.restarted(backend)
 
     def unread(self, backend: str) -> None:
-        """It is read no more."""
+        """Drop the reading of a backend whose metrics are read no more."""
         self._read.pop(backend, None)
         self._show(backend)
 
     def push(self, backend: str, pushed: Pushed, counted_until: float) -> None:
-        """Reports came; what was sent after `counted_until` they may lack."""
+        """Take pushed reports; they may not count requests sent after `counted_until`."""
         self._pushed[backend] = (pushed, counted_until)
         self._show(backend)
 
     def silent(self, backend: str) -> None:
-        """Its reports do not count any more."""
+        """Drop the pushed reports of a backend: they are too old to count."""
         if self._pushed.pop(backend, None) is not None:
             self._show(backend)
 
     def _show(self, backend: str) -> None:
-        live, read, pushed = self._live, self._read.get(backend), self._pushed.get(backend)
+        live = self._live
+        read = self._read.get(backend)
+        pushed = self._pushed.get(backend)
         if pushed is not None:
-            signals, asked_at = joined(None if read is None else read[0], pushed[0]), pushed[1]
+            reports, asked_at = pushed
+            signals = joined(None if read is None else read[0], reports)
         elif read is not None:
             signals, asked_at = read
         else:
@@ -74,4 +77,4 @@ class SignalBoard:
                 read_at=signals.load_at,
                 asked_at=asked_at,
             )
-            self._grounds.limits.told(backend, signals, signals.load_at)
+            self._grounds.limits.reported(backend, signals, signals.load_at)

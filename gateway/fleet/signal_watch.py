@@ -1,6 +1,6 @@
-"""Keeps what engines report of themselves current: one reading loop per backend, several times a second.
+"""Reads the metrics of every engine several times a second, one loop per backend.
 
-A reading that cannot be had leaves the last one in place, with its age; whoever decides by it looks at the age.
+When a reading fails the last one stays in place, with its age; deciders look at the age.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from gateway.fleet.signal_board import SignalBoard
 log = structlog.get_logger("tidegate.signals")
 
 Read = Callable[[], Awaitable[Signals]]
-"""Reads one backend; raises FetchError or ValueError."""
+"""Reads the signals of one backend; raises FetchError or ValueError."""
 
 
 BUDGET_SHARE: Final = 0.1
-"""Of its time one worker lets one engine spend on being read. Engines write their metrics on the loop that serves requests, and
-pages of 300 KB take milliseconds: an engine too busy to answer at once is not asked ten times a second on top."""
+"""The share of an engine's time that one worker's readings may take. Engines write their metrics on the loop that serves requests,
+and pages of 300 KB take milliseconds: an engine that is too busy to answer at once is not asked ten times a second on top."""
 
 LONGEST_PAUSE_S: Final = 2.0
-"""Between readings, however slow the last one was: beyond 0.2 s an engine mostly waits and does not work on the answer, and what
-comes back from a standstill or a restart must not stay unknown for ten seconds."""
+"""The longest pause between readings, however slow the last one was: beyond 0.2 s an engine mostly waits and does not work on the
+answer, and an engine that comes back from a standstill or a restart must not stay unknown for ten seconds."""
 
 PUSHED_EVERY_S: Final = 1.0
-"""Between readings of an engine that pushes what runs and waits: what is read then is its counters, by which restarts, progress
-and rates are judged, all of them over seconds."""
+"""The shortest time between readings of an engine that pushes its running and waiting requests: such a reading is needed only for its
+counters, which show restarts, progress and rates, all over seconds."""
 
 
 def pause_s(every_s: float, took_s: float, draw: float) -> float:
@@ -49,7 +49,7 @@ def pause_s(every_s: float, took_s: float, draw: float) -> float:
 
 
 class SignalWatch:
-    """Reads every backend about every `every_s` seconds, and less often a slow one (`pause_s`) or one that pushes its load."""
+    """Reads every backend about every `every_s` seconds; a slow backend (`pause_s`) or one that pushes its load less often."""
 
     def __init__(self, live: Live, board: SignalBoard, every_s: float, clock: Clock, rng: Rng) -> None:
         self._live = live
@@ -58,53 +58,54 @@ class SignalWatch:
         self._clock = clock
         self._rng = rng
         self._reads: dict[str, Read] = {}
-        self._ways: dict[str, Upstream] = {}
+        self._upstreams: dict[str, Upstream] = {}
         self._trouble: dict[str, str] = {}
         self._loops: Loops[str] = Loops()
 
-    def add(self, backend: str, read: Read, way: Upstream | None = None) -> None:
-        """Read one more backend, at once when `run` runs. `way` is closed when it leaves."""
+    def add(self, backend: str, read: Read, upstream: Upstream | None = None) -> None:
+        """Read one more backend, at once when `run` runs. `upstream` is closed when the backend leaves."""
         self._reads[backend] = read
-        if way is not None:
-            self._ways[backend] = way
-        self._loops.add(backend, partial(self._run_one, backend))
+        if upstream is not None:
+            self._upstreams[backend] = upstream
+        self._loops.add(backend, partial(self._read_on, backend))
 
     def remove(self, backend: str) -> Awaitable[None]:
-        """Read it no more, from now on; what is returned ends when its connections are closed."""
+        """Stop reading a backend at once; the awaitable that is returned ends when its connections are closed."""
         self._reads.pop(backend, None)
         self._trouble.pop(backend, None)
         self._board.unread(backend)
-        return closed(self._loops.drop(backend), self._ways.pop(backend, None))
+        return closed(self._loops.drop(backend), self._upstreams.pop(backend, None))
 
     async def run(self) -> None:
         """Read until cancelled."""
         await self._loops.run()
 
-    async def _run_one(self, backend: str) -> None:
+    async def _read_on(self, backend: str) -> None:
         while True:
             await asyncio.sleep(await self.read_once(backend))
 
     async def read_once(self, backend: str) -> float:
-        """One reading; returns the seconds until the next. Trouble is logged when it begins, changes or ends, not ten times a
-        second."""
-        # before the question: the engine counts at some moment until its answer is here, and double is safer than not at all
+        """Read a backend once; returns the seconds until the next reading. Trouble is logged when it begins, changes or ends, not
+        ten times a second."""
+        # taken before the request: the engine counts at some moment between asking and answering, and to count a request twice is
+        # safer than not at all
         asked_at = self._clock()
         try:
             signals = await self._reads[backend]()
         except (FetchError, ValueError) as error:
             trouble = str(error)[:200]
-        except Exception as error:  # noqa: BLE001 - nothing an engine writes on its page may end the worker that reads it
+        except Exception as error:  # noqa: BLE001 - no metrics page of an engine may end the worker that reads it
             trouble = f"cannot be read: {type(error).__name__}"
         else:
             if backend not in self._reads:
-                return self._every_s  # it left meanwhile
+                return self._every_s  # the backend left meanwhile
             live = self._live
             before = self._board.last_read(backend)
             self._board.read(backend, signals, asked_at)
             live.prefill[backend] = measured(live.prefill.get(backend), signals)
-            another = before is not None and restarted(before, signals)
-            note_signals(live, backend, signals, self._clock(), restarted=another)
-            if another:
+            is_new_process = before is not None and restarted(before, signals)
+            note_signals(live, backend, signals, self._clock(), restarted=is_new_process)
+            if is_new_process:
                 self._board.restarted(backend)
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble.get(backend, ""):

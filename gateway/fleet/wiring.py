@@ -1,7 +1,7 @@
-"""Builds what keeps a worker's fleet: the sources of backends, and for each backend its ways, its poll and its readings.
+"""Builds the parts that keep a worker's fleet: the sources of backends, and for each backend its upstreams, its poll and its readings.
 
-With `gateway/wiring.py` the only builder of adapters; what is made here comes and goes with backends, what is made there
-stays as long as the process.
+With `gateway/wiring.py` the only builder of adapters; adapters made here come and go with backends, adapters made there live as long
+as the process.
 """
 
 import asyncio
@@ -52,16 +52,18 @@ from gateway.worker_link import supervision
 from routing.engine_blocks import RootOf
 
 POLL_CONNECTIONS: Final = 2
-"""Polls have connections of their own, so that a backend whose connections are all busy still answers them."""
+"""Polls have a connection pool of their own, so that a backend whose connections are all busy still answers them."""
 
 SIGNALS_WITHIN_S: Final = 1.0
+"""Time limit for one reading of a metrics page."""
+
 MAX_SIGNALS_BYTES: Final = 1024 * 1024
-"""A metrics page has 20 to 300 KB; it is read in one turn of the event loop."""
+"""A metrics page has 20 to 300 KB; it is parsed in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetParts:
-    """What keeps one worker's fleet."""
+    """The parts that keep one worker's fleet."""
 
     roster: Roster
     membership: Membership
@@ -73,12 +75,12 @@ class FleetParts:
     zeromq: ZeroMq
 
     async def learn(self) -> None:
-        """Read every source and poll every backend once; afterwards the fleet is known."""
+        """Read every source and poll every backend once; afterwards every backend is known to be up or down."""
         await self.membership.first()
         await self.fleet_watch.first_round()
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run as long as the worker serves."""
+        """The coroutines that have to run as long as the worker serves."""
         return [
             self.membership.run(),
             self.roster.run(),
@@ -98,8 +100,8 @@ class FleetParts:
 
 
 class OwnPorts:
-    """The ports of our own listeners. The supervisor writes them down when all of them are bound, which may be after the
-    process that asks has started; so they are looked up when they are needed, until they are known."""
+    """The ports of our own listeners. The supervisor writes them to the run directory when all are bound, which may be after the
+    reading process has started; so they are looked up at each use until they are known."""
 
     def __init__(self, settings: Settings, seat: Seat) -> None:
         self._run_dir = Path(seat.run_dir)
@@ -114,7 +116,7 @@ class OwnPorts:
 
 
 def reach_of(settings: Settings, own_ports: Container[int]) -> Reach:
-    """What backends from DNS and the admin port may be."""
+    """Which addresses backends from DNS and the admin port may have."""
     return Reach(networks_of(settings.engines.register_networks), own_ports, is_local)
 
 
@@ -128,45 +130,46 @@ def fleet_for(
     count_kv: CountKv = lambda pool, backend, batches, gaps: None,
     count_push: CountPush = lambda pool, backend, reports, gaps: None,
 ) -> FleetParts:
-    """The keepers of a worker's fleet, which is empty until `learn`.
+    """The parts that keep a worker's fleet; the fleet is empty until `learn`.
 
     Args:
-        registered: what operators registered; None where there is no store.
-        run_dir: where drains of this gateway are written down.
+        registered: the source of registered backends; None where there is no store.
+        run_dir: where drains of this gateway and the sources' last answers are saved.
         own_ports: ports of our own listeners.
-        count_kv: told of (pool, backend, batches, gaps) as KV events come.
-        count_push: told of (pool, backend, reports, gaps) as engines push their load.
+        count_kv: called with (pool, backend, batches, gaps) as KV events come.
+        count_push: called with (pool, backend, reports, gaps) as engines push their load.
     """
-    ways = _Ways(settings, deps, reach_of(settings, own_ports))
+    upstreams = _Upstreams(settings, deps, reach_of(settings, own_ports))
     engines = settings.engines
     fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
     health_watch = HealthWatch(deps.live, deps.grounds, deps.watch, engines.first_token_base_s, deps.clock)
-    board, zeromq = SignalBoard(deps.live, deps.grounds), ZeroMq()
+    board = SignalBoard(deps.live, deps.grounds)
+    zeromq = ZeroMq()
     signal_watch = SignalWatch(deps.live, board, engines.signals_s, deps.clock, deps.rng)
-    listener = KvListener(deps, ways.reach, count_kv, zeromq, _rooted(settings, deps))
-    pushes = LoadListener(deps, ways.reach, _decoders(settings), board, count_push, zeromq)
-    each: tuple[Attach, ...] = (
-        partial(_judged, ways, health_watch),
-        partial(_polled, ways, fleet_watch),
-        partial(_read, ways, signal_watch),
-        listener.attach,
-        pushes.attach,
+    kv_listener = KvListener(deps, upstreams.reach, count_kv, zeromq, _rooted(settings, deps))
+    load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), board, count_push, zeromq)
+    attach: tuple[Attach, ...] = (
+        partial(_judged, upstreams, health_watch),
+        partial(_polled, upstreams, fleet_watch),
+        partial(_read, upstreams, signal_watch),
+        kv_listener.attach,
+        load_listener.attach,
     )
-    roster = Roster(deps, ways.for_requests, each, settings.drain.grace_s)
-    kept = None if run_dir is None else LastGood(run_dir, deps.wall)
+    roster = Roster(deps, upstreams.for_requests, attach, settings.drain.grace_s)
+    last_good = None if run_dir is None else LastGood(run_dir, deps.wall)
     orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
     sources = [*_sources(settings), *([registered] if registered else [])]
-    membership = Membership(sources, ways.pools, roster, deps.clock, orders, kept)
-    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, listener.watch, pushes.watch, zeromq)
+    membership = Membership(sources, upstreams.pools, roster, deps.clock, orders, last_good)
+    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_listener.watch, load_listener.watch, zeromq)
 
 
 def _decoders(settings: Settings) -> dict[str, Decode]:
-    """How pushed reports are read, by pool, where its engines push any."""
+    """How pushed load reports are decoded, by pool; only pools whose engines push any."""
     return {pool.name: read for pool in settings.pools if (read := DIALECTS[pool.dialect].read_report) is not None}
 
 
 def _rooted(settings: Settings, deps: Deps) -> dict[str, RootOf]:
-    """What chains of prompts begin with, by pool, from what engines' events say; of pools whose engines' own tokens we have."""
+    """How to compute the root of a prompt chain from an engine's event, by pool; only pools whose prompts the gateway can tokenize."""
     return {
         pool.name: partial(_root, pool, deps.salt_secret, _digests(pool)) for pool in settings.pools if deps.prompts.tokens_of(pool.name)
     }
@@ -177,7 +180,7 @@ def _digests(pool: PoolSettings) -> dict[str, str]:
 
 
 def _root(pool: PoolSettings, secret: bytes, digests: Mapping[str, str], lora: str | None, salt: str | None) -> int | None:
-    """See `routing.engine_blocks.RootOf`. Every prompt of ours is salted, so what is not is nobody's."""
+    """A `routing.engine_blocks.RootOf`. Every prompt of ours is salted, so a chain without salt belongs to no request of ours."""
     digest = digests.get(lora) if lora else ""
     return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
 
@@ -195,7 +198,7 @@ def _sources(settings: Settings) -> list[MemberSource]:
 
 
 def registry_for(settings: Settings, seat: Seat) -> Registry:
-    """What changes the fleet over the admin port; in the admin process, inside its loop."""
+    """The registry that the admin port changes the fleet with; built in the admin process, inside its event loop."""
     loop = asyncio.get_running_loop()
     return Registry(
         pools=[pool.name for pool in settings.pools],
@@ -209,8 +212,8 @@ def registry_for(settings: Settings, seat: Seat) -> Registry:
     )
 
 
-class _Ways:
-    """Makes the connections to backends."""
+class _Upstreams:
+    """Makes the upstreams to backends."""
 
     def __init__(self, settings: Settings, deps: Deps, reach: Reach) -> None:
         self.settings = settings
@@ -245,26 +248,29 @@ class _Ways:
         )
 
 
-def _judged(ways: _Ways, watch: HealthWatch, member: Member) -> Detach:
-    pool, way = ways.pools[member.pool], ways.for_questions(member)
+def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach:
+    pool = upstreams.pools[member.pool]
+    upstream = upstreams.for_questions(member)
     names = partial(watch.names_of, member.id)
-    within_s, half = ways.settings.engines.first_token_base_s, member.role != "both"
-    watch.add(member.id, Prober(way, DIALECTS[pool.dialect], pool.model, within_s, names, half=half), way)
+    within_s = upstreams.settings.engines.first_token_base_s
+    half = member.role != "both"
+    watch.add(member.id, Prober(upstream, DIALECTS[pool.dialect], pool.model, within_s, names, half=half), upstream)
     return partial(watch.remove, member.id)
 
 
-def _polled(ways: _Ways, watch: FleetWatch, member: Member) -> Detach:
-    pool, way = ways.pools[member.pool], ways.for_questions(member)
-    watch.add(member.pool, member.id, partial(poll, way, DIALECTS[pool.dialect], pool.model), way)
+def _polled(upstreams: _Upstreams, watch: FleetWatch, member: Member) -> Detach:
+    pool = upstreams.pools[member.pool]
+    upstream = upstreams.for_questions(member)
+    watch.add(member.pool, member.id, partial(poll, upstream, DIALECTS[pool.dialect], pool.model), upstream)
     return partial(watch.remove, member.pool, member.id)
 
 
-def _read(ways: _Ways, watch: SignalWatch, member: Member) -> Detach:
-    dialect = DIALECTS[ways.pools[member.pool].dialect]
+def _read(upstreams: _Upstreams, watch: SignalWatch, member: Member) -> Detach:
+    dialect = DIALECTS[upstreams.pools[member.pool].dialect]
     if dialect.signals_path is None or dialect.read_signals is None:
         return _nothing
-    way = ways.for_questions(member)
-    watch.add(member.id, partial(_read_signals, way, dialect.signals_path, dialect.read_signals, ways.deps.clock), way)
+    upstream = upstreams.for_questions(member)
+    watch.add(member.id, partial(_read_signals, upstream, dialect.signals_path, dialect.read_signals, upstreams.deps.clock), upstream)
     return partial(watch.remove, member.id)
 
 
@@ -272,8 +278,8 @@ def _nothing() -> Awaitable[None]:
     return asyncio.sleep(0)
 
 
-async def _read_signals(way: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:
-    reply = await fetch(way, path, timeout_s=SIGNALS_WITHIN_S, max_bytes=MAX_SIGNALS_BYTES)
+async def _read_signals(upstream: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:
+    reply = await fetch(upstream, path, timeout_s=SIGNALS_WITHIN_S, max_bytes=MAX_SIGNALS_BYTES)
     if reply.status != 200:
         raise FetchError(f"{path} answers {reply.status}")
     return read(reply.body, clock())

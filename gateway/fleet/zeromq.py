@@ -1,4 +1,4 @@
-"""The one ZeroMQ context of a worker, made when the first backend has something to hear."""
+"""The one ZeroMQ context of a worker, made when the first backend publishes anything."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
 
 
 class ZeroMq:
-    """Imported and started only when it is needed: ZeroMQ and its thread cost a worker 10 MB."""
+    """Makes the context at its first use: ZeroMQ and its thread cost a worker 10 MB."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
-        """The context, from now on there."""
+        """The context; made by the first call."""
         if self._context is None:
             import zmq
 
@@ -21,7 +21,7 @@ class ZeroMq:
         return self._context
 
     def close(self) -> None:
-        """End it and whatever is still open in it. Idempotent."""
+        """End the context and every socket still open in it. Idempotent."""
         if self._context is not None:
             self._context.destroy(0)
             self._context = None
