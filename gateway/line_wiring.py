@@ -30,7 +30,7 @@ def lines_for(
     def line(pool: str) -> Line:
         board, holders, make_room = grounds[pool].board, grounds[pool].holders, None
         if gives_way is not None:
-            make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).for_one
+            make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).make_room
         return Line(
             pool,
             bounds,

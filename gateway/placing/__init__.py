@@ -1,2 +1,2 @@
-"""Where routing meets the gateway: what is known of each pool (`ground`), what a request depends on (`demands`), what attempts teach
-(`lessons`), and how decisions are told to people (`explained`)."""
+"""Where routing meets the gateway: the state of each pool in this worker, the routing of one request, the in-flight load of its
+attempts, and the explanation of decisions."""

@@ -1,4 +1,4 @@
-"""A worker's answers to questions about its decisions; see `gateway.placing.explaining`."""
+"""A worker's answers to the admin process about its routing decisions: past ones, and where a request would go now."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,28 +25,29 @@ from policies.rollout.in_force import in_words
 from tenancy.rights import EVERYTHING
 
 SUPPOSED: Final = "supposed"
-"""What stands in the place of a request's id where there is none."""
+"""Stands in for the request id of a request that is not sent."""
 
 
 class NoDice:
-    """See `Rng`: a decision that nobody follows explores nothing, and of equals it shows the first."""
+    """An `Rng` that draws no chance: a decision that nobody follows explores nothing, and takes the first of equal candidates."""
 
     def random(self) -> float:
-        """Above every share of requests that is drawn."""
+        """The largest value below 1, above every share of requests that is drawn."""
         return 1.0 - 2**-53
 
     def randrange(self, _stop: int, /) -> int:
-        """The first."""
+        """Always 0, the first of equals."""
         return 0
 
 
 def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
-    """By their lines. Nothing is answered while the worker does not know its keys and policies."""
+    """The handlers of questions, by the line that begins a question. They answer nothing while the worker has not loaded its keys and
+    policies (`deps_of` gives None)."""
 
     async def explain(question: bytes) -> bytes:
         deps = deps_of()
-        found = deps.decisions.find(question.decode("ascii", "replace")) if deps is not None else None
-        return b"" if found is None else msgspec.msgpack.encode(found)
+        explained = deps.decisions.find(question.decode("ascii", "replace")) if deps is not None else None
+        return b"" if explained is None else msgspec.msgpack.encode(explained)
 
     async def would(question: bytes) -> bytes:
         deps = deps_of()
@@ -57,13 +58,16 @@ def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
 
 
 async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
-    """Where the request would go now. It is not admitted, counted, sent or remembered, and throws no dice."""
+    """Where the request would go now. It is not admitted, counted, sent or remembered, and draws no random numbers."""
     try:
         ask = interpret(Endpoint(asked.endpoint), asked.body)
     except Fault as fault:
         return WouldAnswer(refusal=_refused(fault))
-    dice, now, now_unix = NoDice(), deps.clock(), deps.wall()
-    caller, key = Caller(TenantId(asked.tenant), ProjectId(asked.project), KeyId("")), sticky_key(ask, ask.user, SUPPOSED)
+    dice = NoDice()
+    now = deps.clock()
+    now_unix = deps.wall()
+    caller = Caller(TenantId(asked.tenant), ProjectId(asked.project), KeyId(""))
+    key = sticky_key(ask, ask.user, SUPPOSED)
     story = Story(SUPPOSED, now, now_unix, now, SUPPOSED)
     story.user = ask.user
     if ask.template is not None:
@@ -72,13 +76,15 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
             ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, dealt)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
-    found = governed(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
-    if found is None:
-        said = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
-        return WouldAnswer(refusal=Refusal(said, "request.model"))
-    policy, rule = found.policy, deal(found.model, ask, asked.tenant, found.policy, {}, story, deps)
+    match = governed(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
+    if match is None:
+        message = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
+        return WouldAnswer(refusal=Refusal(message, "request.model"))
+    policy = match.policy
+    rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
     placing = await place_ask(ask, rule, policy, asked.tenant, {}, deps, dice)
-    pool, route = placing.pool, placing.route
+    pool = placing.pool
+    route = placing.route
     story.lora = placing.demand.lora
     if pool.halves or pool.name in deps.sharing:
         try:
@@ -86,10 +92,11 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
     split = story.shared.split if story.shared is not None else None
-    made = decision(route, placing.demand, (SUPPOSED,), now_unix, rule.name, pool.name, split)
-    made.asked_model, made.rule = ask.model if ask.model != rule.name else "", found.rule
-    made.rollout = in_words(story.dealt, story.dealt_prompt)
-    return WouldAnswer(made.explained())
+    would_be = decision(route, placing.demand, (SUPPOSED,), now_unix, rule.name, pool.name, split)
+    would_be.asked_model = ask.model if ask.model != rule.name else ""
+    would_be.rule = match.rule
+    would_be.rollout = in_words(story.dealt, story.dealt_prompt)
+    return WouldAnswer(would_be.explained())
 
 
 def _refused(fault: Fault) -> Refusal:

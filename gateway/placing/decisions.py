@@ -1,7 +1,6 @@
-"""The decisions about the last requests of this worker, kept so that somebody can ask about one of them; bounded.
+"""The routing decisions about the last requests of this worker, kept for `tidegate explain`; bounded.
 
-What is kept is values that the decision made anyway; they are put into words when somebody asks. Of a prompt nothing is kept but
-its length.
+A decision keeps only values that routing computed anyway; they are put into words on demand. Of a prompt only its length is kept.
 """
 
 from collections import deque
@@ -15,16 +14,18 @@ from routing.disaggregation import Split
 from routing.schedule import Route
 
 MAX_DECISIONS: Final = 1_000
+"""Decisions kept."""
+
 MAX_CANDIDATES: Final = 20_000
-"""Over all decisions kept, so that it makes no difference whether pools have two backends or a thousand."""
+"""Candidates over all decisions kept: bounds memory alike for pools of two backends and of a thousand."""
 
 
 class Decision(msgspec.Struct, gc=False, eq=False):
-    """One request's placing."""
+    """The routing decision about one request."""
 
     route: Route
     ids: tuple[str, ...]
-    """The request's: the caller's own, and the gateway's."""
+    """The request's ids: the caller's own, and the gateway's."""
     at_unix: float
     tenant: str
     model: str
@@ -36,14 +37,14 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     lora: str
     session: bool
     split: Split | None = None
-    """What was thought of sharing it between two backends."""
+    """The decision about disaggregated prefill and decode; None where the pool has none."""
     served_by: str = ""
     """The backend that was tried last."""
     queued: str = ""
-    """How its wait for its turn ended, or "waiting"; empty when it did not wait."""
+    """How the request's wait in the queue ended, or "waiting"; empty when it did not wait."""
     queued_s: float = 0.0
     queued_ahead: int = 0
-    """Tokens that were to be served before it."""
+    """Tokens queued ahead of the request when its wait began."""
     asked_model: str = ""
     steps: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
@@ -53,11 +54,11 @@ class Decision(msgspec.Struct, gc=False, eq=False):
 
     @property
     def size(self) -> int:
-        """Backends in it."""
+        """The number of backends in the decision."""
         return len(self.route.ranked) + len(self.route.excluded)
 
     def explained(self) -> Explained:
-        """It in words and numbers."""
+        """The decision in words and numbers."""
         route = self.route
         chosen = route.ranked[0][0].id if route.ranked else ""
         return Explained(
@@ -93,7 +94,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
 def decision(
     route: Route, demand: Demand, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
 ) -> Decision:
-    """What is kept of one request's placing."""
+    """The values of one request's placement that are kept."""
     return Decision(
         route,
         ids,
@@ -112,35 +113,36 @@ def decision(
 
 
 class Decisions:
-    """The last ones, by either id."""
+    """The last decisions, found by either id of the request."""
 
-    __slots__ = ("_by_id", "_candidates", "_kept", "_max_candidates", "_max_decisions")
+    __slots__ = ("_by_age", "_by_id", "_candidates", "_max_candidates", "_max_decisions")
 
     def __init__(self, max_decisions: int = MAX_DECISIONS, max_candidates: int = MAX_CANDIDATES) -> None:
-        self._kept: deque[Decision] = deque()
+        self._by_age: deque[Decision] = deque()
         self._by_id: dict[str, Decision] = {}
         self._candidates = 0
         self._max_decisions = max_decisions
         self._max_candidates = max_candidates
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._by_age)
 
-    def keep(self, made: Decision) -> None:
-        """One more; the oldest go. A caller's id that comes again stands for its last request."""
-        kept, by_id = self._kept, self._by_id
-        kept.append(made)
-        for one in made.ids:
-            by_id[one] = made
-        self._candidates += made.size
-        while (len(kept) > self._max_decisions or self._candidates > self._max_candidates) and len(kept) > 1:
-            old = kept.popleft()
-            self._candidates -= old.size
-            for one in old.ids:
-                if by_id.get(one) is old:
-                    del by_id[one]
+    def keep(self, decision: Decision) -> None:
+        """Keep one more decision and drop the oldest ones. A caller's id that is used again finds its last request."""
+        by_age = self._by_age
+        by_id = self._by_id
+        by_age.append(decision)
+        for request_id in decision.ids:
+            by_id[request_id] = decision
+        self._candidates += decision.size
+        while (len(by_age) > self._max_decisions or self._candidates > self._max_candidates) and len(by_age) > 1:
+            oldest = by_age.popleft()
+            self._candidates -= oldest.size
+            for request_id in oldest.ids:
+                if by_id.get(request_id) is oldest:
+                    del by_id[request_id]
 
     def find(self, request_id: str) -> Explained | None:
-        """The decision about a request; None when there was none, or it is gone."""
-        found = self._by_id.get(request_id)
-        return None if found is None else found.explained()
+        """The decision about a request; None when there was none, or it has been dropped."""
+        decision = self._by_id.get(request_id)
+        return None if decision is None else decision.explained()

@@ -1,4 +1,4 @@
-"""Questions of the admin process about decisions, and how workers are asked them."""
+"""The admin process's questions about routing decisions, and the client that asks the workers."""
 
 from pathlib import Path
 from typing import Final, Protocol
@@ -9,47 +9,47 @@ from gateway.placing.explained import Explained
 from gateway.worker_link import ask_every, ask_newest
 
 EXPLAIN_LINE: Final = b"explain\n"
-"""Followed by a request's id."""
+"""Begins a question about a past request; the request's id follows."""
 WOULD_LINE: Final = b"would\n"
-"""Followed by a `Would`."""
+"""Begins a question about a supposed request; a `Would` in MessagePack follows."""
 WITHIN_S: Final = 1.0
-"""A long prompt takes a while to be cut into tokens."""
+"""Time limit for an answer about a supposed request: a long prompt takes a while to be tokenized."""
 
 
 class Would(msgspec.Struct, frozen=True):
-    """What would be chosen now for a request."""
+    """The question where a request would go now."""
 
     tenant: str
     endpoint: str
     body: bytes
-    """As a caller would send it."""
+    """The request body as a caller would send it."""
     project: str = ""
-    """Of the tenant; empty for none of those that its policy names."""
+    """A project of the tenant; empty for a project that its policy does not name."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why it would be sent nowhere."""
+    """Why the supposed request would be refused."""
 
     message: str
     param: str = ""
 
 
 class WouldAnswer(msgspec.Struct, frozen=True):
-    """One of the two."""
+    """The decision, or the refusal; exactly one of them is set."""
 
     explained: Explained | None = None
     refusal: Refusal | None = None
 
 
 class Explaining(Protocol):
-    """What is known of decisions."""
+    """Answers questions about routing decisions."""
 
     async def of(self, request_id: str) -> Explained | None:
-        """The decision about a request of a short while ago; None when no worker knows it."""
+        """The decision about a recent request; None when no worker knows it. Of several requests with one id, the last one."""
         ...
 
     async def would(self, asked: Would) -> WouldAnswer | None:
-        """What would be chosen now; None when no worker answers."""
+        """Where the request would go now; None when no worker answers."""
         ...
 
 
@@ -60,12 +60,10 @@ class WorkersExplain:
         self._run_dir = run_dir
 
     async def of(self, request_id: str) -> Explained | None:
-        """See `Explaining`. Of several requests with one id the last one."""
         answers = await ask_every(self._run_dir, EXPLAIN_LINE + request_id.encode("ascii", "replace"))
-        found = [msgspec.msgpack.decode(answer, type=Explained) for answer in answers]
-        return max(found, key=lambda one: one.at_unix, default=None)
+        decisions = [msgspec.msgpack.decode(answer, type=Explained) for answer in answers]
+        return max(decisions, key=lambda decision: decision.at_unix, default=None)
 
     async def would(self, asked: Would) -> WouldAnswer | None:
-        """See `Explaining`."""
         answer = await ask_newest(self._run_dir, WOULD_LINE + msgspec.msgpack.encode(asked), WITHIN_S)
         return msgspec.msgpack.decode(answer, type=WouldAnswer) if answer else None

@@ -1,5 +1,5 @@
-"""What one worker knows of its pools for placing requests: their boards, one index of prefixes over all of them, whom to believe, and
-what policies remember. Kept current by `gateway.fleet`; decisions read it.
+"""The state of the pools that one worker routes by: a load table per pool, one prefix index over all pools, the trust in each backend's
+index entries, and the memory of routing policies. `gateway.fleet` keeps it current; decisions read it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,21 @@ from routing.trust import Trusts
 log = structlog.get_logger("tidegate.routing")
 
 DEFAULT_INDEX_BLOCKS: Final = 1_000_000
+"""The default bound of the prefix index, in blocks over all backends."""
 UNSAID_CAPACITY_TOKENS: Final = 131_072
-"""What the cache of an engine is taken to hold that says neither what it holds nor how large it is: 16 GB of an 8B model's KV, so less
-than nearly all of them have. Too little loses some matches; too much promises what is gone."""
+"""The assumed KV cache of an engine that reports neither its contents nor its size: 16 GB of an 8B model's KV, so less than nearly all
+engines have. Too small a value loses some matches; too large a value promises blocks that are gone."""
 KNOWN_WELL: Final = 64
-"""Samples of a backend's speed."""
+"""Samples after which a backend's speed is known well, and only every eighth answer is taken as a sample."""
 MAX_CHOOSINGS: Final = 256
-"""Ways to choose that are remembered for a pool; of more, the one first used longest ago is begun anew when it is used again."""
+"""Policy instances that are kept for a pool; beyond that the oldest one is dropped, and starts without memory when it is used again."""
 STALE_S: Final = 3.0
-"""Seconds after which an engine's word on its load is not believed alone: longer than the pause between two readings of a slow one."""
+"""Seconds after which an engine's last report of its load is not believed alone: longer than the pause between two readings of a slow
+engine."""
 
 
 class Ground:
-    """One pool."""
+    """The routing state of one pool."""
 
     __slots__ = ("_among", "_choosings", "_up", "board", "holders", "name", "recovery", "sessions")
 
@@ -47,60 +49,59 @@ class Ground:
         self.holders = Holders(kept_free)
         self.board = Board()
         self.recovery = Recovery()
-        """Holds back what a pool gets that was out of service as a whole."""
+        """Limits the requests to a pool that comes back after all its backends were out of service."""
         self.sessions = Sessions()
         self._choosings: dict[str, Choosing] = {}
         self._up: tuple[Backend, ...] = ()
         self._among: frozenset[str] = frozenset()
 
     def choosing(self, routing: Routing) -> Choosing:
-        """The policy with its memory. Tenants whose files say the same share one: what it remembers is about backends, and about
-        tenants only so that it can be fair between them."""
-        found = self._choosings.get(routing.key)
-        if found is None:
-            found = self._choosings[routing.key] = routing.choosing()
-            if len(self._choosings) > MAX_CHOOSINGS:  # policy files were changed that often
+        """The policy instance of a routing setting, with its memory. Tenants with equal settings share one instance: its memory is about
+        backends, and about tenants only for fairness between them."""
+        choosing = self._choosings.get(routing.key)
+        if choosing is None:
+            choosing = self._choosings[routing.key] = routing.choosing()
+            if len(self._choosings) > MAX_CHOOSINGS:  # policy files have changed that often
                 del self._choosings[next(iter(self._choosings))]
-        return found
+        return choosing
 
     def recovering(self, pool: Pool, now: float) -> None:
-        """Look at how it comes back; to be called some times a second."""
+        """Update the recovery of this pool from the load of its backends; called twice a second."""
         board = self.board
-        rows = [board.row_of[one.id] for one in pool.up if one.id in board.row_of]
+        rows = [board.row_of[backend.id] for backend in pool.up if backend.id in board.row_of]
         queued_s = min([board.queue_tokens[row] * board.prefill_s_token[row] for row in rows], default=0.0)
         self.recovery.look(bool(rows), queued_s, now)
 
     def among(self, pool: Pool) -> frozenset[str]:
-        """Ids of the backends that are up; worked out once for each snapshot of the fleet."""
+        """The ids of the backends that are up; computed once per snapshot of the fleet."""
         if self._up is not pool.up:
-            self._up, self._among = pool.up, frozenset(one.id for one in pool.up)
+            self._up = pool.up
+            self._among = frozenset(backend.id for backend in pool.up)
         return self._among
 
 
 class _Source:
-    """How the index knows what one backend holds."""
+    """How the prefix index knows the cache contents of one backend: from its KV events, or predicted from the requests sent to it."""
 
-    __slots__ = ("capacity", "check", "lost", "told", "useless")
+    __slots__ = ("capacity", "check", "disconnected", "useless")
 
     def __init__(self) -> None:
         self.capacity = UNSAID_CAPACITY_TOKENS // BLOCK_TOKENS
-        """Blocks."""
+        """The size of its cache, in blocks."""
         self.check: EventCheck | None = None
-        """Of its events, where those say it."""
-        self.told = 0
-        """Blocks they told of."""
-        self.lost = False
-        """They do not come just now."""
+        """Whether its events describe the prompts sent there; None for a backend without events."""
+        self.disconnected = False
+        """Whether its event subscription is down at the moment."""
         self.useless = ""
-        """Why it is guessed at all the same; empty when it is not."""
+        """Why its contents are predicted in spite of its events; empty when the events are used."""
 
 
 class Grounds:
-    """Every pool of one worker.
+    """The routing state of every pool of one worker.
 
     Args:
-        pools: what is usual in each, by their names.
-        index_blocks: bound of the index.
+        pools: the defaults of each pool's backends, by pool.
+        index_blocks: bound of the prefix index, in blocks.
     """
 
     def __init__(self, pools: Mapping[str, Usual], index_blocks: int = DEFAULT_INDEX_BLOCKS) -> None:
@@ -116,18 +117,19 @@ class Grounds:
         self._sources: dict[str, _Source] = {}
 
     def __getitem__(self, pool: str) -> Ground:
-        """A pool's. Raises KeyError."""
+        """The state of a pool. Raises KeyError."""
         return self._by_pool[pool]
 
     def of(self, backend_id: str) -> Ground | None:
-        """That of the pool that a backend is in; None once it has left."""
+        """The state of the pool that a backend belongs to; None once the backend has left."""
         return self._of.get(backend_id)
 
     def add(self, pool: str, backend_id: str, traits: Traits = NO_TRAITS) -> None:
-        """A backend joins, with nothing in flight and nothing known of its cache."""
+        """Add a backend that joins, with nothing in flight and unknown cache contents."""
         ground = self._of[backend_id] = self._by_pool[pool]
         usual = self._usual[pool]
-        facts, rates = facts_of(traits, usual), rates_of(traits, usual)
+        facts = facts_of(traits, usual)
+        rates = rates_of(traits, usual)
         ground.board.add(backend_id, rates, facts)
         self._calibrations[backend_id] = Calibration(rates)
         self.limits.add(pool, backend_id, ground.board, usual.bounds)
@@ -136,7 +138,7 @@ class Grounds:
         self._size(backend_id, self._sources[backend_id])
 
     def configure(self, backend_id: str, traits: Traits) -> None:
-        """Something else is said of a backend that is there. What was learned of its speed stands; a new prior is for its next life."""
+        """Change the configured facts of a backend. Its measured speed stays; a new prior applies when it joins again."""
         ground = self._of.get(backend_id)
         if ground is not None:
             facts = facts_of(traits, self._usual[ground.name])
@@ -144,7 +146,7 @@ class Grounds:
             log.info("routing facts", pool=ground.name, backend=backend_id, **effective(facts, traits, self._usual[ground.name]))
 
     def drop(self, backend_id: str) -> None:
-        """A backend has left: it matches nothing from now on. Raises ValueError while something is in flight on it."""
+        """Remove a backend that has left: it matches no prefix from now on. Raises ValueError while requests are in flight on it."""
         ground = self._of.get(backend_id)
         if ground is None:
             return
@@ -156,71 +158,75 @@ class Grounds:
         del self._of[backend_id], self._sources[backend_id], self._calibrations[backend_id]
 
     def in_flight(self, backend_id: str) -> int:
-        """Requests of this worker on a backend; 0 for one that has left."""
+        """Requests of this worker in flight on a backend; 0 for a backend that has left."""
         ground = self._of.get(backend_id)
         return 0 if ground is None else ground.board.in_flight(backend_id)
 
     def total(self) -> int:
-        """Requests of this worker on all backends; one that two of them share counts on both."""
+        """Requests of this worker in flight on all backends; a request with prefill and decode on two backends counts on both."""
         return sum(ground.board.total() for ground in self._by_pool.values())
 
     def stale(self, now: float) -> None:
-        """Look for engines that have not told of their load lately."""
+        """Mark the backends whose engines have not reported their load for `STALE_S`, and update the limits; called twice a second."""
         for ground in self._by_pool.values():
             ground.board.stale(now, STALE_S)
         self.limits.tick(now)
 
     def residual_s(self, backend_id: str) -> float:
-        """Seconds by which 9 of 10 predicted times to the first token were wrong at most; 0 while none was measured."""
-        found = self._calibrations.get(backend_id)
-        return found.residual_p90_s if found is not None and found.samples else 0.0
+        """The 90th percentile of the error of predicted times to the first token, in seconds; 0 while none was measured."""
+        calibration = self._calibrations.get(backend_id)
+        return calibration.residual_p90_s if calibration is not None and calibration.samples else 0.0
 
     def to_learn(self, backend_id: str) -> Calibration | None:
-        """The same for one more sample; None for a backend that has left, and for seven of eight answers of one that is known well: a
-        sample takes some 20 us."""
-        found = self._calibrations.get(backend_id)
+        """The calibration to train, or None when the backend has left or the sample is skipped (1 in 8 is kept once the backend is known
+        well): a sample takes some 20 us."""
+        calibration = self._calibrations.get(backend_id)
         self._answers += 1
-        return None if found is None or (found.samples > KNOWN_WELL and self._answers & 7) else found
+        return None if calibration is None or (calibration.samples > KNOWN_WELL and self._answers & 7) else calibration
 
     def learned(self, backend_id: str, calibration: Calibration) -> None:
-        """It took a sample."""
+        """Use the rates of a calibration that took a sample."""
         self._of[backend_id].board.set_rates(backend_id, calibration.rates, calibration.residual_s)
 
-    # --- what caches hold -----------------------------------------------------------------------------------------
+    # --- cache contents -------------------------------------------------------------------------------------------
 
     def capacity(self, backend_id: str, tokens: int | None) -> None:
-        """An engine told how large its KV cache is; what it is taken to hold is bounded by that, where its events do not say it."""
+        """Set the size of an engine's KV cache, None for unknown; it bounds the predicted contents of a backend without events."""
         source = self._sources.get(backend_id)
         blocks = max(1, (tokens or UNSAID_CAPACITY_TOKENS) // BLOCK_TOKENS)
         if source is not None and source.capacity != blocks:
             source.capacity = blocks
             self._size(backend_id, source)
 
-    def exact(self, backend_id: str) -> None:
-        """What this backend holds is told by its events from now on."""
+    def use_events(self, backend_id: str) -> None:
+        """Take the cache contents of this backend from its KV events from now on."""
         source = self._sources.get(backend_id)
         if source is not None:
-            source.check, source.told, source.lost, source.useless = EventCheck(), 0, False, ""
+            source.check = EventCheck()
+            source.disconnected = False
+            source.useless = ""
             self.index.cleared(backend_id)
             self._size(backend_id, source)
 
-    def guessed(self, backend_id: str) -> None:
-        """It is told by them no more."""
+    def use_predictions(self, backend_id: str) -> None:
+        """Predict the cache contents of this backend from the requests sent to it from now on: its events have ended."""
         source = self._sources.get(backend_id)
         if source is not None and source.check is not None:
-            source.check, source.lost, source.useless = None, False, ""
+            source.check = None
+            source.disconnected = False
+            source.useless = ""
             self.index.cleared(backend_id)
             self._size(backend_id, source)
             self._believe(backend_id, source)
 
     def events(self, backend_id: str, *, connected: bool, stored: int, now: float) -> None:
-        """How the events of a backend stand: whether they come, and the blocks they have told of. Looks whether they are about the
-        prompts that were sent there, and guesses where they are not (routers no. 26)."""
+        """Take the state of a backend's event subscription: whether it is connected, and the number of blocks stored so far. Checks
+        whether the events describe the prompts that were sent there; predicts the contents where they do not (routers no. 26)."""
         source = self._sources.get(backend_id)
         if source is None or source.check is None:
             return
-        source.told = stored
-        check, index = source.check, self.index
+        check = source.check
+        index = self.index
         for block in check.due(now):
             check.found(index.told(backend_id, block), stored)
         if check.reason != source.useless:
@@ -228,23 +234,23 @@ class Grounds:
             tell = log.warning if check.reason else log.info
             tell("kv events of no use" if check.reason else "kv events of use again", backend=backend_id, reason=check.reason)
             self._size(backend_id, source)
-        if source.lost is connected:
-            source.lost = not connected
+        if source.disconnected is connected:
+            source.disconnected = not connected
             self._believe(backend_id, source)
 
     def is_exact(self, backend_id: str) -> bool:
-        """Whether its events say what it holds."""
+        """Whether the cache contents of a backend are taken from its events."""
         source = self._sources.get(backend_id)
         return source is not None and source.check is not None and not source.useless
 
     def answered(self, backend_id: str, chain: Sequence[int], now: float) -> None:
-        """It has begun to answer the prompt with this chain."""
+        """Note that a backend has begun to answer the prompt with this chain."""
         source = self._sources.get(backend_id)
         if source is not None and source.check is not None:
             source.check.answered(chain, now)
 
     def restarted(self, backend_id: str) -> None:
-        """Its process is another one, so its cache is empty. Where events say what it holds, they say that too."""
+        """Forget the cache contents of a backend whose process is a new one. Contents taken from events stay: events report it too."""
         ground = self._of.get(backend_id)
         if ground is None:
             return
@@ -260,7 +266,8 @@ class Grounds:
         self.index.size(backend_id, 0 if source.check is not None and not source.useless else source.capacity)
 
     def compared(self, backend_id: str, predicted: float, actual: float) -> None:
-        """An engine said how much of a prompt it had cached, where the index had said how much it would."""
+        """Adjust the trust in a backend's index entries by the cached tokens of a prompt: predicted by the index, and reported by the
+        engine."""
         source = self._sources.get(backend_id)
         if source is None:
             return
@@ -273,4 +280,4 @@ class Grounds:
         self._believe(backend_id, source)
 
     def _believe(self, backend_id: str, source: _Source) -> None:
-        self._of[backend_id].board.set_trust(backend_id, 0.0 if source.lost else self.trusts.share(backend_id))
+        self._of[backend_id].board.set_trust(backend_id, 0.0 if source.disconnected else self.trusts.share(backend_id))

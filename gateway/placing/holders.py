@@ -1,27 +1,28 @@
-"""Who has how many requests on one pool's engines, of this process: so that some room stays free for tenants with few. Pure.
+"""How many requests each tenant has in flight on one pool's engines, of this process, so that some capacity stays reserved for tenants
+with few. Pure.
 
-Engines that are full are slow with everybody, also with a tenant whose turn comes at once. Where a part of the room is kept, a tenant
-that has much more than the others is let into the rest only, as long as other tenants were there lately; a tenant that is alone
-has everything. What is kept and not used is the price.
+Full engines are slow for every tenant, also for one whose request need not wait in the queue. Where a share of the capacity is reserved,
+a tenant that has much more in flight than the others may use the rest only, as long as other tenants were active lately; a tenant that
+is alone may use everything. The price is reserved capacity that is not used.
 """
 
 from typing import Final
 
 QUIET_S: Final = 30.0
-"""For so long after its last request ended a tenant is one of those that room is kept for: a person reads an answer before asking again."""
+"""Seconds for which a tenant counts as active after its last request ended: a person reads an answer before asking again."""
 MOST: Final = 4096
-"""Of those are remembered; of more, who ended first is forgotten."""
+"""Tenants without requests that are remembered as active; beyond that the one that ended first is forgotten."""
 MORE: Final = 3.0
 BESIDES: Final = 1
-"""So many times the mean of all others that are there, and so many requests besides, are more than a tenant's part. Of tenants that ask
-alike chance gives somebody twice the mean all the time."""
+"""A tenant has more than its share when it has more than `MORE` times the mean of all other active tenants, and `BESIDES` requests on
+top. Among tenants with equal traffic chance gives one of them twice the mean all the time."""
 
 
 class Holders:
-    """One pool's.
+    """The shares of one pool's tenants.
 
     Args:
-        kept: share of the room, 0 to 0.9, that is not for tenants with more than their part.
+        kept: share of the capacity, 0 to 0.9, that is reserved for tenants with no more than their share.
     """
 
     __slots__ = ("_counts", "_left", "_total", "kept")
@@ -33,14 +34,14 @@ class Holders:
         self._total = 0
 
     def took(self, tenant: str) -> None:
-        """One request more of a tenant; pair it with `gave_back`."""
+        """Count one more request of a tenant in flight; to be paired with `gave_back`."""
         if self.kept:
             self._counts[tenant] = self._counts.get(tenant, 0) + 1
             self._left.pop(tenant, None)
             self._total += 1
 
     def gave_back(self, tenant: str, now: float) -> None:
-        """It is over. `now` in seconds, never less than before."""
+        """Count the end of a tenant's request. `now` in seconds, never less than before."""
         if not self.kept:
             return
         self._total -= 1
@@ -54,12 +55,12 @@ class Holders:
                 del left[next(iter(left))]
 
     def part(self, tenant: str, now: float) -> float:
-        """Of the room that this tenant's next request may fill; 1 for all of it."""
+        """The part of the capacity that this tenant's next request may fill; 1 for all of it."""
         held = self._counts.get(tenant, 0)
         if held < 2:
             return 1.0
         left = self._left
         while left and now - left[next(iter(left))] > QUIET_S:
             del left[next(iter(left))]
-        others = len(self._counts) + len(left) - 1
-        return 1.0 - self.kept if others and (held - BESIDES) * others > MORE * (self._total - held) else 1.0
+        other_tenants = len(self._counts) + len(left) - 1
+        return 1.0 - self.kept if other_tenants and (held - BESIDES) * other_tenants > MORE * (self._total - held) else 1.0

@@ -1,7 +1,8 @@
-"""How much each backend of one worker may be given: hands `backends.limiter` what is seen, and the Board what is found.
+"""The concurrency limit of each backend in one worker: feeds `backends.limiter` with observations, and writes the limits that it finds
+to the load table.
 
-An engine's limit is everybody's who sends there. Of several processes each takes its part by how many they are (`tenancy.ports.Presence`);
-while that is not known, what the engine says is left is what each may add.
+All processes that send to an engine share its limit. Each of several processes takes its share by their number
+(`tenancy.ports.Presence`); while the number is unknown, each may add as much as the engine reports to have left.
 """
 
 from collections import deque
@@ -15,28 +16,29 @@ from backends.signals import Signals
 from routing.board import Board, Charge
 
 SILENT_S: Final = 3.0
-"""Seconds after which what an engine said of its load is no evidence any more; that of `gateway.placing.ground.STALE_S`."""
+"""Seconds after which an engine's report of its load is no evidence any more; the same as `gateway.placing.ground.STALE_S`."""
 NEAR: Final = 0.05
-"""Token limits that differ by less are one: each change wakes who waits."""
+"""Token limits that differ by less than this share count as equal: each change wakes waiting requests."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which part of a pool's engines is this process's."""
+    """The share of a pool's engines that belongs to this process."""
 
     processes: int = 1
-    """That send there, this one included; 0: nobody knows."""
+    """Processes that send to the pool, this one included; 0: unknown."""
     rank: int = 0
+    """The place of this process among them, from 0; it decides which processes get the remainder of a division."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One backend's limit, for whoever looks from outside."""
+    """The concurrency limit of one backend, for display."""
 
     requests: float
-    """That the whole engine is taken to bear."""
+    """Requests that the whole engine is taken to bear."""
     tokens: float | None
-    """Uncached prompt tokens likewise; None while unknown."""
+    """Uncached prompt tokens that the whole engine is taken to bear; None while unknown."""
     own: float
-    """Requests that this worker may have there; of several workers all of theirs."""
+    """Requests that this worker may have in flight there; the sum where several workers are joined."""
 
 
 ALONE: Final = Part()
@@ -44,7 +46,7 @@ UNKNOWN: Final = Part(0)
 
 
 class _Backend:
-    """One of them."""
+    """One backend with its limiter."""
 
     __slots__ = ("board", "heard_at", "limiter", "pool", "supposed")
 
@@ -54,89 +56,92 @@ class _Backend:
         self.limiter = Limiter(bounds)
         self.heard_at: float | None = None
         self.supposed: deque[tuple[float, Charge]] = deque()
-        """Requests whose first token does not show, by when it should have come. Bounded by what is sent within that time."""
+        """Requests whose first token cannot be seen, with the time it is due. Bounded by the requests sent within that time."""
 
 
 class Limits:
-    """Every backend that has a limit. A pool whose limits are off has none here."""
+    """The limits of every backend that has one; pools whose limits are off have no entries."""
 
     def __init__(self) -> None:
         self._backends: dict[str, _Backend] = {}
         self._parts: dict[str, Part] = {}
         self._counted: dict[str, Part] = {}
-        """The last of which the number was known: engines that tell nothing of their load are shared by that."""
+        """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
 
     def add(self, pool: str, backend_id: str, board: Board, bounds: Bounds | None) -> None:
-        """A backend joins."""
+        """Add a backend that joins; `bounds` None for a backend without a limit."""
         if bounds is not None:
-            self._backends[backend_id] = one = _Backend(pool, board, bounds)
-            self._write(backend_id, one)
+            self._backends[backend_id] = backend = _Backend(pool, board, bounds)
+            self._write(backend_id, backend)
 
     def drop(self, backend_id: str) -> None:
-        """It has left."""
+        """Remove a backend that has left."""
         self._backends.pop(backend_id, None)
 
     def restarted(self, backend_id: str) -> None:
-        """Another process is behind it."""
-        if (one := self._backends.get(backend_id)) is not None:
-            one.limiter.restarted()
-            self._write(backend_id, one)
+        """Restart the search for the limit of a backend whose process is a new one."""
+        if (backend := self._backends.get(backend_id)) is not None:
+            backend.limiter.restarted()
+            self._write(backend_id, backend)
 
     def share(self, pool: str, part: Part) -> None:
-        """How many processes send to a pool's engines, from now on."""
+        """Set this process's share of a pool's engines."""
         if self._parts.get(pool) != part:
             self._parts[pool] = part
             if part.processes:
                 self._counted[pool] = part
-            for backend_id, one in self._backends.items():
-                if one.pool == pool:
-                    self._write(backend_id, one)
+            for backend_id, backend in self._backends.items():
+                if backend.pool == pool:
+                    self._write(backend_id, backend)
 
     def part(self, pool: str) -> Part:
-        """What was said of it last."""
+        """This process's share of a pool, as it was set last."""
         return self._parts.get(pool, ALONE)
 
     def of(self, backend_id: str) -> Limiter | None:
-        """For first tokens and ends of answers; None where there is no limit."""
-        one = self._backends.get(backend_id)
-        return None if one is None else one.limiter
+        """The limiter of a backend, which is to be told of first tokens and of ends of answers; None where there is no limit."""
+        backend = self._backends.get(backend_id)
+        return None if backend is None else backend.limiter
 
     def suppose(self, backend_id: str, due: float, charge: Charge) -> None:
-        """This request's first token will not show; at `due` it is taken to have come."""
-        if (one := self._backends.get(backend_id)) is not None:
-            one.supposed.append((due, charge))
+        """Note a request whose first token cannot be seen; at `due` it is taken to have come."""
+        if (backend := self._backends.get(backend_id)) is not None:
+            backend.supposed.append((due, charge))
 
-    def told(self, backend_id: str, signals: Signals, now: float) -> None:
-        """The engine told of its load."""
-        one = self._backends.get(backend_id)
-        if one is not None:
-            one.heard_at = now if signals.running is not None and signals.waiting is not None else None
-            self._look(backend_id, one, signals, now)
+    def reported(self, backend_id: str, signals: Signals, now: float) -> None:
+        """Take an engine's report of its load."""
+        backend = self._backends.get(backend_id)
+        if backend is not None:
+            backend.heard_at = now if signals.running is not None and signals.waiting is not None else None
+            self._look(backend_id, backend, signals, now)
 
     def tick(self, now: float) -> None:
-        """Look at those that have not told lately; to be called about twice a second."""
-        for backend_id, one in self._backends.items():
-            if one.heard_at is None or now - one.heard_at > SILENT_S:
-                self._look(backend_id, one, None, now)
+        """Update the limits of backends that have not reported for `SILENT_S`; called twice a second."""
+        for backend_id, backend in self._backends.items():
+            if backend.heard_at is None or now - backend.heard_at > SILENT_S:
+                self._look(backend_id, backend, None, now)
 
-    def _look(self, backend_id: str, one: _Backend, signals: Signals | None, now: float) -> None:
-        supposed, board = one.supposed, one.board
+    def _look(self, backend_id: str, backend: _Backend, signals: Signals | None, now: float) -> None:
+        supposed = backend.supposed
+        board = backend.board
         while supposed and supposed[0][0] <= now:
             board.begun(supposed.popleft()[1])
-        own, begun = board.in_flight(backend_id), board.begun_on(backend_id)
+        own = board.in_flight(backend_id)
+        begun = board.begun_on(backend_id)
         if signals is None:
             heard = Heard(own, begun)
         else:
             heard = Heard(own, begun, signals.running, signals.waiting, signals.preemptions, signals.generated_tokens)
-        one.limiter.look(heard, self._counted.get(one.pool, ALONE).processes, now)
-        self._write(backend_id, one)
+        backend.limiter.look(heard, self._counted.get(backend.pool, ALONE).processes, now)
+        self._write(backend_id, backend)
 
-    def _write(self, backend_id: str, one: _Backend) -> None:
-        limiter, board = one.limiter, one.board
-        if limiter.told and not self.part(one.pool).processes:
+    def _write(self, backend_id: str, backend: _Backend) -> None:
+        limiter = backend.limiter
+        board = backend.board
+        if limiter.told and not self.part(backend.pool).processes:
             requests, tokens = limiter.room()
         else:
-            part = self._counted.get(one.pool, ALONE)
+            part = self._counted.get(backend.pool, ALONE)
             requests, tokens = limiter.share(part.processes, part.rank)
         row = board.row_of[backend_id]
         known = board.limit_tokens[row]
@@ -144,10 +149,11 @@ class Limits:
             board.set_limit(backend_id, requests, tokens)
 
     def shown(self, backend_id: str) -> Shown | None:
-        """None where there is no limit."""
-        one = self._backends.get(backend_id)
-        if one is None:
+        """The limit of a backend, for display; None where there is no limit."""
+        backend = self._backends.get(backend_id)
+        if backend is None:
             return None
-        limiter, board = one.limiter, one.board
+        limiter = backend.limiter
+        board = backend.board
         tokens = None if limiter.tokens == inf else float(round(limiter.tokens))
         return Shown(float(round(limiter.whole)), tokens, board.limit[board.row_of[backend_id]])

@@ -1,22 +1,23 @@
-"""Which backend had the last turn of each conversation: bounded, the ones that have been quiet for longest go first."""
+"""The backend that served the last turn of each conversation; bounded, the least recently used conversation is dropped first."""
 
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final
 
 MAX_SESSIONS: Final = 50_000
-"""In one pool and worker; some 200 bytes each."""
+"""Conversations remembered in one pool and worker; some 200 bytes each."""
 
 
 class Sessions:
-    """One per pool."""
+    """The conversations of one pool; `most` bounds their number."""
 
     __slots__ = ("_holders", "_life", "_lives", "_most")
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:
         self._holders: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        """The backend of each session, and the life of the backend in which it served it."""
         self._lives: dict[str, int] = {}
-        """Of each backend that holds any, which of its lives that is: forgetting one costs nothing, however many it held."""
+        """The number of the current life of each backend: forgetting a backend costs O(1), however many sessions it held."""
         self._life = 0
         self._most = most
 
@@ -24,12 +25,12 @@ class Sessions:
         return len(self._holders)
 
     def holder(self, session: int) -> str:
-        """The id of the backend that had the last turn; empty when nobody knows, and for no session at all."""
-        found = self._holders.get(session) if session else None
-        return found[0] if found is not None and self._lives.get(found[0]) == found[1] else ""
+        """The id of the backend that served the last turn; empty when it is unknown, and for session 0 (none)."""
+        entry = self._holders.get(session) if session else None
+        return entry[0] if entry is not None and self._lives.get(entry[0]) == entry[1] else ""
 
     def held(self, session: int, backend_id: str) -> None:
-        """That backend has a turn now."""
+        """Note that a backend serves a turn of a session now."""
         if not session:
             return
         life = self._lives.get(backend_id)
@@ -42,14 +43,14 @@ class Sessions:
             self._holders.popitem(last=False)
 
     def forget(self, backend_id: str) -> None:
-        """It has left, or has lost its cache: it holds none any more."""
+        """Drop the sessions of a backend that has left or lost its cache."""
         self._lives.pop(backend_id, None)
 
 
 def session_of(given: str, tenant: str, secret: bytes) -> int:
-    """A caller's name of a conversation as a number that means it in this tenant alone and cannot be had without the secret; 0 for none.
+    """A keyed hash of a caller's name for a conversation, valid in this tenant alone; 0 for no name.
 
-    What callers choose as names may say something of them (an address, a chat's title), so it is neither kept nor passed on.
+    The names that callers choose may reveal something about them (an address, a chat's title), so they are neither kept nor passed on.
     """
     if not given:
         return 0

@@ -1,2 +1,2 @@
-"""Where requests wait for room on an engine: in the gateway, so that their order is ours (`tenancy.fairness`) and a caller that leaves,
-or would wait in vain, costs no engine anything. docs/overload.md has the whole story."""
+"""The request queues: requests wait in the gateway for capacity on an engine, so that the gateway decides their order
+(`tenancy.fairness`), and a caller that leaves, or would wait in vain, costs no engine anything. docs/overload.md describes the whole."""

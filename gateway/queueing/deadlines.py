@@ -20,17 +20,18 @@ from domain.priority import Class
 
 HEADER: Final = b"x-tidegate-timeout-s"
 MOST_S: Final = 86_400.0
+"""The longest wait that the header may ask for: one day."""
 DEFAULT_WAIT_S: Final = {Class.CRITICAL: 30.0, Class.INTERACTIVE: 10.0, Class.DEFAULT: 60.0, Class.BATCH: 600.0}
 
 
-def asked_wait_s(given: bytes) -> float:
-    """What the caller's header asks for.
+def asked_wait_s(value: bytes) -> float:
+    """The seconds that the caller's header asks for.
 
     Raises:
-        Fault: INVALID_VALUE, it is no number of seconds.
+        Fault: INVALID_VALUE, `value` is no number of seconds above 0 and up to `MOST_S`.
     """
     try:
-        seconds = float(given) if len(given) <= 32 else 0.0
+        seconds = float(value) if len(value) <= 32 else 0.0
     except ValueError:
         seconds = 0.0
     if not (isfinite(seconds) and 0.0 < seconds <= MOST_S):

@@ -1,9 +1,10 @@
-"""The requests of one worker that wait for one pool: who is let through when there is room, and who stops waiting.
+"""The queue of one worker for one pool: dispatches waiting requests when there is capacity, and ends waits that are refused, late or
+abandoned.
 
-Nothing here runs while nobody waits. Otherwise the Board tells of every end and every first token, once per turn of the loop, and the
-worker's sweep looks at deadlines, heartbeats and a fleet that has changed: no waiter has a timer of its own.
+Nothing here runs while no request waits. Otherwise the load table reports every end and every first token, once per turn of the event
+loop, and the worker's sweep checks deadlines, heartbeats and changes of the fleet: no waiter has a timer of its own.
 
-Being let through is deciding anew where to go and taking the place there, in one go: a place that two wake-ups see is taken once.
+To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
 """
 
 import asyncio
@@ -24,27 +25,44 @@ from tenancy.fair_row import Waiting
 from tenancy.fairness import RANKS, Bounds, FairQueue, rank_of
 
 LONGEST_S: Final = 3600.0
-"""Longest predicted wait that is worth a number."""
+"""The longest wait that is predicted, in seconds."""
 
 AT_ONCE: Final = Outlook()
+"""The forecast of a request that need not wait."""
 
 MakeRoom = Callable[[Waiter[Any], Callable[[Waiting, float], bool]], None]
+"""Preempts a request in favour of a waiter; the second argument says whether a preempted request could wait so many seconds."""
 
 
 class Line:
-    """See the module.
+    """The requests that wait for one pool, with their order, their deadlines and the prediction of their waits.
 
     Args:
         pool_of: the pool as it is now.
-        log_defect: told of what should never be raised by a decision.
-        make_room: asked to free a place for the one whose turn it is, with what says whether one that gives its place could wait.
-        part_of: of the room, how much a tenant's next request may fill.
+        log_defect: called with errors that a routing decision should never raise.
+        make_room: called to preempt a request for the first waiter in the order; None for no preemption.
+        part_of: the part of the capacity that a tenant's next request may fill.
     """
 
     __slots__ = (
-        "_board", "_caution", "_clock", "_hopeless", "_log_defect", "_loop", "_make_room", "_name", "_pool_of", "_queue", "_rate", "_rng",
-        "_room", "_stopped", "_waiters", "_woken", "waiting",
-    )  # fmt: skip
+        "_board",
+        "_caution",
+        "_clock",
+        "_hopeless",
+        "_log_defect",
+        "_loop",
+        "_make_room",
+        "_name",
+        "_pool_of",
+        "_queue",
+        "_rate",
+        "_rng",
+        "_room",
+        "_stopped",
+        "_waiters",
+        "_woken",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -74,18 +92,19 @@ class Line:
         self._caution = Caution(RANKS)
         self._waiters: dict[int, Waiter[Any]] = {}
         self._hopeless: list[tuple[Waiter[Any], Fault]] = []
+        """Waiters that no backend can serve any more; ended after the walk over the queue."""
         self._woken = False
         self._stopped = False
         self.waiting = 0
-        """Requests in it."""
+        """Requests in the queue."""
 
-    # --- coming ---------------------------------------------------------------------------------------------------
+    # --- joining ---------------------------------------------------------------------------------------------------
 
     def refusal(self, place: Waiting, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
-        """Why a request need not even try, with the word for it; None when it may wait. Costs a few microseconds.
+        """Why a request may not join the queue: the word for metrics and the fault; None when it may. Costs a few microseconds.
 
         Args:
-            read: whether its prompt was read, so that it is known how much of it is in a cache.
+            read: whether the prompt was read, so that its cached tokens are known.
         """
         if self._stopped:
             return refusals.STOPPED, refusals.stopping()
@@ -99,7 +118,7 @@ class Line:
         return None
 
     def outlook(self, place: Waiting, may_s: float) -> Outlook | None:
-        """What a request would meet that came now and was not read yet; None where nobody is up."""
+        """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
         if not self._pool_of().up:
             return None
         if not self.waiting and (not self._board.limited or (self._room.look() and self._room.free_for(place.tenant))):
@@ -107,21 +126,22 @@ class Line:
         return Outlook(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
 
     def predicted_s(self, place: Waiting, *, read: bool = True) -> float:
-        """Seconds that it waits for its turn at most, as far as most such waits have shown; 0 while nobody knows.
+        """A bound of the request's wait in seconds, which most such waits keep; 0 while unknown.
 
-        From the work that is before it, what comes into higher ranks, how fast it is worked off, and how far that was wrong lately.
+        Computed from the work ahead, the arrivals into higher ranks, the drain rate, and the recent error of such predictions.
         """
         if not self.waiting:
             return 0.0
-        now, rank = self._clock(), rank_of(place)
-        found = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
-        return min(self._caution.bound_s(rank, place.held if read else None, found, self._rate.grain_s(), now), LONGEST_S)
+        now = self._clock()
+        rank = rank_of(place)
+        predicted_s = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
+        return min(self._caution.bound_s(rank, place.held if read else None, predicted_s, self._rate.grain_s(), now), LONGEST_S)
 
     async def wait(self, waiter: Waiter[T]) -> T:
-        """Wait for its turn; what comes back has its place already.
+        """Wait until the request is dispatched; the turn that is returned is counted on its backend already.
 
         Raises:
-            Fault: OVERLOADED, NO_BACKEND, CLIENT_GONE or SHUTTING_DOWN: it gets no turn; `waiter.word` says why.
+            Fault: OVERLOADED, NO_BACKEND, CLIENT_GONE or SHUTTING_DOWN: the request is not dispatched; `waiter.word` names the reason.
         """
         self._enter(waiter)
         try:
@@ -134,19 +154,21 @@ class Line:
         return outcome
 
     def _enter(self, waiter: Waiter[Any]) -> None:
-        place, now = waiter.place, self._clock()
+        place = waiter.place
+        now = self._clock()
         refused = self.refusal(place, waiter.may_s)
         if refused is not None:
             waiter.word, fault = refused
             raise fault
         before = self._queue.before(place)
         waiter.ahead = sum(before[:3])
-        waiter.told_s, waiter.grain_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S), self._rate.grain_s()
+        waiter.predicted_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S)
+        waiter.grain_s = self._rate.grain_s()
         put = self._queue.put(place)
-        assert put.accepted  # `refusal` has asked
-        for one in put.evicted:
-            self._out(self._waiters[one.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(one), self._rng.random()))
-        self._rate.came(rank_of(place), place.cost, now)
+        assert put.accepted  # `refusal` has checked the same bounds
+        for evicted in put.evicted:
+            self._out(self._waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(evicted), self._rng.random()))
+        self._rate.joined(rank_of(place), place.cost, now)
         self._waiters[place.seq] = waiter
         waiter.waits = True
         waiter.on_gone = self._gone
@@ -155,10 +177,10 @@ class Line:
         if self.waiting == 1:
             self._rate.busy(now)
             self._board.freed = self._wake
-        self._let_through()
+        self._dispatch()
 
     def _abandoned(self, waiter: Waiter[Any]) -> None:
-        """Its task was cancelled, maybe between being let through and hearing of it."""
+        """End the wait of a request whose task was cancelled, maybe after the dispatch and before the task learned of it."""
         if waiter.waits:
             self.end(waiter, refusals.GONE, None)
         elif waiter.outcome.done() and not waiter.outcome.cancelled():
@@ -166,29 +188,29 @@ class Line:
             if not isinstance(outcome, Fault) and outcome.staked is not None:
                 outcome.staked.over()
 
-    # --- going on -------------------------------------------------------------------------------------------------
+    # --- dispatch -------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """There may be room. Looked at in the loop's next turn: whoever frees a place is in the middle of something, and may be about to
-        take it again under another name."""
+        """Check for capacity in the next turn of the event loop, not at once: the code that frees capacity is in the middle of its work,
+        and may be about to take it again for another attempt."""
         if not self._woken:
             self._woken = True
-            self._loop.call_soon(self._let_through)
+            self._loop.call_soon(self._dispatch)
 
-    def _let_through(self) -> None:
+    def _dispatch(self) -> None:
         self._woken = False
         while self.waiting and self._room.look():
-            found = self._queue.next(self._can_place)
+            placeable = self._queue.next(self._can_place)
             for waiter, fault in self._hopeless:
                 self.end(waiter, refusals.NOBODY, fault)
             self._hopeless.clear()
-            if found is None:
+            if placeable is None:
                 break
-            self._go(self._waiters[found.seq])
+            self._go(self._waiters[placeable.seq])
         if self.waiting and self._make_room is not None and (first := self._queue.next(self._gets_room)) is not None:
             try:
                 self._make_room(self._waiters[first.seq], self._may_wait)
-            except Exception as error:  # noqa: BLE001 - without it everybody waits as long as without preemption, and no longer
+            except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it
                 self._log_defect(error, "line")
 
     def _may_wait(self, place: Waiting, may_s: float) -> bool:
@@ -206,27 +228,28 @@ class Line:
         except Fault as fault:
             self._hopeless.append((waiter, fault))
             return False
-        except Exception as error:  # noqa: BLE001 - one request that cannot be decided on must not keep all others waiting
+        except Exception as error:  # noqa: BLE001 - one request that cannot be routed must not block the queue
             self._log_defect(error, "line")
             self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
             return False
         return waiter.turn is not None
 
     def _go(self, waiter: Waiter[Any]) -> None:
-        place, turn = waiter.place, waiter.turn
+        place = waiter.place
+        turn = waiter.turn
         assert turn is not None
         self._queue.take(place)
-        self._rate.passed(place.cost, self._clock())
+        self._rate.dispatched(place.cost, self._clock())
         self._learn(waiter, served=True)
         turn = waiter.stake(turn)
-        self._left(waiter)
+        self._forget(waiter)
         waiter.word = refusals.SERVED
         waiter.outcome.set_result(turn)
 
     # --- leaving --------------------------------------------------------------------------------------------------
 
     def end(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
-        """It waits no more, and is told why; None where nobody listens."""
+        """End the wait of a request, with the word for metrics and the fault for its caller; None when its task has ended."""
         if not waiter.waits:
             return
         self._queue.remove(waiter.place)
@@ -236,23 +259,25 @@ class Line:
         self.end(waiter, refusals.GONE, Fault(Kind.CLIENT_GONE, "The caller closed the connection before its turn came."))
 
     def _out(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
-        """It is out of the queue already."""
+        """Finish the wait of a request that was removed from the queue already."""
         self._rate.left(rank_of(waiter.place), waiter.place.cost)
         if word == refusals.TIMED_OUT:
             self._learn(waiter, served=False)
-        self._left(waiter)
+        self._forget(waiter)
         waiter.word = word
         if fault is not None and not waiter.outcome.done():
             waiter.outcome.set_result(fault)
 
     def _learn(self, waiter: Waiter[Any], *, served: bool) -> None:
-        if waiter.grain_s and not waiter.place.back:  # who is back is older than its wait
-            place, now = waiter.place, self._clock()
-            rank, waited_s = rank_of(place), now - place.entered_at
-            others = self._queue.in_rank(rank)
-            self._caution.waited(rank, place.held, waiter.told_s, waited_s, waiter.grain_s, others, served=served, now=now)
+        if waiter.grain_s and not waiter.place.back:  # a preempted request is older than its wait in the queue
+            place = waiter.place
+            now = self._clock()
+            rank = rank_of(place)
+            waited_s = now - place.entered_at
+            queued = self._queue.in_rank(rank)
+            self._caution.waited(rank, place.held, waiter.predicted_s, waited_s, waiter.grain_s, queued, served=served, now=now)
 
-    def _left(self, waiter: Waiter[Any]) -> None:
+    def _forget(self, waiter: Waiter[Any]) -> None:
         del self._waiters[waiter.place.seq]
         waiter.waits = False
         self.waiting -= 1
@@ -261,7 +286,8 @@ class Line:
             self._board.freed = None
 
     def sweep(self, now: float) -> None:
-        """Look at everybody: deadlines, heartbeats, and whether a changed fleet has room. So a deadline is late by one sweep at most."""
+        """Check the deadlines and heartbeats of all waiters, and whether a changed fleet has capacity. A deadline is late by one sweep at
+        most."""
         if not self.waiting:
             return
         pool = self._pool_of()
@@ -269,7 +295,7 @@ class Line:
         if not pool.backends:
             self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
             return
-        self._let_through()
+        self._dispatch()
         for waiter in list(self._waiters.values()):
             if now < waiter.look_at or not waiter.waits:
                 continue
@@ -280,7 +306,7 @@ class Line:
                 waiter.look_at = min(waiter.place.deadline, waiter.beat(now))
 
     def stop(self) -> None:
-        """Nobody is let through any more: the worker's grace is over."""
+        """End all waits and refuse new ones: the worker's grace is over."""
         self._stopped = True
         self._end_all(refusals.STOPPED, refusals.stopping)
 
@@ -291,9 +317,9 @@ class Line:
     # --- afterwards -----------------------------------------------------------------------------------------------
 
     def used(self, place: Waiting, usage: Usage) -> None:
-        """One that was let through is over, and took this: its tenant was charged what it was thought to take."""
+        """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate."""
         self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
 
     def state(self) -> LineState:
-        """As it is now."""
+        """The number of waiting requests by class, and the drain rate."""
         return LineState(self._name, tuple(self._queue.by_tier()), self._rate.per_second(self._clock()))

@@ -1,22 +1,22 @@
-"""The lines of one worker, by pool."""
+"""The queues of one worker, by pool."""
 
 from gateway.queueing.line import Line
 from gateway.queueing.waiter import LineState
 
 
 class Lines(dict[str, Line]):
-    """Every pool's, by its name; a dict, because every request asks it."""
+    """The queue of every pool, by the pool's name; a dict, because every request looks its queue up."""
 
     def sweep(self, now: float) -> None:
-        """See `Line.sweep`."""
+        """Check deadlines, heartbeats and capacity in every queue."""
         for line in self.values():
             line.sweep(now)
 
     def stop(self) -> None:
-        """See `Line.stop`."""
+        """End all waits and refuse new ones."""
         for line in self.values():
             line.stop()
 
     def states(self) -> tuple[LineState, ...]:
-        """As they are now."""
+        """The state of every queue."""
         return tuple([line.state() for line in self.values()])

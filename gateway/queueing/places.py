@@ -1,4 +1,4 @@
-"""The place of a request in its line: what its turn depends on, from its Story."""
+"""Makes the queue entry of a request, the values that its order and deadline depend on, from its Story."""
 
 from math import ceil
 
@@ -13,23 +13,23 @@ from tenancy.standing import over_soft
 
 
 def class_of(story: Story) -> Class:
-    """Its class; the usual one before it has any."""
+    """The priority class of a request; `DEFAULT` before one is decided."""
     return story.priority_class if story.priority_class is not None else Class.DEFAULT
 
 
 def may_wait_s(story: Story) -> float:
-    """Seconds that it may wait for its turn."""
+    """Seconds that a request may wait in the queue."""
     policy = story.placed_by
     may_s = wait_s(class_of(story), policy.max_wait_s if policy is not None else None, story.asked_wait_s)
     return min(may_s, story.end_at - story.body_at)
 
 
 def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Waiting:
-    """Of one that comes now.
+    """The queue entry of a request that comes now.
 
     Args:
         cost: uncached prompt + 2 * expected output tokens.
-        held: tokens of its prompt that a backend holds.
+        held: tokens of the prompt that are cached on a backend.
     """
     caller = story.caller
     assert caller is not None
@@ -38,13 +38,13 @@ def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Wa
 
 
 def place_back(story: Story, charge: Charge) -> Waiting:
-    """Of one that was sent to a backend and comes back: as old, and with as little time left, as if it had waited all the while.
+    """The queue entry of a preempted request: as old, and with as little time left, as if it had waited all the while.
 
     Args:
-        charge: what it was counted as there.
+        charge: its in-flight load on the backend that it was sent to.
     """
     if story.place is not None:
         return msgspec.structs.replace(story.place, back=True, by_share=False, seq=NOT_YET)
-    made = place_of(ceil(2 * charge.kv_tokens - charge.uncached_tokens), 0, may_wait_s(story), story, story.body_at)
-    made.back = True
-    return made
+    place = place_of(ceil(2 * charge.kv_tokens - charge.uncached_tokens), 0, may_wait_s(story), story, story.body_at)
+    place.back = True
+    return place

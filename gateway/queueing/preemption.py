@@ -1,9 +1,9 @@
-"""Which request gives its place on a backend to a more urgent one that waits. Pure: the time is handed in.
+"""Decides which request on a backend is preempted for a more urgent one that waits. Pure: the time is handed in.
 
-Only one whose first token has not come: nothing of an answer is lost, and nobody has seen any. Of these the one of the lowest class
-and, of equals, the one that was sent last: engines compute prompts in about the order in which they come, so the least has been done
-for it. Nobody gives way twice, each that waits is given way to once, and in all so many a second (`Pace`): what is thrown away is
-less than one prompt for each urgent request that had to wait.
+Only requests without a first token are preempted: no part of an answer is lost, and no caller has seen any. The first candidate is of
+the lowest class and, among equals, the one that was sent last: engines compute prompts in about their order of arrival, so the least
+work has been done for it. No request is preempted twice, at most one is preempted for each waiter, and the rate is limited (`Pace`):
+less than one prompt of work is lost for each urgent request that had to wait.
 """
 
 from collections.abc import Iterable
@@ -12,32 +12,32 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 PER_S: Final = 16.0
-"""Requests that may give way each second, of one pool in one worker: more than urgent requests that find no room in a line that is well,
-and few beside what an engine can be told to stop."""
+"""Preemptions per second, of one pool in one worker: more than the urgent requests that find no capacity in a healthy queue, and few
+beside the aborts that an engine can take."""
 BURST: Final = 32.0
-"""As many as may at once, after two seconds of none: half of the requests that a new engine is taken to bear."""
+"""Preemptions at once, after two seconds of none: half of the requests that a new engine is taken to bear."""
 AGAIN_S: Final = 0.02
-"""After a look that found nobody, the next one comes no sooner: a look goes over all that is in flight."""
+"""The shortest time in seconds between a search without result and the next one: a search goes over all requests in flight."""
 
 T = TypeVar("T")
 
 
 class Sent(msgspec.Struct, Generic[T], frozen=True):
-    """A request on a backend that may give way."""
+    """A request on a backend that may be preempted."""
 
     tier: int
-    """`domain.priority.Class`."""
+    """Its `domain.priority.Class`."""
     sent_at: float
-    what: T
+    request: T
 
 
 def first_to_give_way(sent: Iterable[Sent[T]]) -> list[Sent[T]]:
-    """In the order in which they would."""
-    return sorted(sent, key=lambda one: (-one.tier, -one.sent_at))
+    """The candidates in the order in which they are preempted."""
+    return sorted(sent, key=lambda candidate: (-candidate.tier, -candidate.sent_at))
 
 
 class Pace:
-    """How many may give way now."""
+    """Limits the rate of preemptions: a token bucket of `PER_S` and `BURST`."""
 
     __slots__ = ("_at", "_left", "_not_before")
 
@@ -47,17 +47,17 @@ class Pace:
         self._not_before = 0.0
 
     def allows(self, now: float) -> bool:
-        """Whether it is worth a look."""
+        """Whether a preemption is allowed now, and worth a search."""
         if now < self._not_before:
             return False
         self._left = min(BURST, self._left + (now - self._at) * PER_S)
         self._at = now
         return self._left >= 1.0
 
-    def gave(self) -> None:
-        """One gives way."""
+    def gave_way(self) -> None:
+        """Count a preemption."""
         self._left -= 1.0
 
-    def nobody(self, now: float) -> None:
-        """A look found none that could."""
+    def found_none(self, now: float) -> None:
+        """Note that a search found no candidate."""
         self._not_before = now + AGAIN_S

@@ -1,8 +1,9 @@
-"""Takes a request that nothing has come of back from its backend, for a more urgent one that waits: see `preemption` for which.
+"""Carries out preemption: takes a request without a first token back from its backend, for a more urgent one that waits; `preemption`
+decides which.
 
-It costs nothing while nobody waits: who could give way is looked for among the relays under way, and only for a waiter whose turn it is.
-The one that gives way keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests; its
-backend, its retries and the suspicion of deadly requests do not count it.
+It costs nothing while no request waits: candidates are looked for among the running relays, and only for the first waiter of the queue.
+The preempted request keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests. Its
+backend's health, its retries and the poison check do not count the attempt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,14 +25,14 @@ from routing.room import has_no_room, room_without
 from tenancy.fair_row import Waiting
 
 MOST_LOOKS: Final = 16
-"""Of those that could give way, as many are looked at closely."""
+"""The number of candidates that are examined closely for one waiter."""
 
 MayWait = Callable[[Waiting, float], bool]
-"""Whether a request of this place could wait so many seconds."""
+"""Whether a request with this queue entry could wait so many seconds."""
 
 
 class PulledBack(Fault):
-    """It gave its place to a more urgent one, and waits for another turn. Its caller never hears of it."""
+    """Ends an attempt that was preempted; the request goes back to the queue, and its caller never sees this fault."""
 
     def __init__(self, by: Class) -> None:
         super().__init__(
@@ -43,11 +44,11 @@ class PulledBack(Fault):
 
 
 class Pulling:
-    """Of one pool.
+    """Preempts requests of one pool.
 
     Args:
-        lowest: requests of this class and of those after it may give way, to those of higher classes than their own.
-        relays: all under way, of every pool.
+        lowest: the highest class whose requests may be preempted, in favour of higher classes than their own.
+        relays: all running relays, of every pool.
     """
 
     __slots__ = ("_board", "_clock", "_limits", "_lowest", "_pace", "_pool", "_relays")
@@ -63,54 +64,57 @@ class Pulling:
         self._clock = clock
         self._pace = Pace()
 
-    def for_one(self, waiter: Waiter[Any], may_wait: MayWait) -> None:
-        """Make room for the one whose turn it is, if it may have that at another's cost. The room is there in the loop's next turn.
+    def make_room(self, waiter: Waiter[Any], may_wait: MayWait) -> None:
+        """Preempt a request for this waiter, where that is allowed and helps. The capacity is there in the next turn of the event loop.
 
         Args:
-            may_wait: whether one that gives way could wait for another turn; who could not is left where it is.
+            may_wait: whether a preempted request could wait again; a request that could not is left on its backend.
         """
-        tier, now = waiter.place.tier, self._clock()
+        tier = waiter.place.tier
+        now = self._clock()
         if waiter.given_way_to or tier >= Class.BATCH or not self._pace.allows(now):
             return
-        found = first_to_give_way(self._sent(tier))
-        if found and (lacking := waiter.lacking()):
-            for one in found[:MOST_LOOKS]:
-                relay, story, charge = one.what
+        candidates = first_to_give_way(self._candidates(tier))
+        if candidates and (lacking := waiter.lacking()):
+            for candidate in candidates[:MOST_LOOKS]:
+                relay, story, charge = candidate.request
                 place = place_back(story, charge)
                 if self._helps(charge, lacking) and may_wait(place, place.deadline - now):
                     waiter.given_way_to = True
-                    self._pace.gave()
+                    self._pace.gave_way()
                     _pull(relay, story, place, Class(tier))
                     return
-        self._pace.nobody(now)
+        self._pace.found_none(now)
 
     def _helps(self, charge: Charge, lacking: Mapping[str, float]) -> bool:
-        board, tokens = self._board, lacking.get(charge.id)
+        board = self._board
+        tokens = lacking.get(charge.id)
         row = board.row_of[charge.id]
         return tokens is not None and has_no_room(board, row, tokens) != "" and room_without(board, row, tokens, charge)
 
-    def _sent(self, tier: int) -> list[Sent[tuple[ReplyRelay, Story, Charge]]]:
-        found = []
+    def _candidates(self, tier: int) -> list[Sent[tuple[ReplyRelay, Story, Charge]]]:
+        candidates = []
         least = max(self._lowest, tier + 1)
         for relay in self._relays():
             if isinstance(relay, ReplyRelay) and unanswered(relay):
                 story = relay.story
-                charge, own = story.charge, class_of(story)
+                charge = story.charge
+                own = class_of(story)
                 if charge is not None and own >= least and story.pool == self._pool and self._may_give_way(relay, story, charge):
-                    found.append(Sent(own, charge.at, (relay, story, charge)))
-        return found
+                    candidates.append(Sent(own, charge.at, (relay, story, charge)))
+        return candidates
 
     def _may_give_way(self, relay: ReplyRelay, story: Story, charge: Charge) -> bool:
         if charge.over or charge.begun or charge.id != relay.backend or story.pulled_back or story.failed or story.hedged:
             return False
         if story.place is not None and story.place.by_share:
-            return False  # the share of the lower ranks would be none
-        # of a short plain reply nothing shows whether it has begun, unless the backend's limit supposes it
+            return False  # else nothing would be left of the share of the lower ranks
+        # a short reply that is not streamed does not show whether it has begun, unless the backend's limiter supposes a first token
         return story.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or self._limits.of(charge.id) is not None
 
 
 def unanswered(relay: ReplyRelay) -> bool:
-    """Whether its engine was asked and nothing of an answer has come: no event of a stream, nor the head of a plain one."""
+    """Whether the engine was asked and no part of an answer has come: no event of a stream, nor the head of a plain reply."""
     story = relay.story
     waits = relay.mode == "" or (relay.mode == "answer" and story.stream)
     return waits and not story.events and relay.flight is not None and not relay.outcome.done()
@@ -118,6 +122,6 @@ def unanswered(relay: ReplyRelay) -> bool:
 
 def _pull(relay: ReplyRelay, story: Story, place: Waiting, by: Class) -> None:
     if story.on_used is not None:
-        story.on_used(NO_USAGE)  # its tenant has its charge back
+        story.on_used(NO_USAGE)  # gives the tenant its charge back
     story.place, story.on_used, story.pulled_back = place, None, True
     relay.end_with(PulledBack(by))

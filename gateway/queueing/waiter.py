@@ -1,4 +1,4 @@
-"""One request that waits, and what is told of a whole line. Values and callbacks only."""
+"""One request that waits in a queue, the state of a whole queue, and the forecast for a request. Values and callbacks only."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,60 +12,74 @@ from tenancy.fair_row import Waiting
 
 
 class Staked(Protocol):
-    """What a request has on backends before it is sent."""
+    """The in-flight load of a request that is counted on its backends before it is sent."""
 
     def over(self) -> None:
-        """Take it back; idempotent."""
+        """Take the load off the backends; idempotent."""
 
 
 class Turn(Protocol):
-    """Where a request goes."""
+    """The routing result of a request that is dispatched."""
 
     @property
     def staked(self) -> Staked | None:
-        """What it has there already."""
+        """The load that is counted on its backends already; None before that."""
 
 
 T = TypeVar("T", bound=Turn)
 
 
 class LineState(msgspec.Struct, frozen=True):
-    """One line, for those who ask."""
+    """The state of one queue."""
 
     pool: str
     waiting: tuple[int, ...]
-    """By class."""
+    """Requests by class."""
     tokens_per_s: float
-    """How fast it is worked off; 0 while that is not known."""
+    """The drain rate; 0 while unknown."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What a request would meet that came now."""
+    """The forecast for a request that would come now."""
 
     waits: bool = False
     """Whether it would have to wait."""
     wait_s: float = 0.0
-    """How long, as far as anybody knows."""
+    """The predicted wait in seconds; 0 while unknown."""
     refused: tuple[str, Fault] | None = None
-    """Why it would not even be let wait, with the word for it."""
+    """Why the queue would refuse it, with the word for metrics; None when it may wait."""
 
 
 class Waiter(Listener, Generic[T]):
-    """One request in the line.
+    """One request in the queue.
 
     Args:
-        place: what its turn depends on.
-        may_s: how long it may wait.
-        again: decides where it would go now; None while there is no room for it. Raises Fault when there can never be.
-        stake: takes its place there, and says so.
-        beat: tells its caller that it still waits; returns when to do so again, infinite for never.
-        lacking: the backends that would take it if they had room, by id, each with the tokens that it would have to compute there.
+        place: its queue entry, which its order and deadline depend on.
+        may_s: the seconds that it may wait.
+        again: routes the request anew; None while there is no capacity for it. Raises Fault when there can never be.
+        stake: counts the request on its backend, and returns the turn with that load.
+        beat: sends a heartbeat to the caller when one is due; returns the time of the next one, infinite for never.
+        lacking: the backends that would take the request if they had capacity, by id, each with the uncached tokens of its prompt there.
     """
 
     __slots__ = (
-        "again", "ahead", "beat", "given_way_to", "grain_s", "lacking", "look_at", "may_s", "on_gone", "outcome", "place", "stake",
-        "told_s", "turn", "waits", "word",
-    )  # fmt: skip
+        "again",
+        "ahead",
+        "beat",
+        "given_way_to",
+        "grain_s",
+        "lacking",
+        "look_at",
+        "may_s",
+        "on_gone",
+        "outcome",
+        "place",
+        "predicted_s",
+        "stake",
+        "turn",
+        "waits",
+        "word",
+    )
 
     def __init__(
         self,
@@ -87,20 +101,20 @@ class Waiter(Listener, Generic[T]):
         self.turn: T | None = None
         self.look_at = 0.0
         self.ahead = 0
-        """Tokens that were to be served before it when it came."""
-        self.told_s = 0.0
-        """What its wait was predicted to be then, without any caution."""
+        """Tokens queued ahead of it when it joined."""
+        self.predicted_s = 0.0
+        """The wait that was predicted when it joined, without the margin."""
         self.grain_s = 0.0
-        """How exact that was at best; 0 where nothing was known."""
+        """The resolution of that prediction; 0 where nothing was known."""
         self.word = ""
-        """How its wait ended."""
+        """How its wait ended, as a word for metrics."""
         self.waits = False
-        """Whether it is in a line now."""
+        """Whether it is in a queue now."""
         self.given_way_to = False
-        """Whether another one gave its place on a backend for it."""
+        """Whether another request was preempted for it."""
         self.on_gone: Callable[[Waiter[T]], None] | None = None
 
     def gone(self) -> None:
-        """The caller left: its place in the line is free at once."""
+        """Leave the queue at once: the caller has closed the connection."""
         if self.on_gone is not None:
             self.on_gone(self)

@@ -170,7 +170,7 @@ def test_an_answer_that_is_taken_back_after_it_began_is_found(tmp_path: Path) ->
     batch = [Coming(20.0, n, "bolt" if n % 2 else "cora", "g0", usual) for n in range(8)]
     comings = [*batch, *[Coming(22.0, n, "dune", "g0", Manners(max_tokens=4)) for n in (8, 9)]]
     assert world_of(tmp_path, comings, []).breaches == []
-    with patch.object(Pulling, "_sent", _once_whoever):
+    with patch.object(Pulling, "_candidates", _once_whoever):
         breaches = world_of(tmp_path, comings, []).breaches
     assert any("not its own" in one for one in breaches), breaches
 

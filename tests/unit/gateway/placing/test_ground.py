@@ -53,7 +53,7 @@ def test_what_is_guessed_is_bounded_by_what_the_engine_says_it_has() -> None:
 def test_events_take_the_place_of_guesses_and_give_it_back() -> None:
     grounds = grounds_of("a")
     grounds.index.touch("a", CHAIN, 0.0)
-    grounds.exact("a")
+    grounds.use_events("a")
     assert (held(grounds), grounds.is_exact("a")) == (0, True)
     grounds.index.touch("a", CHAIN, 0.0)
     assert held(grounds) == 0
@@ -61,7 +61,7 @@ def test_events_take_the_place_of_guesses_and_give_it_back() -> None:
     assert held(grounds) == 8
     grounds.restarted("a")
     assert held(grounds) == 8, "its events say themselves that its cache is empty"
-    grounds.guessed("a")
+    grounds.use_predictions("a")
     assert (held(grounds), grounds.is_exact("a")) == (0, False)
 
 
@@ -79,7 +79,7 @@ def test_a_restart_empties_what_is_guessed() -> None:
 @pytest.mark.req("ROUTERS-11")
 def test_while_events_do_not_come_nothing_they_said_counts() -> None:
     grounds = grounds_of("a")
-    grounds.exact("a")
+    grounds.use_events("a")
     grounds.events("a", connected=False, stored=0, now=0.0)
     assert trust(grounds) == 0.0
     grounds.events("a", connected=True, stored=0, now=1.0)
@@ -89,7 +89,7 @@ def test_while_events_do_not_come_nothing_they_said_counts() -> None:
 @pytest.mark.req("ROUTERS-26")
 def test_an_engine_whose_events_tell_nothing_is_guessed_at_and_it_is_said_once() -> None:
     grounds = grounds_of("a")
-    grounds.exact("a")
+    grounds.use_events("a")
     with capture_logs() as said:
         for number in range(PROMPTS + 10):
             grounds.answered("a", [number * 10 + at for at in range(8)], float(number))

@@ -26,7 +26,7 @@ class Kept:
     def told(self, running: int, waiting: int, times: int = 1) -> None:
         for _ in range(times):
             self.now += 0.1
-            self.limits.told("a", Signals(read_at=self.now, running=running, waiting=waiting), self.now)
+            self.limits.reported("a", Signals(read_at=self.now, running=running, waiting=waiting), self.now)
 
 
 def test_what_is_found_is_written_on_the_board() -> None:
@@ -115,6 +115,6 @@ def test_a_backend_that_is_not_there_is_nobodys_business(backend: str) -> None:
     kept = Kept()
     kept.limits.add("p", "gone", Board(["gone"]), Bounds())
     kept.limits.drop("gone")
-    kept.limits.told(backend, Signals(read_at=1.0, running=1, waiting=1), 1.0)
+    kept.limits.reported(backend, Signals(read_at=1.0, running=1, waiting=1), 1.0)
     kept.limits.restarted(backend)
     assert kept.limits.of(backend) is None

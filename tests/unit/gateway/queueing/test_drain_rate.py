@@ -10,7 +10,7 @@ def steady(rate: DrainRate, tokens: float, every_s: float, until: float, now: fl
     rate.busy(now)
     while now < until:
         now += every_s
-        rate.passed(tokens, now)
+        rate.dispatched(tokens, now)
     return now
 
 
@@ -25,7 +25,7 @@ def test_nothing_is_said_before_a_few_were_let_through() -> None:
     rate.busy(0.0)
     for at in range(ENOUGH):
         assert rate.per_second(1.0 + at) == 0.0
-        rate.passed(100.0, 1.0 + at)
+        rate.dispatched(100.0, 1.0 + at)
     assert rate.per_second(1.0 + ENOUGH) > 0.0
 
 
@@ -64,8 +64,8 @@ def loaded(higher: float) -> tuple[DrainRate, float]:
     rate.busy(now)
     while now < 60.0:
         now += 0.5
-        rate.came(0, higher / 2, now)
-        rate.passed(500.0, now)
+        rate.joined(0, higher / 2, now)
+        rate.dispatched(500.0, now)
     return rate, now
 
 
@@ -85,9 +85,9 @@ def test_who_leaves_unserved_is_not_waited_for() -> None:
     rate, now = loaded(750.0)
     for _ in range(60):
         now += 0.5
-        rate.came(0, 375.0, now)
+        rate.joined(0, 375.0, now)
         rate.left(0, 375.0)
-        rate.passed(500.0, now)
+        rate.dispatched(500.0, now)
     rate.left(0, 1e9)
     assert rate.wait_s(2, ahead(own=5000), now, 3600.0) == pytest.approx(5.0, rel=0.05)
 
@@ -97,9 +97,9 @@ def test_who_begins_a_busy_time_says_nothing_of_how_many_come_in_it() -> None:
     rate, now = DrainRate(), 0.0
     for _ in range(100):
         now += 1.0
-        rate.came(0, 100.0, now)
+        rate.joined(0, 100.0, now)
         rate.busy(now)
-        rate.passed(100.0, now + 0.1)
+        rate.dispatched(100.0, now + 0.1)
         rate.idle(now + 0.1)
     rate.busy(now + 1.0)
     assert rate.wait_s(2, ahead(own=1000), now + 1.0, 3600.0) == pytest.approx(1.0, rel=0.05)

@@ -19,7 +19,7 @@ def test_no_more_give_way_over_any_time_than_a_burst_and_the_rate(gaps: list[flo
     for gap in gaps:
         now += gap
         if pace.allows(now):
-            pace.gave()
+            pace.gave_way()
             gave += 1
     assert gave <= BURST + (now - 1000.0) * PER_S
 
@@ -29,7 +29,7 @@ def test_as_many_as_the_rate_do_for_ever() -> None:
     for _ in range(10_000):
         now += 0.01
         if pace.allows(now):
-            pace.gave()
+            pace.gave_way()
             gave += 1
     assert gave >= 100.0 * PER_S
 
@@ -37,6 +37,6 @@ def test_as_many_as_the_rate_do_for_ever() -> None:
 def test_after_a_look_that_found_nobody_there_is_a_pause() -> None:
     pace = Pace()
     assert pace.allows(1.0)
-    pace.nobody(1.0)
+    pace.found_none(1.0)
     assert not pace.allows(1.0 + AGAIN_S / 2)
     assert pace.allows(1.0 + AGAIN_S)

@@ -109,7 +109,7 @@ class World:
             self.asked.append((place, may_s))
             return self.may_wait
 
-        self.pulling.for_one(waiter, may_wait)
+        self.pulling.make_room(waiter, may_wait)
         return [one for one in pulled(self.relays) if one not in before]
 
 
