@@ -1,8 +1,8 @@
 """The access log: one JSON line per finished request, written without ever making a request wait.
 
-Lines are gathered in the loop and written by a daemon thread, because a pipe that nobody reads and a full or slow disk
-block the writer, and `O_NONBLOCK` on stdout would be set for everyone who shares it. What does not fit is dropped and
-counted. Knows no prompt and no secret: a Record has none.
+Lines are gathered in the event loop and written by a daemon thread, because a pipe that nobody reads and a full or slow disk block the
+writer, and `O_NONBLOCK` on stdout would be set for every process that shares it. Lines that do not fit are dropped and counted. Knows no
+prompt and no secret: a Record has none.
 """
 
 import os
@@ -19,11 +19,11 @@ from domain.usage import NO_USAGE
 from gateway.record import Record
 
 FLUSH_AFTER_S: Final = 0.2
-"""Longest time a line waits for company; a person watching the log does not notice it."""
+"""The longest time that a line is held back to be written with others; a person watching the log does not notice it."""
 FLUSH_BYTES: Final = 64 * 1024
 """Gathered bytes that are written at once: the capacity of a Linux pipe."""
 MAX_PENDING_BYTES: Final = 1024 * 1024
-"""Lines not yet taken by the reader; about 2,500, then new ones are dropped."""
+"""Bytes of lines that the reader has not taken yet (about 2,500 lines); beyond that new lines are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
 SHORT_FIELD_CHARS: Final = 24
@@ -47,7 +47,7 @@ def without_hidden(text: str) -> str:
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The keys of one line, flat. Times are whole microseconds; what a request never had is left out."""
+    """The keys of one line, flat. Times are whole microseconds; keys that do not apply to the request are left out."""
 
     at: float
     request_id: str
@@ -125,7 +125,9 @@ def line_of(record: Record) -> bytes:
 
 
 def _flat(record: Record) -> Line:
-    usage, ttft_s, decode_s = record.usage, record.ttft_s, record.decode_s
+    usage = record.usage
+    ttft_s = record.ttft_s
+    decode_s = record.decode_s
     tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
     return Line(
         record.at_unix,
@@ -174,13 +176,13 @@ def _flat(record: Record) -> Line:
         record.pulled_back,
         *(("", "") if record.dealt is None and record.dealt_prompt is None else _dealt(record)),
         record.prompt,
-        "; ".join([one.words for one in record.fell_back]) if record.fell_back else "",
+        "; ".join([step.words for step in record.fell_back]) if record.fell_back else "",
     )
 
 
 def _dealt(record: Record) -> tuple[str, str]:
-    dealt = [one for one in (record.dealt, record.dealt_prompt) if one is not None]
-    return ",".join([one.running.name for one in dealt]), ",".join([one.arm.value for one in dealt])
+    dealt = [assignment for assignment in (record.dealt, record.dealt_prompt) if assignment is not None]
+    return ",".join([assignment.running.name for assignment in dealt]), ",".join([assignment.arm.value for assignment in dealt])
 
 
 class AccessLog:
@@ -209,11 +211,11 @@ class AccessLog:
 
     @property
     def dropped(self) -> int:
-        """Lines lost so far: nobody read fast enough, or the descriptor failed."""
+        """Lines lost so far, because the reader was too slow or the descriptor failed."""
         return self._refused + self._failed
 
     def write(self, record: Record) -> None:
-        """Takes one Record; never blocks, never raises on what it holds."""
+        """Takes one Record; never blocks, and never raises whatever the Record holds."""
         line = line_of(record)
         if self._closed or self._accepted_bytes - self._done_bytes + len(line) > MAX_PENDING_BYTES:
             self._refused += 1
@@ -234,7 +236,7 @@ class AccessLog:
             self._batch_bytes = 0
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Writes what is left, waiting for the reader at most `timeout_s`; later Records are counted as dropped."""
+        """Writes the lines that are left, waiting for the reader at most `timeout_s`; later Records are counted as dropped."""
         if not self._closed:
             self.flush()
             self._closed = True
@@ -258,7 +260,8 @@ def slices(batch: list[bytes], most: int) -> list[tuple[int, int]]:
     for at, line in enumerate(batch):
         if size and size + len(line) > most:
             runs.append((start, at))
-            start, size = at, 0
+            start = at
+            size = 0
         size += len(line)
     return [*runs, (start, len(batch))]
 
@@ -268,7 +271,7 @@ def _write_all(fd: int, data: bytes) -> None:
     while left:
         try:
             left = left[os.write(fd, left) :]
-        except BlockingIOError:  # somebody who shares the descriptor made it non-blocking
+        except BlockingIOError:  # another process that shares the descriptor made it non-blocking
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll(WAIT_FOR_READER_MS)

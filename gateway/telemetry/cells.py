@@ -1,4 +1,4 @@
-"""The cells that numbers of one metric family are counted in, and the labels they have; both bounded."""
+"""The cells in which the numbers of one metric family are counted, and their label values; both bounded."""
 
 from typing import Final
 
@@ -13,30 +13,36 @@ MAX_LABEL_CHARS: Final = 128
 class Cells:
     """The cells of one family, never more than `max_series` exposed series."""
 
-    __slots__ = ("_family", "_rooms", "cells")
+    __slots__ = ("_capacities", "_family", "cells")
 
     def __init__(self, family: Family, max_series: int = MAX_SERIES) -> None:
         self._family = family
         self.cells: dict[tuple[str, ...], list[float]] = {}
         usable = max(max_series // family.series - family.closed_combinations, 0)
         open_labels = len(family.labels)
-        # Each label kept costs a share of the room, so that a flood of tenants (last label) cannot take the place of
-        # models (first label): 75 % of the room for full detail, the rest for the collapsed combinations.
-        self._rooms = [usable - usable * kept // (4 * open_labels) if open_labels else usable for kept in range(open_labels + 1)]
+        # Each label that is kept costs a share of the cells, so that a flood of tenants (last label) cannot take the place of
+        # models (first label): 75 % of the cells for full detail, the rest for the collapsed combinations.
+        self._capacities = [
+            usable - usable * kept_labels // (4 * open_labels) if open_labels else usable for kept_labels in range(open_labels + 1)
+        ]
 
     def cell(self, labels: tuple[str, ...]) -> list[float]:
-        """The cell for these label values, made if there is room, else that of a coarser combination."""
+        """The cell for these label values, made if the ceiling allows it, else the cell of a coarser combination."""
         open_labels = len(self._family.labels)
-        for kept in range(open_labels, -1, -1):
-            key = labels if kept == open_labels else labels[:kept] + (OTHER,) * (open_labels - kept) + labels[open_labels:]
-            found = self.cells.get(key)
-            if found is not None:
-                return found
-            # kept == 0 needs no room check: only closed combinations are left, and those were reserved.
-            if kept == 0 or len(self.cells) < self._rooms[kept]:
-                made = self.cells[key] = [0] * self._family.width
-                return made
-        raise AssertionError("unreachable: kept == 0 always returns")
+        for kept_labels in range(open_labels, -1, -1):
+            key = (
+                labels
+                if kept_labels == open_labels
+                else labels[:kept_labels] + (OTHER,) * (open_labels - kept_labels) + labels[open_labels:]
+            )
+            cell = self.cells.get(key)
+            if cell is not None:
+                return cell
+            # kept_labels == 0 needs no check: only closed combinations are left, and those were reserved.
+            if kept_labels == 0 or len(self.cells) < self._capacities[kept_labels]:
+                new_cell = self.cells[key] = [0] * self._family.width
+                return new_cell
+        raise AssertionError("unreachable: kept_labels == 0 always returns")
 
     def rows(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """A copy of every cell that has counted something, with its label values."""
@@ -44,7 +50,7 @@ class Cells:
 
 
 def named(value: str, seen: set[str]) -> str:
-    """The label for a name of ours: itself while fewer than `MAX_NAMES` are known, then `_other`."""
+    """The label for a configured name: the name itself while fewer than `MAX_NAMES` are known, then `_other`."""
     if not value:
         return NONE
     value = value[:MAX_LABEL_CHARS]
@@ -56,5 +62,5 @@ def named(value: str, seen: set[str]) -> str:
 
 
 def model_label(name: str, known: frozenset[str]) -> str:
-    """The label for a public model name: itself where the configuration has it."""
+    """The label for a public model name: the name itself where the configuration has it, else `_other`."""
     return NONE if not name else name[:MAX_LABEL_CHARS] if name in known else OTHER

@@ -28,7 +28,7 @@ from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, R
 from gateway.worker_state import BackendState, Supervision, WorkerSnapshot
 
 STATES: Final = ("starting", "ready", "draining", "missing")
-"""States of a worker's place; `missing` is a place from which no process answers."""
+"""States of a worker's slot; `missing` is a slot for which no process answers."""
 
 GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tidegate_in_flight_requests": ("Requests begun and not finished.", ()),
@@ -98,12 +98,12 @@ ALIASES: Final = (
     (TPOT, "gen_ai_server_time_per_output_token_seconds", ("gen_ai_request_model",)),
     (DURATION, "gen_ai_server_request_duration_seconds", ("gen_ai_request_model",)),
 )
-"""OpenTelemetry's names for the histograms that dashboards of the field expect, written from the same cells: an alias
-costs the workers nothing. Only the model label is kept."""
+"""OpenTelemetry's names for the histograms that common dashboards expect, written from the same cells: an alias costs the workers
+nothing. Only the model label is kept."""
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """All that one scrape shows."""
+    """The data of one scrape."""
 
     totals: MetricsSnapshot
     workers: Sequence[WorkerSnapshot]
@@ -111,18 +111,18 @@ class Scrape(msgspec.Struct, frozen=True):
     expected_workers: int
     version: str
     booking: BookingState | None = None
-    """How usage gets to SQL; None where it is not written down."""
+    """The state of the bookkeeper that writes usage to SQL; None where usage is not recorded."""
     rollouts: RolloutFigures | None = None
 
 
 def describe() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Every family: name -> (kind, label names)."""
-    found: dict[str, tuple[str, tuple[str, ...]]] = {
+    families: dict[str, tuple[str, tuple[str, ...]]] = {
         f.name: (f.kind, f.labels + f.closed + ((f.split_label,) if f.split else ())) for f in FAMILIES
     }
-    found |= {name: ("gauge", labels) for name, (_, labels) in GAUGES.items()}
-    found |= {name: ("counter", labels) for name, (_, labels) in COUNTERS.items()}
-    return found | {name: ("histogram", labels) for _, name, labels in ALIASES}
+    families |= {name: ("gauge", labels) for name, (_, labels) in GAUGES.items()}
+    families |= {name: ("counter", labels) for name, (_, labels) in COUNTERS.items()}
+    return families | {name: ("histogram", labels) for _, name, labels in ALIASES}
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
@@ -199,7 +199,9 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_discovery_source_up", [(labels, float(not s.trouble)) for labels, s in sources])
     yield _gauge("tidegate_discovery_answer_age_seconds", [(labels, s.age_s) for labels, s in sources if s.age_s is not None])
     yield _gauge("tidegate_discovery_clashes", [((), float(len(clashes_seen(scrape.workers))))])
-    fullest = max((worker.prefixes for worker in scrape.workers if worker.prefixes is not None), key=lambda one: one.blocks, default=None)
+    fullest = max(
+        (worker.prefixes for worker in scrape.workers if worker.prefixes is not None), key=lambda prefixes: prefixes.blocks, default=None
+    )
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
     yield from _line_gauges(scrape.workers)
@@ -227,25 +229,25 @@ def _line_gauges(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
 
 
 def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
-    """What is unknown has no sample: a zero would say that the engine is idle."""
+    """The gauges of backends. An unknown value has no sample: a zero would say that the engine is idle."""
     yield _gauge("tidegate_backend_up", [((b.pool, b.backend), float(b.up)) for b in fleet])
     yield _gauge("tidegate_backend_in_flight_requests", [((b.pool, b.backend), float(b.in_flight)) for b in fleet])
     read = [((b.pool, b.backend), b.signals, b.signals_age_s or 0.0) for b in fleet if b.signals is not None]
     yield _gauge("tidegate_backend_signals_age_seconds", [(labels, age_s) for labels, _, age_s in read])
-    told = [((b.pool, b.backend), b.load_age_s) for b in fleet if b.load_age_s is not None]
-    yield _gauge("tidegate_backend_load_age_seconds", told)
+    load_ages = [((b.pool, b.backend), b.load_age_s) for b in fleet if b.load_age_s is not None]
+    yield _gauge("tidegate_backend_load_age_seconds", load_ages)
     pushing = [((b.pool, b.backend), float(not b.push.reason)) for b in fleet if b.push is not None]
     yield _gauge("tidegate_backend_load_pushed", pushing)
     yield _gauge("tidegate_backend_signals_missing", [(labels, float(len(signals.missing))) for labels, signals, _ in read])
     rates = [((b.pool, b.backend), b.prefill_tokens_per_s) for b in fleet if b.prefill_tokens_per_s is not None]
     yield _gauge("tidegate_backend_prefill_tokens_per_second", rates)
-    there = [((b.pool, b.backend, lora), 1.0) for b in fleet for lora in b.loras]
-    yield _gauge("tidegate_backend_lora", there[:MAX_SERIES])
+    resident = [((b.pool, b.backend, lora), 1.0) for b in fleet for lora in b.loras]
+    yield _gauge("tidegate_backend_lora", resident[:MAX_SERIES])
     for name, value in _SIGNAL_GAUGES.items():
         yield _gauge(name, [(labels, float(number)) for labels, signals, _ in read if (number := value(signals)) is not None])
-    heard = [((b.pool, b.backend), b.kv) for b in fleet if b.kv is not None]
-    yield _gauge("tidegate_backend_kv_blocks", [(labels, float(kv.blocks)) for labels, kv in heard])
-    yield _gauge("tidegate_backend_kv_events_trusted", [(labels, float(kv.trusted)) for labels, kv in heard])
+    publishing = [((b.pool, b.backend), b.kv) for b in fleet if b.kv is not None]
+    yield _gauge("tidegate_backend_kv_blocks", [(labels, float(kv.blocks)) for labels, kv in publishing])
+    yield _gauge("tidegate_backend_kv_events_trusted", [(labels, float(kv.trusted)) for labels, kv in publishing])
     yield _gauge("tidegate_backend_index_trust_ratio", [((b.pool, b.backend), b.trust) for b in fleet])
     yield _gauge("tidegate_backend_index_off", [((b.pool, b.backend), float(b.index_off)) for b in fleet])
     breakers = [((b.pool, b.backend), float(BREAKERS.index(b.breaker))) for b in fleet]
@@ -255,7 +257,7 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
 
 
 def _ledger(scrape: Scrape) -> Iterator[Metric]:
-    """No samples where usage is not written down."""
+    """The gauges of the usage ledger; no samples where usage is not recorded."""
     full = [worker.ledger.full for worker in scrape.workers if worker.ledger is not None]
     yield _gauge("tidegate_ledger_full", [((), float(any(full)))] if full else [])
     state = scrape.booking
@@ -270,12 +272,12 @@ def _limits(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
     seen = [worker.limits for worker in workers if worker.limits is not None]
     reconciled = [limits.reconciled for limits in seen if limits.reconciled is not None]
     figures: dict[str, float | None] = {
-        "degraded": max((float(one.degraded) for one in seen), default=None),
-        "degraded_seconds": max((one.degraded_s for one in seen), default=None),
-        "undelivered_settlements": float(sum(one.undelivered for one in seen)) if seen else None,
-        "open_holds": float(sum(one.open_holds for one in seen)) if seen else None,
-        "unread": max((float(one.unread) for one in reconciled), default=None),
-        "drift_ratio": max((one.drift for one in reconciled), default=None),
+        "degraded": max((float(limits.degraded) for limits in seen), default=None),
+        "degraded_seconds": max((limits.degraded_s for limits in seen), default=None),
+        "undelivered_settlements": float(sum(limits.undelivered for limits in seen)) if seen else None,
+        "open_holds": float(sum(limits.open_holds for limits in seen)) if seen else None,
+        "unread": max((float(comparison.unread) for comparison in reconciled), default=None),
+        "drift_ratio": max((comparison.drift for comparison in reconciled), default=None),
     }
     for name, figure in figures.items():
         yield _gauge(f"tidegate_limits_{name}", [] if figure is None else [((), figure)])

@@ -22,11 +22,11 @@ from tenancy.jwt_claims import Outcome
 OTHER: Final = "_other"
 """The label value of everything beyond a bound, or outside a closed set."""
 NONE: Final = "_none"
-"""The label value of what a request never had (no pool was chosen, no key was known). Prometheus reads an empty value
-as a missing label, which would make such series collide with aggregations by people."""
+"""The label value of an absent property (no pool was chosen, no key was known). Prometheus reads an empty value as a missing
+label, which would make such series collide with aggregations by people."""
 
 MAX_SERIES: Final = 2000
-"""Exposed series per family, buckets counted, over all workers together. The figure of requirement R38."""
+"""Exposed series per family, buckets counted, over all workers together (requirement R38)."""
 
 OUTCOMES: Final = frozenset({OK, *(kind.value for kind in Kind)})
 ENDPOINTS: Final = frozenset({*(endpoint.value for endpoint in Endpoint), "/v1/models"})
@@ -50,17 +50,32 @@ TTFT_BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8
 TPOT_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.8, 2.5)
 """Dense from 5 to 100 ms per token, the range between a small model alone and a large one at its batch limit."""
 OVERHEAD_BOUNDS_S: Final = (
-    0.00001, 0.00002, 0.00003, 0.00005, 0.000075, 0.0001, 0.00015, 0.0002, 0.0003, 0.0005,
-    0.001, 0.002, 0.005, 0.01, 0.025, 0.1,
-)  # fmt: skip
+    0.00001,
+    0.00002,
+    0.00003,
+    0.00005,
+    0.000075,
+    0.0001,
+    0.00015,
+    0.0002,
+    0.0003,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.1,
+)
 """From 10 us: the gateway's own share of a request is tens of microseconds, three decades below an engine's."""
 
 
 DECIDED: Final = ("cost", "session", "match", "fewest requests", "dice", "explored", "alone", "nobody")
-"""`cost`: no other was near. `alone`: there was no other. `nobody`: none could serve."""
+"""What decided: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when none could serve; the other values
+tell equals apart."""
 SAID_BY: Final = ("index", "engine")
 DECISION_BOUNDS_S: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""From 10 us. Above a millisecond a long prompt was waited for, which is read beside the loop."""
+"""From 10 us. Decisions above a millisecond waited for a long prompt, which is tokenized outside the event loop."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -94,59 +109,94 @@ class Family(msgspec.Struct, frozen=True):
 
 
 REQUESTS: Final = Family(
-    "tidegate_requests_total", "Finished requests by how they ended.", ("model", "endpoint"), ("outcome", "status_class"),
+    "tidegate_requests_total",
+    "Finished requests by how they ended.",
+    ("model", "endpoint"),
+    ("outcome", "status_class"),
     closed_combinations=(len(OUTCOMES) + 1) * (len(STATUS_CLASSES) + 1),
-)  # fmt: skip
+)
 CLASSES: Final = Family(
-    "tidegate_class_requests_total", "Finished requests of each class, and on whose side it was when they failed.", closed=("class",),
-    closed_combinations=len(WORDS), split_label="result", split=CLASS_RESULTS,
-)  # fmt: skip
+    "tidegate_class_requests_total",
+    "Finished requests of each class, and on whose side it was when they failed.",
+    closed=("class",),
+    closed_combinations=len(WORDS),
+    split_label="result",
+    split=CLASS_RESULTS,
+)
 DURATION: Final = Family(
-    "tidegate_request_duration_seconds", "From the request's head to the end of its answer.", ("model", "endpoint"),
-    kind="histogram", bounds=DURATION_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_request_duration_seconds",
+    "From the request's head to the end of its answer.",
+    ("model", "endpoint"),
+    kind="histogram",
+    bounds=DURATION_BOUNDS_S,
+)
 OVERHEAD: Final = Family(
-    "tidegate_overhead_seconds", "Time spent by the gateway itself; engines, queue and callers excluded.", ("endpoint",),
-    kind="histogram", bounds=OVERHEAD_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_overhead_seconds",
+    "Time spent by the gateway itself; engines, queue and callers excluded.",
+    ("endpoint",),
+    kind="histogram",
+    bounds=OVERHEAD_BOUNDS_S,
+)
 TTFT: Final = Family(
-    "tidegate_time_to_first_token_seconds", "From the request's last byte to the first event of the answer.",
-    ("model", "pool"), kind="histogram", bounds=TTFT_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_time_to_first_token_seconds",
+    "From the request's last byte to the first event of the answer.",
+    ("model", "pool"),
+    kind="histogram",
+    bounds=TTFT_BOUNDS_S,
+)
 INTER_TOKEN: Final = Family(
-    "tidegate_inter_token_seconds", "Gaps between the events of a streamed answer.", ("model", "pool"),
-    kind="histogram", bounds=GAP_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_inter_token_seconds",
+    "Gaps between the events of a streamed answer.",
+    ("model", "pool"),
+    kind="histogram",
+    bounds=GAP_BOUNDS_S,
+)
 TPOT: Final = Family(
-    "tidegate_time_per_output_token_seconds", "Per streamed answer: (last event - first event) / (completion tokens - 1).",
-    ("model", "pool"), kind="histogram", bounds=TPOT_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_time_per_output_token_seconds",
+    "Per streamed answer: (last event - first event) / (completion tokens - 1).",
+    ("model", "pool"),
+    kind="histogram",
+    bounds=TPOT_BOUNDS_S,
+)
 TOKENS: Final = Family(
-    "tidegate_tokens_total", "Tokens as reported by engines; cached is part of prompt, reasoning part of completion.",
-    ("model", "tenant"), split_label="type", split=TOKEN_TYPES,
-)  # fmt: skip
+    "tidegate_tokens_total",
+    "Tokens as reported by engines; cached is part of prompt, reasoning part of completion.",
+    ("model", "tenant"),
+    split_label="type",
+    split=TOKEN_TYPES,
+)
 ATTEMPTS: Final = Family(
     "tidegate_upstream_attempts_total", "Requests sent to a backend, those that failed over included.", ("pool", "backend")
 )
-HOLDS: Final = Family(
-    "tidegate_hold_closings_total", "How reservations ended.", split_label="closing", split=CLOSINGS
-)  # fmt: skip
+HOLDS: Final = Family("tidegate_hold_closings_total", "How reservations ended.", split_label="closing", split=CLOSINGS)
 LORA_REQUESTS: Final = Family(
-    "tidegate_lora_requests_total", "Finished requests to models that are answered with an adapter.", ("lora", "pool"),
-    split_label="result", split=LORA_RESULTS,
-)  # fmt: skip
+    "tidegate_lora_requests_total",
+    "Finished requests to models that are answered with an adapter.",
+    ("lora", "pool"),
+    split_label="result",
+    split=LORA_RESULTS,
+)
 LORA_CALLS: Final = Family(
-    "tidegate_lora_calls_total", "Adapters that engines were told to load or unload.", ("backend", "lora"),
-    split_label="call", split=LORA_CALL_WORDS,
-)  # fmt: skip
+    "tidegate_lora_calls_total",
+    "Adapters that engines were told to load or unload.",
+    ("backend", "lora"),
+    split_label="call",
+    split=LORA_CALL_WORDS,
+)
 SHARED_REQUESTS: Final = Family(
-    "tidegate_shared_requests_total", "Finished requests whose prompt was computed on one backend for another, by that one.",
-    ("pool", "prefill"), split_label="result", split=LORA_RESULTS,
-)  # fmt: skip
+    "tidegate_shared_requests_total",
+    "Finished requests whose prompt was computed on one backend for another, by that one.",
+    ("pool", "prefill"),
+    split_label="result",
+    split=LORA_RESULTS,
+)
 HEDGES: Final = Family(
-    "tidegate_hedges_total", "Requests sent to a second backend because the first did not begin in time.", ("pool",),
-    split_label="result", split=("won", "lost"),
-)  # fmt: skip
+    "tidegate_hedges_total",
+    "Requests sent to a second backend because the first did not begin in time.",
+    ("pool",),
+    split_label="result",
+    split=("won", "lost"),
+)
 KV_BATCHES: Final = Family(
     "tidegate_backend_kv_event_batches_total", "Batches of KV events applied, over all workers.", ("pool", "backend")
 )
@@ -157,65 +207,97 @@ LEDGER: Final = Family(
     "tidegate_ledger_events_total", "Usage events on disk, and those there was no room for.", split_label="state", split=LEDGER_STATES
 )
 TOKEN_CHECKS: Final = Family(
-    "tidegate_token_checks_total", "Requests with a token, by how its verification ended.", ("issuer",),
-    split_label="outcome", split=TOKEN_OUTCOMES,
-)  # fmt: skip
+    "tidegate_token_checks_total",
+    "Requests with a token, by how its verification ended.",
+    ("issuer",),
+    split_label="outcome",
+    split=TOKEN_OUTCOMES,
+)
 LOAD_REPORTS: Final = Family(
     "tidegate_backend_load_reports_total", "Reports of load that the engine pushed, over all workers.", ("pool", "backend")
 )
 LOAD_GAPS: Final = Family(
     "tidegate_backend_load_report_gaps_total", "Times that pushed reports of load were missing, over all workers.", ("pool", "backend")
 )
-COST: Final = Family(
-    "tidegate_cost_nanousd_total", "What finished requests cost, in nano-dollars.", ("model", "tenant")
-)  # fmt: skip
+COST: Final = Family("tidegate_cost_nanousd_total", "What finished requests cost, in nano-dollars.", ("model", "tenant"))
 SOFT_CROSSED: Final = Family("tidegate_soft_limits_crossed_total", "Soft thresholds of limits that requests have crossed.", ("tenant",))
-GIVEN_UP: Final = Family(
-    "tidegate_settlements_given_up_total", "Settlements that were not kept for a counter store that was away."
-)  # fmt: skip
-CROWDED: Final = Family(
-    "tidegate_limits_crowded_total", "Decisions about end users beyond the bound on a tenant's, which share one."
-)  # fmt: skip
+GIVEN_UP: Final = Family("tidegate_settlements_given_up_total", "Settlements that were not kept for a counter store that was away.")
+CROWDED: Final = Family("tidegate_limits_crowded_total", "Decisions about end users beyond the bound on a tenant's, which share one.")
 CORRECTED: Final = Family(
     "tidegate_limits_corrected_total", "Counters that had drifted from the ledger.", split_label="direction", split=CORRECTIONS
 )
 
 DECISIONS: Final = Family(
-    "tidegate_route_decisions_total", "Placing decisions, by what decided between backends that cost nearly the same.", closed=("policy",),
-    closed_combinations=len(POLICIES) + 1, split_label="by", split=DECIDED,
-)  # fmt: skip
+    "tidegate_route_decisions_total",
+    "Placing decisions, by what decided between backends that cost nearly the same.",
+    closed=("policy",),
+    closed_combinations=len(POLICIES) + 1,
+    split_label="by",
+    split=DECIDED,
+)
 DECISION_TIME: Final = Family(
-    "tidegate_route_decision_seconds", "Reading the prompt for placing it, looking it up, and the decision.", closed=("policy",),
-    closed_combinations=len(POLICIES) + 1, kind="histogram", bounds=DECISION_BOUNDS_S,
-)  # fmt: skip
+    "tidegate_route_decision_seconds",
+    "Reading the prompt for placing it, looking it up, and the decision.",
+    closed=("policy",),
+    closed_combinations=len(POLICIES) + 1,
+    kind="histogram",
+    bounds=DECISION_BOUNDS_S,
+)
 PREFIX_TOKENS: Final = Family(
-    "tidegate_prefix_tokens_total", "Prompt tokens that the index said were cached, and those that the engine then said.",
-    ("pool", "backend"), split_label="said_by", split=SAID_BY,
-)  # fmt: skip
+    "tidegate_prefix_tokens_total",
+    "Prompt tokens that the index said were cached, and those that the engine then said.",
+    ("pool", "backend"),
+    split_label="said_by",
+    split=SAID_BY,
+)
 QUEUE_WAIT: Final = Family(
-    "tidegate_queue_wait_seconds", "Waiting for room on a backend, of requests that got it.", ("pool",), ("class",),
-    closed_combinations=len(WORDS), kind="histogram", bounds=DURATION_BOUNDS_S,
-)  # fmt: skip
-QUEUE_REFUSED: Final = Family(
-    "tidegate_queue_refused_total", "Requests whose wait for room ended without it, or did not begin.", ("pool",), ("class",),
-    closed_combinations=len(WORDS), split_label="reason", split=REFUSALS,
-)  # fmt: skip
-PULLED_BACK: Final = Family(
-    "tidegate_queue_pulled_back_total", "Requests that gave their place on a backend to a more urgent one.", ("pool",), ("class",),
+    "tidegate_queue_wait_seconds",
+    "Waiting for room on a backend, of requests that got it.",
+    ("pool",),
+    ("class",),
     closed_combinations=len(WORDS),
-)  # fmt: skip
+    kind="histogram",
+    bounds=DURATION_BOUNDS_S,
+)
+QUEUE_REFUSED: Final = Family(
+    "tidegate_queue_refused_total",
+    "Requests whose wait for room ended without it, or did not begin.",
+    ("pool",),
+    ("class",),
+    closed_combinations=len(WORDS),
+    split_label="reason",
+    split=REFUSALS,
+)
+PULLED_BACK: Final = Family(
+    "tidegate_queue_pulled_back_total",
+    "Requests that gave their place on a backend to a more urgent one.",
+    ("pool",),
+    ("class",),
+    closed_combinations=len(WORDS),
+)
 DEGRADED: Final = Family(
-    "tidegate_degraded_total", "Steps that overloaded requests went down on their tenant's ladder, by the model that they asked for.",
-    ("model",), split_label="step", split=STEPS,
-)  # fmt: skip
+    "tidegate_degraded_total",
+    "Steps that overloaded requests went down on their tenant's ladder, by the model that they asked for.",
+    ("model",),
+    split_label="step",
+    split=STEPS,
+)
 FALLBACKS: Final = Family(
-    "tidegate_fallbacks_total", "Requests that went on to another model because one could not answer, as their policy says.",
-    ("from", "to"), split_label="on", split=CONDITIONS,
-)  # fmt: skip
+    "tidegate_fallbacks_total",
+    "Requests that went on to another model because one could not answer, as their policy says.",
+    ("from", "to"),
+    split_label="on",
+    split=CONDITIONS,
+)
 PROMISED: Final = Family(
-    "tidegate_slo_requests_total", "Streamed requests of tenants that were promised something, and whether it was so.", ("model",),
-    ("slo",), closed_combinations=len(PROMISES), split_label="met", split=("true", "false"),
-)  # fmt: skip
+    "tidegate_slo_requests_total",
+    "Streamed requests of tenants that were promised something, and whether it was so.",
+    ("model",),
+    ("slo",),
+    closed_combinations=len(PROMISES),
+    split_label="met",
+    split=("true", "false"),
+)
 INDEX_EVICTED: Final = Family("tidegate_index_evicted_blocks_total", "Blocks that the index of prefixes had no room for.")
 
 FAMILIES: Final = (

@@ -1,4 +1,4 @@
-"""Gauges of the issuers of tokens: which keys are known, and how old they are."""
+"""Gauges of the issuers of JWTs: how many keys are known, and how old they are."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

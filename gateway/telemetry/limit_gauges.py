@@ -1,4 +1,4 @@
-"""The gauges of what is given to each backend: names, texts, and their samples. Those that are not limited have none."""
+"""The gauges of each backend's concurrency limit: names, texts and samples. Backends without a limit have no samples."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -16,7 +16,7 @@ LIMIT_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def limit_rows(fleet: Iterable[BackendState]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
-    """The samples of each of them, in the order of `LIMIT_GAUGES`."""
+    """The samples of each gauge, in the order of `LIMIT_GAUGES`."""
     limited = [((b.pool, b.backend), b.limit, b.processes) for b in fleet if b.limit is not None]
     columns: tuple[list[tuple[tuple[str, ...], float]], ...] = (
         [(labels, limit.requests) for labels, limit, _ in limited],

@@ -1,7 +1,7 @@
-"""The process's own log: JSON lines on stderr through structlog, secrets removed before a line is made.
+"""The process's own log: JSON lines on stderr through structlog, with secrets removed before a line is made.
 
-Also takes in what libraries say through `logging`. Knows patterns of secrets, not where they come from; that no secret is
-handed to a logger in the first place is everybody's duty, this is the second lock (requirement R37).
+Also writes the messages of libraries that use `logging`. Knows patterns of secrets, not where they come from; every caller has to keep
+secrets away from loggers in the first place, this is the second safeguard (requirement R37).
 """
 
 import logging
@@ -20,12 +20,12 @@ REDACTED: Final = "[redacted]"
 MAX_TEXT_CHARS: Final = 8192
 """Characters kept of one value: a traceback fits, a request body does not."""
 MAX_DEPTH: Final = 4
-"""Nesting that is looked through; what lies deeper is left out, unread is unsafe."""
+"""Levels of nesting that are searched for secrets; deeper values are left out, because unsearched values are unsafe."""
 MAX_ITEMS: Final = 100
 """Members of a list or mapping that are written."""
 
 CHATTY: Final = ("alembic", "uvicorn", "asyncio")
-"""Libraries that tell every step of theirs; from them only warnings are written."""
+"""Libraries that log every step; only their warnings are written."""
 
 SECRET_NAMES: Final = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "api-key", "apikey", "cookie", "set-cookie"}
@@ -34,7 +34,7 @@ SECRET_NAMES: Final = frozenset(
 """Names (lower case, `_` as `-`) whose values are never written. Whole names: `key_id` and `prompt_tokens` are no secrets."""
 
 _SECRET_TEXT: Final = (
-    # Our keys keep their public id, which is what an operator looks for: gw_<env>_<id10>_<secret43><crc6>.
+    # Our API keys keep their public id, which operators search for: gw_<env>_<id10>_<secret43><crc6>.
     (re.compile(r"\b(gw_[A-Za-z0-9]{1,16}_[A-Za-z0-9]{10}_)[A-Za-z0-9_\-]+"), rf"\g<1>{REDACTED}"),
     (re.compile(r"\bgw_(?!\w{1,16}_[A-Za-z0-9]{10}_\[)[A-Za-z0-9_\-]{12,}"), f"gw_{REDACTED}"),
     (re.compile(r"\bsk-[A-Za-z0-9_\-]{8,}"), f"sk-{REDACTED}"),
@@ -46,7 +46,7 @@ _SECRET_TEXT: Final = (
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor: every value without secrets, hidden characters and excess, at any depth it writes."""
+    """A structlog processor: removes secrets, hidden characters and excess length from every value, at any depth that is written."""
     return {_clean_text(name): _clean_named(name, value, 0) for name, value in list(event.items())[:MAX_ITEMS]}
 
 
@@ -79,8 +79,8 @@ def _clean(value: object, depth: int) -> object:
 
 
 def _clean_text(value: object) -> str:
-    # Redacted before it is cut, or half a secret at the cut would no longer be recognised. Ten times the limit is
-    # looked through, to bound the work.
+    # Redacted before it is cut, else half a secret at the cut would no longer be recognised. Ten times the limit is
+    # searched, to bound the work.
     return without_hidden(redact_text(str(value)[: MAX_TEXT_CHARS * 10]))[:MAX_TEXT_CHARS]
 
 
@@ -119,7 +119,7 @@ def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: 
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            # `redact` comes last before rendering, so nothing that is added on the way escapes it.
+            # `redact` comes last before rendering, so no field that is added on the way escapes it.
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, add_fields, redact, _render],
         )
     )

@@ -1,7 +1,7 @@
 """Counts finished requests. One `Metrics` per worker process; `observe` reads each closed Record once.
 
 On the hot path there are only dicts, lists and `bisect`: how numbers become Prometheus text is `telemetry.exposition`,
-which runs in the admin process. Knows nothing of HTTP, sockets or who asks for a snapshot.
+which runs in the admin process. Knows nothing of HTTP, sockets or the reader of a snapshot.
 
 Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
 `MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
@@ -73,6 +73,7 @@ from tenancy.jwt_claims import Outcome
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
 SETTLED: Final = "settle"
+"""The closing of a hold by the engine's own counts of tokens."""
 _OUTCOME_AT: Final = {Outcome(word): at for at, word in enumerate(TOKEN_OUTCOMES)}
 
 
@@ -87,22 +88,42 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 
 _DECIDED_AT: Final = {by: at for at, by in enumerate(DECIDED)}
 _Bound = tuple[
-    list[float], tuple[list[float], int], list[float], list[float], list[float], list[float], list[float], list[float], list[float],
+    list[float],
+    tuple[list[float], int],
+    list[float],
+    list[float],
+    list[float],
+    list[float],
+    list[float],
+    list[float],
+    list[float],
     list[float] | None,
-]  # fmt: skip
+]
+"""The cells of one label combination: requests, class results with the index of the result, duration, overhead, time to first token,
+inter-token gaps, time per output token, tokens, cost, and attempts (None without a backend)."""
 
 
 class Metrics:
     """The counters of one worker. Not thread-safe: the event loop's thread owns it.
 
     Args:
-        models: public model names that get a label of their own; see `know`.
+        models: public model names that get a label of their own; `know` replaces them.
         max_series: ceiling of exposed series per family.
     """
 
     __slots__ = (
-        "_backends", "_bound", "_cells", "_decided", "_holds", "_loras", "_models", "_pools", "_tenants", "connections", "in_flight",
-    )  # fmt: skip
+        "_backends",
+        "_bound",
+        "_cells",
+        "_decided",
+        "_holds",
+        "_loras",
+        "_models",
+        "_pools",
+        "_tenants",
+        "connections",
+        "in_flight",
+    )
 
     def __init__(self, models: Iterable[str] = (), max_series: int = MAX_SERIES) -> None:
         self.in_flight = 0
@@ -113,7 +134,7 @@ class Metrics:
         self._holds = self._cells[HOLDS.name].cell(())
         self._bound: dict[tuple[str, str, str, str, str, str, int, str], _Bound] = {}
         self._decided: dict[str, tuple[list[float], list[float]]] = {}
-        """Of each routing policy, its seconds and its counts."""
+        """The cells of each routing policy: seconds per decision, and counts of decisions."""
         self._models: frozenset[str] = frozenset()
         self._pools: set[str] = set()
         self._backends: set[str] = set()
@@ -129,8 +150,15 @@ class Metrics:
     def observe(self, record: Record) -> None:
         """Counts one finished request. Costs about 1 us plain and 2 us streamed; never raises on odd label values."""
         key = (
-            record.model, record.endpoint, record.outcome, record.tenant, record.pool, record.backend, record.status, record.priority_class
-        )  # fmt: skip
+            record.model,
+            record.endpoint,
+            record.outcome,
+            record.tenant,
+            record.pool,
+            record.backend,
+            record.status,
+            record.priority_class,
+        )
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(key)
@@ -151,7 +179,7 @@ class Metrics:
             self._holds[CLOSING_AT[record.closing]] += 1
         cost[0] += record.cost_nanousd
         usage = record.usage
-        if record.closing == SETTLED:  # engines' own counts; what was estimated is in the log
+        if record.closing == SETTLED:  # engines' own counts only; estimates are in the access log
             tokens[0] += usage.prompt_tokens
             tokens[1] += usage.cached_tokens
             tokens[2] += usage.completion_tokens
@@ -165,11 +193,11 @@ class Metrics:
             self._observe_gaps(record.gaps, record.decode_s, usage.completion_tokens, inter_token, tpot)
 
     def _observe_rare(self, record: Record) -> None:
-        """What few requests have."""
-        beaten = tuple([one for one in record.hedged if one != record.backend and one not in record.failed])
+        """Counts the properties that few requests have."""
+        beaten = tuple([backend for backend in record.hedged if backend != record.backend and backend not in record.failed])
         if record.hedged:
             self._cells[HEDGES.name].cell((named(record.pool, self._pools),))[record.backend != record.hedged[1]] += 1
-        for backend in record.failed + beaten:  # made good by another one; the last attempt is counted with its request
+        for backend in record.failed + beaten:  # another backend answered; the last attempt is counted with its request
             self._cells[ATTEMPTS.name].cell((named(record.pool, self._pools), named(backend, self._backends)))[0] += 1
         if record.prefill:
             pair = named(record.pool, self._pools), named(record.prefill, self._backends)
@@ -202,28 +230,29 @@ class Metrics:
         self._cells[LORA_CALLS.name].cell(names)[LORA_CALL_WORDS.index(word)] += 1
 
     def count_token(self, issuer: str, outcome: Outcome) -> None:
-        """Counts one verification of a token; `issuer` is a configured one, or empty."""
+        """Counts one verification of a JWT; `issuer` is a configured issuer, or empty."""
         self._cells[TOKEN_CHECKS.name].cell((issuer[:MAX_LABEL_CHARS] or NONE,))[_OUTCOME_AT[outcome]] += 1
 
     def count_kv_events(self, pool: str, backend: str, batches: int, gaps: int) -> None:
-        """Counts what a backend published."""
+        """Counts the batches of KV events that a backend published, and the gaps between them."""
         if batches or gaps:
             labels = (named(pool, self._pools), named(backend, self._backends))
             self._cells[KV_BATCHES.name].cell(labels)[0] += batches
             self._cells[KV_GAPS.name].cell(labels)[0] += gaps
 
     def set_ledger(self, written: int, dropped: int) -> None:
-        """The log of usage counts for itself; these are its numbers by now."""
+        """Sets the counts of the usage log, which counts for itself: events written and dropped since the start."""
         self._cells[LEDGER.name].cell(())[:] = (written, dropped)
 
     def set_limits(self, limits: LimitsState) -> None:
-        """The same of counters."""
-        self._cells[GIVEN_UP.name].cell(())[0], self._cells[CROWDED.name].cell(())[0] = limits.given_up, limits.crowded
+        """Sets the counts of the limit counters, which count for themselves."""
+        self._cells[GIVEN_UP.name].cell(())[0] = limits.given_up
+        self._cells[CROWDED.name].cell(())[0] = limits.crowded
         if limits.reconciled is not None:
             self._cells[CORRECTED.name].cell(())[:] = (limits.reconciled.raised, limits.reconciled.lowered)
 
     def observe_decision(self, route: Route, took_s: float) -> None:
-        """Counts one placing decision."""
+        """Counts one routing decision and the seconds it took."""
         cells = self._decided.get(route.policy)
         if cells is None:
             key = (route.policy,)
@@ -234,17 +263,17 @@ class Metrics:
         decided[_DECIDED_AT[(route.why or "cost") if route.ranked else "nobody"]] += 1
 
     def count_prefix(self, pool: str, backend: str, predicted: float, actual: int) -> None:
-        """Counts what the index said of one prompt, and the engine after it."""
+        """Counts the cached tokens of one prompt: predicted by the prefix index, and reported by the engine."""
         cell = self._cells[PREFIX_TOKENS.name].cell((named(pool, self._pools), named(backend, self._backends)))
         cell[0] += predicted
         cell[1] += actual
 
     def set_index(self, evicted: int) -> None:
-        """The index counts for itself; this is its number by now."""
+        """Sets the number of blocks that the prefix index has evicted since the start; the index counts for itself."""
         self._cells[INDEX_EVICTED.name].cell(())[0] = evicted
 
     def count_load_reports(self, pool: str, backend: str, reports: int, gaps: int) -> None:
-        """Counts what a backend pushed of its load."""
+        """Counts the load reports that a backend pushed, and the gaps between them."""
         if reports or gaps:
             labels = (named(pool, self._pools), named(backend, self._backends))
             self._cells[LOAD_REPORTS.name].cell(labels)[0] += reports
@@ -261,7 +290,8 @@ class Metrics:
         endpoint = NONE if not path else path if path in ENDPOINTS else OTHER
         outcome = word if word in OUTCOMES else OTHER
         status_class = STATUS_CLASSES[status // 100 - 1] if 100 <= status < 600 else OTHER
-        tenant, pool = named(owner, self._tenants), named(pool_id, self._pools)
+        tenant = named(owner, self._tenants)
+        pool = named(pool_id, self._pools)
         cells = self._cells
         bound = (
             cells[REQUESTS.name].cell((model, endpoint, outcome, status_class)),

@@ -1,4 +1,4 @@
-"""Gauges of the policies in force."""
+"""Gauges of the active policies."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,9 +14,9 @@ Rows = list[tuple[tuple[str, ...], float]]
 
 
 def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
-    """Samples by gauge; none before a worker knows its policies."""
+    """Samples by gauge; none before a worker has loaded its policies."""
     known = [worker.policies for worker in workers if worker.policies.digest]
     if not known:
         return
-    yield "tidegate_policies_refused", [((), float(max(one.problem_count for one in known)))]
-    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(one.loaded_unix for one in known))]
+    yield "tidegate_policies_refused", [((), float(max(policies.problem_count for policies in known)))]
+    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in known))]

@@ -1,4 +1,5 @@
-"""Gauges of rollouts in force, and counts of what was done by itself. Labels are bounded by `domain.rollouts.MAX_OPEN`."""
+"""Gauges of the active rollouts, and counters of the changes and messages that the gateway made by itself. Labels are bounded by
+`domain.rollouts.MAX_OPEN`."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -33,7 +34,7 @@ Rows = list[tuple[tuple[str, ...], float]]
 
 
 class RolloutFigures(msgspec.Struct, frozen=True):
-    """What the admin process knows of rollouts."""
+    """The admin process's state of rollouts and their webhook."""
 
     keeper: KeeperState
     hook: HookCounts
@@ -44,19 +45,23 @@ def rollout_rows(figures: RolloutFigures | None) -> Iterator[tuple[str, Rows]]:
     if figures is None or not figures.keeper.looked_unix:
         return
     state = figures.keeper
-    shares, differences, judgements = Rows(), Rows(), Rows()
-    for one in state.standings:
-        shares += [((one.name, "live"), one.share), ((one.name, "mirrored"), one.mirrored)]
-        for finding in one.findings:
-            differences.append(((one.name, finding.metric, "low"), finding.low))
+    shares = Rows()
+    differences = Rows()
+    judgements = Rows()
+    for standing in state.standings:
+        shares += [((standing.name, "live"), standing.share), ((standing.name, "mirrored"), standing.mirrored)]
+        for finding in standing.findings:
+            differences.append(((standing.name, finding.metric, "low"), finding.low))
             if finding.high is not None:
-                differences.append(((one.name, finding.metric, "high"), finding.high))
-            judgements.append(((one.name, finding.metric), _JUDGED[finding.judgement]))
+                differences.append(((standing.name, finding.metric, "high"), finding.high))
+            judgements.append(((standing.name, finding.metric), _JUDGED[finding.judgement]))
     yield "tidegate_rollout_share_ratio", shares
-    yield "tidegate_rollout_phase", [((one.name,), float(one.phase_index)) for one in state.standings]
-    statuses: Rows = [((one.name, status.value), float(one.status == status.value)) for one in state.standings for status in Status]
+    yield "tidegate_rollout_phase", [((standing.name,), float(standing.phase_index)) for standing in state.standings]
+    statuses: Rows = [
+        ((standing.name, status.value), float(standing.status == status.value)) for standing in state.standings for status in Status
+    ]
     yield "tidegate_rollout_status", statuses
-    yield "tidegate_rollout_requests", [((one.name,), float(one.counted_in_all)) for one in state.standings]
+    yield "tidegate_rollout_requests", [((standing.name,), float(standing.counted_in_all)) for standing in state.standings]
     yield "tidegate_rollout_difference_ratio", differences
     yield "tidegate_rollout_judgement", judgements
     yield "tidegate_rollout_unreadable", [((), float(state.unreadable))]

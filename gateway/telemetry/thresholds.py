@@ -1,4 +1,4 @@
-"""A line in the log when a soft threshold is crossed: an event for whoever watches logs, and no flood of them."""
+"""Logs a line when a request crosses a soft limit, at most one per limit and minute."""
 
 from typing import Final, Protocol
 
@@ -6,9 +6,9 @@ from domain.clock import Clock
 from gateway.record import Record
 
 QUIET_S: Final = 60.0
-"""A limit is told of once in this time: a rate's threshold may be crossed many times a second."""
+"""The shortest time between two lines about one limit: a rate's threshold may be crossed many times a second."""
 MAX_TOLD: Final = 2000
-"""Limits remembered as told; beyond it the one told of longest ago is told of again."""
+"""Limits that are remembered as logged; beyond it the one logged longest ago is logged again."""
 
 
 class Tells(Protocol):
@@ -20,24 +20,24 @@ class Tells(Protocol):
 
 
 class Thresholds:
-    """One per worker."""
+    """Watches finished requests for crossed soft limits; one per worker."""
 
     def __init__(self, log: Tells, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
+        self._quiet_until: dict[tuple[str, str], float] = {}
 
     def observe(self, record: Record) -> None:
-        """Tell of the soft thresholds that a request has crossed. The end user is not named."""
+        """Log the soft limits that a request has crossed. The end user is not named."""
         now = self._clock()
         for limit in record.soft_limits:
             key = (record.tenant, limit)
-            if now < self._told.get(key, now):
+            if now < self._quiet_until.get(key, now):
                 continue
-            self._told.pop(key, None)
-            if len(self._told) >= MAX_TOLD:
-                del self._told[next(iter(self._told))]
-            self._told[key] = now + QUIET_S
+            self._quiet_until.pop(key, None)
+            if len(self._quiet_until) >= MAX_TOLD:
+                del self._quiet_until[next(iter(self._quiet_until))]
+            self._quiet_until[key] = now + QUIET_S
             self._log.warning(
                 "soft threshold crossed",
                 limit=limit,

@@ -1,5 +1,5 @@
-"""Counts how requests waited for room on a backend, what they were given instead and whether promises were kept; for `Metrics`, which owns
-the cells."""
+"""Counts how requests waited in the queue, which degradations and fallbacks they were given, and whether their service levels (SLO) were
+met; for `Metrics`, which owns the cells."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ CONDITION_AT: Final[Mapping[str, int]] = {on: at for at, on in enumerate(CONDITI
 
 
 def count_wait(cells: Mapping[str, Cells], record: Record, pool: str) -> None:
-    """One request that waited, or was refused to."""
+    """Count a request that waited in the queue, or was refused by it."""
     key = (pool, record.priority_class)
     if record.pulled_back:
         cells[PULLED_BACK.name].cell(key)[0] += 1
@@ -29,16 +29,16 @@ def count_wait(cells: Mapping[str, Cells], record: Record, pool: str) -> None:
 
 
 def count_steps(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
-    """One request that went down its tenant's ladder, under the model that it asked for."""
+    """Count the degradation steps that were applied to a request, under the model that it asked for."""
     model = model_label(record.asked_model or record.model, models)
     for step in record.steps:
         cells[DEGRADED.name].cell((model,))[STEPS.index(step.partition("=")[0])] += 1
 
 
 def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
-    """One request that other models were tried for, or whose tenant was promised something."""
+    """Count a request that fell back to other models, or whose tenant has service levels."""
     for promise, met in record.promises:
         cells[PROMISED.name].cell((model_label(record.model, models), promise))[not met] += 1
-    for one in record.fell_back:
-        if one.to:
-            cells[FALLBACKS.name].cell((model_label(one.model, models), model_label(one.to, models)))[CONDITION_AT[one.on]] += 1
+    for step in record.fell_back:
+        if step.to:
+            cells[FALLBACKS.name].cell((model_label(step.model, models), model_label(step.to, models)))[CONDITION_AT[step.on]] += 1
