@@ -1,6 +1,6 @@
-"""The admin process's end of the ledger: what workers wrote down is booked in SQL, and days that are over are dropped.
+"""The admin process's part of the ledger: writes the workers' usage events to SQL, and drops days beyond the retention.
 
-Here because booking a request costs more CPU than relaying one, and this process serves nobody who waits.
+It runs here because writing a request to SQL costs more CPU than relaying one, and no caller waits for this process.
 """
 
 import asyncio
@@ -15,38 +15,38 @@ from domain.clock import WallClock
 from tenancy.usage import LedgerAway, UsageStore
 
 KEEP_EVERY_S: Final = 3600.0
-"""How often old days are dropped and days to come prepared."""
+"""How often old days are dropped and coming days prepared."""
 CLOSE_WITHIN_S: Final = 4.0
-"""At the end: longest wait for SQL. What it does not take is booked after the next start."""
+"""The longest wait for SQL at the end. Events that it does not take are written after the next start."""
 
 log = structlog.get_logger("tidegate.ledger")
 
 
 class BookingState(msgspec.Struct, frozen=True):
-    """How booking stands. Counts since the admin process started."""
+    """The state of the transfer to SQL. Counts since the admin process started."""
 
     booked: int = 0
     """Events new in SQL."""
     repeated: int = 0
-    """Events that were there already."""
+    """Events that were in SQL already."""
     refused: int = 0
-    """Events that SQL never takes."""
+    """Events that SQL never accepts."""
     damaged: int = 0
     """Places on disk that could not be read."""
     waiting_bytes: int = 0
-    """Sealed on disk and not booked."""
+    """Bytes of usage on disk that are not in SQL yet."""
     lag_s: float = 0.0
-    """Age of the oldest of it."""
+    """Age of the oldest usage on disk that is not in SQL yet."""
     away: str = ""
     """Why SQL cannot be reached; empty while it can."""
     lost: int = 0
-    """Of those booked: requests whose worker died under them."""
+    """Booked events of requests whose worker died during the request."""
     crowded: int = 0
     """Events whose end user is beyond the bound on a tenant's labels a day."""
 
 
 class Ships(Protocol):
-    """The shipper, as this module needs it."""
+    """The shipper of usage events to SQL, as this module needs it."""
 
     away: str
     waiting_bytes: int
@@ -54,20 +54,24 @@ class Ships(Protocol):
 
     @property
     def counts(self) -> Any:
-        """booked, repeated, refused, damaged, lost, crowded."""
+        """The counts booked, repeated, refused, damaged, lost and crowded."""
         ...
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Ship until cancelled."""
         ...
 
     async def close(self, within_s: float) -> bool:
-        """Ship what is left; false when something stays."""
+        """Ship the events that are left; False when some stay on disk."""
         ...
 
 
 class Bookkeeper:
-    """One per host."""
+    """Runs the shipper and the retention; one per host.
+
+    Args:
+        close: closes the connections to SQL.
+    """
 
     def __init__(
         self, shipper: Ships, store: UsageStore, wall: WallClock, retention_days: int, close: Callable[[], Awaitable[None]]
@@ -80,12 +84,13 @@ class Bookkeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Book and keep from now on, until `close`."""
+        """Start shipping and retention; they run until `close`."""
         self._tasks = [asyncio.create_task(self._shipper.run()), asyncio.create_task(self._keep_on())]
 
     def state(self) -> BookingState:
-        """Numbers for metrics."""
-        ships, counts = self._shipper, self._shipper.counts
+        """The state and counts, for metrics."""
+        ships = self._shipper
+        counts = ships.counts
         return BookingState(
             counts.booked,
             counts.repeated,
@@ -99,7 +104,7 @@ class Bookkeeper:
         )
 
     async def close(self) -> None:
-        """When every worker has ended: book what they wrote last, if SQL is there, and let its connections go."""
+        """Ship the last events, if SQL is there, and close its connections; called when every worker has ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -113,7 +118,7 @@ class Bookkeeper:
             await asyncio.sleep(KEEP_EVERY_S)
 
     async def keep(self) -> None:
-        """Prepare the days to come and drop those that are over; a database that is away is asked again the next time."""
+        """Prepare the coming days and drop days beyond the retention once; during an outage of SQL the next call tries again."""
         today = dt.datetime.fromtimestamp(self._wall(), dt.UTC).date()
         try:
             await self._store.prepare(today)

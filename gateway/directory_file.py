@@ -1,4 +1,4 @@
-"""The last directory in a sealed file, which a gateway starts with while its database is away."""
+"""The last directory in a sealed file, for a start of the gateway during an outage of its database."""
 
 import os
 from pathlib import Path
@@ -14,17 +14,17 @@ from tenancy.sealed import Kept, NotSealed, seal, unseal
 log = structlog.get_logger("tidegate.directory")
 
 MAX_AGE_S: Final = 86_400.0
-"""An older file is not used: who lost access a day ago must not have it again."""
+"""The age in seconds beyond which a file is not used: a caller that lost access a day ago must not get it back."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 """A hundred thousand keys take about 30 MB."""
 
 
 class DirectoryFile:
-    """Every worker writes what it read, and they read the same. Its owner alone can read it.
+    """The sealed file, readable by its owner alone. Every worker writes the directory that it read; all read the same one.
 
     Args:
-        path: of the file; its folder has to outlive the process.
-        pepper: what it is sealed with.
+        path: the file; its folder has to outlive the process.
+        pepper: the key of the seal.
         wall: seconds since the epoch.
     """
 
@@ -35,8 +35,8 @@ class DirectoryFile:
         self._complained = False
 
     def save(self, contents: Contents, at_unix: float) -> None:
-        """Write it, whole or not at all. Where it cannot be written this is logged once, since it may never be needed."""
-        # of its own for each process: several write the same at once
+        """Write the file, completely or not at all. A failure is only logged, once, because the file may never be needed."""
+        # one temporary file per process: several workers write the same directory at once
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
         try:
             with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -50,17 +50,17 @@ class DirectoryFile:
         self._complained = False
 
     def load(self) -> Kept | None:
-        """What was kept; None when there is nothing, it is older than a day, or it is not ours."""
+        """The saved directory; None when there is no file, it is older than `MAX_AGE_S`, or it is sealed with another pepper."""
         try:
             with open(self._path, "rb") as file:
-                kept = unseal(file.read(MAX_BYTES), self._pepper)
+                saved = unseal(file.read(MAX_BYTES), self._pepper)
         except FileNotFoundError:
             return None
         except (OSError, NotSealed) as error:
             log.warning("the kept directory cannot be used", file=str(self._path), reason=str(error))
             return None
-        age_s = self._wall() - kept.at_unix
+        age_s = self._wall() - saved.at_unix
         if age_s > MAX_AGE_S:
             log.warning("the kept directory is too old", file=str(self._path), age_s=round(age_s), at_most_s=MAX_AGE_S)
             return None
-        return kept
+        return saved

@@ -17,30 +17,30 @@ from tenancy.keys import Pepper
 log = structlog.get_logger("tidegate.directory")
 
 POLL_S: Final = 2.0
-"""How often the change counter is read: a revoked key is refused within 5 s (R34), two polls and a load."""
+"""Seconds between two reads of the change counter: a revoked key is refused within 5 s (R34), two polls and a load."""
 READ_WITHIN_S: Final = 10.0
-"""Longest wait for the store: a database that takes connections and does not answer is away."""
+"""The longest wait for the store: a database that accepts connections and does not answer counts as an outage."""
 SAVE_EVERY_S: Final = 600.0
-"""How often the kept file is written though nothing changed, so that it says how old it really is."""
+"""How often the file is written though nothing changed, so that it shows its true age."""
 ADMIN_STALE_S: Final = 60.0
-"""For how long after the store last answered an admin key is believed: it may have been revoked since."""
+"""Seconds after the last answer of the store for which admin keys are accepted: a key may have been revoked since."""
 
 
 class Follower(Protocol):
-    """What has a directory and wants the current one: `gateway.deps.Live` is one."""
+    """Holds the current directory: `gateway.deps.Live` is one."""
 
     directory: Directory
 
 
 class DirectoryWatch:
-    """A store that cannot be reached leaves the last directory in force: keys keep working while the database is away.
+    """Follows the store's directory. While the store cannot be reached the last directory stays in use: keys keep working.
 
     Args:
         source: the store.
-        pepper: what key digests are keyed with.
-        file: where the directory is kept for a start without the store.
+        pepper: the key of key digests.
+        file: where the directory is saved for a start without the store.
         wall: seconds since the epoch.
-        close: lets the store's connections go.
+        close: closes the store's connections.
     """
 
     def __init__(
@@ -58,29 +58,30 @@ class DirectoryWatch:
         self._reachable = True
 
     async def load(self) -> Directory:
-        """The first directory: the store's, or while that is away the one in the file.
+        """The first directory: the store's, or during an outage of the store the saved one.
 
-        Raises what the store raises when there is no file either: without keys there is nothing to serve.
+        Raises the store's error when there is no file either: without keys there is nothing to serve.
         """
         try:
             await self._read()
-        except Exception as error:  # drivers raise their own; whatever it is, there may be a file
-            kept = await asyncio.to_thread(self._file.load)
-            if kept is None:
+        except Exception as error:  # drivers raise their own errors; whatever it is, there may be a file
+            saved = await asyncio.to_thread(self._file.load)
+            if saved is None:
                 raise
-            self._contents, self._confirmed_unix = kept.contents, kept.at_unix
+            self._contents = saved.contents
+            self._confirmed_unix = saved.at_unix
             self._reachable = False
-            age_s = round(self._wall() - kept.at_unix)
+            age_s = round(self._wall() - saved.at_unix)
             log.warning("directory store unreachable, starting with the kept directory", age_s=age_s, error=_short(error))
         else:
             await self._save()
         return await self._compiled()
 
     async def refresh(self, live: Follower) -> None:
-        """Take up changes, if there are any."""
+        """Read the change counter once, and hand a changed directory to `live`."""
         try:
             changed = await self._read()
-        except Exception as error:  # noqa: BLE001 - drivers raise their own; whatever it is, the old directory stays in force
+        except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the old directory stays in use
             if self._reachable:
                 log.warning("directory store unreachable, keeping the last directory", error=_short(error))
             self._reachable = False
@@ -95,12 +96,12 @@ class DirectoryWatch:
 
     @property
     def age_s(self) -> float:
-        """Seconds since the store last said that the directory in force is the current one."""
+        """Seconds since the store last confirmed that this directory is the current one."""
         return max(0.0, self._wall() - self._confirmed_unix)
 
     @property
     def believes_admins(self) -> bool:
-        """Whether keys of the admin port may be taken: not when they may have been revoked for a minute."""
+        """Whether keys of the admin port are accepted: not when the directory is older than `ADMIN_STALE_S`, for they may be revoked."""
         return self.age_s <= ADMIN_STALE_S
 
     async def run(self, live: Follower, every_s: float = POLL_S) -> None:
@@ -110,12 +111,12 @@ class DirectoryWatch:
             await self.refresh(live)
 
     async def close(self) -> None:
-        """Let the store's connections go."""
+        """Close the store's connections."""
         await self._close()
 
     async def _read(self) -> bool:
-        """Whether there was anything new. Raises what the store raises, TimeoutError among it."""
-        asked_unix = self._wall()  # what is revoked after this moment may be missing from the answer
+        """Read the counter, and the contents when it moved; returns whether it did. Raises the store's errors, and TimeoutError."""
+        asked_unix = self._wall()  # a revocation after this moment may be missing from the answer
         async with asyncio.timeout(READ_WITHIN_S):
             changed = await self._source.version() != self._version
             if changed:

@@ -1,7 +1,7 @@
 """Reads an issuer's JWKS document: from its URL, through its discovery document, or from a file.
 
-Only what the operator configured and what the issuer's own discovery document names is ever fetched: no header of a token
-(`jku`, `x5u`) is followed. Redirects are not followed, sizes and times are bounded, and the way is https, or http to this machine.
+Only URLs that the operator configured or the issuer's own discovery document names are fetched: no header of a token (`jku`, `x5u`) is
+followed. Redirects are not followed, sizes and times are bounded, and the scheme is https, or http to this machine.
 """
 
 import asyncio
@@ -22,46 +22,48 @@ WELL_KNOWN: Final = "/.well-known/openid-configuration"
 
 
 class _Discovered(msgspec.Struct):
+    """The part of a discovery document that is used."""
+
     issuer: str
     jwks_uri: str
 
 
 class JwksUrl:
-    """A document at a URL."""
+    """A JWKS document at a URL."""
 
     def __init__(self, url: str, get: Get) -> None:
         self._url = url
         self._get = get
 
     async def read(self) -> bytes:
-        """The document. Raises JwksError, or what the transport raises."""
-        return await _got(self._get, self._url)
+        """The document. Raises JwksError, or the transport's errors."""
+        return await _fetched(self._get, self._url)
 
 
 class JwksDiscovery:
-    """A document where the issuer's discovery document says (OpenID Connect Discovery §4)."""
+    """A JWKS document at the URL that the issuer's discovery document names (OpenID Connect Discovery §4)."""
 
     def __init__(self, issuer: str, get: Get) -> None:
         self._issuer = issuer
         self._get = get
 
     async def read(self) -> bytes:
-        """The document. Raises JwksError, or what the transport raises."""
-        body = await _got(self._get, self._issuer.rstrip("/") + WELL_KNOWN)
+        """The document. Raises JwksError, or the transport's errors."""
+        body = await _fetched(self._get, self._issuer.rstrip("/") + WELL_KNOWN)
         try:
-            found = msgspec.json.decode(body, type=_Discovered)
-            url = checked_key_url(found.jwks_uri)
+            discovered = msgspec.json.decode(body, type=_Discovered)
+            url = checked_key_url(discovered.jwks_uri)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raise JwksError("the discovery document has no issuer and jwks_uri") from None
         except ValueError as error:
             raise JwksError(f"jwks_uri of the discovery document {error}") from None
-        if found.issuer != self._issuer:
+        if discovered.issuer != self._issuer:
             raise JwksError("the discovery document is another issuer's; write issuer exactly as it says")
-        return await _got(self._get, url)
+        return await _fetched(self._get, url)
 
 
 class JwksFile:
-    """A document in a file, for issuers that this machine cannot reach."""
+    """A JWKS document in a file, for issuers that this machine cannot reach."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,7 +78,7 @@ def _first_bytes(path: Path) -> bytes:
         return file.read(MAX_DOCUMENT_BYTES + 1)
 
 
-async def _got(get: Get, url: str) -> bytes:
+async def _fetched(get: Get, url: str) -> bytes:
     fetched = await get(url)
     if 300 <= fetched.status < 400:
         raise JwksError(f"{url} answers {fetched.status}, and redirects are not followed")

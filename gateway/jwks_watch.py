@@ -1,7 +1,7 @@
-"""Keeps the keys of each issuer current: read in the background, and once more when a token names a key nobody has seen.
+"""Keeps the signing keys (JWKS) of each issuer current: read in the background, and once more when a token names an unknown key.
 
-An issuer that is away leaves its last keys in force. However many requests want new keys at once, one reading is under way, and
-unknown keys cause at most one per `unknown_key_s`: strangers can make up key names, and issuers must not pay for it.
+While an issuer is away its last keys stay in use. At most one reading is in flight, however many requests want new keys, and unknown
+keys cause at most one reading per `unknown_key_s`: strangers can make up key names, and issuers must not pay for it.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from gateway.worker_state import IssuerState
 from tenancy.jwt_keys import JwksError, KeySet, key_set
 
 WAIT_S: Final = 2.0
-"""Longest a request waits for keys: beyond it, it is answered with what is known."""
+"""The longest that a request waits for keys; then its token is checked with the known keys."""
 FIRST_S: Final = 6.0
-"""Longest a worker waits for its first keys; then it serves keys of its own and says that tokens must wait."""
+"""The longest that a worker waits for its first keys; then it serves API keys and refuses JWTs with a retryable error."""
 RETRY_S: Final = 5.0
-"""How soon a reading that failed is tried again, doubled until the regular interval."""
+"""Seconds until a failed reading is tried again, doubled with each failure up to the regular interval."""
 
 log = structlog.get_logger("tidegate.jwks")
 
 
 class Source(Protocol):
-    """Where a document is."""
+    """Reads a JWKS document."""
 
     async def read(self) -> bytes:
         """The document. Raises JwksError, OSError or FetchError."""
@@ -40,8 +40,8 @@ class JwksWatch:
     """The keys of one issuer.
 
     Args:
-        take: told of the keys of every good document that differs from the one before.
-        keep: a file that holds the last good document for workers that start while the issuer is away.
+        take: called with the issuer and the keys of every good document that differs from the one before.
+        keep: the file of the last good document, for workers that start while the issuer is away; None for no file.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class JwksWatch:
         self._failures = 0
 
     def state(self) -> IssuerState:
-        """What there is, for operators."""
+        """The number and age of the keys, and the trouble with the issuer, for operators."""
         age_s = None if self._read_at is None else self._clock() - self._read_at
         return IssuerState(self._issuer, self._keys, age_s, self._trouble)
 
     async def first(self) -> None:
-        """Read for the first time; where that fails, take what was kept."""
+        """Read for the first time; when that fails, take the document of the file."""
         await self._joined(FIRST_S)
         if self._read_at is None and self._keep is not None:
             try:
@@ -90,7 +90,7 @@ class JwksWatch:
             log.warning("issuer away, using the keys kept before", issuer=self._issuer)
 
     async def wanted(self) -> None:
-        """Somebody needs a key that is not known: wait for a reading, unless the last one was a moment ago."""
+        """Wait for a reading because a token names an unknown key, unless the last reading began less than `unknown_key_s` ago."""
         last = self._asked_at
         if self._flight is not None or last is None or self._clock() - last >= self._unknown_key_s:
             await self._joined(WAIT_S)
@@ -106,13 +106,13 @@ class JwksWatch:
             await self.close()
 
     async def close(self) -> None:
-        """End a reading that is under way."""
+        """Cancel a reading that is in flight."""
         if self._flight is not None:
             self._flight.cancel()
             await asyncio.gather(self._flight, return_exceptions=True)
 
     async def _joined(self, most_s: float | None) -> None:
-        """Begin a reading or join the one under way; whoever waits may be cancelled, the reading is not."""
+        """Begin a reading or join the one in flight, and wait for it; cancelling the waiting task does not cancel the reading."""
         if self._flight is None:
             self._asked_at = self._clock()
             self._flight = asyncio.create_task(self._read())
@@ -137,7 +137,9 @@ class JwksWatch:
             return
         if self._trouble or self._failures:
             log.info("keys of an issuer read", issuer=self._issuer, keys=self._keys)
-        self._trouble, self._failures, self._read_at = "", 0, self._clock()
+        self._trouble = ""
+        self._failures = 0
+        self._read_at = self._clock()
         if self._keep is not None:
             await asyncio.to_thread(_write, self._keep, document)
 
@@ -146,16 +148,17 @@ class JwksWatch:
             return
         keys = key_set(document, self._algorithms)
         self._take(self._issuer, keys)
-        self._document, self._keys = document, len(keys.keys)
+        self._document = document
+        self._keys = len(keys.keys)
 
 
 def kept_file(run_dir: Path, issuer: str) -> Path:
-    """Where the last good document of an issuer lies; the run directory is this user's alone."""
+    """The file of an issuer's last good document; only this user can read the run directory."""
     return run_dir / f"jwks-{sha256(issuer.encode()).hexdigest()[:16]}.json"
 
 
 def _write(path: Path, document: bytes) -> None:
-    # of its own for each process: several write the same document at once
+    # one temporary file per process: several workers write the same document at once
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -1,8 +1,8 @@
-"""Policies of the database as a folder on this machine: workers read folders, and what was written there last outlives an outage.
+"""Copies the policies of the database into a folder on this machine: workers read folders, and the last copy outlives an outage.
 
-Every version is written into a folder of its own, whole, before a link is moved to it; who reads through the link finds one version or
-the other. `PolicyWatch` follows it like any other folder. The folder's name has the version and a mark of what it is: another database, or
-the same one put back from a backup, has other policies by the same number.
+Every version is written completely into a folder of its own before a link is moved to it, so a reader through the link finds one version
+or the other. `PolicyWatch` follows the link like any other folder. The folder's name has the version and a hash of its identity: another
+database, or the same one restored from a backup, has different policies under the same number.
 """
 
 import asyncio
@@ -27,30 +27,34 @@ from policies.problems import ConfigError, Problem
 log = structlog.get_logger("tidegate.policies")
 
 LOOK_S: Final = 1.0
+"""Seconds between two polls of the database."""
 WITHIN_S: Final = 10.0
-"""Longest time for what the database is asked in one look: a connection that neither answers nor ends is one to a database that is away."""
+"""Time limit for the queries of one poll: a connection that neither answers nor ends counts as an outage."""
 MAKING: Final = ".making-"
+"""The beginning of the name of a folder that is not complete yet."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,94}\.yaml")
+"""The names of policy files in the database."""
 MAX_CHARS: Final = 8 * 1024 * 1024
-"""Of all files together."""
+"""The characters of all files together."""
 
 
 def check_names(files: Mapping[str, str]) -> list[Problem]:
-    """What is wrong with the names and the sizes."""
-    found = [
+    """Problems with the names and the sizes of files."""
+    problems = [
         Problem(name[:100], 1, 1, "", "is no name of a policy file", "use letters, digits, `.`, `_` and `-`, and end with .yaml")
         for name in files
         if not NAME.fullmatch(name)
     ]
     if sum(map(len, files.values())) > MAX_CHARS:
-        found.append(Problem("all files", 1, 1, "", f"have more than {MAX_CHARS:,} characters", "keep them as files"))
-    return found
+        problems.append(Problem("all files", 1, 1, "", f"have more than {MAX_CHARS:,} characters", "keep them as files"))
+    return problems
 
 
 def compiled_from(
     files: Mapping[str, str], pools: Collection[str], loras: Mapping[str, Collection[str]], prompts: Path | None = None
 ) -> PolicySet:
-    """What files mean that are nowhere yet, beside a folder of prompts. Raises ConfigError, with the places in them by their names."""
+    """The policies of files that are not on disk yet, compiled with a folder of prompts. Raises ConfigError, which names places by the
+    files' names."""
     if problems := check_names(files):
         raise ConfigError(problems)
     with tempfile.TemporaryDirectory() as name:
@@ -74,18 +78,18 @@ def texts_of(folder: Path) -> dict[str, str]:
     """The policy files of a folder.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the folder cannot be read.
         UnicodeDecodeError: a file is no text.
-        ConfigError: a file is called as if it were one and would be left out, its tenant governed by everyone's policy.
+        ConfigError: a file ends with .yml and would be left out, so that its tenant would be governed by everyone's policy.
     """
-    there = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    if astray := [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in there if file.suffix == ".yml"]:
-        raise ConfigError(astray)
-    return {file.name: file.read_text(encoding="utf-8") for file in there if file.suffix == ".yaml"}
+    files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    if misnamed := [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in files if file.suffix == ".yml"]:
+        raise ConfigError(misnamed)
+    return {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".yaml"}
 
 
 class PolicyCopy:
-    """See the module.
+    """Keeps the folder at the newest version of the database; one per gateway.
 
     Args:
         folder: holds the versions and the link; made when it is not there.
@@ -99,15 +103,15 @@ class PolicyCopy:
 
     @property
     def version(self) -> int:
-        """The version that is read here; 0 for none."""
+        """The version that the link leads to; 0 for none."""
         try:
-            return int(self._read.removeprefix("v").partition("-")[0])
+            return int(self._current.removeprefix("v").partition("-")[0])
         except ValueError:
             return 0
 
     @property
-    def _read(self) -> str:
-        """The folder that the link leads to; empty for none, also where it leads nowhere."""
+    def _current(self) -> str:
+        """The name of the folder that the link leads to; empty for no link and for a dangling one."""
         link = self._folder / CURRENT
         try:
             return os.readlink(link) if link.is_dir() else ""
@@ -115,16 +119,16 @@ class PolicyCopy:
             return ""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll the database until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
 
     async def look(self) -> None:
-        """Bring the folder to the newest version; what cannot be asked or written leaves it as it is."""
+        """Bring the folder to the newest version; a failure leaves it as it is, and is logged once."""
         try:
             await self.follow()
-        except Exception as error:  # noqa: BLE001 - drivers raise their own; whatever it is, the last version stays in force
+        except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the last version stays active
             if not self._away:
                 log.warning("policies of the database cannot be had, the last ones stay", reason=f"{type(error).__name__}: {error}"[:200])
             self._away = True
@@ -134,19 +138,20 @@ class PolicyCopy:
             self._away = False
 
     async def follow(self) -> int:
-        """The same; raises what the database and the disk do. Returns the version that is read here."""
+        """Bring the folder to the newest version, and return its number. Raises the errors of the database and the disk."""
         async with self._looking:
             async with asyncio.timeout(WITHIN_S):
                 newest = await self._versions.newest(None, 1)
-                files = await self._versions.files(newest[0].version) if newest and _folder_of(newest[0]) != self._read else None
+                files = await self._versions.files(newest[0].version) if newest and _folder_of(newest[0]) != self._current else None
             if files is not None:
                 await asyncio.to_thread(self._write, newest[0], files)
             return self.version
 
     def _write(self, version: PolicyVersion, files: Mapping[str, str]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        before, name = self._read, _folder_of(version)
-        if not (self._folder / name).is_dir():  # else a process that starts has just made it
+        before = self._current
+        name = _folder_of(version)
+        if not (self._folder / name).is_dir():  # else a process that starts has made it meanwhile
             self._make(self._folder / name, files)
         link = self._folder / f".{CURRENT}-{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
@@ -154,27 +159,27 @@ class PolicyCopy:
         link.symlink_to(name)
         link.replace(self._folder / CURRENT)
         log.info("policies of the database written", version=version.version, before=before, files=len(files))
-        for other in self._folder.glob("v*"):
-            if other.name not in (name, before):
-                shutil.rmtree(other, ignore_errors=True)
+        for folder in self._folder.glob("v*"):
+            if folder.name not in (name, before):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _make(self, folder: Path, files: Mapping[str, str]) -> None:
-        """A version's folder, whole and on disk, or none."""
-        made = Path(tempfile.mkdtemp(prefix=MAKING, dir=self._folder))
+        """Make a version's folder, completely and durably, or not at all."""
+        partial = Path(tempfile.mkdtemp(prefix=MAKING, dir=self._folder))
         try:
             for name, text in files.items():
-                if NAME.fullmatch(name):  # what a database holds is not trusted to be a name
-                    with (made / name).open("w", encoding="utf-8") as file:
+                if NAME.fullmatch(name):  # names from the database are not trusted to be file names
+                    with (partial / name).open("w", encoding="utf-8") as file:
                         file.write(text)
                         file.flush()
                         os.fsync(file.fileno())  # after a crash the link must not lead to files without their text
             try:
-                made.rename(folder)
+                partial.rename(folder)
             except OSError:
                 if not folder.is_dir():  # another process was quicker
                     raise
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _folder_of(version: PolicyVersion) -> str:

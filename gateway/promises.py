@@ -1,4 +1,4 @@
-"""Whether a finished request kept what its tenant was promised. Pure."""
+"""Whether a finished request met the service levels (SLO) of its tenant's policy. Pure."""
 
 from typing import Final
 
@@ -10,26 +10,26 @@ TPOT: Final = "tpot"
 PROMISES: Final = (TTFT, TPOT)
 
 Kept = tuple[tuple[str, bool], ...]
-"""By promise; one that nothing was promised of, or nothing can be said of, is not in it."""
+"""Whether each service level was met, by its name; a level that is not set, or that this request says nothing about, is not in it."""
 
 
 def kept(policy: TenantPolicy, ttft_s: float | None, decode_s: float | None, tokens: int, fault: Fault | None) -> Kept:
-    """What became of each promise of a streamed answer.
+    """Which service levels a streamed request met.
 
-    A request that no token came of, and that was not at fault itself, has missed the first. The second is about the mean time between the
-    tokens of a whole answer (TPOT), so one that broke off says nothing of it.
+    A request without any token, that was not at fault itself, has missed the time to the first token. The time per output token (TPOT) is
+    the mean over a complete answer, so an answer that broke off is not judged by it.
 
     Args:
-        ttft_s: to the first event; None for none.
-        decode_s: from there to the last one.
-        tokens: of the whole answer.
+        ttft_s: seconds to the first event; None for none.
+        decode_s: seconds from the first event to the last one.
+        tokens: completion tokens of the whole answer.
     """
-    found = []
+    results = []
     if policy.ttft_slo_s is not None:
         if ttft_s is not None:
-            found.append((TTFT, ttft_s <= policy.ttft_slo_s))
+            results.append((TTFT, ttft_s <= policy.ttft_slo_s))
         elif fault is not None and fault.source is not Source.CALLER:
-            found.append((TTFT, False))
+            results.append((TTFT, False))
     if policy.tpot_slo_s is not None and fault is None and decode_s is not None and tokens > 1:
-        found.append((TPOT, decode_s / (tokens - 1) <= policy.tpot_slo_s))
-    return tuple(found)
+        results.append((TPOT, decode_s / (tokens - 1) <= policy.tpot_slo_s))
+    return tuple(results)

@@ -1,14 +1,15 @@
-"""Keeps calendar counters to what the ledger says: set from it when they begin anew, compared with it once a minute.
+"""Reconciles calendar counters with the ledger: sets them from it when they start empty, compares them with it once a minute.
 
-    a worker with counters of its own starts      before its first request
-    a shared store began anew                     at once, by the worker that was told, and again shortly after, for what was
-                                                  under way
-    a limit is new                                at the next look
-    every 60 s, by one of all workers             `tenancy.drift` says what has drifted; it is logged, shown and corrected
+    a worker with counters of its own starts      set before its first request
+    a shared store starts empty                   set at once, by the worker that noticed, and again shortly after, for the requests
+                                                  that were in flight
+    a limit is new                                set at the next step
+    every 60 s, by one of all workers             compared: `tenancy.drift` finds differences, which are logged, shown and corrected
 
-What is set is what SQL has, and what this host's write-ahead logs have beyond that; other hosts' is there when it is booked.
+Counters are set to the usage in SQL plus the usage in this host's write-ahead logs that is not in SQL yet; usage of other hosts counts
+once it is in SQL.
 
-A database that is away stops nobody: limits per day, month and for ever then count from now on, and are set when it is back.
+An outage of the database blocks no request: limits per day, month and for ever then count from zero, and are set when it is back.
 """
 
 import asyncio
@@ -30,22 +31,26 @@ from tenancy.usage import LedgerAway, SpendReader, Spent
 from tenancy.usage_event import UsageEvent
 
 STEP_S: Final = 1.0
+"""How often the loop checks for due work."""
 COMPARE_S: Final = 60.0
+"""How often counters are compared with the ledger."""
 TURN_S: Final = 15.0
-"""How often a worker asks whether comparing is its turn."""
+"""How often a worker asks whether it is the one to compare."""
 RETRY_S: Final = 2.0
+"""How soon counters are set again after a failure."""
 AGAIN_S: Final = (3.0, 10.0, 30.0)
-"""After a new beginning: what was under way then is booked by these times, and the store, which does not know it, is told."""
+"""Seconds after an empty start when counters are set again: the requests that were in flight then are in the ledger by these times, and
+the counter store does not know them."""
 READ_WITHIN_S: Final = 10.0
-"""Longest wait for one answer of the database."""
+"""The longest wait for one answer of the database."""
 STILL_TRIES: Final = 5
-"""How often sums are read again because something was booked meanwhile."""
+"""How often sums are read again because usage was written meanwhile."""
 LATE_S: Final = 30.0
-"""Usage that waits for longer than this to be booked is missing in the ledger: nothing is lowered then."""
+"""Usage that waits for longer than this is missing in the ledger: no counter is lowered then."""
 OLD_SUMS_S: Final = 3600.0
-"""How long sums of months that are over are believed."""
+"""How long the sums of past months are reused."""
 BATCH: Final = 256
-"""Counters set in one go; requests come in between."""
+"""Counters set in one call; requests are served between calls."""
 TOLD_AT_MOST: Final = 10
 """Drifted counters named in the log of one comparison."""
 
@@ -58,20 +63,21 @@ class Waiting(Protocol):
     """Usage of this host that the ledger may not have yet."""
 
     async def events(self) -> list[UsageEvent]:
-        """What lies on disk, booked or not."""
+        """The events on disk, whether SQL has them or not."""
         ...
 
     async def oldest_s(self) -> float:
-        """How long the oldest of it has been there; 0 for none."""
+        """The age of the oldest event on disk in seconds; 0 for none."""
         ...
 
 
 class Reconciler:
-    """One per worker.
+    """Sets and compares the calendar counters of one worker.
 
     Args:
-        directory: the one in force.
-        turn: asks whether comparing is this worker's turn, and whether a host's usage is late; told whether ours is.
+        directory: the current directory.
+        turn: called with whether this host's usage is late; returns whether this worker is the one to compare, and whether any host's
+            usage is late.
     """
 
     def __init__(
@@ -84,43 +90,54 @@ class Reconciler:
         wall: WallClock,
         clock: Clock,
     ) -> None:
-        self._ledger, self._directory, self._tallies, self._waiting = ledger, directory, tallies, waiting
-        self._turn, self._wall, self._clock = turn, wall, clock
+        self._ledger = ledger
+        self._directory = directory
+        self._tallies = tallies
+        self._waiting = waiting
+        self._turn = turn
+        self._wall = wall
+        self._clock = clock
         self._due: list[float] = []
-        """When everything is to be set from the ledger (again), soonest first."""
+        """The times at which all counters are to be set from the ledger, soonest first."""
         self._wake = asyncio.Event()
         self._unread = False
+        """Whether the last attempt to set the counters failed."""
         self._found_empty = False
-        """The store had nothing, and nobody has said yet whether it should have had."""
-        self._ours = self._late = False
+        """Whether the store was empty, and the ledger has not shown yet whether it should have been."""
+        self._ours = False
+        """Whether this worker is the one to compare."""
+        self._late = False
+        """Whether any host's usage waits for longer than `LATE_S`."""
         self._looks: dict[tuple[str, str], Look] = {}
         self._followed: Directory | None = None
         self._known: set[tuple[str, Limit]] = set()
         self._old: dict[Level, tuple[object, float, list[Spent]]] = {}
-        """Sums of months that are over: what was asked, when, and the answer."""
-        self._drift, self._raised, self._lowered = 0.0, 0, 0
+        """Sums of past months by level: the question, the time of the answer, and the answer."""
+        self._drift = 0.0
+        self._raised = 0
+        self._lowered = 0
 
     def state(self) -> ReconcileState:
-        """Numbers for metrics."""
+        """The state and counts, for metrics."""
         return ReconcileState(self._unread, self._drift, self._raised, self._lowered)
 
     def began_anew(self, empty: bool = False) -> None:
-        """What was counted is gone, or may be in part: set everything from the ledger, soon. An `empty` store may be a new one: only
-        the ledger knows whether anything was lost."""
+        """Set all counters from the ledger soon: they are lost, or some may be. An `empty` store may be a new one; only the ledger shows
+        whether anything was lost."""
         now = self._clock()
         self._found_empty = empty
         self._due = [now, *(now + after for after in AGAIN_S)]
         self._wake.set()
 
     async def begin(self) -> None:
-        """Set everything, before anybody is served. Never raises, and takes no longer than it must."""
+        """Set all counters before the first request is served. Never raises; takes no time where there are no calendar limits."""
         if not any(self._directory().calendar_limits()):
             return
         self.began_anew()
         await self._set_everything()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Set and compare counters until cancelled."""
         turn_at = 0.0
         compare_at = self._clock() + COMPARE_S
         while True:
@@ -144,13 +161,13 @@ class Reconciler:
             self._wake.clear()
 
     async def compare(self) -> None:
-        """One comparison: correct what this and the one before have found. Never raises."""
+        """Compare once, and correct the differences that this comparison and the one before have found. Never raises."""
         try:
-            figures = await self._read(one for one in self._directory().calendar_limits() if one[1].scope.level is not Level.USER)
+            figures = await self._read(entry for entry in self._directory().calendar_limits() if entry[1].scope.level is not Level.USER)
             looks: dict[tuple[str, str], Look] = {}
-            found: list[tuple[str, float]] = []
+            drifts: list[tuple[str, float]] = []
             for tag, seeds in figures.items():
-                fixes = await self._judge(tag, seeds, looks, found)
+                fixes = await self._judge(tag, seeds, looks, drifts)
                 if fixes:
                     await self._apply({tag: fixes})
         except (LedgerAway, CountersAway) as away:
@@ -158,17 +175,18 @@ class Reconciler:
             self._looks = {}
             return
         self._looks = looks
-        self._drift = max((share for _, share in found), default=0.0)
-        if found:
-            worst = sorted(found, key=lambda one: -one[1])[:TOLD_AT_MOST]
-            log.error("counters had drifted from the ledger", counters=len(found), worst={key: round(share, 4) for key, share in worst})
+        self._drift = max((share for _, share in drifts), default=0.0)
+        if drifts:
+            worst = sorted(drifts, key=lambda drift: -drift[1])[:TOLD_AT_MOST]
+            log.error("counters had drifted from the ledger", counters=len(drifts), worst={key: round(share, 4) for key, share in worst})
 
     async def _judge(
-        self, tag: str, seeds: Sequence[Seed], looks: dict[tuple[str, str], Look], found: list[tuple[str, float]]
+        self, tag: str, seeds: Sequence[Seed], looks: dict[tuple[str, str], Look], drifts: list[tuple[str, float]]
     ) -> list[Seed]:
+        """The corrections of one tag's counters; adds to `looks` and `drifts`."""
         fixes: list[Seed] = []
-        asked = [msgspec.structs.replace(seed, settled=0) for seed in seeds]
-        settled = [one for start in range(0, len(asked), BATCH) for one in await self._some(tag, asked[start : start + BATCH])]
+        questions = [msgspec.structs.replace(seed, settled=0) for seed in seeds]
+        settled = [value for start in range(0, len(questions), BATCH) for value in await self._seed(tag, questions[start : start + BATCH])]
         for seed, now in zip(seeds, settled, strict=True):
             if now is None:
                 continue
@@ -176,7 +194,7 @@ class Reconciler:
             drift = judged(self._looks.get((tag, seed.key)), look)
             if drift is None or (drift.instead_of is not None and self._late):
                 continue
-            found.append((seed.key, drift.share))
+            drifts.append((seed.key, drift.share))
             fixes.append(Seed(seed.key, seed.window, seed.period, drift.right, drift.instead_of))
             self._raised += drift.instead_of is None
             self._lowered += drift.instead_of is not None
@@ -187,25 +205,31 @@ class Reconciler:
         try:
             ours, anywhere = await self._turn(late)
         except CountersAway:
-            ours, anywhere = False, late
-        self._ours, self._late = ours, late or anywhere
+            ours = False
+            anywhere = late
+        self._ours = ours
+        self._late = late or anywhere
 
     async def _set_everything(self) -> None:
         directory = self._directory()
         if await self._set(directory.calendar_limits()):
-            self._followed, self._known = directory, set(directory.calendar_limits())
+            self._followed = directory
+            self._known = set(directory.calendar_limits())
             now = self._clock()
             self._due = [at for at in self._due if at > now]
 
     async def _set_new_limits(self) -> None:
-        """A limit that was not there before has counted nothing yet; what was used before in its period counts all the same."""
+        """Set the counters of limits that are new since the last call: earlier usage in their period counts, too."""
         directory = self._directory()
-        there = dict.fromkeys(directory.calendar_limits())  # in their order, so that a run can be repeated
-        if await self._set([one for one in there if one not in self._known]):
-            self._followed, self._known = directory, set(there)
+        limits = dict.fromkeys(directory.calendar_limits())  # in their order, so that a run can be repeated
+        if await self._set([limit for limit in limits if limit not in self._known]):
+            self._followed = directory
+            self._known = set(limits)
 
     async def _set(self, limits: Iterable[tuple[str, Limit]]) -> bool:
-        begun, wanted = self._clock(), list(limits)
+        """Set the counters of these limits; returns False when the ledger or the store is away."""
+        started = self._clock()
+        wanted = list(limits)
         try:
             figures = await self._read(wanted, unbooked=True)
             await self._apply(figures)
@@ -219,7 +243,7 @@ class Reconciler:
             log.warning("the counter store was empty; what the ledger knows is in it again")
         self._found_empty = False
         if wanted:
-            log.info("limits set from the ledger", limits=len(wanted), took_ms=round((self._clock() - begun) * 1e3, 1))
+            log.info("limits set from the ledger", limits=len(wanted), took_ms=round((self._clock() - started) * 1e3, 1))
         self._unread = False
         return True
 
@@ -227,23 +251,25 @@ class Reconciler:
         for tag, seeds in figures.items():
             wanted = [seed for seed in seeds if seed.settled or seed.instead_of is not None]
             for start in range(0, len(wanted), BATCH):
-                await self._some(tag, wanted[start : start + BATCH])
+                await self._seed(tag, wanted[start : start + BATCH])
 
-    async def _some(self, tag: str, seeds: list[Seed]) -> list[int | None]:
-        found = await self._tallies.seed(tag, seeds)
+    async def _seed(self, tag: str, seeds: list[Seed]) -> list[int | None]:
+        settled = await self._tallies.seed(tag, seeds)
         await asyncio.sleep(0)
-        return found
+        return settled
 
     async def _read(self, limits: Iterable[tuple[str, Limit]], unbooked: bool = False) -> Figures:
-        """Raises LedgerAway."""
-        # 10,000 limits take tens of milliseconds, which no request should wait for: here and below
-        today, asked = today_at(self._wall()), await asyncio.to_thread(asked_of, limits)
+        """The figures of these limits from the ledger, with the usage of this host that SQL does not have yet where `unbooked`. Raises
+        LedgerAway."""
+        today = today_at(self._wall())
+        # 10,000 limits take tens of milliseconds, which no request should wait for: in threads, here and below
+        asked = await asyncio.to_thread(asked_of, limits)
         events = {event.request_id: event for event in await self._waiting.events()} if unbooked and asked else {}
         booked = await self._booked(events)
-        for left in reversed(range(STILL_TRIES)):
+        for tries_left in reversed(range(STILL_TRIES)):
             answers = {question: await self._answer(question, asked, today) for question in asked}
             before, booked = booked, await self._booked(events)
-            if before == booked or not left:
+            if before == booked or not tries_left:
                 break
         waiting = [event for request_id, event in events.items() if request_id not in booked]
         return await asyncio.to_thread(_figures, asked, answers, waiting, today)
@@ -262,11 +288,12 @@ class Reconciler:
         names = frozenset(asked[question])
         if window is not Window.EVER:
             return await self._in_time(self._ledger.spent_by(level, names, today.begins(window)))
-        cut, now = today.settled_before, self._clock()
-        kept = self._old.get(level)
-        if kept is None or kept[0] != (cut, names) or now - kept[1] > OLD_SUMS_S:
-            kept = self._old[level] = ((cut, names), now, await self._in_time(self._ledger.spent_by(level, names, None, cut)))
-        return await asyncio.to_thread(added, kept[2], await self._in_time(self._ledger.spent_by(level, names, cut)))
+        cut = today.settled_before
+        now = self._clock()
+        remembered = self._old.get(level)
+        if remembered is None or remembered[0] != (cut, names) or now - remembered[1] > OLD_SUMS_S:
+            remembered = self._old[level] = ((cut, names), now, await self._in_time(self._ledger.spent_by(level, names, None, cut)))
+        return await asyncio.to_thread(added, remembered[2], await self._in_time(self._ledger.spent_by(level, names, cut)))
 
 
 def _figures(asked: Asked, answers: Mapping[Question, list[Spent]], waiting: list[UsageEvent], today: Today) -> Figures:

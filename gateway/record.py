@@ -9,7 +9,7 @@ from gateway.promises import Kept
 from policies.rollout.in_force import Dealt
 
 OK: Final = "ok"
-"""The one outcome that is no Fault kind: a whole answer was handed to the caller."""
+"""The one outcome that is no Fault kind: a complete answer was handed to the caller."""
 
 GAP_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.4, 0.8, 2.0, 8.0)
 """Upper bounds of the inter-token latency histogram, seconds. Dense from 5 to 80 ms, where engines decode; the last
@@ -22,11 +22,11 @@ class Fell(msgspec.Struct, frozen=True, gc=False):
     model: str
     """The model that could not answer."""
     to: str
-    """The one that was tried next; empty behind the last."""
+    """The model that was tried next; empty after the last one."""
     on: str
     """The condition that named it."""
     outcome: str
-    """How the first of the two failed, a `domain.faults.Kind` value."""
+    """How `model` failed, a `domain.faults.Kind` value."""
 
     @property
     def words(self) -> str:
@@ -35,7 +35,7 @@ class Fell(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished request, as everything that observes requests sees it. Times are seconds, tokens and bytes integers."""
+    """One finished request, as all observers see it. Times are seconds, tokens and bytes integers."""
 
     request_id: str
     at_unix: float
@@ -53,13 +53,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     key_id: str = ""
     endpoint: str = ""
     model: str = ""
-    """Public model name, only when the configuration knows it; callers' own strings never get here."""
+    """Public model name, only when the configuration knows it; a string made up by a caller never gets here."""
     pool: str = ""
     revision: str = ""
     backend: str = ""
     attempts: int = 0
     failed: tuple[str, ...] = ()
-    """Backends whose attempt failed and was made good by another one."""
+    """Backends whose attempt failed before another backend was tried."""
     stream: bool = False
     usage: Usage = NO_USAGE
     closing: str = ""
@@ -67,7 +67,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     ttft_s: float | None = None
     """From the request's last byte to the first event of the answer."""
     decode_s: float | None = None
-    """From the first event to the last one; what time per output token is computed from. None below two events."""
+    """From the first event to the last one; time per output token is computed from it. None below two events."""
     events: int = 0
     gaps: tuple[int, ...] = ()
     """Inter-token gaps counted by `GAP_BOUNDS_S`, one more bucket than bounds."""
@@ -83,9 +83,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     lora: str = ""
     """The adapter that was asked for, by its engine-side name."""
     lora_wait_s: float = 0.0
-    """Waiting for it to be loaded; in `ttft_s`, not in `overhead_s`."""
+    """Seconds of waiting until the adapter was loaded; part of `ttft_s`, not of `overhead_s`."""
     user: str = ""
-    """The end-user label, as a token or else the caller says it."""
+    """The end-user label, from the JWT or else from the request."""
     organisation: str = ""
     units: int = 0
     """Weighted tokens."""
@@ -95,46 +95,46 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     soft_limits: tuple[str, ...] = ()
     """Limits whose soft threshold this request crossed, in words."""
     degraded: bool = False
-    """Whether its limits were decided on without the shared counters."""
+    """Whether its limits were decided without the shared counters."""
     prefill: str = ""
-    """The backend that was asked to compute the prompt, where the request was shared between two."""
+    """The backend that computed the prompt, where prefill and decode were disaggregated; else empty."""
     hedged: tuple[str, ...] = ()
-    """The two backends that it was sent to at a time, the first one first; empty where it was not."""
+    """The two backends of a hedged request, the first one first; empty for a request that was not hedged."""
     queued: str = ""
-    """How its wait for its turn ended; empty when it did not wait."""
+    """How its wait in the queue ended; empty when it did not wait."""
     queued_ahead: int = 0
-    """Tokens that were to be served before it when its wait began."""
+    """Tokens queued ahead of it when its wait began."""
     priority_class: str = ""
-    """Its class in words; empty for a request that was refused before it had one."""
+    """Its priority class in words; empty for a request that was refused before it had one."""
     retry: bool = False
-    """Whether its client said that it had asked for this before."""
+    """Whether the client marked it as a retry."""
     asked_model: str = ""
-    """What it asked for, where `model` answered instead, as an alias or a ladder says."""
+    """The model that was asked for, where an alias or the degradation ladder let `model` answer instead."""
     steps: tuple[str, ...] = ()
-    """Of its tenant's degradation ladder, those that it went down."""
+    """The steps of the tenant's degradation ladder that were applied to it."""
     passed_over: tuple[str, ...] = ()
-    """Those that were due and not taken, and why."""
+    """The steps that were due and not applied, each with the reason."""
     rule: str = ""
-    """The rule of its tenant's policy that it came under; empty for none."""
+    """The rule of the tenant's policy that matched it; empty for none."""
     pulled_back: bool = False
-    """Whether it gave its place on a backend to a more urgent one before anything came of it."""
+    """Whether it was preempted on a backend by a more urgent request before its first token."""
     dealt: Dealt | None = None
-    """What a rollout made of it; None where none is about it."""
+    """Its assignment by the rollout of its pool; None without such a rollout."""
     dealt_prompt: Dealt | None = None
-    """What a rollout of its prompt made of it; None where none is about that."""
+    """Its assignment by the rollout of its prompt; None without such a rollout."""
     declined: bool = False
     """Whether the answer ended with the model's or a filter's refusal."""
     shadow: bool = False
-    """Only its rollout hears of it: a copy of another one, sent to a canary, or what became of one for a model in whose place another
-    one answered."""
+    """Whether only its rollout observes it: a copy of a request for a canary, or the failure of a model in whose place another model
+    answered."""
     prompt: str = ""
-    """The prompt of the registry whose messages it began with, as `id@version`; empty for none."""
+    """The registry's prompt that its messages begin with, as `id@version`; empty for none."""
     fell_back: tuple[Fell, ...] = ()
     """The models that could not answer. Attempts, backends and waits above are those of `model`."""
     promises: Kept = ()
-    """What its tenant was promised, and whether it was so."""
+    """The service levels of its tenant's policy, and whether each was met."""
 
     @property
     def own_id(self) -> str:
-        """The gateway's own id, which holds, engines and the ledger know the request by."""
+        """The gateway's own id of the request, which holds, engines and the ledger use."""
         return self.engine_request_id or self.request_id

@@ -1,4 +1,4 @@
-"""Tokens: the verifier, the issuers' keys behind it, and what the two need of each other."""
+"""Authenticates JWTs: joins the verifier with the issuers' keys, and reads keys anew when a token names an unknown one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,31 +12,31 @@ from tenancy.jwt_claims import Outcome, Rejected
 from tenancy.jwt_tokens import Tokens
 
 CountToken = Callable[[str, Outcome], None]
-"""Told of (issuer, outcome) once per request with a token; the issuer is one of ours or empty."""
+"""Called with (issuer, outcome) once per request with a JWT; the issuer is a configured one, or empty."""
 
 
 class Projects(Protocol):
-    """As much of a directory as the gate asks."""
+    """The part of a directory that authentication needs."""
 
     def for_tenant(self, tenant: TenantId, project: ProjectId, now_unix: float) -> object | None:
-        """None where there is no such project."""
+        """The project of a tenant; None where there is no such project."""
         ...
 
 
 class HasDirectory(Protocol):
-    """Where the directory in force is."""
+    """Holds the current directory."""
 
     @property
     def directory(self) -> Projects:
-        """It may be another one after any wait."""
+        """The current directory; it may change during any wait."""
         ...
 
 
 class TokenGate:
-    """Who a token stands for. One per worker, and one of the admin port.
+    """Finds the caller of a JWT. One per worker, and one for the admin port.
 
     Args:
-        watches: by issuer.
+        watches: the keys of each issuer, by issuer.
     """
 
     def __init__(self, tokens: Tokens, watches: Mapping[str, JwksWatch], count: CountToken) -> None:
@@ -49,27 +49,29 @@ class TokenGate:
         await asyncio.gather(*(watch.first() for watch in self._watches.values()))
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run as long as the worker serves."""
+        """The coroutines that have to run as long as the worker serves."""
         return [watch.run() for watch in self._watches.values()]
 
     def states(self) -> tuple[IssuerState, ...]:
-        """The issuers, for operators."""
+        """The state of each issuer's keys, for operators."""
         return tuple(watch.state() for watch in self._watches.values())
 
     async def authenticate(self, token: str, now_unix: float, live: HasDirectory) -> Caller | None:
-        """The caller behind a token, or None: all refusals look the same. A token seen before waits for nothing.
+        """The caller of a token, or None: all refusals look the same. A token that was verified before is answered without a wait.
 
         Args:
-            live: the directory in force when the token has been verified.
+            live: holds the directory; it is read after the token has been verified.
 
         Raises:
             Fault: IDENTITY_UNAVAILABLE, when its issuer's keys could never be read.
         """
-        found, outcome = self._tokens.remembered(token, now_unix), Outcome.CACHED
+        verified = self._tokens.remembered(token, now_unix)
+        outcome = Outcome.CACHED
         try:
-            if found is None:
-                found, outcome = await self._verified(token, now_unix), Outcome.VERIFIED
-            caller, issuer = found
+            if verified is None:
+                verified = await self._verified(token, now_unix)
+                outcome = Outcome.VERIFIED
+            caller, issuer = verified
             if live.directory.for_tenant(caller.tenant, caller.project, now_unix) is None:
                 raise Rejected(Outcome.UNKNOWN_TENANT, issuer=issuer)
         except Rejected as error:

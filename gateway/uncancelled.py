@@ -1,7 +1,7 @@
-"""Finish accounting whatever happens to the request's own task.
+"""Runs a coroutine to its end although the awaiting task is cancelled: a request's accounting has to finish.
 
-A bare `asyncio.shield` is not enough: it protects against one cancellation, and a second one (a drain's end after a
-client's leaving, say) abandons the settlement half done.
+A bare `asyncio.shield` is not enough: it protects against one cancellation, and a second one (the end of a drain after the
+caller has left, say) abandons the settlement half done.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ T = TypeVar("T")
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, however often the awaiting task is cancelled meanwhile; then be cancelled, if it was.
+    """Run `work` to its end in a task of its own, however often the awaiting task is cancelled meanwhile.
 
-    Returns what `work` returns and raises what it raises. The work runs in a task of its own.
+    Returns the result of `work`, or raises its error; raises CancelledError after the end of `work` when the awaiting task was
+    cancelled.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -29,6 +30,6 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
             break
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # looked at, so that it is not reported as never retrieved
+            task.exception()  # retrieved, so that asyncio does not report it as never retrieved
         raise cancelled
     return task.result()

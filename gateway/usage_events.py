@@ -1,4 +1,4 @@
-"""One closed Record as one row of the ledger."""
+"""Turns one finished request into one row of the ledger."""
 
 from gateway.record import Record
 from tenancy.usage_event import UsageEvent

@@ -1,5 +1,5 @@
-"""A worker's end of the ledger: every closed Record that had a hold goes to the write-ahead log, and what is under way stands beside
-it for as long as it has no Record. `bookkeeper.py` does the rest."""
+"""A worker's part of the ledger: writes every finished request that had a hold to the write-ahead log, and the requests in flight to a
+log of their own until they finish. `bookkeeper.py` moves both to SQL."""
 
 import asyncio
 from typing import Final, Protocol
@@ -12,20 +12,20 @@ from gateway.usage_events import usage_event
 from tenancy.ports import UsageLog
 
 CLOSE_WITHIN_S: Final = 5.0
-"""At the end of a worker: longest wait for the disk."""
+"""The longest wait for the disk at the end of a worker."""
 END_WITHIN_S: Final = 2.0
-"""The same for what says that nothing is under way any more."""
+"""The longest wait for the end of the log of requests in flight."""
 
 
 class UsageLogState(msgspec.Struct, frozen=True):
-    """How the log of one worker stands. Counts since the worker started."""
+    """The state of one worker's usage log. Counts since the worker started."""
 
     written: int = 0
     """Events durable on disk."""
     dropped: int = 0
-    """Events lost: neither disk nor memory had room."""
+    """Events lost, because neither disk nor memory had space."""
     full: bool = False
-    """Whether the disk takes nothing now."""
+    """Whether the disk accepts no events now."""
 
 
 class DurableLog(UsageLog, Protocol):
@@ -36,43 +36,43 @@ class DurableLog(UsageLog, Protocol):
     full: bool
 
     def close(self, timeout_s: float) -> None:
-        """Make everything durable; blocks."""
+        """Make all events durable; blocks."""
         ...
 
 
 class UnderWayLog(Protocol):
-    """What is under way, on disk, as a worker needs it."""
+    """The log of requests in flight on disk, as a worker needs it."""
 
     def open(self, request_id: str, one: OpenHold) -> None:
-        """Never waits."""
+        """Write a request that begins; never waits."""
         ...
 
     def close(self, request_id: str) -> None:
-        """It has a row now."""
+        """Mark a request that needs no entry any more."""
         ...
 
     def end(self, timeout_s: float) -> None:
-        """Nothing more comes; blocks."""
+        """Close the log; blocks."""
         ...
 
 
 class UsageWriter:
-    """One per worker."""
+    """Writes the usage of one worker to its two logs."""
 
     def __init__(self, log: DurableLog, under_way: UnderWayLog) -> None:
         self._log = log
         self._under_way = under_way
 
-    def opened(self, one: OpenHold) -> None:
-        """A hold is open: from now on there is something to bill should the process die."""
-        self._under_way.open(one.hold.id, one)
+    def opened(self, open_hold: OpenHold) -> None:
+        """Log a hold that was opened: from now on the request is billed even when the process dies."""
+        self._under_way.open(open_hold.hold.id, open_hold)
 
-    def dropped(self, one: OpenHold) -> None:
-        """Its request goes on under another hold, which is the one to bill."""
-        self._under_way.close(one.hold.id)
+    def dropped(self, open_hold: OpenHold) -> None:
+        """Drop a hold whose request goes on under another hold, which is billed instead."""
+        self._under_way.close(open_hold.hold.id)
 
     def observe(self, record: Record) -> None:
-        """Write a finished request down; costs microseconds, never waits and never raises."""
+        """Write the usage of a finished request; costs microseconds, never waits and never raises."""
         event = usage_event(record)
         if event is not None:
             self._log.append(event)
@@ -80,15 +80,15 @@ class UsageWriter:
 
     @property
     def full(self) -> bool:
-        """Whether the disk takes nothing now: what is used may never be billed."""
+        """Whether the disk accepts no events now: usage may never be billed."""
         return self._log.full
 
     def state(self) -> UsageLogState:
-        """Numbers for metrics."""
+        """The state and counts, for metrics."""
         return UsageLogState(self._log.written, self._log.dropped, self._log.full)
 
     async def close(self) -> None:
-        """After the last Record: everything durable, and free to be booked."""
+        """Make all events durable and release the logs to the bookkeeper; called after the last Record."""
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:

@@ -61,7 +61,8 @@ class KvListener:
         from backends.kv_stream import KvStream
         from routing.engine_blocks import EngineBlocks
 
-        deps, backend = self._deps, member.id
+        deps = self._deps
+        backend = member.id
         root_of = self._rooted.get(member.pool)
         blocks: KvConsumer = HeldBlocks() if root_of is None else EngineBlocks(deps.grounds.index, backend, root_of)
         if root_of is not None:

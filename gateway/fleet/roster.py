@@ -147,7 +147,8 @@ class Roster:
             self._drain(entry, member.drain_grace_s, "drained by an operator")
 
     def _drain(self, entry: _Entry, grace_s: float, why: str) -> None:
-        deps, member = self._deps, entry.member
+        deps = self._deps
+        member = entry.member
         entry.until = deps.clock() + grace_s
         entry.cut = False
         # out of the upstreams at once: a request that was routed before this moment and retries must not be sent here either
@@ -160,7 +161,8 @@ class Roster:
 
     def _resume(self, entry: _Entry) -> None:
         """Take requests again, with all knowledge of the backend reset: the process behind the address may be a new one."""
-        deps, member = self._deps, entry.member
+        deps = self._deps
+        member = entry.member
         entry.until = None
         entry.leaving = False
         entry.cut = False
@@ -218,7 +220,8 @@ class Roster:
                 )
 
     def _remove(self, entry: _Entry) -> None:
-        deps, member = self._deps, entry.member
+        deps = self._deps
+        member = entry.member
         del self._entries[member.id]
         deps.live.fleet = deps.live.fleet.without(member.pool, member.id)
         deps.grounds.drop(member.id)

@@ -21,9 +21,9 @@ def fleet_seen(workers: Iterable[WorkerSnapshot]) -> list[BackendState]:
     """Every backend, joined over all workers: up when every worker may use it, requests added, signals of the freshest reading."""
     joined: dict[tuple[str, str], BackendState] = {}
     for worker in workers:
-        for seen in worker.fleet:
-            known = joined.get((seen.pool, seen.backend))
-            joined[seen.pool, seen.backend] = seen if known is None else _joined(known, seen)
+        for state in worker.fleet:
+            earlier = joined.get((state.pool, state.backend))
+            joined[state.pool, state.backend] = state if earlier is None else _joined(earlier, state)
     return [joined[key].estimated() for key in sorted(joined)]
 
 
@@ -53,8 +53,8 @@ def _joined(a: BackendState, b: BackendState) -> BackendState:
         breaker_opens=a.breaker_opens + b.breaker_opens,
         residual_s=max(a.residual_s, b.residual_s),
         limit=_limits(a.limit, b.limit),
-        processes=min((seen.processes for seen in (a, b) if seen.processes is not None), default=None),
-        push=max((seen.push for seen in (a, b) if seen.push is not None), key=lambda push: push.reason != "", default=None),
+        processes=min((state.processes for state in (a, b) if state.processes is not None), default=None),
+        push=max((state.push for state in (a, b) if state.push is not None), key=lambda push: push.reason != "", default=None),
     )
 
 
@@ -79,10 +79,10 @@ def sources_seen(workers: Iterable[WorkerSnapshot]) -> list[SourceState]:
     """Every source of backends, joined over all workers: in trouble when any worker cannot read it, with the oldest answer."""
     joined: dict[tuple[str, str], SourceState] = {}
     for worker in workers:
-        for seen in worker.sources:
-            known = joined.get((seen.pool, seen.name))
-            worse = known is None or (not known.trouble and (seen.trouble != "" or (seen.age_s or 0.0) > (known.age_s or 0.0)))
-            joined[seen.pool, seen.name] = seen if known is None or worse else known
+        for source in worker.sources:
+            earlier = joined.get((source.pool, source.name))
+            worse = earlier is None or (not earlier.trouble and (source.trouble != "" or (source.age_s or 0.0) > (earlier.age_s or 0.0)))
+            joined[source.pool, source.name] = source if earlier is None or worse else earlier
     return [joined[key] for key in sorted(joined)]
 
 

@@ -109,9 +109,9 @@ class OwnPorts:
         self._known = False
 
     def __contains__(self, port: object) -> bool:
-        if not self._known and (seen := supervision(self._run_dir)) is not None:
+        if not self._known and (supervised := supervision(self._run_dir)) is not None:
             self._known = True
-            self._ports |= {seen.data_port, seen.admin_port}
+            self._ports |= {supervised.data_port, supervised.admin_port}
         return port in self._ports
 
 

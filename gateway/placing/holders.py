@@ -25,19 +25,19 @@ class Holders:
         kept: share of the capacity, 0 to 0.9, that is reserved for tenants with no more than their share.
     """
 
-    __slots__ = ("_counts", "_left", "_total", "kept")
+    __slots__ = ("_counts", "_ended_at", "_total", "kept")
 
     def __init__(self, kept: float = 0.0) -> None:
         self.kept = kept
         self._counts: dict[str, int] = {}
-        self._left: dict[str, float] = {}
+        self._ended_at: dict[str, float] = {}
         self._total = 0
 
     def took(self, tenant: str) -> None:
         """Count one more request of a tenant in flight; to be paired with `gave_back`."""
         if self.kept:
             self._counts[tenant] = self._counts.get(tenant, 0) + 1
-            self._left.pop(tenant, None)
+            self._ended_at.pop(tenant, None)
             self._total += 1
 
     def gave_back(self, tenant: str, now: float) -> None:
@@ -49,18 +49,18 @@ class Holders:
         if count:
             self._counts[tenant] = count
         else:
-            left = self._left
-            left[tenant] = now
-            if len(left) > MOST:
-                del left[next(iter(left))]
+            ended_at = self._ended_at
+            ended_at[tenant] = now
+            if len(ended_at) > MOST:
+                del ended_at[next(iter(ended_at))]
 
     def part(self, tenant: str, now: float) -> float:
         """The part of the capacity that this tenant's next request may fill; 1 for all of it."""
         held = self._counts.get(tenant, 0)
         if held < 2:
             return 1.0
-        left = self._left
-        while left and now - left[next(iter(left))] > QUIET_S:
-            del left[next(iter(left))]
-        other_tenants = len(self._counts) + len(left) - 1
+        ended_at = self._ended_at
+        while ended_at and now - ended_at[next(iter(ended_at))] > QUIET_S:
+            del ended_at[next(iter(ended_at))]
+        other_tenants = len(self._counts) + len(ended_at) - 1
         return 1.0 - self.kept if other_tenants and (held - BESIDES) * other_tenants > MORE * (self._total - held) else 1.0

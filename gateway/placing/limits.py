@@ -144,8 +144,8 @@ class Limits:
             part = self._counted.get(backend.pool, ALONE)
             requests, tokens = limiter.share(part.processes, part.rank)
         row = board.row_of[backend_id]
-        known = board.limit_tokens[row]
-        if requests != board.limit[row] or not (known == tokens or abs(tokens - known) < NEAR * known):
+        limit_tokens = board.limit_tokens[row]
+        if requests != board.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
             board.set_limit(backend_id, requests, tokens)
 
     def shown(self, backend_id: str) -> Shown | None:

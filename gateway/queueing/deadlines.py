@@ -1,15 +1,15 @@
-"""How long a request may wait for its turn. Pure.
+"""How long a request may wait in the queue. Pure.
 
-The tenant's policy says it (`max_wait_s`); where it does not, the class does:
+The tenant's policy sets the limit (`max_wait_s`); without it the class does:
 
 | class | seconds | why |
 |---|---|---|
 | critical | 30 | it is served before all others, so it waits for one answer to end; being late is better than failing |
-| interactive | 10 | a person who has seen nothing for ten seconds has gone or asks again; the refusal leaves time to go elsewhere |
+| interactive | 10 | a person who has seen nothing for ten seconds has left or asks again; a refusal leaves time to try another service |
 | default | 60 | the idle time-out of most proxies and load balancers, beyond which a caller that streams nothing is cut off |
-| batch | 600 | the time-out of the official clients; nobody looks on |
+| batch | 600 | the time-out of the official clients; no person waits for the answer |
 
-A caller may want less, and never gets more: `x-tidegate-timeout-s`, the seconds after which it no longer needs an engine to begin.
+A caller may ask for less, and never gets more: `x-tidegate-timeout-s`, the seconds after which it no longer needs an engine to begin.
 """
 
 from math import isfinite

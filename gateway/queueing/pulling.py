@@ -98,8 +98,7 @@ class Pulling:
         for relay in self._relays():
             if isinstance(relay, ReplyRelay) and unanswered(relay):
                 story = relay.story
-                charge = story.charge
-                own = class_of(story)
+                charge, own = story.charge, class_of(story)
                 if charge is not None and own >= least and story.pool == self._pool and self._may_give_way(relay, story, charge):
                     candidates.append(Sent(own, charge.at, (relay, story, charge)))
         return candidates
@@ -122,6 +121,6 @@ def unanswered(relay: ReplyRelay) -> bool:
 
 def _pull(relay: ReplyRelay, story: Story, place: Waiting, by: Class) -> None:
     if story.on_used is not None:
-        story.on_used(NO_USAGE)  # gives the tenant its charge back
+        story.on_used(NO_USAGE)  # its tenant has its charge back
     story.place, story.on_used, story.pulled_back = place, None, True
     relay.end_with(PulledBack(by))

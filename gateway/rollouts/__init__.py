@@ -1,2 +1,2 @@
-"""Rollouts: on the request path, requests are dealt out to the arms, copied in shadow phases, and what they come to is counted; in the
-admin process the keeper does what follows of the counts, and tells."""
+"""Rollouts: on the request path, requests are assigned to the variants (arms), copied in shadow phases, and counted by their results; in
+the admin process the keeper advances or rolls back each rollout by these counts, and posts a webhook."""

@@ -1,4 +1,4 @@
-"""Which pool answers a request that a rollout is about."""
+"""Assigns a request to a variant (arm) of a rollout: decides which pool, or which version of a prompt, answers it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,13 +17,14 @@ from policies.prompts.prompt import Prompt
 from policies.rollout.assignment import Arm
 
 HEADER: Final = b"x-tidegate-rollout"
+"""The header by which a tester chooses the arm."""
 ARMS: Final = {arm.value: arm for arm in Arm}
 
 
 def deal(
     rule: ModelRule, ask: Ask, tenant: str, policy: TenantPolicy, headers: Mapping[bytes, bytes], story: Story, deps: Deps
 ) -> ModelRule:
-    """The rule with the pool that is to answer; the Story keeps what was decided.
+    """The rule with the pool that is to answer; the Story keeps the assignment.
 
     Raises:
         Fault: NOT_PERMITTED or INVALID_VALUE for a header that chooses the arm.
@@ -31,7 +32,7 @@ def deal(
     story.dealt, rollouts = None, deps.live.rollouts
     running = rollouts.by_pool.get(rule.pool)
     if running is None or not running.is_about(tenant, rule.name):
-        return rule  # a header that chooses an arm is of no account: nobody is to notice other tenants' rollouts
+        return rule  # a header that chooses an arm is ignored here: no caller may notice other tenants' rollouts
     wanted = asked_arm(headers.get(HEADER), policy)
     story.dealt = rollouts.deal(
         rule.pool, tenant, rule.name, sticky_key(ask, story.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted
@@ -42,8 +43,8 @@ def deal(
 
 
 def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
-    """Its pool has failed it in this way, and another model is to answer. The Record will be that one's, so the rollout that dealt the
-    request out is told here, and nobody else: else a canary that has no room would look as good as one that has."""
+    """Count a request for its rollout when its pool has failed in this way and another model is to answer. The Record will belong to that
+    model, so only the rollout is told here: otherwise a canary without capacity would look as good as one with capacity."""
     if story.dealt is not None:
         deps.observe(msgspec.structs.replace(story.close(deps.clock()), outcome=kind.value, shadow=True, dealt_prompt=None))
         story.dealt = None
@@ -52,38 +53,40 @@ def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
 def deal_prompt(
     ask: Ask, caller: Caller, headers: Mapping[bytes, bytes], story: Story, deps: Deps, prompt: Prompt, allowed: AllowedVersions
 ) -> Prompt:
-    """The version of a prompt that a request gets which names none; the Story keeps what was decided.
+    """The version of a prompt for a request that names no version; the Story keeps the assignment.
 
     Args:
-        prompt: what its policy gives it.
-        allowed: what there is for its tenant.
+        prompt: the version that the policy selects.
+        allowed: the versions that the tenant may use.
 
     Raises:
         Fault: NOT_PERMITTED or INVALID_VALUE for a header that chooses the arm.
     """
-    rollouts, policy = deps.live.rollouts, deps.live.policies.for_tenant(caller.tenant)
+    rollouts = deps.live.rollouts
+    policy = deps.live.policies.for_tenant(caller.tenant)
     running = rollouts.by_prompt.get(prompt.name)
     if running is None or policy is None or not running.is_about(caller.tenant, ask.model):
         return prompt
-    wanted, there = asked_arm(headers.get(HEADER), policy), {one.name: one for one in allowed.versions.values()}
+    wanted = asked_arm(headers.get(HEADER), policy)
+    there = {version.name: version for version in allowed.versions.values()}
     key = sticky_key(ask, story.user, story.own_id)
     story.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, there.__contains__, wanted)
     return prompt if story.dealt_prompt is None else there[story.dealt_prompt.target]
 
 
-def asked_arm(given: bytes | None, policy: TenantPolicy) -> Arm | None:
-    """What a tester's header asks for. Raises Fault."""
-    if given is None:
+def asked_arm(value: bytes | None, policy: TenantPolicy) -> Arm | None:
+    """The arm that a tester's header asks for; None without a header. Raises Fault."""
+    if value is None:
         return None
     if not policy.choose_arm:
         raise Fault(Kind.NOT_PERMITTED, f"The header '{HEADER.decode()}' may not be used here (choose_arm in the tenant's policy).")
-    arm = ARMS.get(given.decode("latin-1").strip().lower())
+    arm = ARMS.get(value.decode("latin-1").strip().lower())
     if arm is None:
         raise Fault(Kind.INVALID_VALUE, f"Invalid value for the header '{HEADER.decode()}': send one of {', '.join(ARMS)}.")
     return arm
 
 
 def has_up(pool: str, deps: Deps) -> bool:
-    """Whether this gateway has the pool, and in it a backend that is up."""
-    found = deps.live.fleet.pools.get(pool)
-    return found is not None and bool(found.up)
+    """Whether this gateway has the pool, and a backend of it is up."""
+    state = deps.live.fleet.pools.get(pool)
+    return state is not None and bool(state.up)

@@ -1,7 +1,7 @@
-"""Tells somebody outside of changes of rollouts: signed JSON, posted after the change is written, tried again, never waited for.
+"""The webhook for changes of rollouts: signed JSON, posted after the change is written, with retries; no caller waits for it.
 
-A message may come more than once or in another order, and is lost when the admin process ends before it is delivered: the audit is what
-holds. Receivers check the signature and the time in it, and ask the admin API what is so.
+A message may be delivered more than once or out of order, and is lost when the admin process ends before it is delivered: the audit log
+is the source of truth. Receivers check the signature and the time in it, and ask the admin API for the state.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ import structlog
 from domain.clock import WallClock
 
 MAX_WAITING: Final = 200
-"""Messages that wait; of more the new ones are dropped and counted. Fifty rollouts change a few times an hour."""
+"""Messages that may wait; beyond that new messages are dropped and counted. Fifty rollouts change a few times an hour."""
 PAUSES_S: Final = (1.0, 5.0, 25.0)
-"""Between attempts: a receiver that restarts is back within half a minute."""
+"""Seconds between the attempts: a receiver that restarts is back within half a minute."""
 SIGNATURE: Final = "x-tidegate-signature"
+"""The header with the signature of a message."""
 
 Post = Callable[[bytes, Mapping[str, str]], Awaitable[int]]
-"""Sends a body with headers and says the status of the answer. Raises whatever the transport raises; within seconds."""
+"""Sends a body with headers and returns the status of the answer, within seconds. Raises whatever the transport raises."""
 Sleep = Callable[[float], Awaitable[None]]
 
 log = structlog.get_logger("tidegate.rollouts")
@@ -30,18 +31,19 @@ _ORDERED: Final = msgspec.json.Encoder(order="deterministic")
 
 
 class HookCounts(msgspec.Struct):
-    """What became of messages."""
+    """Counts of messages since the admin process started."""
 
     sent: int = 0
     failed: int = 0
-    """Given up, or dropped because too many waited."""
+    """Messages that were given up, or dropped because too many waited."""
 
 
 class RolloutHook:
-    """See the module.
+    """Queues messages and delivers them one after the other.
 
     Args:
-        secret: what messages are signed with.
+        post: sends one message.
+        secret: the key of the signature.
         wall: seconds since the epoch.
     """
 
@@ -54,7 +56,7 @@ class RolloutHook:
         self.counts = HookCounts()
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Send it, some time soon; at once back."""
+        """Queue a message for delivery; returns at once."""
         try:
             self._waiting.put_nowait(_ORDERED.encode(message))
         except asyncio.QueueFull:
@@ -67,14 +69,14 @@ class RolloutHook:
             await self.deliver(await self._waiting.get())
 
     async def deliver(self, body: bytes) -> None:
-        """One message, with all its attempts."""
+        """Send one message, with all its attempts."""
         why = ""
         for pause in (0.0, *PAUSES_S):
             if pause:
                 await self._sleep(pause)
             try:
                 status = await self._post(body, {SIGNATURE: signature(self._secret, int(self._wall()), body)})
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises, the next attempt may do better
+            except Exception as error:  # noqa: BLE001 - whatever the transport raises, the next attempt may succeed
                 why = f"{type(error).__name__}: {error}"[:200]
                 continue
             if 200 <= status < 300:
@@ -86,5 +88,5 @@ class RolloutHook:
 
 
 def signature(secret: bytes, at_unix: int, body: bytes) -> str:
-    """`t=TIME,v1=HEX`: HMAC-SHA256 over the time of sending, a dot and the body; so an old message is told from a new one."""
+    """`t=TIME,v1=HEX`: HMAC-SHA256 over the time of sending, a dot and the body; the time lets receivers refuse replayed messages."""
     return f"t={at_unix},v1={hmac.digest(secret, b'%d.' % at_unix + body, 'sha256').hex()}"

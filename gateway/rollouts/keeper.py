@@ -1,7 +1,8 @@
-"""Looks at every rollout in force each second, counts what workers have written, and does what follows: on, wait, or back.
+"""Evaluates every active rollout each second: sums up the workers' counts, and advances the rollout, waits, or rolls it back.
 
-Every gateway on a database has one; what they write is compared with the version that they read, so of several one wins, and that one
-writes the audit row and tells. A canary that is worse is out of force with the same write: workers drop it at their next look.
+Every gateway on a database has a keeper. A write succeeds only against the version that was read, so one of several keepers wins, and
+that one writes the audit row and posts the webhook. The write that rolls back a worse canary also ends the rollout: workers drop it at
+their next poll.
 """
 
 import asyncio
@@ -21,15 +22,16 @@ from tenancy.audit import Entry, canonical
 from tenancy.journal import Change
 
 EVERY_S: Final = 1.0
+"""Seconds between two rounds."""
 LAG_S: Final = 3.0
-"""After an interval's end, until it is counted: workers write every second, and clocks of machines differ a little. What comes later is
-not counted. Also the wait after the database was away, during which workers write what they have kept."""
+"""Seconds from an interval's end until it is counted: workers write every second, and clocks of machines differ a little. Later sums are
+not counted. Also the wait after an outage of the database, during which workers write the sums that they have held back."""
 WITHIN_S: Final = 10.0
-"""Longest time for one round."""
+"""Time limit for one round."""
 FORGET_EVERY_S: Final = 300.0
 """How often sums of closed rollouts are removed."""
 ACTOR: Final = "rollout"
-"""Of audit rows; no person did it."""
+"""The actor in audit rows of changes that no person made."""
 
 ACTIONS: Final[Mapping[Outcome, str]] = {
     Outcome.GO_ON: "rollout.advance",
@@ -39,45 +41,45 @@ ACTIONS: Final[Mapping[Outcome, str]] = {
 }
 HOLD: Final = "rollout.hold"
 CHANGES: Final = (*ACTIONS.values(), HOLD)
-"""What the audit calls what keepers do."""
+"""The names of keepers' changes in the audit log."""
 
 log = structlog.get_logger("tidegate.rollouts")
 
 
 class Books(Protocol):
-    """What one transaction reaches."""
+    """The stores that take part in one transaction."""
 
     @property
     def change(self) -> Change:
-        """Writes down."""
+        """Writes the audit row."""
         ...
 
     @property
     def rollouts(self) -> RolloutBook:
-        """Rollouts, in it."""
+        """The rollouts, in the same transaction."""
         ...
 
 
 class KeeperState(msgspec.Struct):
-    """For metrics."""
+    """The state of the keeper, for metrics."""
 
     standings: tuple[Standing, ...] = ()
-    """As they were at the last look."""
+    """The active rollouts as of the last round."""
     unreadable: int = 0
-    """In force, and started by a version that this one does not understand."""
+    """Active rollouts that were started by a version which this one does not understand."""
     looked_unix: float = 0.0
-    """When the database last answered; 0 before it did."""
+    """When the database last answered; 0 before the first answer."""
     changes: dict[str, int] = msgspec.field(default_factory=dict)
-    """Made by this keeper, by what the audit calls them."""
+    """The number of changes made by this keeper, by their audit name."""
 
 
 class RolloutKeeper:
-    """See the module.
+    """Drives the active rollouts of one database; one per gateway, in the admin process.
 
     Args:
-        store: on the engine, for looks and for writes that change no status.
+        store: the rollouts outside a transaction, for reads and for writes that change no status.
         change: opens a transaction in which a change of status and its audit row are one.
-        tell: told of each after it is written.
+        tell: called with the webhook message of each change after it is written.
     """
 
     def __init__(
@@ -93,29 +95,30 @@ class RolloutKeeper:
         self._wall = wall
         self._clock = clock
         self._tell = tell
-        self._here_since: float | None = None
+        self._reachable_since: float | None = None
         self._forgot_at = clock()
         self._away = False
-        self._complained: set[tuple[str, int]] = set()
+        self._logged_unreadable: set[tuple[str, int]] = set()
         self.state = KeeperState()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Run a round every `EVERY_S` until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """One look at all of them. A database that is away is said once, and looked for again the next time."""
+        """Evaluate every rollout once. An outage of the database is logged once, and the next round tries again."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 await self._round()
-        except Exception as error:  # noqa: BLE001 - drivers raise their own; whatever it is, the next look may do better
+        except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the next round may succeed
             if not self._away:
                 log.warning(
                     "rollouts cannot be looked at; shares stay as workers know them", error=f"{type(error).__name__}: {error}"[:200]
                 )
-            self._away, self._here_since = True, None
+            self._away = True
+            self._reachable_since = None
             return
         if self._away:
             log.info("rollouts are looked at again")
@@ -123,17 +126,19 @@ class RolloutKeeper:
 
     async def _round(self) -> None:
         stored = await self._store.in_force()
-        now, tick_s = self._wall(), self._clock()
-        self._here_since = tick_s if self._here_since is None else self._here_since
-        settled = tick_s - self._here_since >= LAG_S
-        seen: list[Standing] = []
+        now = self._wall()
+        tick_s = self._clock()
+        self._reachable_since = tick_s if self._reachable_since is None else self._reachable_since
+        settled = tick_s - self._reachable_since >= LAG_S
+        standings: list[Standing] = []
         trouble: Exception | None = None
-        for one, found in self._readable(stored):
+        for rollout, parsed in self._readable(stored):
             try:
-                seen.append(await self._one(one, found, now) if settled else standing(one, found, now))
-            except Exception as error:  # noqa: BLE001 - the others are looked at all the same
+                standings.append(await self._judge(rollout, parsed, now) if settled else standing(rollout, parsed, now))
+            except Exception as error:  # noqa: BLE001 - a failure with one rollout must not stop the others
                 trouble = trouble or error
-        self.state.standings, self.state.looked_unix = tuple(seen), now
+        self.state.standings = tuple(standings)
+        self.state.looked_unix = now
         if trouble is not None:
             raise trouble
         if tick_s - self._forgot_at >= FORGET_EVERY_S:
@@ -141,63 +146,66 @@ class RolloutKeeper:
             await self._store.forget_closed()
 
     def _readable(self, stored: Sequence[StoredRollout]) -> list[tuple[StoredRollout, Read]]:
-        """Those that this version can read; of each other one is said once that it cannot."""
-        readable, unreadable = [], set()
-        for one in stored:
+        """The rollouts that this version can read; every other one is logged once."""
+        readable = []
+        unreadable = set()
+        for rollout in stored:
             try:
-                readable.append((one, read(one)))
+                readable.append((rollout, read(rollout)))
             except Unreadable as why:
-                unreadable.add((one.id, one.version))
-                if (one.id, one.version) not in self._complained:
-                    log.error("a rollout cannot be read by this version and is left alone", rollout=one.name, why=str(why))
-        self._complained, self.state.unreadable = unreadable, len(unreadable)
+                unreadable.add((rollout.id, rollout.version))
+                if (rollout.id, rollout.version) not in self._logged_unreadable:
+                    log.error("a rollout cannot be read by this version and is left alone", rollout=rollout.name, why=str(why))
+        self._logged_unreadable = unreadable
+        self.state.unreadable = len(unreadable)
         return readable
 
-    async def _one(self, one: StoredRollout, found: Read, now: float) -> Standing:
-        """Counts, decides and writes; how it stands afterwards."""
-        plan, before = found.plan, found.state
+    async def _judge(self, rollout: StoredRollout, parsed: Read, now: float) -> Standing:
+        """Count the finished intervals of a rollout, decide, and write the decision; returns its state afterwards."""
+        plan = parsed.plan
+        before = parsed.state
         below = int((now - LAG_S) // plan.terms.interval_s)
         if before.status is Status.DONE:
-            await self._store.forget_sums(one.id, below)  # nothing is left to compare with
-            return standing(one, found, now)
-        texts = await self._store.sums(one.id, before.next_interval, below) if below > before.next_interval else ()
+            await self._store.forget_sums(rollout.id, below)  # nothing is left to compare with
+            return standing(rollout, parsed, now)
+        texts = await self._store.sums(rollout.id, before.next_interval, below) if below > before.next_interval else ()
         look = tick(plan, before, now, merged(texts))
         after = look.state
         outcome = look.outcome if _changed(before, after) or after.status is Status.ROLLED_BACK else Outcome.STAY
         if outcome is Outcome.STAY and after.next_interval == before.next_interval:
-            return standing(one, found, now)
-        new = msgspec.structs.replace(one, state=state_text(after), open=after.status is not Status.ROLLED_BACK, changed_unix=now)
-        now_stands = standing(new, msgspec.structs.replace(found, state=after), now)
+            return standing(rollout, parsed, now)
+        new = msgspec.structs.replace(rollout, state=state_text(after), open=after.status is not Status.ROLLED_BACK, changed_unix=now)
+        standing_after = standing(new, msgspec.structs.replace(parsed, state=after), now)
         if outcome is Outcome.STAY:
             if await self._store.write(new):
-                await self._store.forget_sums(one.id, after.next_interval)
+                await self._store.forget_sums(rollout.id, after.next_interval)
         else:
-            await self._done(new, after, outcome, standing(one, found, now), now_stands)
-        return now_stands
+            await self._change_status(new, after, outcome, standing(rollout, parsed, now), standing_after)
+        return standing_after
 
-    async def _done(self, new: StoredRollout, after: State, outcome: Outcome, before: Standing, now: Standing) -> None:
+    async def _change_status(self, new: StoredRollout, after: State, outcome: Outcome, before: Standing, now: Standing) -> None:
         action = HOLD if after.status is Status.HELD else ACTIONS[outcome]
         target = f"rollout/{new.name}"
         async with self._change() as books:
             if not await books.rollouts.write(new):
-                return  # another gateway was first, or somebody decided meanwhile: the next look sees what came of it
+                return  # another gateway was first, or an operator decided meanwhile: the next round reads the result
             await books.change.write_down(
                 Entry(ACTOR, "", "", action, target, before=canonical(brief(before)), after=canonical(brief(now)))
             )
             await books.rollouts.forget_sums(new.id, after.next_interval)
         self.state.changes[action] = self.state.changes.get(action, 0) + 1
-        said = log.warning if now.status in (Status.ROLLED_BACK.value, Status.HELD.value) else log.info
-        said(action, rollout=new.name, status=now.status, phase=now.phase, share=now.share, reason=now.reason)
+        log_change = log.warning if now.status in (Status.ROLLED_BACK.value, Status.HELD.value) else log.info
+        log_change(action, rollout=new.name, status=now.status, phase=now.phase, share=now.share, reason=now.reason)
         self._tell(message(action, now))
 
 
 def message(event: str, now: Standing) -> dict[str, Any]:
-    """What a webhook is told."""
+    """The webhook message about a change of a rollout."""
     return {"event": event, "rollout": now.name, "id": now.id, "at": now.changed_unix, **brief(now)}
 
 
 def merged(texts: Sequence[str]) -> list[Interval]:
-    """What workers counted, together, by interval; what cannot be read is left out."""
+    """The sums of all workers added up by interval; sums that cannot be decoded are logged and left out."""
     by_index: dict[int, Interval] = {}
     for text in texts:
         try:

@@ -1,4 +1,4 @@
-"""Closed Records as samples of a rollout, and this worker's sums of them by interval. Pure."""
+"""Turns finished requests (Records) into samples of a rollout, and sums them up by interval in one worker. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,17 +16,18 @@ FAILED: Final = frozenset(
     | {Kind.OVERLOADED.value, Kind.REFUSED_BY_ENGINE.value, Kind.CONTENT_FILTERED.value, Kind.CONTEXT_TOO_LONG.value}
     | {Kind.DEADLINE_PASSED.value}
 )
-"""Outcomes that a pool has to answer for. Requests that are at fault themselves fall to both arms alike, and cancel out."""
+"""Outcomes that count as failures of a pool. Requests that are at fault themselves occur in both arms alike, and cancel out."""
 KEPT_INTERVALS: Final = 60
-"""Of a rollout, that a worker keeps while they cannot be written; older ones are lost."""
+"""Intervals of a rollout that a worker holds while they cannot be written; older ones are lost."""
 
 
 def sample_of(record: Record) -> Sample | None:
-    """What a finished request says; None of one that its caller broke off or that never was the pool's."""
+    """The sample of a finished request; None for a request that its caller broke off, or whose failure is not the pool's."""
     whole = record.outcome == OK
     if not whole and record.outcome not in FAILED:
         return None
-    usage, streamed = record.usage, record.stream and record.ttft_s is not None
+    usage = record.usage
+    streamed = record.stream and record.ttft_s is not None
     tokens = usage.completion_tokens
     return Sample(
         failed=not whole,
@@ -41,12 +42,14 @@ def sample_of(record: Record) -> Sample | None:
 
 
 class _Changing(msgspec.Struct):
+    """The sums of one interval, and whether the store has them."""
+
     interval: Interval
     written: bool = False
 
 
 class Sums:
-    """What one worker has counted and when. Of each rollout the last `KEPT_INTERVALS` intervals."""
+    """The sums of one worker: of each rollout the last `KEPT_INTERVALS` intervals."""
 
     __slots__ = ("_by_rollout",)
 
@@ -54,7 +57,7 @@ class Sums:
         self._by_rollout: dict[str, dict[int, _Changing]] = {}
 
     def observe(self, record: Record, now_unix: float) -> None:
-        """One closed Record that was dealt out."""
+        """Count a finished request for the rollouts that assigned it to an arm."""
         for dealt in (record.dealt, record.dealt_prompt):
             if dealt is not None and (dealt.counted or dealt.away):
                 self._observe(dealt, record, now_unix)
@@ -68,28 +71,28 @@ class Sums:
     def _add(self, dealt: Dealt, arm: Arm, sums: ArmSums, now_unix: float) -> None:
         running = dealt.running
         index = int(now_unix // running.interval_s)
-        kept = self._by_rollout.setdefault(running.id, {})
+        by_index = self._by_rollout.setdefault(running.id, {})
         more = Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums)
-        had = kept.get(index)
-        kept[index] = _Changing(more if had is None else had.interval + more)
-        if len(kept) > KEPT_INTERVALS:
-            del kept[min(kept)]
+        had = by_index.get(index)
+        by_index[index] = _Changing(more if had is None else had.interval + more)
+        if len(by_index) > KEPT_INTERVALS:
+            del by_index[min(by_index)]
 
     def unwritten(self) -> Iterator[tuple[str, dict[int, Interval]]]:
-        """By rollout, intervals that changed since they were written."""
-        for rollout, kept in self._by_rollout.items():
-            if changed := {index: one.interval for index, one in kept.items() if not one.written}:
+        """The intervals that changed since they were written, by rollout."""
+        for rollout, by_index in self._by_rollout.items():
+            if changed := {index: entry.interval for index, entry in by_index.items() if not entry.written}:
                 yield rollout, changed
 
     def wrote(self, rollout: str, intervals: dict[int, Interval]) -> None:
-        """These are in the store."""
-        kept = self._by_rollout.get(rollout, {})
+        """Note that these intervals are in the store; an interval that has changed meanwhile stays unwritten."""
+        by_index = self._by_rollout.get(rollout, {})
         for index, interval in intervals.items():
-            now = kept.get(index)
+            now = by_index.get(index)
             if now is not None and now.interval is interval:
                 now.written = True
 
-    def forget(self, over: set[str]) -> None:
-        """Drop rollouts other than these."""
-        for rollout in [one for one in self._by_rollout if one not in over]:
+    def keep_only(self, active: set[str]) -> None:
+        """Drop the sums of all rollouts but these."""
+        for rollout in [rollout_id for rollout_id in self._by_rollout if rollout_id not in active]:
             del self._by_rollout[rollout]

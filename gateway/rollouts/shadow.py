@@ -1,8 +1,8 @@
-"""Copies of requests for a canary in its shadow phase: answered by its engines, thrown away, counted, and billed to nobody.
+"""Shadow traffic: copies of requests for a canary in its shadow phase, answered by its engines, discarded, counted, and billed to nobody.
 
-A copy is sent only where it finds room at once, so many under way at a time as the rollout says, in the lowest class, and never a second
-time. Nothing of it reaches the caller, the ledger, the access log or the metrics of requests; what it was answered is read to its end,
-since broken streams and output lengths are part of what is compared.
+A copy is sent only where there is capacity at once, at most so many in flight as the rollout allows, in the lowest class, and without
+retries. No part of it reaches the caller, the ledger, the access log or the metrics of requests. Its answer is read to the end, because
+broken streams and output lengths are part of the comparison.
 """
 
 from typing import Any, Final
@@ -22,34 +22,34 @@ from policies.rollout.assignment import Arm
 from policies.rollout.in_force import Dealt, Running
 
 NO_ROOM: Final = frozenset({Kind.OVERLOADED, Kind.SHUTTING_DOWN})
+"""Faults after which a copy is not counted: it was never answered."""
 
 
 class _Nobody:
-    """Stands in the place of a caller's connection (`gateway.http.edge.connection`): takes everything, asks for nothing."""
+    """Stands in for a caller's connection (`gateway.http.edge.connection`): discards everything that is written."""
 
     speaks_1_0 = False
 
     class door:
-        """What a reply's head needs of the port."""
+        """The part of the listening port that a reply's head needs."""
 
         date_line = b""
 
     def closes_after(self, _exchange: Exchange) -> bool:
-        """No."""
         return False
 
     def write(self, _data: bytes) -> None:
-        """Thrown away."""
+        pass
 
     def exchange_over(self, *, close: bool) -> None:
-        """Nothing follows."""
+        pass
 
     def abort(self) -> None:
-        """Nothing is open."""
+        pass
 
 
 def mirror(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Send a copy on its way, where a rollout says so and there is room for one more."""
+    """Send a copy of the request to the canary, where its rollout mirrors it and allows one more copy in flight."""
     dealt = story.dealt
     if dealt is None or not dealt.mirror:
         return
@@ -62,7 +62,7 @@ def mirror(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: De
 
 
 def end_shadows(deps: Deps) -> None:
-    """End the copies under way; their engines are told."""
+    """Cancel the copies in flight; their engines are told to stop."""
     for under_way in deps.shadows.values():
         for task in under_way:
             task.cancel()
@@ -89,13 +89,13 @@ async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         placing = await choose(ask, rule, nowhere, story, deps)
         only = msgspec.structs.replace(placing.route, ranked=placing.route.ranked[:1])
         if not await forward(ask, msgspec.structs.replace(placing, route=only), nowhere, story, deps):
-            return  # a more urgent request has its place now
+            return  # preempted by a more urgent request
     except Fault as fault:
         if fault.kind in NO_ROOM:
             return
         story.fault = fault
         fault.let_go()
-    except Exception as error:  # noqa: BLE001 - a defect of ours must not end in nobody's hands
+    except Exception as error:  # noqa: BLE001 - no caller awaits this task, so a defect has to be logged here
         deps.log_defect(error, story.own_id)
         return
     deps.observe(story.close(deps.clock()))

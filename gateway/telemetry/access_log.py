@@ -256,7 +256,9 @@ class AccessLog:
 
 def slices(batch: list[bytes], most: int) -> list[tuple[int, int]]:
     """Slices of `batch` of at most `most` bytes each, whole lines, in order."""
-    runs, start, size = [], 0, 0
+    runs = []
+    start = 0
+    size = 0
     for at, line in enumerate(batch):
         if size and size + len(line) > most:
             runs.append((start, at))
@@ -267,10 +269,10 @@ def slices(batch: list[bytes], most: int) -> list[tuple[int, int]]:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
+    unwritten = memoryview(data)
+    while unwritten:
         try:
-            left = left[os.write(fd, left) :]
+            unwritten = unwritten[os.write(fd, unwritten) :]
         except BlockingIOError:  # another process that shares the descriptor made it non-blocking
             poll = select.poll()
             poll.register(fd, select.POLLOUT)

@@ -164,7 +164,8 @@ def _histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[floa
     metric = HistogramMetricFamily(name, text, labels=labels)
     edges = [repr(bound) for bound in bounds] + ["+Inf"]
     for values, cell in rows:
-        buckets, below = [], 0.0
+        buckets = []
+        below = 0.0
         for edge, count in zip(edges, cell, strict=False):  # the cell's last number is the sum, not a bucket
             below += count
             buckets.append((edge, below))
@@ -269,13 +270,13 @@ def _ledger(scrape: Scrape) -> Iterator[Metric]:
 
 
 def _limits(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
-    seen = [worker.limits for worker in workers if worker.limits is not None]
-    reconciled = [limits.reconciled for limits in seen if limits.reconciled is not None]
+    states = [worker.limits for worker in workers if worker.limits is not None]
+    reconciled = [limits.reconciled for limits in states if limits.reconciled is not None]
     figures: dict[str, float | None] = {
-        "degraded": max((float(limits.degraded) for limits in seen), default=None),
-        "degraded_seconds": max((limits.degraded_s for limits in seen), default=None),
-        "undelivered_settlements": float(sum(limits.undelivered for limits in seen)) if seen else None,
-        "open_holds": float(sum(limits.open_holds for limits in seen)) if seen else None,
+        "degraded": max((float(limits.degraded) for limits in states), default=None),
+        "degraded_seconds": max((limits.degraded_s for limits in states), default=None),
+        "undelivered_settlements": float(sum(limits.undelivered for limits in states)) if states else None,
+        "open_holds": float(sum(limits.open_holds for limits in states)) if states else None,
         "unread": max((float(comparison.unread) for comparison in reconciled), default=None),
         "drift_ratio": max((comparison.drift for comparison in reconciled), default=None),
     }
@@ -294,7 +295,7 @@ def _counter(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric
 def _process_counters(scrape: Scrape) -> Iterator[Metric]:
     slots = scrape.supervision.slots if scrape.supervision else ()
     yield _counter("tidegate_worker_restarts_total", [((slot.name.removeprefix("worker-"),), slot.restarts) for slot in slots])
-    opens = [((seen.pool, seen.backend), seen.breaker_opens) for seen in fleet_seen(scrape.workers)[:MAX_SERIES]]
+    opens = [((backend.pool, backend.backend), backend.breaker_opens) for backend in fleet_seen(scrape.workers)[:MAX_SERIES]]
     yield _counter("tidegate_backend_breaker_opens_total", opens)
     for name, counts in rollout_counts(scrape.rollouts):
         yield _counter(name, counts)

@@ -16,8 +16,8 @@ Rows = list[tuple[tuple[str, ...], float]]
 
 def issuer_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
     """Samples by gauge; an issuer that could never be read has no age."""
-    seen = [state for worker in workers for state in worker.issuers]
-    names = sorted({state.issuer for state in seen})
-    yield "tidegate_jwks_keys", [((name[:MAX_LABEL_CHARS],), float(min(s.keys for s in seen if s.issuer == name))) for name in names]
-    ages = {name: max((s.age_s for s in seen if s.issuer == name and s.age_s is not None), default=None) for name in names}
+    states = [state for worker in workers for state in worker.issuers]
+    names = sorted({state.issuer for state in states})
+    yield "tidegate_jwks_keys", [((name[:MAX_LABEL_CHARS],), float(min(s.keys for s in states if s.issuer == name))) for name in names]
+    ages = {name: max((s.age_s for s in states if s.issuer == name and s.age_s is not None), default=None) for name in names}
     yield "tidegate_jwks_age_seconds", [((name[:MAX_LABEL_CHARS],), age_s) for name, age_s in ages.items() if age_s is not None]

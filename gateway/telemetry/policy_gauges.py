@@ -15,8 +15,8 @@ Rows = list[tuple[tuple[str, ...], float]]
 
 def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, Rows]]:
     """Samples by gauge; none before a worker has loaded its policies."""
-    known = [worker.policies for worker in workers if worker.policies.digest]
-    if not known:
+    loaded = [worker.policies for worker in workers if worker.policies.digest]
+    if not loaded:
         return
-    yield "tidegate_policies_refused", [((), float(max(policies.problem_count for policies in known)))]
-    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in known))]
+    yield "tidegate_policies_refused", [((), float(max(policies.problem_count for policies in loaded)))]
+    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in loaded))]

@@ -123,5 +123,5 @@ def test_what_cannot_be_written_for_long_is_bounded_and_what_is_over_is_dropped(
     [(_, intervals)] = sums.unwritten()
     assert len(intervals) == KEPT_INTERVALS
     assert max(intervals) == 3 * KEPT_INTERVALS - 1
-    sums.forget(set())
+    sums.keep_only(set())
     assert list(sums.unwritten()) == []
