@@ -50,7 +50,7 @@ def test_nothing_is_remembered_where_nothing_is_kept_and_of_many_only_so_many() 
     for number in range(3 * MOST):
         holders.took(f"t{number}")
         holders.gave_back(f"t{number}", 1.0)
-        assert len(holders._left) <= MOST
+        assert len(holders._ended_at) <= MOST
     assert holders.part("a", 1.0) == 0.75
 
 
