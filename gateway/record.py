@@ -130,7 +130,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt: str = ""
     """The registry's prompt that its messages begin with, as `id@version`; empty for none."""
     fell_back: tuple[Fell, ...] = ()
-    """The models that could not answer. Attempts, backends and waits above are those of `model`."""
+    """The models that could not answer. Attempts, backends and waits of this record are of `model` alone."""
     promises: Kept = ()
     """The service levels of its tenant's policy, and whether each was met."""
 

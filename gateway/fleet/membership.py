@@ -111,7 +111,7 @@ class Membership:
                 self._apply()
 
     def _ordered(self) -> Mapping[str, float]:
-        """The drains that are active; while the file cannot be read the last known ones, because nobody has ended those."""
+        """The drains that are active; while the file cannot be read the last known ones, because no operator has ended them."""
         try:
             orders = self._orders()
         except OrdersUnreadable as error:

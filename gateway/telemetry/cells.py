@@ -38,7 +38,7 @@ class Cells:
             cell = self.cells.get(key)
             if cell is not None:
                 return cell
-            # kept_labels == 0 needs no check: only closed combinations are left, and those were reserved.
+            # kept_labels == 0 needs no check: only closed combinations are left, and their cells are reserved.
             if kept_labels == 0 or len(self.cells) < self._capacities[kept_labels]:
                 new_cell = self.cells[key] = [0] * self._family.width
                 return new_cell
