@@ -2,16 +2,85 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any, Final, Self
 
 import msgspec
 
 
-class Endpoint(Enum):
-    """The inference routes of the data port. The value is the path, on our side and on the engine's."""
+class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `Endpoint`: what every package may have to know of an endpoint."""
 
-    CHAT = "/v1/chat/completions"
-    COMPLETIONS = "/v1/completions"
-    EMBEDDINGS = "/v1/embeddings"
+    path: str
+    """The path of its requests, on our side and on the engine's."""
+    word: str
+    """Its name in rules of policies and in messages."""
+    prompt_fields: tuple[str, ...]
+    """The fields that hold the prompt. All are required; the first one is blamed for a prompt that is too long."""
+    has_messages: bool
+    """Whether the prompt is a list of messages, which a chat template makes one text of."""
+    generates: bool
+    """Whether the engine generates tokens. If not, a reply has no finish reasons, and a request no output and no prefix to reuse."""
+    reply_field: str
+    """The field of a plain reply that holds the answer: a list, never empty."""
+    probe: bytes
+    """The body of the smallest request that makes an engine compute, without the model."""
+
+
+class Endpoint(Enum):
+    """The inference routes of the data port, one row each; the value is the path.
+
+    What a request of an endpoint may hold stands in `gateway/http/openai/endpoints.py`, what an engine takes of it in its dialect.
+    """
+
+    _value_: str
+
+    CHAT = EndpointFacts(
+        path="/v1/chat/completions",
+        word="chat",
+        prompt_fields=("messages",),
+        has_messages=True,
+        generates=True,
+        reply_field="choices",
+        probe=b'{"messages":[{"role":"user","content":"1"}],"max_tokens":1}',
+    )
+    COMPLETIONS = EndpointFacts(
+        path="/v1/completions",
+        word="completions",
+        prompt_fields=("prompt",),
+        has_messages=False,
+        generates=True,
+        reply_field="choices",
+        probe=b'{"prompt":"1","max_tokens":1}',
+    )
+    EMBEDDINGS = EndpointFacts(
+        path="/v1/embeddings",
+        word="embeddings",
+        prompt_fields=("input",),
+        has_messages=False,
+        generates=False,
+        reply_field="data",
+        probe=b'{"input":"1"}',
+    )
+
+    def __new__(cls, facts: Any) -> Self:  # Any: mypy reads this signature for `Endpoint(path)` as well
+        """The member of a row; `Endpoint(path)` finds it again."""
+        member = object.__new__(cls)
+        member._value_ = facts.path
+        return member
+
+    def __init__(self, facts: Any) -> None:
+        row: EndpointFacts = facts
+        self.path = row.path
+        self.word = row.word
+        self.prompt_fields = row.prompt_fields
+        self.has_messages = row.has_messages
+        self.generates = row.generates
+        self.reply_field = row.reply_field
+        self.probe = row.probe
+
+
+PROMPT_FIELDS: Final = frozenset(field for endpoint in Endpoint for field in endpoint.prompt_fields)
+"""The fields that hold a prompt at any endpoint."""
 
 
 class PromptReference(msgspec.Struct, frozen=True):
@@ -39,7 +108,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     include_usage: bool
     """Whether the caller asked for the usage event; engines are always asked."""
     choices: int
-    """How many finish reasons a whole answer has: `n` times the number of prompts (0 for embeddings)."""
+    """How many finish reasons a whole answer has: `n` times the number of prompts; 0 where the engine generates nothing."""
     prompt_bytes: int
     """Upper bound on prompt tokens: a byte-level tokenizer never makes more tokens than bytes."""
     max_output_tokens: int | None
@@ -59,7 +128,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     names: frozenset[str] = frozenset()
     """Names of the members of `fields`, so that they need not be parsed again to know whether an engine accepts them."""
     prompt_at: tuple[int, int] = (0, 0)
-    """Where in `fields` the value of `messages`, `prompt` or `input` begins and ends; it stands in front of everything else."""
+    """Where in `fields` the value of the endpoint's first prompt field begins and ends; it stands in front of everything else."""
     session: str = ""
     """The caller's name for the conversation that the request belongs to; empty for none. Never sent to an engine."""
     flex: bool = False
@@ -69,5 +138,5 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def prompt(self) -> bytes:
-        """The value of `messages`, `prompt` or `input` as JSON."""
+        """The value of the endpoint's first prompt field as JSON."""
         return self.fields[self.prompt_at[0] : self.prompt_at[1]]

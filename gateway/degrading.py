@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.faults import Fault, Kind
 from gateway.admission import exists_for
 from gateway.http.openai.sizes import trimmed
@@ -47,7 +47,7 @@ def may_degrade(ask: Ask, headers: Mapping[bytes, bytes]) -> bool:
     """
     given = headers.get(HEADER)
     if given is None:
-        return ask.endpoint is not Endpoint.EMBEDDINGS
+        return ask.endpoint.generates
     if given.strip().lower() != NEVER:
         raise Fault(Kind.INVALID_VALUE, f"The header '{HEADER.decode()}' is '{NEVER.decode()}', or left away.")
     return False

@@ -229,7 +229,7 @@ async def _attempt(
     if ask.stream:
         tap = StreamTap(story, deps.clock, choices=ask.choices, include_usage=ask.include_usage, names=names)
     else:
-        tap = PlainTap(story, deps.clock, choices=ask.choices, names=names)
+        tap = PlainTap(story, deps.clock, ask.endpoint, choices=ask.choices, names=names)
     # an engine with several names for its model answers in whichever it likes
     own_name_only = story.model == asked and (names is None or len(names) < 2)
     renamed: tuple[Tap, ...] = () if own_name_only else (RenameTap({asked, *(names or ())}, story.model),)

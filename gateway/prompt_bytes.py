@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import PROMPT_FIELDS, Ask
 
 APART: Final = frozenset(
     {
@@ -47,7 +47,6 @@ _OPENING: Final = re.compile(rb'\[(\{"role":"(?:system|developer)","content":")'
 _NO_OPENING: Final = (b'[{"role":"user"', b'[{"role":"assistant"')
 _NEXT: Final = b'"},{"'
 _NOTHING: Final = (b"null", b"[]", b"{}")
-_PROMPTS: Final = frozenset({"messages", "prompt", "input"})
 
 
 class _Speaker(msgspec.Struct):
@@ -88,9 +87,9 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
     Of several prompts in one request the first stands for all: each is a sequence of its own.
     """
     raw = ask.prompt
-    odd = ask.names - APART - _PROMPTS
+    odd = ask.names - APART - PROMPT_FIELDS
     frame = _frame(ask, sorted(odd)) if odd else b""
-    if ask.endpoint is Endpoint.CHAT:
+    if ask.endpoint.has_messages:
         raw, media = _digested(raw)
         opening = _opening(raw)
         # a list of messages without its end, so that another message only adds to it
@@ -127,7 +126,7 @@ def _frame(ask: Ask, names: list[str]) -> bytes:
 
 
 def _is_shared(ask: Ask) -> bool:
-    return ask.endpoint is Endpoint.COMPLETIONS and ask.names.isdisjoint(UNSHARED) and not (ask.logprobs and "echo" in ask.names)
+    return ask.endpoint.generates and ask.names.isdisjoint(UNSHARED) and not (ask.logprobs and "echo" in ask.names)
 
 
 def _digested(raw: bytes) -> tuple[bytes, int]:

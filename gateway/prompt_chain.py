@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from gateway.prompt_bytes import PromptBytes, prompt_bytes
 from gateway.tokenizers.chat_form import Unreadable
 from gateway.tokenizers.prompt_counts import BUDGET_S, PromptCounts
@@ -91,7 +91,7 @@ class Prompts:
             root: of the chain (`routing.chain.root`).
             scope: whose cached work may be used: the tenant, or the group it shares cached prefixes with.
         """
-        if len(ask.fields) < (SLOW_BYTES if ask.endpoint is Endpoint.CHAT else SLOW_IDS_BYTES):
+        if len(ask.fields) < (SLOW_BYTES if ask.endpoint.has_messages else SLOW_IDS_BYTES):
             shape = prompt_bytes(ask)
         else:
             shape = await self._loop.run_in_executor(self._executor, prompt_bytes, ask)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.identity import Caller
 from gateway.admission import TOOLS, exists_for
 from policies.compile import ModelRule, PolicySet, TenantPolicy
@@ -20,7 +20,6 @@ SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key
 """Headers that conditions are not shown."""
 NO_MODEL: Final = ModelRule("", "")
 """Stands for a model that the policy does not have."""
-ENDPOINTS: Final = {Endpoint.CHAT: "chat", Endpoint.COMPLETIONS: "completions", Endpoint.EMBEDDINGS: "embeddings"}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -138,7 +137,7 @@ def _metadata(asked: Asked) -> dict[str, str]:
 
 _FACTS: Final[Mapping[str, Callable[[Asked], Any]]] = {
     "model": lambda asked: asked.model,
-    "endpoint": lambda asked: ENDPOINTS[asked.ask.endpoint],
+    "endpoint": lambda asked: asked.ask.endpoint.word,
     "project": lambda asked: asked.caller.project,
     "key": lambda asked: "" if asked.caller.by_token else asked.caller.key_id,
     "key_tags": lambda asked: dict(asked.caller.tags),

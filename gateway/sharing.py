@@ -13,7 +13,7 @@ import msgspec
 from backends.attempt import may_retry
 from backends.dialects.handover import Handover
 from backends.ports import Call
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.clock import Rng
 from domain.faults import Fault, Kind
 from gateway.adapters import caller_gone
@@ -68,8 +68,8 @@ def shared(ask: Ask, demand: Demand, pool: Pool, route: Route, board: Board, sto
 
 def _obstacle(ask: Ask, story: Story, way: Handover) -> str:
     """Why a request cannot be split, to end the sentence "requests with …"; empty when it can."""
-    if ask.endpoint is Endpoint.EMBEDDINGS:
-        return "embeddings"
+    if not ask.endpoint.generates:
+        return ask.endpoint.word
     if story.lora:
         return "an adapter"
     if ask.sequences != 1:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.faults import Fault, Kind
 from gateway.adapters import caller_gone
 from gateway.admission import sticky_key
@@ -40,7 +40,6 @@ from tenancy.fair_row import Waiting
 from tenancy.grant import Grant
 
 WAITING: Final = "waiting"
-PROMPT_FIELDS: Final = {Endpoint.CHAT: "messages", Endpoint.COMPLETIONS: "prompt", Endpoint.EMBEDDINGS: "input"}
 
 
 def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:
@@ -251,5 +250,5 @@ def _nobody(ask: Ask, placing: Placing, deps: Deps) -> Fault:
     return Fault(
         Kind.CONTEXT_TOO_LONG,
         f"This model's context is {longest:,} tokens, the prompt has {about}{placing.demand.prompt_tokens:,}. Send less text.",
-        param=PROMPT_FIELDS[ask.endpoint],
+        param=ask.endpoint.prompt_fields[0],
     )

@@ -6,9 +6,10 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
+from domain.ask import PROMPT_FIELDS
 from domain.strict import Strict
 
-ALWAYS: Final = frozenset({"model", "messages", "prompt", "input", "stream", "stream_options", "user", "metadata", "n"})
+ALWAYS: Final = PROMPT_FIELDS | {"model", "stream", "stream_options", "user", "metadata", "n"}
 """What a list of allowed parameters need not name: what a request is, how it is delivered, and whose it is."""
 
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]

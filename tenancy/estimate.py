@@ -8,7 +8,7 @@ Where somebody has counted, the count is used instead.
 
 from typing import Final
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.usage import Usage
 from tenancy.limits import Amounts
 from tenancy.prices import Price
@@ -50,7 +50,7 @@ def prompt_bound(ask: Ask) -> int:
     """Tokens that nobody has counted, at most."""
     if ask.token_ids is not None:
         return ask.token_ids
-    return ask.prompt_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if ask.endpoint is Endpoint.CHAT else 0)
+    return ask.prompt_bytes + ask.media * MEDIA_TOKENS + (TEMPLATE_TOKENS if ask.endpoint.has_messages else 0)
 
 
 def used(usage: Usage, price: Price) -> Amounts:

@@ -42,7 +42,7 @@ class Priority(msgspec.Struct, frozen=True):
     """What the engine has to be started with."""
     share: bool = False
     """Whether its numbers are shares between 0 and 1, with a half for who says none; else whole numbers, and 0."""
-    endpoints: frozenset[Endpoint] = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+    endpoints: frozenset[Endpoint] = frozenset(endpoint for endpoint in Endpoint if endpoint.generates)
     """Where the engine takes it. Embeddings have no place in an engine's queue to lose: they are one step."""
 
     def written(self) -> tuple[bytes, ...]:

@@ -27,8 +27,6 @@ MAX_WAIT_S: Final = 120.0
 
 SOON_S: Final = 1.0
 
-_SUBJECT: Final = {Endpoint.CHAT: "messages", Endpoint.COMPLETIONS: "prompt", Endpoint.EMBEDDINGS: "input"}
-
 
 class _Inner(msgspec.Struct):
     message: str | None = None
@@ -55,18 +53,22 @@ class _Said(msgspec.Struct, frozen=True):
 
     text: str
     param: str | None
-    subject: str
-    """The field that holds the prompt on this endpoint."""
+    endpoint: Endpoint
     tokens: int | None = None
     limit: int | None = None
     filtered: bool = False
+
+    @property
+    def subject(self) -> str:
+        """The field that holds the prompt."""
+        return self.endpoint.prompt_fields[0]
 
 
 def fault_from_reply(
     status: int,
     body: bytes,
     *,
-    endpoint: Endpoint = Endpoint.CHAT,
+    endpoint: Endpoint,
     retry_after: bytes | None = None,
     served: tuple[str, ...] = (),
 ) -> Fault:
@@ -75,11 +77,11 @@ def fault_from_reply(
     Args:
         status: the engine's HTTP status, anything but 200.
         body: its body, possibly cut.
-        endpoint: what was called; names the field to blame for a prompt that is too long.
+        endpoint: the endpoint that was called; its prompt field is blamed for a prompt that is too long.
         retry_after: the engine's header, seconds.
         served: names under which engines know models; no sentence that holds one is passed on.
     """
-    said = _read(body, _SUBJECT[endpoint])
+    said = _read(body, endpoint)
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
@@ -98,20 +100,20 @@ def fault_from_reply(
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
-def _read(body: bytes, subject: str) -> _Said:
+def _read(body: bytes, endpoint: Endpoint) -> _Said:
     try:
         outer = msgspec.json.decode(body, type=_Outer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Said(body[:READ_CHARS].decode("utf-8", "replace"), None, subject)
+        return _Said(body[:READ_CHARS].decode("utf-8", "replace"), None, endpoint)
     if isinstance(outer.error, _Inner):
         inner = outer.error
         filtered = isinstance(inner.code, str) and inner.code in FILTERED
-        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), subject, inner.n_prompt_tokens, inner.n_ctx, filtered)
+        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), endpoint, inner.n_prompt_tokens, inner.n_ctx, filtered)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
-        return _Said("", _path(".".join(map(str, place))), subject)
+        return _Said("", _path(".".join(map(str, place))), endpoint)
     text = (outer.error or outer.message or outer.detail or "")[:READ_CHARS]
-    return _Said(text, _path(outer.param or _location_in(text)), subject)
+    return _Said(text, _path(outer.param or _location_in(text)), endpoint)
 
 
 def _location_in(text: str) -> str | None:
@@ -198,7 +200,7 @@ def _out_of_range(found: re.Match[str], _: _Said) -> Fault:
 
 
 def _too_many_logprobs(found: re.Match[str], said: _Said) -> Fault:
-    param = "prompt_logprobs" if found[1] == "prompt" else "top_logprobs" if said.subject == "messages" else "logprobs"
+    param = "prompt_logprobs" if found[1] == "prompt" else "top_logprobs" if said.endpoint.has_messages else "logprobs"
     return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': {found[2]} is above the maximum of {found[3]}.", param=param)
 
 

@@ -10,24 +10,15 @@ from backends.dialects.errors import BUSY_STATUSES, GENERATION_FAILED
 from backends.fetch import FetchError, fetch
 from backends.health import Outcome, Probed
 from backends.ports import Upstream
+from domain.ask import Endpoint
 
 MAX_REPLY_BYTES: Final = 1024 * 1024
 """A token with its frame has 500 bytes; an embedding of 4,096 numbers 80 KB."""
 
-_CALLS: Final = {
-    "/v1/chat/completions": b'{"messages":[{"role":"user","content":"1"}],"max_tokens":1}',
-    "/v1/completions": b'{"prompt":"1","max_tokens":1}',
-    "/v1/embeddings": b'{"input":"1"}',
-}
-"""The smallest thing that makes the engine compute, by path; which of them an engine has depends on its model."""
-
-
-class _Reply(msgspec.Struct):
-    model: str | None = None
-    choices: list[Any] | None = None
-    data: list[Any] | None = None
-
-
+_REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
+_Reply: Final[Any] = msgspec.defstruct(
+    "_Reply", [("model", str | None, None), *((field, list[Any] | None, None) for field in _REPLY_FIELDS)]
+)
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
@@ -57,22 +48,23 @@ class Prober:
         self._names = names
         way = dialect.disaggregation
         self._alone = msgspec.json.encode(way.alone)[:-1] + b"," if half and way is not None and way.alone else b"{"
-        self._paths = list(_CALLS)
+        self._endpoints = list(Endpoint)  # which of them an engine has depends on its model
 
     async def __call__(self) -> Probed:
         """One probe: at most one call for each kind of request until one is taken."""
         refused = ""
-        for path in list(self._paths):
-            found = await self._ask(path)
-            if found.outcome is not Outcome.NO_WAY:
-                self._paths.remove(path)
-                self._paths.insert(0, path)
-                return found
-            refused = found.reason
+        for endpoint in list(self._endpoints):
+            probed = await self._ask(endpoint)
+            if probed.outcome is not Outcome.NO_WAY:
+                self._endpoints.remove(endpoint)
+                self._endpoints.insert(0, endpoint)
+                return probed
+            refused = probed.reason
         return Probed(Outcome.NO_WAY, refused)
 
-    async def _ask(self, path: str) -> Probed:
-        body = body_for(self._dialect, self._alone + _CALLS[path][1:], self._model, cache_salt=None)
+    async def _ask(self, endpoint: Endpoint) -> Probed:
+        path = endpoint.path
+        body = body_for(self._dialect, self._alone + endpoint.probe[1:], self._model, cache_salt=None)
         try:
             reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_REPLY_BYTES, body=body)
         except FetchError as error:
@@ -87,7 +79,7 @@ class Prober:
             answer = _decode(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Probed(Outcome.FAILED, f"{path} does not answer with an answer")
-        if not answer.choices and not answer.data:
+        if not any(getattr(answer, field) for field in _REPLY_FIELDS):
             return Probed(Outcome.FAILED, f"{path} answers with nothing in it")
         if self._dialect.answers_as_listed and answer.model not in (None, self._model, *self._names()):
             return Probed(Outcome.FAILED, f"{path} answers as {str(answer.model)[:64]!r}, not {self._model}")

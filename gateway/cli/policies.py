@@ -12,6 +12,7 @@ from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.admission import sticky_key
 from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, api
+from gateway.cli.explain import CHAT
 from gateway.cli.policy_versions import add_versions
 from gateway.cli.printing import err, fail, out
 from gateway.http.openai import interpret
@@ -68,7 +69,7 @@ def explain(
     request: Annotated[Path, typer.Argument(help="A request's JSON body.")],
     tenant: Annotated[str, typer.Option("--as", help="Whose request it is.")],
     project: Annotated[str, typer.Option(help="The tenant's project.")] = "default",
-    endpoint: Annotated[str, typer.Option(help="The path it would be sent to.")] = Endpoint.CHAT.value,
+    endpoint: Annotated[str, typer.Option(help="The path it would be sent to.")] = CHAT,
     header: Annotated[list[str] | None, typer.Option(help="`name: value`; again for further ones.")] = None,
     at_unix: Annotated[float | None, typer.Option(help="When, in seconds since the epoch; default: now.")] = None,
     folder: Annotated[Path | None, typer.Option(help="The policy folder; default: that of the settings.")] = None,
@@ -86,7 +87,7 @@ def explain(
         if ask.template is not None:
             ask, prompt = with_prompt(ask, prompts, key)
     except ValueError:
-        fail(f"--endpoint: one of {', '.join(one.value for one in Endpoint)}", code=2)
+        fail(f"--endpoint: one of {', '.join(endpoint.path for endpoint in Endpoint)}", code=2)
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))

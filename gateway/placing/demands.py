@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from backends.loras import Adapter
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from gateway.deps import Deps
 from gateway.placing.salts import salted
 from gateway.placing.sessions import session_of
@@ -34,7 +34,7 @@ def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
 def worth_reading(ask: Ask, pool: Pool, choosing: Choosing) -> bool:
     """Whether anything about its placing can depend on what stands in the prompt: with one backend, or a policy that looks at no cache,
     nothing does, and then nobody reads it."""
-    return len(pool.up) > 1 and not choosing.policy.blind and ask.endpoint is not Endpoint.EMBEDDINGS
+    return len(pool.up) > 1 and not choosing.policy.blind and ask.endpoint.generates
 
 
 async def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: Deps) -> Prompt:
@@ -62,7 +62,7 @@ def demand_of(
     # of one pool: what its model is called differs between tenants; and of no use where there is nothing to choose
     alone = len(pool.up) == 1
     expected = PRIOR if alone else deps.lengths.expect(tenant, route_of(ask, pool), template, ask.max_output_tokens)
-    sequences = max(1, ask.sequences) if ask.endpoint is not Endpoint.EMBEDDINGS else 0
+    sequences = max(1, ask.sequences) if ask.endpoint.generates else 0
     return Demand(
         prompt.tokens if prompt is not None else likely_prompt(ask, None),
         prompt.chain if prompt is not None else (),
@@ -75,7 +75,7 @@ def demand_of(
         adapter.served if adapter is not None else "",
         policy.ttft_slo_s,
         prompt.counted if prompt is not None else ask.token_ids is not None,
-        ask.endpoint is Endpoint.CHAT or not ask.fields.startswith(_SEVERAL, ask.prompt_at[0]),
+        ask.endpoint.has_messages or not ask.fields.startswith(_SEVERAL, ask.prompt_at[0]),
         policy.tpot_slo_s,
         deps.region,
     )
@@ -83,4 +83,4 @@ def demand_of(
 
 def route_of(ask: Ask, pool: Pool) -> str:
     """What requests are of one kind by, for how long their answers get."""
-    return f"{pool.name}{ask.endpoint.value}"
+    return f"{pool.name}{ask.endpoint.path}"

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from gateway.http.openai.messages import media_of
 
 KEYS: Final = ("image_url", "input_image")
@@ -13,7 +13,7 @@ KEYS: Final = ("image_url", "input_image")
 
 def without_images(ask: Ask) -> tuple[Ask, int]:
     """The request with an empty text in the place of each image sent as a `data:` URL, and how many those are."""
-    if ask.endpoint is not Endpoint.CHAT or not any(b'"%b"' % key.encode() in ask.fields for key in KEYS):
+    if not ask.endpoint.has_messages or not any(b'"%b"' % key.encode() in ask.fields for key in KEYS):
         return ask, 0
     document = msgspec.json.decode(ask.fields)
     found = 0

@@ -12,7 +12,8 @@ import jinja2
 import jinja2.sandbox
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
+from gateway.http.openai.endpoints import FORMS
 from gateway.tokenizers.chat_form import Unreadable, messages_of, takes_parts, tools_of
 
 MAX_TEMPLATE_CHARS: Final = 256 * 1024
@@ -79,13 +80,13 @@ class ChatTemplate:
 
 def texts_of(ask: Ask, template: ChatTemplate | None) -> tuple[list[str], list["array[int]"]]:
     """The prompts to be tokenised, and those that came as token ids. Raises Unreadable."""
-    if ask.endpoint is Endpoint.CHAT:
+    prompts_of, document = FORMS[ask.endpoint].prompts, msgspec.json.decode(ask.fields)
+    if prompts_of is None:
         if template is None:
             raise Unreadable("the tokenizer has no chat template")
-        return [template.render(msgspec.json.decode(ask.fields))], []
-    prompt = msgspec.json.decode(ask.fields)["prompt" if ask.endpoint is Endpoint.COMPLETIONS else "input"]
-    prompts = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
-    return [one for one in prompts if isinstance(one, str)], [array("I", one) for one in prompts if isinstance(one, list)]
+        return [template.render(document)], []
+    prompts = prompts_of(document)
+    return [prompt for prompt in prompts if isinstance(prompt, str)], [array("I", prompt) for prompt in prompts if isinstance(prompt, list)]
 
 
 def _to_json(value: object, **options: Any) -> str:

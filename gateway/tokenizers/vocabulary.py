@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from gateway.tokenizers.pieces import Pieces
 from gateway.tokenizers.prompt_text import ChatTemplate, texts_of
 from gateway.tokenizers.reading import Reading
@@ -102,7 +102,7 @@ class ModelVocabulary:
         """
         texts, ids = texts_of(ask, self._template)
         # a template writes the special tokens itself; for bare prompts the engine lets the tokenizer add them
-        special = ask.endpoint is not Endpoint.CHAT
+        special = not ask.endpoint.has_messages
         for at, text in enumerate(texts):
             for piece in self._pieces.ids(text, scope, special=special):
                 into.more(len(piece)) if at else into.add(piece)

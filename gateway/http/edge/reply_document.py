@@ -4,11 +4,13 @@ Each event is decoded once. That is cheaper than searching the bytes for the fou
 reaches a caller that was not valid JSON (`docs/decisions/0002-one-typed-decode-per-event.md`).
 """
 
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from domain.ask import Endpoint
 from domain.usage import Usage
 
 NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -71,7 +73,7 @@ class Document(msgspec.Struct, gc=False):
 
     choices: list[_Choice] | None = None
     data: list[_Item] | None = None
-    """Embeddings."""
+    """The answer of an endpoint that generates nothing; read from the field that `Endpoint.reply_field` names."""
     usage: ReportedUsage | UnsetType | None = UNSET
     error: msgspec.Raw | None = None
     object: str | None = None
@@ -96,15 +98,34 @@ _decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
 _decode_document = msgspec.json.Decoder(Document).decode
 
 
+def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], Document]:
+    if endpoint.generates:
+        return _decode_document
+    # the items stand under another name at each endpoint
+    renamed: Any = msgspec.defstruct("Document", [], bases=(Document,), rename={"data": endpoint.reply_field}, gc=False)
+    decode: Callable[[bytes], Document] = msgspec.json.Decoder(renamed).decode
+    return decode
+
+
+_PLAIN_DECODERS: Final[Mapping[Endpoint, Callable[[bytes], Document]]] = {endpoint: _plain_decoder(endpoint) for endpoint in Endpoint}
+
+
 # msgspec does not look into strings that it skips, so UTF-8 is checked apart; for ASCII, which JSON from engines mostly is, that
 # is one fast scan.
 
 
 def decode_document(data: bytes) -> Document:
-    """A streamed event's payload or a whole body. Raises one of `NOT_A_REPLY`."""
+    """A streamed event's payload. Raises one of `NOT_A_REPLY`."""
     if not data.isascii():
         data.decode()
     return _decode_document(data)
+
+
+def decode_plain_reply(body: bytes, endpoint: Endpoint) -> Document:
+    """The whole body of a reply that is not streamed. Raises one of `NOT_A_REPLY`."""
+    if not body.isascii():
+        body.decode()
+    return _PLAIN_DECODERS[endpoint](body)
 
 
 def plain_chunk(data: bytes) -> PlainChunk | None:

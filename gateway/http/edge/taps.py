@@ -13,11 +13,12 @@ import msgspec
 from msgspec import UNSET
 
 from backends.sse import EventSplitter, EventTooLarge
+from domain.ask import Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from domain.reply import DECLINED, WHOLE_FINISH_REASONS
 from domain.usage import Usage
-from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, plain_chunk
+from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
 from gateway.story import Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -185,12 +186,18 @@ class StreamTap(_Judge):
 
 
 class PlainTap(_Judge):
-    """Holds a plain reply until it is whole, then judges and meters it."""
+    """Holds a plain reply until it is whole, then judges and meters it.
 
-    __slots__ = ("_body", "_size")
+    Args:
+        choices: how many finish reasons a whole answer has.
+        names: models the reply may name; None to take any.
+    """
 
-    def __init__(self, story: Story, clock: Clock, *, choices: int, names: frozenset[str] | None = None) -> None:
+    __slots__ = ("_body", "_endpoint", "_size")
+
+    def __init__(self, story: Story, clock: Clock, endpoint: Endpoint, *, choices: int, names: frozenset[str] | None = None) -> None:
         super().__init__(story, clock, choices, names)
+        self._endpoint = endpoint
         self._body: list[bytes] = []
         self._size = 0
 
@@ -209,7 +216,7 @@ class PlainTap(_Judge):
             return b""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         try:
-            document = decode_document(body)
+            document = decode_plain_reply(body, self._endpoint)
         except NOT_A_REPLY as error:
             self._fail(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
             return b""
@@ -228,9 +235,9 @@ class PlainTap(_Judge):
             return
         if self._is_other_model(document):
             return
-        if not self._to_finish:
+        if not self._endpoint.generates:
             if not document.data:
-                self._fail(Kind.INVALID_REPLY, "no embeddings")
+                self._fail(Kind.INVALID_REPLY, f"no {self._endpoint.word}")
             return
         choices = document.choices or []
         for choice in choices:

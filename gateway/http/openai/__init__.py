@@ -4,20 +4,16 @@
 model (a backend's dialect writes its own name for it) and without fields that steer engines. Knows no tenant and no backend.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.openai.chat import CHAT, chat_choices
-from gateway.http.openai.checks import Check, refuse, refuse_type
-from gateway.http.openai.completions import COMPLETIONS, completions_choices, completions_ids
+from gateway.http.openai.checks import refuse, refuse_type
 from gateway.http.openai.controls import asks_for_usage, session_named, without_controls
-from gateway.http.openai.embeddings import EMBEDDINGS, embeddings_choices, embeddings_ids
+from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.json_guard import parse_object
-from gateway.http.openai.messages import media_of
 from gateway.http.openai.prompts import reference_taken
 from gateway.http.openai.sizes import logprobs, output_cap, sequences
 
@@ -25,28 +21,6 @@ MAX_MODEL_CHARS: Final = 256
 
 STREAM_OPTIONS: Final = {"include_usage": True}
 """Engines are always asked for usage: it is what is metered."""
-
-
-class _Form(msgspec.Struct, frozen=True):
-    """What one endpoint takes."""
-
-    checks: Mapping[str, Check]
-    required: str
-    choices: Callable[[Mapping[str, object]], int]
-    token_ids: Callable[[Mapping[str, object]], int | None]
-
-
-def _no_ids(_document: Mapping[str, object]) -> None:
-    """Chats are text."""
-
-
-_FORMS: Final = {
-    Endpoint.CHAT: _Form(CHAT, "messages", chat_choices, _no_ids),
-    Endpoint.COMPLETIONS: _Form(COMPLETIONS, "prompt", completions_choices, completions_ids),
-    Endpoint.EMBEDDINGS: _Form(EMBEDDINGS, "input", embeddings_choices, embeddings_ids),
-}
-
-NO_MEDIA: Final = (0, 0)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,49 +34,51 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
     Raises:
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
-    given = parse_object(body)
-    document = without_controls(given)
+    form = FORMS[endpoint]
+    received = parse_object(body)
+    document = without_controls(received)
     template = None
-    if named is not None or (endpoint is Endpoint.CHAT and "prompt" in document):
+    if named is not None or (endpoint.has_messages and "prompt" in document):
         template = reference_taken(endpoint, document, named)
     model = _checked_model(document, template is None)
-    form = _FORMS[endpoint]
-    find = form.checks.get
-    for key, value in document.items():
-        if value is not None and (check := find(key)) is not None:
-            check(value, key)
-    if document.get(form.required) is None:
-        if template is None:
-            raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{form.required}'.", param=form.required)
-        document[form.required] = []
+    find_check = form.checks.get
+    for field, value in document.items():
+        if value is not None and (check := find_check(field)) is not None:
+            check(value, field)
+    for field in endpoint.prompt_fields:
+        if document.get(field) is None:
+            if template is None:
+                raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{field}'.", param=field)
+            document[field] = []
     stream = document.get("stream") is True
     include_usage = _rewrite_stream_options(document, stream)
     cap = output_cap(document)
     choices = form.choices(document)
     names = frozenset(document)
-    ids = form.token_ids(document)
-    media = media_of(document) if endpoint is Endpoint.CHAT else NO_MEDIA
-    prompt, rest = _encode(document.pop(form.required)), _encode(document)
-    start = len(form.required) + 4
+    size = form.size(document, len(body))
+    prompt_field = endpoint.prompt_fields[0]
+    prompt, rest = _encode(document.pop(prompt_field)), _encode(document)
+    prompt_start = len(prompt_field) + len(b'{"":')
     return Ask(
-        endpoint,
-        model,
-        b'{"%b":%b%b%b' % (form.required.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
-        stream,
-        include_usage,
-        choices,
-        len(body),
-        cap,
-        sequences(document, choices),
-        document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
-        logprobs(document),
-        ids,
-        *media,
-        names,
-        (start, start + len(prompt)),
-        session_named(given),
-        document.get("service_tier") == "flex",
-        template,
+        endpoint=endpoint,
+        model=model,
+        fields=b'{"%b":%b%b%b' % (prompt_field.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
+        stream=stream,
+        include_usage=include_usage,
+        choices=choices,
+        prompt_bytes=size.prompt_bytes,
+        max_output_tokens=cap,
+        sequences=sequences(document, choices),
+        user=document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
+        logprobs=logprobs(document),
+        token_ids=size.token_ids,
+        media=size.media,
+        image_bytes=size.image_bytes,
+        names=names,
+        prompt_at=(prompt_start, prompt_start + len(prompt)),
+        session=session_named(received),
+        flex=document.get("service_tier") == "flex",
+        template=template,
     )
 
 

@@ -8,7 +8,8 @@ import msgspec
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import Check, each, either, flag, integer, one_of, refuse, refuse_type, schema, text
 from gateway.http.openai.generation import GENERATION, MAX_GRAMMAR_CHARS, MAX_LOGPROBS, MAX_OUTPUT_TOKENS
-from gateway.http.openai.messages import check_messages
+from gateway.http.openai.messages import check_messages, media_of
+from gateway.http.openai.sizes import PromptSize
 
 MAX_TOOLS: Final = 256
 """OpenAI allows 128. Each one is rendered into the prompt and, when it is forced, compiled into a grammar."""
@@ -70,6 +71,12 @@ CHAT: Final[Mapping[str, Check]] = {
 
 
 def chat_choices(document: Mapping[str, object]) -> int:
-    """How many finish reasons a whole answer has."""
+    """The number of finish reasons of a whole answer: `n`."""
     n = document.get("n")
     return n if type(n) is int else 1
+
+
+def chat_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:
+    """The size of the messages; media in them are counted apart."""
+    media, image_bytes = media_of(document)
+    return PromptSize(body_bytes, media=media, image_bytes=image_bytes)

@@ -5,7 +5,8 @@ from typing import Final
 
 from gateway.http.openai.checks import Check, integer, text, unsupported
 from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS
-from gateway.http.openai.inputs import count_inputs, count_token_ids, inputs
+from gateway.http.openai.inputs import count_inputs, count_token_ids, inputs, list_inputs
+from gateway.http.openai.sizes import PromptSize
 
 MAX_PROMPTS: Final = 256
 """Prompts in one request. OpenAI allows 2,048; each one is a sequence of its own in the engine's batch."""
@@ -24,11 +25,16 @@ COMPLETIONS: Final[Mapping[str, Check]] = {
 
 
 def completions_choices(document: Mapping[str, object]) -> int:
-    """How many finish reasons a whole answer has: `n` for every prompt."""
+    """The number of finish reasons of a whole answer: `n` for every prompt."""
     n = document.get("n")
     return count_inputs(document["prompt"]) * (n if type(n) is int else 1)
 
 
-def completions_ids(document: Mapping[str, object]) -> int | None:
-    """Tokens of a prompt that is ids throughout; what stands behind a gap to fill is text."""
-    return count_token_ids(document["prompt"]) if document.get("suffix") is None else None
+def completions_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:
+    """The size of the prompts. A `suffix`, the text behind a gap to fill, is no token id."""
+    return PromptSize(body_bytes, count_token_ids(document["prompt"]) if document.get("suffix") is None else None)
+
+
+def completions_prompts(document: Mapping[str, object]) -> list[object]:
+    """The prompts as an engine tokenises them."""
+    return list_inputs(document["prompt"])

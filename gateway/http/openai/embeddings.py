@@ -5,7 +5,8 @@ from typing import Final
 
 from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
 from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED
-from gateway.http.openai.inputs import count_token_ids, inputs
+from gateway.http.openai.inputs import count_token_ids, inputs, list_inputs
+from gateway.http.openai.sizes import PromptSize
 
 MAX_INPUTS: Final = 2048
 """OpenAI's cap."""
@@ -26,11 +27,11 @@ EMBEDDINGS: Final[Mapping[str, Check]] = {
 }
 
 
-def embeddings_choices(_document: Mapping[str, object]) -> int:
-    """Embeddings have no finish reasons."""
-    return 0
+def embeddings_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:
+    """The size of the inputs."""
+    return PromptSize(body_bytes, count_token_ids(document["input"]))
 
 
-def embeddings_ids(document: Mapping[str, object]) -> int | None:
-    """Tokens of an input that is ids throughout."""
-    return count_token_ids(document["input"])
+def embeddings_prompts(document: Mapping[str, object]) -> list[object]:
+    """The inputs as an engine tokenises them."""
+    return list_inputs(document["input"])

@@ -53,8 +53,13 @@ def _check_tokens(values: list[object], param: str) -> None:
                 refuse(f"Invalid value for '{param}[{index}]': {token} is not between 0 and {MAX_TOKEN_ID}.", f"{param}[{index}]")
 
 
+def list_inputs(value: object) -> list[object]:
+    """The inputs that a checked value holds, each a text or token ids."""
+    return value if type(value) is list and type(value[0]) is not int else [value]
+
+
 def count_inputs(value: object) -> int:
-    """How many texts a checked value holds."""
+    """The number of inputs that a checked value holds."""
     return len(value) if type(value) is list and type(value[0]) is not int else 1
 
 

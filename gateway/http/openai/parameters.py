@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask, Endpoint
+from domain.ask import Ask
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse
 from gateway.http.openai.sizes import behind_prompt
@@ -28,9 +28,9 @@ def with_parameters(ask: Ask, parameters: Parameters) -> Ask:
         value = given.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and value > most:
             refuse(f"Invalid value for '{name}': at most {most:g} is allowed here, not {value:g}.", name)
-    if ask.endpoint is Endpoint.EMBEDDINGS:
+    if not ask.endpoint.generates:
         return ask
-    chat = ask.endpoint is Endpoint.CHAT
+    chat = ask.endpoint.has_messages
     missing = {name: value for name, value in parameters.defaults if name not in given and (chat or name not in CHATS_ALONE)}
     if not missing:
         return ask

@@ -24,6 +24,8 @@ _MEMBERS: Final = ("id", "version", "variables")
 _HEADER: Final = re.compile(rb"\s*([a-z0-9][a-z0-9_-]{0,63})(?:@([0-9]{1,9}))?\s*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+_WITH_MESSAGES: Final = ", ".join(endpoint.path for endpoint in Endpoint if endpoint.has_messages)
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,8 +35,8 @@ def reference_taken(endpoint: Endpoint, document: dict[str, object], header: byt
     Raises:
         Fault: UNSUPPORTED_PARAMETER or INVALID_VALUE where the reference is none, or the header is for another endpoint.
     """
-    if endpoint is not Endpoint.CHAT:
-        raise Fault(Kind.INVALID_VALUE, f"The header '{PROMPT_HEADER.decode()}' is for {Endpoint.CHAT.value} alone.")
+    if not endpoint.has_messages:
+        raise Fault(Kind.INVALID_VALUE, f"The header '{PROMPT_HEADER.decode()}' is for {_WITH_MESSAGES} alone.")
     given = document.pop("prompt", None)
     if given is None and header is None:
         return None

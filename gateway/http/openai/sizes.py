@@ -1,11 +1,21 @@
 """What makes a request large: its cap on output, how many sequences it asks for, log-probabilities. Read here, limited elsewhere."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from domain.ask import Ask
 from gateway.http.openai.checks import refuse
+
+
+class PromptSize(NamedTuple):
+    """The size of a request's prompt, as far as it is known without a tokenizer; see `Ask` for each field."""
+
+    prompt_bytes: int
+    token_ids: int | None = None
+    media: int = 0
+    image_bytes: int = 0
 
 
 def output_cap(document: dict[str, object]) -> int | None:

@@ -1,12 +1,13 @@
 """Why a request went where it went, and where one would go now. Shows backends of any tenant's requests, and no prompt."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from domain.ask import Endpoint
 from domain.strict import Strict
 from gateway.http.admin_api.call import answer
 from gateway.http.admin_api.describing import READ_ERRORS, Asking, errors
@@ -65,12 +66,18 @@ class ExplanationShown(BaseModel):
     fell_back: list[str] = Field(description="The models before `model` that could not answer, and how each failed: `big: overloaded`.")
 
 
+if TYPE_CHECKING:
+    EndpointPath = str
+else:  # mypy knows no Literal of values that are worked out
+    EndpointPath = Literal[tuple(endpoint.path for endpoint in Endpoint)]
+
+
 class Supposed(Strict):
     """A request that nobody sends."""
 
     tenant: str = Field(min_length=1, max_length=63, description="Whose policy places it, and whose prefixes count.")
     project: str = Field(default="default", min_length=1, max_length=63, description="The tenant's project whose request it is.")
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"] = "/v1/chat/completions"
+    endpoint: EndpointPath = "/v1/chat/completions"
     request: dict[str, Any] = Field(description="The body as a caller would send it.")
 
 

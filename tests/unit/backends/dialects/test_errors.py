@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.dialects.errors import MAX_PASSED_CHARS, fault_from_reply
+from backends.dialects.errors import MAX_PASSED_CHARS
+from backends.dialects.errors import fault_from_reply as fault_at
 from domain.ask import Endpoint
-from domain.faults import Kind
+from domain.faults import Fault, Kind
+
+
+def fault_from_reply(status: int, body: bytes, *, retry_after: bytes | None = None, served: tuple[str, ...] = ()) -> Fault:
+    return fault_at(status, body, endpoint=Endpoint.CHAT, retry_after=retry_after, served=served)
 
 
 def nested(message: str, **more: object) -> bytes:
@@ -80,7 +85,7 @@ def test_shapes(status: int, body: bytes, kind: Kind) -> None:
 def test_other_words_for_a_prompt_that_is_too_long(
     message: str, limit: str | None, count: str | None, endpoint: Endpoint, param: str
 ) -> None:
-    fault = fault_from_reply(400, nested(message), endpoint=endpoint)
+    fault = fault_at(400, nested(message), endpoint=endpoint)
     assert (fault.kind, fault.param) == (Kind.CONTEXT_TOO_LONG, param)
     assert re.findall(r"\d+", fault.message) == [n for n in (limit, count) if n]
 

@@ -75,7 +75,7 @@ class World:
         self.now += 1.0
         story = self.story(tier, **options)
         story.charge = self.board.charge(on, tokens, tokens + 50, self.now)
-        judge: StreamTap | PlainTap = PlainTap(story, lambda: self.now, choices=1)
+        judge: StreamTap | PlainTap = PlainTap(story, lambda: self.now, Endpoint.CHAT, choices=1)
         if story.stream:
             judge = StreamTap(story, lambda: self.now, choices=1, include_usage=False)
         relay = ReplyRelay(

@@ -63,7 +63,9 @@ class Bench:
         self.story = Story("r", self.now, 0.0, self.now)
         self.exchange, self.flight = FakeExchange(), FakeFlight()
         self.tap: Any = (
-            StreamTap(self.story, self.clock, choices=1, include_usage=False) if stream else PlainTap(self.story, self.clock, choices=1)
+            StreamTap(self.story, self.clock, choices=1, include_usage=False)
+            if stream
+            else PlainTap(self.story, self.clock, Endpoint.CHAT, choices=1)
         )
         self.relay = ReplyRelay(
             self.exchange,  # type: ignore[arg-type]  # the fake has what the relay uses

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain.ask import Endpoint
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.http.edge.taps import BUFFERED_REPLY_BYTES, DONE, PlainTap, RenameTap, StreamTap
@@ -146,7 +147,7 @@ def test_the_last_usage_wins() -> None:
 
 
 def plain(body: bytes, choices: int = 1) -> tuple[PlainTap, bytes]:
-    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, choices=choices)
+    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, Endpoint.CHAT if choices else Endpoint.EMBEDDINGS, choices=choices)
     assert made.feed(body[:10]) + made.feed(body[10:]) == b""
     return made, made.end()
 
@@ -192,7 +193,7 @@ def test_a_broken_plain_reply_never_passes(body: bytes) -> None:
 
 
 def test_a_plain_reply_is_bounded() -> None:
-    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, choices=1)
+    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, Endpoint.CHAT, choices=1)
     for _ in range(BUFFERED_REPLY_BYTES // 65536 + 1):
         made.feed(b"x" * 65536)
     assert made.fault is not None
@@ -227,7 +228,7 @@ def test_an_answer_in_another_name_is_not_passed_on() -> None:
     assert made.fault is not None
     assert made.fault.kind is Kind.WRONG_MODEL
     assert "swapped" not in made.fault.message
-    judged = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, names=frozenset({"m"}))
+    judged = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, Endpoint.CHAT, choices=1, names=frozenset({"m"}))
     judged.feed(b'{"model":"swapped","choices":[{"index":0,"finish_reason":"stop"}]}')
     assert judged.end() == b""
     assert judged.fault is not None
