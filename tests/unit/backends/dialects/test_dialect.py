@@ -48,7 +48,7 @@ def test_the_callers_salt_never_stands_beside_ours() -> None:
 
 def test_requests_are_salted_where_the_engine_takes_it() -> None:
     salted = {name: {e.name for e in Endpoint if dialect.salts(e)} for name, dialect in DIALECTS.items()}
-    every = {"CHAT", "COMPLETIONS", "EMBEDDINGS"}
+    every = {endpoint.name for endpoint in Endpoint}
     assert salted["vllm"] == salted["sglang"] == every
     assert (salted["trtllm"], salted["dynamo"]) == ({"CHAT"}, {"CHAT", "COMPLETIONS"})
     assert salted["tgi"] == salted["triton"] == salted["llamacpp"] == salted["openai"] == set()

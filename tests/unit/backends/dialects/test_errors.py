@@ -81,7 +81,7 @@ def test_shapes(status: int, body: bytes, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(("message", "limit", "count"), CONTEXT)
-@pytest.mark.parametrize(("endpoint", "param"), [*zip(Endpoint, ("messages", "prompt", "input"), strict=True)])
+@pytest.mark.parametrize(("endpoint", "param"), [(endpoint, endpoint.prompt_fields[0]) for endpoint in Endpoint])
 def test_other_words_for_a_prompt_that_is_too_long(
     message: str, limit: str | None, count: str | None, endpoint: Endpoint, param: str
 ) -> None:

@@ -36,7 +36,7 @@ def test_the_least_request(endpoint: Endpoint) -> None:
     assert got.model == "m"
     assert json.loads(got.fields) == MINIMAL[endpoint]
     assert (got.stream, got.include_usage, got.max_output_tokens) == (False, False, None)
-    assert got.choices == (0 if endpoint is Endpoint.EMBEDDINGS else 1)
+    assert got.choices == (1 if endpoint.generates else 0)
     assert got.prompt_bytes == len(body)
 
 
@@ -114,11 +114,12 @@ class TestOutputCap:
         assert refused(max_tokens=7, max_completion_tokens=8).param == "max_completion_tokens"
 
 
-@pytest.mark.parametrize(("endpoint", "field"), [*zip(Endpoint, ("messages", "prompt", "input"), strict=True)])
+@pytest.mark.parametrize(("endpoint", "field"), [(endpoint, field) for endpoint in Endpoint for field in endpoint.prompt_fields])
 def test_what_is_required(endpoint: Endpoint, field: str) -> None:
+    others = {name: value for name, value in MINIMAL[endpoint].items() if name != field}
     for value in ({field: None}, {}):
         with pytest.raises(Fault) as caught:
-            interpret(endpoint, json.dumps({"model": "m", **value}).encode())
+            interpret(endpoint, json.dumps({"model": "m", **others, **value}).encode())
         assert (caught.value.kind, caught.value.param) == (Kind.MISSING_PARAMETER, field)
 
 
