@@ -101,8 +101,9 @@ _decode_document = msgspec.json.Decoder(Document).decode
 def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], Document]:
     if endpoint.generates:
         return _decode_document
-    # the items stand under another name at each endpoint
-    renamed: Any = msgspec.defstruct("Document", [], bases=(Document,), rename={"data": endpoint.reply_field}, gc=False)
+    # `rename` holds for the fields of a class itself, so the inherited one is written again
+    items = [("data", list[_Item] | None, None)]
+    renamed: Any = msgspec.defstruct("Document", items, bases=(Document,), rename={"data": endpoint.reply_field}, gc=False)
     decode: Callable[[bytes], Document] = msgspec.json.Decoder(renamed).decode
     return decode
 

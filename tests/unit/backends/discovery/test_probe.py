@@ -11,6 +11,7 @@ from backends.health import Outcome, Probed
 from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
+from domain.ask import Endpoint
 from tests.scripted_server import Peer, scripted
 
 
@@ -86,7 +87,7 @@ async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
             await peer.send(b"HTTP/1.1 401 X\r\ncontent-length: 2\r\n\r\n{}")
 
     async with scripted(refuses) as server:
-        assert await probed(server.url) == Probed(Outcome.NO_WAY, "/v1/embeddings answers 401")
+        assert await probed(server.url) == Probed(Outcome.NO_WAY, f"{list(Endpoint)[-1].path} answers 401")
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(529, Outcome.BUSY), (424, Outcome.FAILED), (422, Outcome.NO_WAY)])
