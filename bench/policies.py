@@ -17,7 +17,7 @@ import msgspec
 from domain.ask import Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, governed
+from gateway.ruling import Asked, match_policy
 from policies.compile import PolicySet
 from policies.load import load_policies
 from tenancy.rights import EVERYTHING
@@ -87,8 +87,8 @@ def main() -> None:
         plain = load(Path(folder), 1, 0, False)[1]
     one = request("t0", "m1")
     ways = {
-        "without rules": lambda: governed(plain, one, EVERYTHING, "k"),
-        f"{told.rules} rules": lambda: governed(made, one, EVERYTHING, "k"),
+        "without rules": lambda: match_policy(plain, one, EVERYTHING, "k"),
+        f"{told.rules} rules": lambda: match_policy(made, one, EVERYTHING, "k"),
     }
     for name, found in microseconds(ways).items():
         print(f"{name}: {found:.2f} us a request")

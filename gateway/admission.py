@@ -1,7 +1,7 @@
-"""Between the caller's rights and the request: what it may ask for, and the cap its output gets. Pure.
+"""The caller's rights applied to a request: allowed models, endpoints and parameters, its class, the cap on its output. Pure.
 
-Models and adapters that are not allowed do not exist for the caller, whichever level says so; everything else that is refused
-names the scope that refuses, so that somebody can be asked.
+A model or adapter that is not allowed does not exist for the caller, whichever level forbids it; every other refusal names the scope
+that refuses, so that the caller knows whom to ask.
 """
 
 from collections.abc import Mapping
@@ -16,57 +16,57 @@ from tenancy.rights import EVERYTHING, Allowed, Cap
 
 MONEY: Final = bits(Meter.COST_NANOUSD)
 OUTPUT_METERS: Final = bits(Meter.OUTPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter.COST_NANOUSD)
-"""Limits under which a request must carry a cap on its output, or it could use more than was reserved."""
+"""Meters of limits under which a request must carry a cap on its output, or it could use more than was reserved."""
 PROMPT_METERS: Final = bits(Meter.INPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter.COST_NANOUSD)
-"""Limits for which it is worth counting the prompt."""
+"""Meters of limits that need the prompt counted."""
 TOOLS: Final = frozenset({"tools", "functions"})
 CLASS_HEADER: Final = b"x-tidegate-class"
 RETRY_HEADER: Final = b"x-stainless-retry-count"
-"""How often OpenAI's client libraries have asked for the same before."""
+"""How often a client library of OpenAI has sent the same request before."""
 
 
 def exists_for(allowed: Allowed, rule: ModelRule) -> bool:
-    """Whether a model of the policy is there for this caller."""
+    """Whether a model of the policy exists for this caller."""
     return allowed.refuses_model(rule.name) is None and (not rule.lora or allowed.refuses_lora(rule.lora) is None)
 
 
 def sticky_key(ask: Ask, user: str, own_id: str) -> str:
-    """What a request is dealt out by: its conversation, else its end user, else itself."""
+    """The key by which a request is dealt out: its conversation, else its end user, else its own id."""
     return ask.session or user or own_id
 
 
 def urgency(policy: TenantPolicy, allowed: Allowed, ask: Ask, headers: Mapping[bytes, bytes]) -> tuple[Class, bool]:
-    """The request's class, and whether its client says that it has asked for this before.
+    """The request's class, and whether its client library says that it sends the request again.
 
-    The class is the lowest of what policy, rights and the request itself say. A request that asks for more than it may have gets
-    what it may have, so that a client need not know what that is.
+    The class is the lowest one of policy, rights and request. A request that asks for a higher class than it may have gets the highest
+    that it may have, so that a client need not know it.
 
     Raises:
         Fault: INVALID_VALUE when the header names no class.
     """
-    found = max(policy.priority_class, allowed.priority_class)
-    word = headers.get(CLASS_HEADER)
-    if word is not None:
-        wanted = CLASSES.get(word.decode("latin-1").strip().lower())
-        if wanted is None:
+    lowest = max(policy.priority_class, allowed.priority_class)
+    class_name = headers.get(CLASS_HEADER)
+    if class_name is not None:
+        asked_class = CLASSES.get(class_name.decode("latin-1").strip().lower())
+        if asked_class is None:
             message = f"Invalid value for the header '{CLASS_HEADER.decode()}': send one of {', '.join(CLASSES)}, or leave it away."
             raise Fault(Kind.INVALID_VALUE, message)
-        found = max(found, wanted)
-    tries = headers.get(RETRY_HEADER)
-    return Class.BATCH if ask.flex else found, tries is not None and tries.isdigit() and tries.strip(b"0") != b""
+        lowest = max(lowest, asked_class)
+    retries = headers.get(RETRY_HEADER)
+    return Class.BATCH if ask.flex else lowest, retries is not None and retries.isdigit() and retries.strip(b"0") != b""
 
 
 def check_parameters(allowed: Allowed, ask: Ask) -> None:
-    """What the request asks for, against the caps.
+    """Check endpoint, tools and parameters against the caller's rights.
 
     Raises:
         Fault: NOT_PERMITTED for the endpoint or tools, INVALID_VALUE for a number above its cap.
     """
     if allowed is EVERYTHING:
         return
-    refusing = allowed.refuses_endpoint(ask.endpoint.value)
-    if refusing is not None:
-        raise Fault(Kind.NOT_PERMITTED, f"{ask.endpoint.value} may not be used here (set for {refusing}).")
+    refusing_scope = allowed.refuses_endpoint(ask.endpoint.path)
+    if refusing_scope is not None:
+        raise Fault(Kind.NOT_PERMITTED, f"{ask.endpoint.path} may not be used here (set for {refusing_scope}).")
     if allowed.tools_refused_by is not None and not TOOLS.isdisjoint(ask.names):
         raise Fault(Kind.NOT_PERMITTED, f"Requests may not carry tools here (set for {allowed.tools_refused_by}).", param="tools")
     _within(allowed.max_choices, ask.choices, "n", "choices")
@@ -76,13 +76,13 @@ def check_parameters(allowed: Allowed, ask: Ask) -> None:
 
 
 def check_prompt(allowed: Allowed, tokens: int) -> None:
-    """The prompt's length against its cap. Raises Fault INVALID_VALUE."""
+    """Check the prompt's length against its cap. Raises Fault: INVALID_VALUE."""
     _within(allowed.max_input_tokens, tokens, None, "input tokens")
 
 
 def output_cap(allowed: Allowed, policy_cap: int, context_tokens: int | None, prompt_tokens: int) -> int:
-    """Output tokens per sequence for a request without a cap of its own: what the policy says, at most what rights allow, and no
-    more than the engine's context has room for."""
+    """Output tokens per sequence of a request without a cap of its own: the policy's cap, within the rights and the room that the
+    prompt leaves in the engine's context."""
     cap = policy_cap
     if allowed.max_output_tokens is not None:
         cap = min(cap, allowed.max_output_tokens.value)
@@ -92,13 +92,13 @@ def output_cap(allowed: Allowed, policy_cap: int, context_tokens: int | None, pr
 
 
 def check_ledger(groups: tuple[Group, ...], draw: float) -> None:
-    """To be asked while usage cannot be made durable: a budget that a crash would forget is not spent from.
+    """Refuse a request that a budget limits. Called while usage cannot be made durable: a crash would forget what was spent.
 
     Args:
-        draw: 0 to 1; spreads those who try again.
+        draw: 0 to 1; spreads the callers that try again.
 
     Raises:
-        Fault: QUOTA_UNKNOWN when money limits the request; what is not limited by money goes on.
+        Fault: QUOTA_UNKNOWN where a limit on money counts the request.
     """
     if counts(groups, MONEY):
         why = "What this request costs cannot be written down right now, and a budget limits it. Try again shortly."
@@ -106,14 +106,14 @@ def check_ledger(groups: tuple[Group, ...], draw: float) -> None:
 
 
 def counts(groups: tuple[Group, ...], meters: int) -> bool:
-    """Whether any limit counts one of these meters."""
+    """Whether a limit of the groups counts one of the meters."""
     for group in groups:  # noqa: SIM110 - a generator costs as much as the rest of the request's admission
         if group.meters & meters:
             return True
     return False
 
 
-def _within(cap: Cap | None, value: int, param: str | None, what: str) -> None:
+def _within(cap: Cap | None, value: int, param: str | None, unit: str) -> None:
     if cap is not None and value > cap.value:
-        message = f"This request has {value} {what}, and at most {cap.value} are allowed (set for {cap.scope})."
+        message = f"This request has {value} {unit}, and at most {cap.value} are allowed (set for {cap.scope})."
         raise Fault(Kind.INVALID_VALUE, message, param=param)

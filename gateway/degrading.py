@@ -1,7 +1,7 @@
-"""The degradation ladder of a tenant's policy: what a request is given instead, when it would wait too long or be refused. Pure.
+"""The degradation ladder of a tenant's policy: the steps for a request that would wait too long or be refused. Pure.
 
-It is gone down before anything is reserved, so that the limits, the price and the rights of the model that answers hold from then on,
-and nothing has to be moved.
+A request goes down the ladder before anything is reserved, so that the limits, the price and the rights of the model that answers hold
+from then on, and no reservation has to be moved.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,31 +24,31 @@ NEVER: Final = b"never"
 TRIMMED: Final = "trim_output_tokens"
 MODEL: Final = "model"
 STEPS: Final = (TRIMMED, MODEL)
-"""What steps are called; a model's is `model=NAME`."""
+"""The names of steps; a step to another model is `model=NAME`."""
 
 
 class Descent(msgspec.Struct, frozen=True):
-    """Where a request came to on the ladder, and how."""
+    """How far a request went down the ladder, and by which steps."""
 
     ask: Ask
     rule: ModelRule
     taken: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
-    """Steps that were due and not taken, and why; for operators."""
+    """Steps that were due and not taken, each with the reason; for operators."""
     refused: tuple[str, Fault] | None = None
-    """Nothing on it was of use: how the wait ended, and what the caller is told."""
+    """Where no step helped: how the wait ended, and the Fault for the caller."""
 
 
 def may_degrade(ask: Ask, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the request can be given something else. Embeddings cannot: another model's are of no use beside the first one's.
+    """Whether the ladder is for this request. Embeddings never degrade: another model's vectors are of no use beside the first one's.
 
     Raises:
         Fault: INVALID_VALUE, the header says anything but `never`.
     """
-    given = headers.get(HEADER)
-    if given is None:
+    header = headers.get(HEADER)
+    if header is None:
         return ask.endpoint.generates
-    if given.strip().lower() != NEVER:
+    if header.strip().lower() != NEVER:
         raise Fault(Kind.INVALID_VALUE, f"The header '{HEADER.decode()}' is '{NEVER.decode()}', or left away.")
     return False
 
@@ -62,17 +62,19 @@ def descend(
     dice: float,
     sticky: str = "",
 ) -> Descent:
-    """Go down as far as needed, and no further.
+    """Go down the ladder as far as needed, and no further.
 
     Args:
-        outlook: what a request would meet now; None where nobody is up, which no step is for.
-        dice: 0 to 1; spreads those who are refused.
-        sticky: what a request is dealt out by, where several pools serve a model.
+        asked: the rule of the model that the request asks for.
+        outlook: the wait that a request would meet now; None where no backend is up, for which there is no step.
+        dice: 0 to 1; spreads the callers that are refused.
+        sticky: the key by which a request is dealt out, where several pools serve a model.
     """
     now = outlook(ask, asked)
-    rule, moved = asked, ""
+    rule = asked
+    model_step = ""
     taken: list[str] = []
-    passed: list[str] = []
+    passed_over: list[str] = []
     for step in policy.degrade if now is not None else ():
         assert now is not None
         if not now.waits or (step is Mark.QUEUE and now.refused is None):
@@ -90,28 +92,30 @@ def descend(
             continue
         if asked.name not in step.of or step.model == rule.name:
             continue
-        other, there, why = _looked_at(policy.models[step.model].shared(sticky), now, ask, allowed, outlook)
-        if why or there is None:
-            passed.append(f"{MODEL}={step.model}: {why}")
+        smaller = policy.models[step.model].shared(sticky)
+        with_smaller, obstacle = _outlook_with(smaller, now, ask, allowed, outlook)
+        if with_smaller is None:
+            passed_over.append(f"{MODEL}={step.model}: {obstacle}")
         else:
-            rule, now, moved = other, there, f"{MODEL}={other.name}"
+            rule, now = smaller, with_smaller
+            model_step = f"{MODEL}={smaller.name}"
     if now is not None and now.refused is not None:
-        return Descent(ask, asked, (), tuple(passed), now.refused)
-    return Descent(ask, rule, (*taken, moved) if moved else tuple(taken), tuple(passed))
+        return Descent(ask, asked, (), tuple(passed_over), now.refused)
+    return Descent(ask, rule, (*taken, model_step) if model_step else tuple(taken), tuple(passed_over))
 
 
-def _looked_at(
-    other: ModelRule, now: Outlook, ask: Ask, allowed: Allowed, outlook: Callable[[Ask, ModelRule], Outlook | None]
-) -> tuple[ModelRule, Outlook | None, str]:
-    """A smaller model, what the request would meet there, and why not to go there; empty where it is better off."""
-    if not exists_for(allowed, other):
-        return other, None, "the caller may not use it"
-    there = outlook(ask, other)
+def _outlook_with(
+    smaller: ModelRule, now: Outlook, ask: Ask, allowed: Allowed, outlook: Callable[[Ask, ModelRule], Outlook | None]
+) -> tuple[Outlook | None, str]:
+    """The outlook of the request with a smaller model; None, and the reason, where the request is no better off there."""
+    if not exists_for(allowed, smaller):
+        return None, "the caller may not use it"
+    there = outlook(ask, smaller)
     if there is None:
-        return other, None, "no backend is up"
+        return None, "no backend is up"
     if not there.waits or (there.refused is None and (now.refused is not None or there.wait_s < now.wait_s)):
-        return other, there, ""
-    return other, there, "its turn would come no sooner"
+        return there, ""
+    return None, "its turn would come no sooner"
 
 
 def _at_once(wait_s: float, dice: float) -> tuple[str, Fault]:

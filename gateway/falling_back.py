@@ -5,7 +5,7 @@ finds the prompt too long still leads on to the one with the longer context. Eac
 """
 
 from domain.faults import Kind
-from gateway.ruling import Asked, Governed, governed_instead
+from gateway.ruling import Asked, PolicyMatch, match_fallback
 from policies.compile import PolicySet
 from policies.fallback import CONDITION_OF, Fallback
 from tenancy.rights import Allowed
@@ -21,7 +21,7 @@ class Chain:
 
     __slots__ = ("_allowed", "_asked", "_found", "_key", "_left", "_met", "_policies", "asked")
 
-    def __init__(self, policies: PolicySet, asked: Asked, found: Governed, allowed: Allowed, key: str) -> None:
+    def __init__(self, policies: PolicySet, asked: Asked, found: PolicyMatch, allowed: Allowed, key: str) -> None:
         self._policies = policies
         self._asked = asked
         self._found = found
@@ -32,7 +32,7 @@ class Chain:
         self.asked = asked.ask
         """The request before any policy changed it."""
 
-    def after(self, kind: Kind, model: str) -> tuple[Governed, str] | None:
+    def after(self, kind: Kind, model: str) -> tuple[PolicyMatch, str] | None:
         """The next model, after one that failed in this way, and the condition it is tried on; None where there is none.
 
         A model that the caller may not use is passed over, and so is one that has failed already because a degradation ladder led to it.
@@ -46,7 +46,7 @@ class Chain:
             self._left.remove(one)
             if one.model == model:
                 continue
-            found = governed_instead(self._policies, self._asked, one.model, self._found.rule, self._allowed, self._key)
+            found = match_fallback(self._policies, self._asked, one.model, self._found.rule, self._allowed, self._key)
             if found is not None:
                 return found, on if on in one.on else min(self._met & one.on)
         return None

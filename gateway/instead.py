@@ -10,7 +10,7 @@ from typing import Final
 from domain.ask import Ask
 from domain.faults import Fault, Kind
 from domain.usage import NO_USAGE
-from gateway.coming_under import come_under
+from gateway.coming_under import apply_policy
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.open_holds import OpenHold
@@ -51,7 +51,7 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
         made.asked_wait_s = max(0.0, may_wait_s(first) - waited_s)
         made.fell_back = (*story.fell_back, Fell(story.model, found.model.name, on, fault.kind.value))
         try:
-            ask, rule = come_under(found, chain.asked, grant, exchange, made, deps)
+            ask, rule = apply_policy(found, chain.asked, grant, exchange, made, deps)
         except Fault as other:  # it asks for what it may have of the first one, and not of this one
             next_ = chain.after(other.kind, found.model.name)
             continue

@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from backends.attempt import RetryBudget
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 
 CONNECTIONS_S: Final = 2.0
 """Longest wait for callers to take what was sent to them; then their connections are dropped."""
@@ -15,11 +15,11 @@ RECORDS_S: Final = 2.0
 POLL_S: Final = 0.02
 
 
-async def end_requests(door: Door, budget: RetryBudget) -> None:
+async def end_requests(connections: Connections, budget: RetryBudget) -> None:
     """Wait until nobody is connected and every request has its Record, neither for ever."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(door.emptied(), CONNECTIONS_S)
-    for connection in list(door.connections):
+        await asyncio.wait_for(connections.wait_until_empty(), CONNECTIONS_S)
+    for connection in list(connections.open):
         connection.abort()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RECORDS_S):

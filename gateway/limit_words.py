@@ -1,7 +1,7 @@
-"""Limits in words and headers: what a caller is told of how its limits stand, and why one of them refuses. Pure.
+"""Limits in replies: the `x-ratelimit-*` headers, and the words of a refusal. Pure.
 
-Only scopes the caller belongs to are named with their name; a limit on everybody is "the gateway". Of a limit that is shared with
-other tenants no number is told: what is left of it is what the others have left.
+Only scopes that the caller belongs to appear with their name; a limit on all tenants is "the gateway". Of a limit that is shared with
+other tenants no number appears: its remainder would tell what the other tenants have used.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,13 @@ Header = tuple[bytes, bytes]
 
 NANOUSD: Final = 10**9
 SLOT_S: Final = 1.0
-"""Suggested wait for a slot: nobody knows when a running request ends."""
+"""Suggested wait for a slot of concurrent requests: nobody knows when a running request ends."""
+
+MAX_WARNING_CHARS: Final = 500
+"""Longest value of `x-tidegate-limit-warning`."""
 
 SHARED: Final = frozenset({Level.GLOBAL, Level.MODEL, Level.ORGANISATION})
-"""Levels whose limits count several tenants together."""
+"""Levels of which one limit counts several tenants together."""
 
 _UNITS: Final = {
     Meter.REQUESTS: "requests",
@@ -41,7 +44,7 @@ _NAMES: Final = tuple(
 _KIND_OF: Final = tuple(
     {Meter.REQUESTS: 0, Meter.INPUT_TOKENS: 1, Meter.OUTPUT_TOKENS: 1, Meter.TOKENS: 1}.get(meter) for meter in sorted(Meter)
 )
-"""By meter: the place in `_NAMES`; None for what has no header."""
+"""By meter: the index in `_NAMES`; None for a meter without a header."""
 
 
 def amount_words(meter: Meter, amount: int) -> str:
@@ -58,26 +61,26 @@ def limit_words(limit: Limit, amount: int) -> str:
 
 
 def told_words(limit: Limit, amount: int) -> str:
-    """The same for callers: of a limit shared with other tenants without its amount, `model llama: tokens per minute`."""
+    """A limit as a phrase, for callers: without the amount where other tenants share it, `model llama: tokens per minute`."""
     if limit.scope.level not in SHARED:
         return limit_words(limit, amount)
     return _phrase(limit, "dollars" if limit.meter is Meter.COST_NANOUSD else _UNITS[limit.meter])
 
 
-def _phrase(limit: Limit, what: str) -> str:
+def _phrase(limit: Limit, amount: str) -> str:
     scope = "the gateway" if limit.scope.level is Level.GLOBAL else str(limit.scope)
     if limit.scope.level is Level.USER:
         scope = f"each end user of {limit.scope.name}"
     per = {Window.NOW: "", Window.EVER: " in all"}.get(limit.window, f" per {limit.window.value}")
-    return f"{scope}: {what}{per}"
+    return f"{scope}: {amount}{per}"
 
 
 def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
-    """A refusal as the caller is told it.
+    """The Fault of a refusal.
 
     Args:
-        wanted: what the request asked for.
-        draw: 0 to 1; spreads those who wait for a slot.
+        wanted: the amounts that the request asked for.
+        draw: 0 to 1; spreads the callers that wait for a slot.
     """
     line = refused.line
     meter, limit = Meter(line.meter), line.limit
@@ -87,8 +90,8 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
         why = "Spending cannot be checked right now, and what may be spent unchecked is used up. Try again shortly."
         return Fault(Kind.QUOTA_UNKNOWN, why, retry=Retry(should=True, after_s=5.0 + 5.0 * draw), detail=detail)
     if refused.never and line.amount:
-        asked = amount_words(meter, wanted.vector()[meter])
-        why = f"This request may need {asked}, more than a whole limit holds ({name}). Send a shorter prompt or a smaller 'max_tokens'."
+        most = amount_words(meter, wanted.vector()[meter])
+        why = f"This request may need {most}, more than a whole limit holds ({name}). Send a shorter prompt or a smaller 'max_tokens'."
         return Fault(Kind.EXCEEDS_LIMIT, why, detail=detail)
     if limit.window is Window.NOW:
         retry = Retry(should=True, after_s=SLOT_S * (0.5 + draw)) if line.amount else NEVER
@@ -110,7 +113,7 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
 
 
 def duration(us: int) -> str:
-    """A time as OpenAI's headers write it: `20ms`, `1.5s`, `6m0s`, `25h0m0s`; rounded up to a millisecond."""
+    """A time in the form of OpenAI's headers, `20ms`, `1.5s`, `6m0s`, `25h0m0s`; rounded up to a millisecond."""
     ms = -(-us // 1000)
     if ms < 1000:
         return f"{ms}ms"
@@ -123,27 +126,27 @@ def duration(us: int) -> str:
 
 
 def limit_headers(standings: Iterable[Standing]) -> list[Header]:
-    """`x-ratelimit-*` for the tightest limit on requests and the tightest on tokens of those that are the tenant's alone, and a warning
+    """The `x-ratelimit-*` headers, of the tightest limit on requests and the tightest on tokens that only this tenant has, and a warning
     for each soft threshold that is passed."""
     tightest: list[Standing | None] = [None, None]
     warnings: list[str] = []
     for standing in standings:
         line = standing.line
-        # what is used of a rate is what is missing of its burst
+        # the used part of a rate is what its burst lacks
         if line.soft and (line.burst or line.amount) - standing.remaining >= line.soft:
             warnings.append(told_words(line.limit, line.soft))
         kind = _KIND_OF[line.meter]
         if kind is not None:
-            known = tightest[kind]
-            if (known is None or standing.remaining < known.remaining) and line.limit.scope.level not in SHARED:
+            tightest_yet = tightest[kind]
+            if (tightest_yet is None or standing.remaining < tightest_yet.remaining) and line.limit.scope.level not in SHARED:
                 tightest[kind] = standing
     headers: list[Header] = []
-    for found, (limit, remaining, reset) in zip(tightest, _NAMES, strict=True):
-        if found is not None:
+    for shown_standing, (limit_name, remaining_name, reset_name) in zip(tightest, _NAMES, strict=True):
+        if shown_standing is not None:
             headers += (
-                (limit, b"%d" % found.line.amount),
-                (remaining, b"%d" % found.remaining),
-                (reset, duration(found.reset_us).encode()),
+                (limit_name, b"%d" % shown_standing.line.amount),
+                (remaining_name, b"%d" % shown_standing.remaining),
+                (reset_name, duration(shown_standing.reset_us).encode()),
             )
     if warnings:
         headers.append((b"x-tidegate-limit-warning", "; ".join(warnings)[:MAX_WARNING_CHARS].encode("ascii", "replace")))
@@ -151,11 +154,8 @@ def limit_headers(standings: Iterable[Standing]) -> list[Header]:
 
 
 def refused_standing(refused: Refused) -> Standing:
-    """The limit that refused, for the same headers: of a rate, too, they say when all of it is there again."""
+    """The standing of the limit that refused, for the headers; the reset of a rate is the time until its burst is whole again."""
     line, reset_us = refused.line, refused.wait_us or 0
     if line.burst and line.amount and not refused.degraded:
         reset_us = max((line.burst - refused.remaining) * MINUTE_US // line.amount, reset_us)
     return Standing(line, refused.remaining, reset_us)
-
-
-MAX_WARNING_CHARS: Final = 500

@@ -1,4 +1,4 @@
-"""What its tenant's policy says of one request: the model that answers, the rule it comes under, how it is treated. Pure."""
+"""The match of a request with its tenant's policy: the model that answers, the rule that applies, the treatment. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -17,13 +17,13 @@ from tenancy.estimate import likely_prompt
 from tenancy.rights import Allowed
 
 SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"cookie"})
-"""Headers that conditions are not shown."""
+"""Headers that conditions never see."""
 NO_MODEL: Final = ModelRule("", "")
 """Stands for a model that the policy does not have."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request as rules see it."""
+    """A request as the conditions of rules see it."""
 
     ask: Ask
     caller: Caller
@@ -31,108 +31,113 @@ class Asked(msgspec.Struct, frozen=True):
     headers: Mapping[bytes, bytes]
     now_unix: float
     model: str = ""
-    """What the model means; known once its policy is."""
+    """The policy's name of the model that answers; empty until the policy is known."""
 
     def facts(self, needs: Needs) -> dict[str, Any]:
-        """Values of `policies.conditions.VARIABLES`, those that are needed."""
-        found = {name: _FACTS[name](self) for name in needs.variables if name != "headers"}
+        """The values of the variables that are needed, of `policies.conditions.VARIABLES`."""
+        values = {name: _FACTS[name](self) for name in needs.variables if name != "headers"}
         if "headers" in needs.variables:
-            found["headers"] = self._headers(needs.headers)
-        return found
+            values["headers"] = self._headers(needs.headers)
+        return values
 
     def _headers(self, names: frozenset[str] | None) -> dict[str, str]:
-        there = self.headers
+        """The headers that a condition names; all of them for None."""
+        headers = self.headers
         if names is not None:
-            return {name: there[code].decode("latin-1") for name, code in _coded(names) if code in there}
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in there.items() if name not in SECRET}
+            return {name: headers[encoded].decode("latin-1") for name, encoded in _encoded_names(names) if encoded in headers}
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items() if name not in SECRET}
 
 
 @lru_cache(maxsize=4096)
-def _coded(names: frozenset[str]) -> tuple[tuple[str, bytes], ...]:
-    """Names of headers that conditions are shown, and how requests have them."""
-    coded = ((name, name.encode("latin-1", "replace")) for name in sorted(names))
-    return tuple((name, code) for name, code in coded if code not in SECRET)
+def _encoded_names(names: frozenset[str]) -> tuple[tuple[str, bytes], ...]:
+    """The headers that conditions may see, by their names in conditions and in requests."""
+    encoded_names = ((name, name.encode("latin-1", "replace")) for name in sorted(names))
+    return tuple((name, encoded) for name, encoded in encoded_names if encoded not in SECRET)
 
 
-class Governed(msgspec.Struct, frozen=True):
-    """What holds for a request."""
+class PolicyMatch(msgspec.Struct, frozen=True):
+    """The policy, the model and the rule that apply to a request."""
 
     policy: TenantPolicy
+    """The tenant's policy with the treatment of project, model and rule."""
     model: ModelRule
-    """What the model means, dealt out to one pool."""
+    """The rule of the model that answers, dealt out to one pool."""
     rule: str = ""
-    """The rule that it came under; empty for none."""
+    """The name of the rule that applies; empty for none."""
 
 
-def governed(policies: PolicySet, asked: Asked, allowed: Allowed, key: str) -> Governed | None:
-    """What a tenant's policy says of a request; None: the model does not exist for the caller.
+def match_policy(policies: PolicySet, asked: Asked, allowed: Allowed, key: str) -> PolicyMatch | None:
+    """The match of a request with its tenant's policy; None where the model does not exist for the caller.
 
     Args:
-        key: what the request is dealt out by.
+        key: the key by which the request is dealt out.
     """
     policy = policies.for_tenant(asked.caller.tenant)
-    meant = policy.models.get(asked.ask.model) if policy is not None else None
-    # rights are asked about a model that is not there as well, so that nobody can tell by time which of the two it is (R15)
-    if not exists_for(allowed, NO_MODEL if meant is None else meant) or policy is None or meant is None:
+    model = policy.models.get(asked.ask.model) if policy is not None else None
+    # rights are asked about a model that does not exist, too, so that time does not tell it from one that is not allowed (R15)
+    if not exists_for(allowed, NO_MODEL if model is None else model) or policy is None or model is None:
         return None
-    rule = _rule_of(policy, meant, asked, allowed, key) if policy.rules is not None else None
+    rule = _matching_rule(policy, model, asked, allowed, key) if policy.rules is not None else None
     if rule is not None and rule.model:
-        meant = policy.models[rule.model]
-    return _treated(policy, meant, rule, asked, key)
+        model = policy.models[rule.model]
+    return _match(policy, model, rule, asked, key)
 
 
-def governed_instead(policies: PolicySet, asked: Asked, model: str, rule: str, allowed: Allowed, key: str) -> Governed | None:
-    """What the same policy says of the same request where another of its models answers; the rule that it came under stays. None: the
-    caller may not use that model.
+def match_fallback(policies: PolicySet, asked: Asked, model: str, rule: str, allowed: Allowed, key: str) -> PolicyMatch | None:
+    """The match of a request that falls back to another model of the same policy; the rule stays. None where the caller may not use
+    that model.
 
     Args:
-        rule: the rule's name; empty for none.
+        model: the name of the model to fall back to.
+        rule: the name of the rule that applies to the request; empty for none.
+        key: the key by which the request is dealt out.
     """
     policy = policies.for_tenant(asked.caller.tenant)
     assert policy is not None
     if not exists_for(allowed, policy.models[model]):
         return None
-    came_under = next((one for one in policy.rules.rules if one.name == rule), None) if policy.rules is not None and rule else None
-    return _treated(policy, policy.models[model], came_under, asked, key)
+    matched = next((known for known in policy.rules.rules if known.name == rule), None) if policy.rules is not None and rule else None
+    return _match(policy, policy.models[model], matched, asked, key)
 
 
-def _treated(policy: TenantPolicy, meant: ModelRule, rule: Rule | None, asked: Asked, key: str) -> Governed:
+def _match(policy: TenantPolicy, model: ModelRule, rule: Rule | None, asked: Asked, key: str) -> PolicyMatch:
+    """The match, with the treatment of project, model and rule in the policy, and the model dealt out to one pool."""
     if policy.layers:
-        policy = policy.treating(asked.caller.project, meant.name)
+        policy = policy.treating(asked.caller.project, model.name)
     if rule is not None and rule.said:
         policy = msgspec.structs.replace(policy, **rule.said)
-    return Governed(policy, meant.shared(key) if meant.shares else meant, "" if rule is None else rule.name)
+    return PolicyMatch(policy, model.shared(key) if model.shares else model, "" if rule is None else rule.name)
 
 
-def rules_told(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tuple[Rule, str]]:
-    """Every rule of a policy and why it does not match, empty where it does; for a request whose model the policy has."""
+def explain_rules(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tuple[Rule, str]]:
+    """Every rule of a policy with the reason why it does not match, empty where it does. The policy has the request's model."""
     if policy.rules is not None:
-        meant = policy.models[asked.ask.model].name
-        yield from policy.rules.told(meant, key, msgspec.structs.replace(asked, model=meant).facts)
+        model = policy.models[asked.ask.model].name
+        yield from policy.rules.told(model, key, msgspec.structs.replace(asked, model=model).facts)
 
 
-def _rule_of(policy: TenantPolicy, meant: ModelRule, asked: Asked, allowed: Allowed, key: str) -> Rule | None:
+def _matching_rule(policy: TenantPolicy, model: ModelRule, asked: Asked, allowed: Allowed, key: str) -> Rule | None:
     """The first rule that matches and whose model the caller may use."""
     assert policy.rules is not None
-    asked = msgspec.structs.replace(asked, model=meant.name)
-    for rule in policy.rules.matching(meant.name, key, asked.facts):
+    asked = msgspec.structs.replace(asked, model=model.name)
+    for rule in policy.rules.matching(model.name, key, asked.facts):
         if not rule.model or exists_for(allowed, policy.models[rule.model]):
             return rule
     return None
 
 
-class _Labels(msgspec.Struct, gc=False):
+class _Metadata(msgspec.Struct, gc=False):
     metadata: Any = None
 
 
-_LABELS: Final = msgspec.json.Decoder(_Labels)
+_decode_metadata: Final = msgspec.json.Decoder(_Metadata).decode
 
 
 def _metadata(asked: Asked) -> dict[str, str]:
     if "metadata" not in asked.ask.names:
         return {}
-    found = _LABELS.decode(asked.ask.fields).metadata
-    return {name: value for name, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
+    metadata = _decode_metadata(asked.ask.fields).metadata
+    return {name: value for name, value in metadata.items() if isinstance(value, str)} if isinstance(metadata, dict) else {}
 
 
 _FACTS: Final[Mapping[str, Callable[[Asked], Any]]] = {

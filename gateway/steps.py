@@ -8,7 +8,7 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.admission import OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, counts, output_cap, sticky_key
-from gateway.coming_under import come_under
+from gateway.coming_under import apply_policy
 from gateway.degrading import HEADER as NO_OTHER
 from gateway.deps import Deps
 from gateway.falling_back import Chain
@@ -22,7 +22,7 @@ from gateway.open_holds import OpenHold
 from gateway.placing.demands import prompt_of, worth_reading
 from gateway.reply_headers import common_headers
 from gateway.rollouts.dealing import deal_prompt
-from gateway.ruling import Asked, governed
+from gateway.ruling import Asked, match_policy
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
@@ -127,12 +127,12 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         dealt = partial(deal_prompt, ask, caller, exchange.head.headers, story, deps)
         ask, story.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
     asked = Asked(ask, caller, story.user, exchange.head.headers, story.at_unix)
-    found = governed(policies, asked, grant.rights, key)
+    found = match_policy(policies, asked, grant.rights, key)
     if found is None:
         raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
     if found.model.fallback and NO_OTHER not in asked.headers:
         story.chain = Chain(policies, asked, found, grant.rights, key)
-    return *come_under(found, ask, grant, exchange, story, deps), grant
+    return *apply_policy(found, ask, grant, exchange, story, deps), grant
 
 
 async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:

@@ -25,7 +25,7 @@ from gateway.fleet.wiring import FleetParts, OwnPorts, fleet_for
 from gateway.forking import settle_memory
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import HEARD_S, Door
+from gateway.http.edge.door import IDLE_WAIT_S, Connections
 from gateway.http.edge.limits import EdgeLimits
 from gateway.last_requests import end_requests
 from gateway.limit_wiring import LimitBooks
@@ -87,7 +87,7 @@ class _Worker:
         self._usage: UsageWriter | None = None
         self._deps: Deps | None = None
         self._fleet: FleetParts | None = None
-        self._door: Door | None = None
+        self._connections: Connections | None = None
         self._books: LimitBooks | None = None
         self._rollouts: RolloutWatch | None = None
 
@@ -180,7 +180,7 @@ class _Worker:
     async def _listen(self, deps: Deps) -> asyncio.Server:
         data = self._settings.data
         port = DataPort(deps)
-        door = self._door = Door(
+        connections = self._connections = Connections(
             EdgeLimits(**data.limits.model_dump()),
             deps.clock,
             deps.wall,
@@ -194,31 +194,31 @@ class _Worker:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.minimum_version = ssl.TLSVersion.TLSv1_2
             tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
-        return await deps.loop.create_server(lambda: EdgeConnection(door), sock=self._seat.sock, backlog=BACKLOG, ssl=tls)
+        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._seat.sock, backlog=BACKLOG, ssl=tls)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            deps, door = self._deps, self._door
-            if deps is not None and door is not None:
+            deps, connections = self._deps, self._connections
+            if deps is not None and connections is not None:
                 now = deps.clock()
                 deps.watch.sweep(now, deps.log_defect)
                 deps.lines.sweep(now)
-                door.sweep(now)
+                connections.sweep(now)
 
     async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
         """Unready at once, accept a little longer, finish what runs, then tell the rest that we go (R21)."""
-        drain, door = self._settings.drain, self._door
-        assert door is not None
+        drain, connections = self._settings.drain, self._connections
+        assert connections is not None
         self._state = "draining"
-        door.draining = True
+        connections.draining = True
         log.info("draining", worker=self._index, in_flight=deps.budget.active, accept_s=drain.accept_s, grace_s=drain.grace_s)
         await asyncio.sleep(drain.accept_s)
         server.close()
         give_up_at = deps.clock() + drain.grace_s
-        await door.heard_out(min(give_up_at, deps.clock() + HEARD_S))
-        door.start_draining()
-        while door.connections and deps.clock() < give_up_at:
+        await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
+        connections.start_draining()
+        while connections.open and deps.clock() < give_up_at:
             await asyncio.sleep(0.02)
         if deps.budget.active:
             log.warning("the grace is over; cutting what still runs", worker=self._index, in_flight=deps.budget.active)
@@ -226,7 +226,7 @@ class _Worker:
         end_shadows(deps)
         for relay in deps.watch.relays():
             relay.end_with(stopping())
-        await end_requests(door, deps.budget)
+        await end_requests(connections, deps.budget)
 
     def _observe(self, record: Record) -> None:
         if (record.dealt is not None or record.dealt_prompt is not None) and self._rollouts is not None:
@@ -250,11 +250,11 @@ class _Worker:
         return await self._books.look(group) if self._books is not None else []
 
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
-        deps, door = self._deps, self._door
+        deps, connections = self._deps, self._connections
         metrics = ledger = limits = None
         if with_metrics:
             self._metrics.in_flight = deps.budget.active if deps else 0
-            self._metrics.connections = len(door.connections) if door else 0
+            self._metrics.connections = len(connections.open) if connections else 0
             if self._usage is not None:
                 ledger = self._usage.state()
                 self._metrics.set_ledger(ledger.written, ledger.dropped)

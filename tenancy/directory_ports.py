@@ -205,22 +205,22 @@ class DirectoryChange(Protocol):
     (`tenancy.stores.sql.joined`), so that a change and its row of the audit log are durable together or not at all."""
 
     @property
-    def organisations(self) -> Organisations: ...  # noqa: D102 - named like what it gives
+    def organisations(self) -> Organisations: ...
 
     @property
-    def tenants(self) -> Tenants: ...  # noqa: D102 - named like what it gives
+    def tenants(self) -> Tenants: ...
 
     @property
-    def projects(self) -> Projects: ...  # noqa: D102 - named like what it gives
+    def projects(self) -> Projects: ...
 
     @property
-    def keys(self) -> Keys: ...  # noqa: D102 - named like what it gives
+    def keys(self) -> Keys: ...
 
     @property
-    def limits(self) -> Limits: ...  # noqa: D102 - named like what it gives
+    def limits(self) -> Limits: ...
 
     @property
-    def prices(self) -> Prices: ...  # noqa: D102 - named like what it gives
+    def prices(self) -> Prices: ...
 
 
 class DirectoryStore(DirectorySource, Protocol):

@@ -18,7 +18,7 @@ from gateway.deps import Deps
 from gateway.fleet.wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 from gateway.http.edge.limits import EdgeLimits
 from gateway.record import Record
 from gateway.settings import Settings
@@ -49,7 +49,7 @@ class Gateway:
     port: int
     deps: Deps
     fleet: FleetParts
-    door: Door
+    connections: Connections
     keys: dict[str, str]
     metrics: Metrics
     """Where verifications of tokens are counted; records are not."""
@@ -164,19 +164,21 @@ async def gateway(
     data_port = DataPort(deps)
     edge_limits = EdgeLimits(**{**settings.data.limits.model_dump(), **(edge or {})})
     hosts = frozenset(host.lower().encode() for host in settings.data.hosts)
-    door = Door(edge_limits, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts)
-    server = await deps.loop.create_server(lambda: EdgeConnection(door), "127.0.0.1", 0, backlog=4096)
+    connections = Connections(
+        edge_limits, deps.clock, time.time, serve=data_port.start, refuse=data_port.refuse, log_defect=deps.log_defect, hosts=hosts
+    )
+    server = await deps.loop.create_server(lambda: EdgeConnection(connections), "127.0.0.1", 0, backlog=4096)
     made = Gateway(
         server.sockets[0].getsockname()[1],
         deps,
         fleet,
-        door,
+        connections,
         {t: minted.text for t, (minted, _) in keys.items()},
         metrics,
         records,
         defects,
     )
-    tasks = [asyncio.create_task(_sweep(deps, door)), asyncio.create_task(deps.holds.run(deps.counters))]
+    tasks = [asyncio.create_task(_sweep(deps, connections)), asyncio.create_task(deps.holds.run(deps.counters))]
     tasks += [asyncio.create_task(loop) for loop in (tokens.loops() if tokens else ())]
     if poll:
         tasks += [asyncio.create_task(loop) for loop in fleet.loops()]
@@ -187,20 +189,20 @@ async def gateway(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in list(door.connections):
+        for connection in list(connections.open):
             connection.abort()
         await fleet.close()
         await asyncio.sleep(0.01)
     assert defects == [], defects
 
 
-async def _sweep(deps: Deps, door: Door) -> None:
+async def _sweep(deps: Deps, connections: Connections) -> None:
     while True:
         await asyncio.sleep(SWEEP_S)
         now = deps.clock()
         deps.watch.sweep(now, deps.log_defect)
         deps.lines.sweep(now)
-        door.sweep(now)
+        connections.sweep(now)
 
 
 def chat(**fields: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gateway.cli.policy_versions import add_versions
 from gateway.cli.printing import err, fail, out
 from gateway.http.openai import interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
-from gateway.ruling import Asked, governed, rules_told
+from gateway.ruling import Asked, explain_rules, match_policy
 from gateway.settings import load_settings
 from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
@@ -92,7 +92,7 @@ def explain(
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))
     asked = Asked(ask, caller, ask.user, headers, time.time() if at_unix is None else at_unix)
-    found = governed(policies, asked, EVERYTHING, key)
+    found = match_policy(policies, asked, EVERYTHING, key)
     policy = policies.for_tenant(tenant)
     if found is None or policy is None:
         there = ", ".join(sorted(policy.models)) if policy is not None and policy.models else "none"
@@ -103,7 +103,7 @@ def explain(
     if prompt is not None:
         lines.append(f"prompt {prompt.name} of {prompt_in_words(prompts[prompt.id])}")
         treated = msgspec.structs.replace(treated, parameters=with_prompt_defaults(prompt.parameters, treated.parameters))
-    for rule, why in rules_told(policy, asked, key):
+    for rule, why in explain_rules(policy, asked, key):
         lines.append(f"rule {rule.name}: {why or ('it counts' if rule.name == found.rule else 'it would match, and another counts')}")
     lines.append(f"answered by {found.model.name} on pool {found.model.pool}" + (f" with {found.model.lora}" if found.model.lora else ""))
     for other in found.model.fallback:

@@ -1,7 +1,7 @@
-"""The data port's routes: an exact allowlist of paths, and what serves each. Anything else is a 404 in OpenAI's shape.
+"""The routes of the data port: an exact allowlist of paths with a handler each. Any other path is a 404 in OpenAI's shape.
 
-The path compared is the bytes the caller sent: nothing is decoded, normalised or joined, so a path cannot be authorised as
-one route and served as another. No path of a caller ever reaches an engine; engines are called on `Endpoint` values only.
+The router compares the bytes that the caller sent: nothing is decoded, normalised or joined, so a path cannot be authorised as
+one route and served as another. No path of a caller ever reaches an engine; engines are called on paths of `Endpoint` only.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ from gateway.reply_headers import cors_headers, reply_headers
 from gateway.steps import authenticate, defect, grant_of, open_story, record, refuse
 from gateway.story import Story
 
-INFERENCE: Final = {endpoint.value: endpoint for endpoint in Endpoint}
+INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}
 MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
 
@@ -30,7 +30,7 @@ PREFLIGHT_AGE_S: Final = 600
 
 
 class DataPort:
-    """Starts one coroutine per request; everything else about a request is in it."""
+    """Starts one coroutine per request, which serves the request to its end."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
@@ -39,11 +39,11 @@ class DataPort:
         """Serve one request whose head is acceptable."""
         endpoint = INFERENCE.get(exchange.head.path) if exchange.head.method == "POST" else None
         deps = self._deps
-        work = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
-        exchange.task = deps.loop.create_task(work)
+        reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
+        exchange.task = deps.loop.create_task(reply)
 
     def refuse(self, fault: Fault, head: RequestHead | None) -> bytes:
-        """A whole reply for a request that never became an exchange: broken HTTP, a late head, too many connections."""
+        """The whole reply to a request that never became an exchange: broken HTTP, a late head, too many connections."""
         deps = self._deps
         now = deps.clock()
         story = Story(deps.new_id(), now, deps.wall(), now)
@@ -55,7 +55,7 @@ class DataPort:
         return b"HTTP/1.1 %d %b\r\n%b%b%b" % (rendered.status, REASONS[rendered.status], lines, end, rendered.body)
 
     async def _answer(self, exchange: Exchange) -> None:
-        """Requests that need no engine: the model list, preflights, and everything that is refused."""
+        """Answer a request that needs no engine: the model list, a preflight, a path or method that is refused."""
         deps = self._deps
         story = open_story(exchange, deps)
         try:
@@ -68,6 +68,7 @@ class DataPort:
         record(exchange, story, deps)
 
     def _handler(self, head: RequestHead) -> Callable[[Exchange, Story], Awaitable[None]]:
+        """The handler of a request that needs no engine. Raises Fault: UNKNOWN_PATH or METHOD_NOT_ALLOWED."""
         path, method = head.path, head.method
         known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
@@ -82,7 +83,7 @@ class DataPort:
         return self._models
 
     async def _models(self, exchange: Exchange, story: Story) -> None:
-        """The models this key may use, or one of them."""
+        """Answer with the models that the caller may use, or with one model."""
         deps = self._deps
         story.ask_endpoint = MODELS
         caller = await authenticate(exchange, story, deps)
@@ -95,7 +96,7 @@ class DataPort:
         if path == MODELS:
             body = render_models(sorted(models), created=deps.started_unix)
         else:
-            # a name, not a path: clients write its slashes as %2F
+            # the rest of the path is a name, and clients write the slashes in it as %2F
             name = unquote(path.removeprefix(ONE_MODEL))
             if name not in models:
                 raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
@@ -104,25 +105,25 @@ class DataPort:
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
 
     async def _preflight(self, exchange: Exchange, story: Story) -> None:
-        """CORS: answered only for allowed origins; to others the route does not answer OPTIONS."""
-        allowed = cors_headers(exchange, self._deps.cors_origins)
-        if not allowed:
+        """Answer a CORS preflight of an allowed origin; for any other origin the route does not take OPTIONS."""
+        origin_headers = cors_headers(exchange, self._deps.cors_origins)
+        if not origin_headers:
             raise Fault(
                 Kind.METHOD_NOT_ALLOWED,
                 "Cross-origin requests are not allowed here.",
                 detail="POST" if exchange.head.path in INFERENCE else "GET, HEAD",
             )
         story.status = 204
-        asked = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
+        requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
             (b"access-control-allow-methods", b"GET, POST"),
-            (b"access-control-allow-headers", asked),
+            (b"access-control-allow-headers", requested_headers),
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )
-        exchange.reply(204, allowed + header_lines(headers), b"")
+        exchange.reply(204, origin_headers + header_lines(headers), b"")
 
 
 def _shown(text: str) -> str:
-    """A caller's own string for an error message: printable ASCII, at most 100 characters."""
+    """A string of the caller for an error message: printable ASCII, at most 100 characters."""
     return "".join(c if " " <= c <= "~" else "?" for c in text[:100])

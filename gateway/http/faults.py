@@ -1,8 +1,8 @@
-"""Faults on the wire: the only place that knows what a Fault looks like to a caller.
+"""Faults on the wire: the one table of how callers see each kind of Fault.
 
-OpenAI's shape and codes where OpenAI defines them, so official clients raise the right exception and retry the right things;
-our own codes for what OpenAI has no word for. 429 means the caller's own limits and nothing else; what is short on our
-side is a 503. `docs/faults.md` is generated from the table here and compared in a test.
+The shape is OpenAI's, and the codes are OpenAI's where OpenAI defines one, so that official clients raise the right exception and retry
+the right requests; other kinds have codes of the gateway. A 429 always means a limit of the caller; a shortage of the gateway or its
+engines is a 503. A test compares `docs/faults.md` with this table.
 """
 
 from math import ceil
@@ -16,7 +16,7 @@ Header = tuple[bytes, bytes]
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """How one kind is shown: HTTP status, OpenAI's `type` and `code`."""
+    """How callers see one kind of Fault: the HTTP status, OpenAI's `type` and `code`."""
 
     status: int
     type: str
@@ -77,7 +77,7 @@ ROWS: Final[dict[Kind, Row]] = {
     Kind.LORA_UNAVAILABLE: Row(503, _SERVER, "no_backend"),
     Kind.BACKEND_DRAINED: Row(502, _SERVER, "upstream_error"),
 }
-"""Every kind. `client_gone` has a row for Records alone: 499 is nginx's word, logged and never sent."""
+"""One row per kind. The row of `client_gone` is for Records alone: 499 is nginx's status, logged and never sent."""
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
@@ -101,13 +101,12 @@ class _Body(msgspec.Struct):
 
 
 def render(fault: Fault, request_id: str) -> Rendered:
-    """An error reply, for when no byte of the answer is out.
+    """The error reply to a request of whose answer no byte is out.
 
-    Says nothing of `connection` and `content-length`: the edge, which frames the reply, knows whether the request was read
-    to its end.
+    The edge adds `connection` and `content-length`, because it knows whether the request was read to its end.
 
     Raises:
-        ValueError: for CLIENT_GONE, which has nobody to read it.
+        ValueError: the kind is CLIENT_GONE, and nobody would read the reply.
     """
     row = _row(fault)
     headers: list[Header] = [
@@ -127,10 +126,10 @@ def render(fault: Fault, request_id: str) -> Rendered:
 
 
 def render_event(fault: Fault, request_id: str) -> bytes:
-    """The one SSE event that ends a broken stream: no `[DONE]` follows, and the caller's client raises on it.
+    """The SSE event that ends a broken stream. No `[DONE]` follows it, and clients raise on it.
 
     Raises:
-        ValueError: for CLIENT_GONE, as in `render`.
+        ValueError: the kind is CLIENT_GONE, as in `render`.
     """
     row = _row(fault)
     error = _Error(fault.message, row.type, fault.param, row.code, request_id)

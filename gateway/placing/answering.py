@@ -17,7 +17,7 @@ from gateway.placing.decisions import decision
 from gateway.placing.explaining import EXPLAIN_LINE, WOULD_LINE, Refusal, Would, WouldAnswer
 from gateway.placing.placing import place_ask
 from gateway.rollouts.dealing import deal, deal_prompt
-from gateway.ruling import Asked, governed
+from gateway.ruling import Asked, match_policy
 from gateway.sharing import shared
 from gateway.story import Story
 from gateway.worker_link import Answer
@@ -76,7 +76,7 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
             ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, dealt)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
-    match = governed(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
+    match = match_policy(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
     if match is None:
         message = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
         return WouldAnswer(refusal=Refusal(message, "request.model"))

@@ -30,7 +30,7 @@ class _Nobody:
 
     speaks_1_0 = False
 
-    class door:
+    class connections:
         """The part of the listening port that a reply's head needs."""
 
         date_line = b""

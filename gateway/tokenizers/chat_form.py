@@ -1,7 +1,7 @@
-"""A chat in the form in which engines hand it to its template. Pure.
+"""A chat in the form in which engines hand it to the chat template. Pure.
 
-vLLM's form: content is one text, or parts where the template goes through parts; what a tool call was given is an object and no text;
-a tool has all of its members. Other engines differ in details of tools.
+The form is vLLM's: content is one text, or parts where the template loops over parts; the arguments of a tool call are an object and no
+text; a tool has all of its members. Other engines differ in details of tools.
 """
 
 import json
@@ -14,11 +14,11 @@ TEXT_PARTS: Final = ("text", "input_text")
 
 
 class Unreadable(Exception):
-    """The prompt holds something other than text (an image, say), or its template refuses it: nobody but the engine can count it."""
+    """The prompt holds media, or its template refuses it: only the engine can count it."""
 
 
 def takes_parts(tree: nodes.Template) -> bool:
-    """Whether a template goes through the parts of a message's content, and so gets parts where it could get a text."""
+    """Whether a template loops over the parts of a message's content, and so gets parts where it could get a text."""
     return any(_is_content(loop.iter) for loop in tree.find_all(nodes.For))
 
 
@@ -26,11 +26,11 @@ def messages_of(document: Mapping[str, Any], *, parts: bool, developer: bool) ->
     """The messages of a checked request.
 
     Args:
-        parts: see `takes_parts`.
-        developer: whether the template knows the role; without it those messages are the system's.
+        parts: whether the template takes parts (`takes_parts`).
+        developer: whether the template knows the role `developer`; without it these messages get the role `system`.
 
     Raises:
-        Unreadable: there is more than text.
+        Unreadable: a message holds media.
     """
     messages = [_message(message, parts=parts) for message in document["messages"]]
     if not developer and any(message["role"] == "developer" for message in messages):
@@ -57,12 +57,12 @@ def _is_content(node: nodes.Node | None) -> bool:
 def _message(message: Mapping[str, Any], *, parts: bool) -> dict[str, Any]:
     texts = _texts(message.get("content"))
     content: Any = [{"type": "text", "text": text} for text in texts] if parts and message["role"] != "tool" else "\n".join(texts)
-    made = {**message, "content": content}
+    formed = {**message, "content": content}
     if message["role"] == "assistant" and "tool_calls" in message:
-        made["tool_calls"] = [_call(call) for call in message["tool_calls"] or ()]
-        if not made["tool_calls"]:
-            del made["tool_calls"]
-    return made
+        formed["tool_calls"] = [_call(call) for call in message["tool_calls"] or ()]
+        if not formed["tool_calls"]:
+            del formed["tool_calls"]
+    return formed
 
 
 def _texts(content: object) -> list[str]:
@@ -81,19 +81,19 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, dict):
         raise Unreadable("a tool call is no function")
-    given = function.get("arguments") or {}
-    if isinstance(given, str):
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except ValueError:
-            given = {}
-    return {**call, "function": {**function, "arguments": given if isinstance(given, dict) else {}}}
+            arguments = {}
+    return {**call, "function": {**function, "arguments": arguments if isinstance(arguments, dict) else {}}}
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, dict):
         raise Unreadable("a tool is no function")
-    whole = {name: function.get(name) for name in ("name", "description", "parameters")}
-    whole |= {name: function[name] for name in ("strict", "defer_loading") if function.get(name) is not None}
-    return {"type": "function", "function": whole}
+    members = {name: function.get(name) for name in ("name", "description", "parameters")}
+    members |= {name: function[name] for name in ("strict", "defer_loading") if function.get(name) is not None}
+    return {"type": "function", "function": members}

@@ -1,10 +1,10 @@
-"""Token ids of a text, piece by piece, so that a conversation that has grown tokenises only what is new.
+"""Token ids of a text, piece by piece, so that a conversation that has grown tokenises only its new end.
 
-A text may be cut behind a special token without changing an id: tokenizers find special tokens first and tokenise what is between two of
-them apart from everything else. A special token is taken for cutting only where that can be told from the tokenizer's own list: it is
-found in the text as it stands, takes no blanks beside it, and no other token's text overlaps its beginning or goes on behind its end.
-Every piece but the first is tokenised behind that token, so that a tokenizer that treats the beginning of a text in a way of its own
-(a blank put in front) does not take the piece for one.
+A text may be cut behind a special token without changing an id: tokenizers find special tokens first and tokenise the text between two
+of them apart from everything else. A special token is a safe cut only where the tokenizer's own list proves it: the token is found in
+the text as it stands, takes no blanks beside it, and no other token's text overlaps its beginning or goes on behind its end. Every
+piece but the first is tokenised behind that token, so that a tokenizer with a rule of its own for the beginning of a text (a blank put
+in front) does not apply it to the piece.
 """
 
 import hashlib
@@ -15,20 +15,19 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Of remembered pieces, per tokenizer and process: 8 million tokens, some 60 conversations as long as a context of 128k."""
+"""Most bytes of remembered pieces, per tokenizer and process: 8 million tokens, some 60 conversations as long as a context of 128k."""
 
 _ENTRY_BYTES: Final = 320
-"""What a remembered piece takes beside its ids: its key, the map's entry, the array's head."""
+"""Bytes of a remembered piece beside its ids: its key, the map's entry, the array's head."""
 
 Ids: TypeAlias = "array[int]"
 """Token ids in 32 bits each."""
 
 
 class PieceCache:
-    """Token ids of pieces by their text, the one unused for longest forgotten first. Safe to use from several threads.
+    """Remembers the token ids of pieces by their text, and forgets the piece unused for longest first. Safe to use from several threads.
 
-    Pieces are remembered under a digest of their text and of a scope, so that nobody learns from the time his request takes what another
-    tenant has sent.
+    The key is a digest of the text and of a scope, so that no tenant learns from the time of a request what another tenant has sent.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -51,7 +50,7 @@ class PieceCache:
             return ids
 
     def put(self, key: bytes, ids: Ids) -> None:
-        """Remember a piece. One that is larger than all there may be is not."""
+        """Remember a piece, unless it alone is over the bound."""
         size = _size(ids)
         if size > self._max_bytes:
             return
@@ -65,11 +64,11 @@ class PieceCache:
 
 
 class Pieces:
-    """Tokenises texts for one tokenizer.
+    """Tokenises texts with one tokenizer.
 
     Args:
-        tokenizer: a `tokenizers.Tokenizer`; what it was told to cut off or to fill up is undone, as engines do.
-        sample: what the model's template makes of a few turns; the cut is the token that is there most often. Empty for none.
+        tokenizer: a `tokenizers.Tokenizer`; its truncation and padding are switched off, as engines do.
+        sample: the model's template rendered for a few turns; the most frequent special token in it is the cut. Empty for no cut.
     """
 
     def __init__(self, tokenizer: Any, sample: str = "", cache: PieceCache | None = None) -> None:
@@ -84,8 +83,8 @@ class Pieces:
         """The ids of `text`, one array after the other. Takes no lock of the interpreter while it tokenises.
 
         Args:
-            scope: texts are compared with others of the same scope only.
-            special: let the tokenizer add the special tokens that it puts around a text.
+            scope: only pieces remembered under the same scope are used.
+            special: whether the tokenizer adds the special tokens that it puts around a text.
         """
         around = self._around if special else _NOTHING_AROUND
         if around is None or self.cut == "":
@@ -96,10 +95,10 @@ class Pieces:
             yield before
         pieces = text.split(self.cut)
         last = len(pieces) - 1
-        for at, piece in enumerate(pieces):
-            whole = piece + self.cut if at < last else piece
-            if whole:
-                yield self._first(whole, scope) if at == 0 else self._later(whole, scope)
+        for index, piece in enumerate(pieces):
+            piece_with_cut = piece + self.cut if index < last else piece
+            if piece_with_cut:
+                yield self._first(piece_with_cut, scope) if index == 0 else self._later(piece_with_cut, scope)
         if behind:
             yield behind
 
@@ -120,16 +119,16 @@ class Pieces:
         return ids
 
     def _encode(self, text: str, special: bool = False) -> Ids:
-        # `encode` holds the interpreter's lock for as long as it takes, and with it the event loop; the call for batches lets go of it
+        # `encode` holds the interpreter's lock, and with it the event loop, until it returns; the call for batches releases the lock
         return array("I", self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def _specials(self) -> "tuple[Ids, Ids] | None":
-        """What the tokenizer adds in front of a text and behind it; None when it does something else."""
+        """The ids that the tokenizer adds in front of a text and behind it; None where it changes the text's own ids as well."""
         for probe in ("a", "1", "the"):
-            bare, whole = self._encode(probe), self._encode(probe, True)
-            for at in range(len(whole) - len(bare) + 1 if bare else 0):
-                if whole[at : at + len(bare)] == bare:
-                    return whole[:at], whole[at + len(bare) :]
+            bare, with_special = self._encode(probe), self._encode(probe, True)
+            for start in range(len(with_special) - len(bare) + 1 if bare else 0):
+                if with_special[start : start + len(bare)] == bare:
+                    return with_special[:start], with_special[start + len(bare) :]
         return None
 
 
@@ -141,24 +140,25 @@ def _size(ids: Ids) -> int:
 
 
 def _cut_of(tokenizer: Any, sample: str) -> tuple[str, int]:
-    """The special token to cut behind and its id, or an empty text."""
-    added = tokenizer.get_added_tokens_decoder()
-    best, best_id, most = "", -1, 0
-    for number, token in added.items():
-        often = sample.count(token.content) if token.content else 0
-        if often > most and _is_safe(token, added.values()):
-            best, best_id, most = token.content, number, often
-    return best, best_id
+    """The special token to cut behind and its id; an empty text where no token is a safe cut."""
+    added_tokens = tokenizer.get_added_tokens_decoder()
+    cut, cut_id, most = "", -1, 0
+    for token_id, token in added_tokens.items():
+        times = sample.count(token.content) if token.content else 0
+        if times > most and _is_safe(token, added_tokens.values()):
+            cut, cut_id, most = token.content, token_id, times
+    return cut, cut_id
 
 
-def _is_safe(token: Any, added: Any) -> bool:
+def _is_safe(token: Any, added_tokens: Any) -> bool:
+    """Whether a cut behind the token changes no id."""
     if not token.special or token.normalized or token.lstrip or token.rstrip or token.single_word:
         return False
     text = token.content
-    for other in added:
-        name = other.content
-        if name != text and text in name:
+    for added in added_tokens:
+        added_text = added.content
+        if added_text != text and text in added_text:
             return False
-        if any(name.endswith(text[:size]) for size in range(1, min(len(text), len(name) + 1))):
+        if any(added_text.endswith(text[:size]) for size in range(1, min(len(text), len(added_text) + 1))):
             return False
     return True

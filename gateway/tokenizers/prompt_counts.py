@@ -1,4 +1,4 @@
-"""Counts the tokens of prompts for reservations, without holding up the loop for more than a millisecond."""
+"""Counts the tokens of prompts for reservations, without blocking the event loop for more than a millisecond."""
 
 import asyncio
 import hashlib
@@ -14,20 +14,20 @@ from gateway.tokenizers.vocabulary import Vocabulary
 from tenancy.estimate import MEDIA_TOKENS, prompt_bound
 
 BUDGET_S: Final = 0.02
-"""Longest wait for a count made beside the loop; the bytes bound the prompt then."""
+"""Longest wait for a count made beside the loop; after it the bytes bound the prompt."""
 SLOW_BYTES: Final = 128 * 1024
-"""From this size on taking images out takes more than a millisecond."""
+"""From this size on, to take images out takes more than a millisecond."""
 MAX_REMEMBERED: Final = 4096
-"""Counts kept: a request that is refused comes again, often."""
+"""Most counts kept: a request that is refused often comes again."""
 
 
 class PromptCounts:
-    """Counts of pools that have a tokenizer.
+    """Counts the prompts of pools that have a tokenizer, and remembers the counts.
 
     Args:
-        vocabularies: by pool name.
-        executor: where long prompts are counted.
-        image_tokens: most tokens of one image, by pool name, where the settings say it.
+        vocabularies: the vocabularies by pool name.
+        executor: runs the counting of long prompts.
+        image_tokens: most tokens of one image by pool name, where the settings have it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PromptCounts:
         self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
 
     async def count(self, ask: Ask, pool: str, scope: str = "") -> int | None:
-        """Tokens of the prompt, exact or from above; None when nobody can say in time. `scope` as in Vocabulary."""
+        """Tokens of the prompt, exact or from above; None where no count is made in time. `scope` as in Vocabulary."""
         if ask.token_ids is not None:
             return ask.token_ids
         vocabulary, image_tokens = self._vocabularies.get(pool), self._image_tokens.get(pool)
@@ -60,7 +60,7 @@ class PromptCounts:
         try:
             return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), BUDGET_S))
         except TimeoutError:
-            # it goes on, so that the same request finds its count when it comes again
+            # the count goes on, so that the same request finds it the next time
             counting.add_done_callback(lambda done: self._late(key, done))
             return None
 
@@ -78,8 +78,8 @@ class PromptCounts:
 def _counted(vocabulary: Vocabulary | None, image_tokens: int | None, ask: Ask, scope: str) -> int | None:
     images = 0
     if image_tokens is not None:
-        ask, found = without_images(ask)
-        images = found * image_tokens
+        ask, image_count = without_images(ask)
+        images = image_count * image_tokens
     try:
         if vocabulary is not None:
             return vocabulary.count(ask, scope) + images + ask.media * MEDIA_TOKENS

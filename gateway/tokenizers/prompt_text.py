@@ -1,6 +1,6 @@
-"""The text a model reads of a request: the chat template's rendering, or the prompt itself. Pure.
+"""The text that a model reads of a request: the rendering of the chat template, or the prompt itself. Pure.
 
-A template is a program that came with the model's files, so it runs in a sandbox that forbids what programs need to do harm.
+A template is a program that came with the model's files, so it runs in a sandbox without access to files, network or the gateway.
 """
 
 import json
@@ -17,25 +17,25 @@ from gateway.http.openai.endpoints import FORMS
 from gateway.tokenizers.chat_form import Unreadable, messages_of, takes_parts, tools_of
 
 MAX_TEMPLATE_CHARS: Final = 256 * 1024
-"""Templates of published models have 1 to 20 KB."""
+"""Longest chat template; those of published models have 1 to 20 KB."""
 
 
 class ChatTemplate:
     """A model's chat template, compiled.
 
     Args:
-        source: Jinja, as it stands in `tokenizer_config.json` or `chat_template.jinja`.
+        source: the Jinja source in `tokenizer_config.json` or `chat_template.jinja`.
         tokens: the model's special tokens by their names in templates (`bos_token`, `eos_token`, …).
-        strftime: formats the present moment; some templates write the date into the prompt.
+        strftime: formats the current time; some templates write the date into the prompt.
 
     Raises:
-        ValueError: it is no template.
+        ValueError: the source is no template.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str], strftime: Callable[[str], str]) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ValueError(f"the chat template has {len(source)} characters; at most {MAX_TEMPLATE_CHARS} are taken")
-        # the settings that published templates are written for
+        # published templates are written for these settings
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -56,21 +56,21 @@ class ChatTemplate:
         if document.get("continue_final_message"):
             raise Unreadable("the last message goes on, where engines differ")
         effort = document.get("reasoning_effort")
-        more = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        thinking = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         try:
             return self._template.render(
                 messages=messages_of(document, parts=self._parts, developer=self._developer),
                 tools=tools_of(document),
                 documents=document.get("documents"),
                 add_generation_prompt=document.get("add_generation_prompt") is not False,
-                **more,
+                **thinking,
                 **self._tokens,
             )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise Unreadable(f"the chat template fails: {error}") from None
 
     def sample(self) -> str:
-        """What it makes of a few turns; empty where it refuses them."""
+        """The rendering of a few turns; empty where the template refuses them."""
         turns = [{"role": role, "content": "1"} for role in ("user", "assistant") * 3]
         try:
             return self.render({"messages": turns[:-1]})

@@ -1,4 +1,4 @@
-"""The token ids of one prompt while they are being made, beside the loop: whoever waits no longer takes what is there."""
+"""The token ids of one prompt while a thread makes them beside the event loop; the request takes the ids that are made in time."""
 
 from array import array
 
@@ -6,7 +6,7 @@ from gateway.tokenizers.pieces import Ids
 
 
 class Reading:
-    """Written by one thread, piece by piece from the front; read by another at any time."""
+    """The ids made so far: one thread writes them, piece by piece from the front, and another reads them at any time."""
 
     __slots__ = ("_pieces", "_tokens", "whole")
 
@@ -14,24 +14,24 @@ class Reading:
         self._pieces: list[Ids] = []
         self._tokens = 0
         self.whole = False
-        """Whether nothing follows; set last."""
+        """Whether all ids are made; set last."""
 
     def add(self, ids: Ids) -> None:
-        """The next ids of the prompt."""
+        """Add the next ids of the prompt."""
         self._pieces.append(ids)
         self._tokens += len(ids)
 
     def more(self, tokens: int) -> None:
-        """Tokens of the request that are behind its first prompt: they count, and share no prefix with it."""
+        """Count tokens of the request's further prompts, whose ids share no prefix with the first prompt."""
         self._tokens += tokens
 
     @property
     def tokens(self) -> int:
-        """Tokens so far; all of the request's where it is whole."""
+        """Tokens so far; all tokens of the request once it is whole."""
         return self._tokens
 
     def ids(self) -> Ids:
-        """The ids of the first prompt, as far as they are known."""
+        """The ids of the first prompt, as far as they are made."""
         ids = array("I")
         for piece in tuple(self._pieces):
             ids.extend(piece)

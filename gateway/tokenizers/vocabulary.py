@@ -1,4 +1,4 @@
-"""Tokenizers: the served model's own from its files, or a general vocabulary. Nothing is fetched from anywhere."""
+"""Tokenizers: the served model's own from its files, or a general vocabulary. Nothing is downloaded."""
 
 import importlib
 import json
@@ -14,38 +14,38 @@ from gateway.tokenizers.prompt_text import ChatTemplate, texts_of
 from gateway.tokenizers.reading import Reading
 
 GENERAL: Final = ("o200k_base", "cl100k_base")
-"""Vocabularies that come inside a package."""
+"""Vocabularies that a package brings along."""
 
 GENERAL_MARGIN: Final = 1.5
-"""A general vocabulary stands for another one: the served model's may need more tokens for the same text (smaller vocabularies,
-scripts they were not trained on), rarely half as many again. The bytes stay the bound above."""
+"""Factor on the count of a general vocabulary: the served model's own may need more tokens for the same text (a smaller vocabulary,
+a script that it was not trained on), rarely half as many again. The bytes stay the upper bound."""
 
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Tokenizer files of published models have 2 to 20 MB."""
+"""Largest tokenizer file; those of published models have 2 to 20 MB."""
 
 
 class VocabularyError(Exception):
-    """A tokenizer cannot be had; the message says which, why, and what to do."""
+    """A tokenizer cannot be loaded; the message says which one, why, and what to do."""
 
 
 class Vocabulary(Protocol):
-    """Counts a prompt. May take milliseconds; safe to call from another thread."""
+    """Counts the tokens of a prompt. May take milliseconds; safe to call from another thread."""
 
     slow_bytes: int
-    """From this size on it takes more than a millisecond."""
+    """Bytes of a prompt from which on a count takes more than a millisecond."""
 
     def count(self, ask: Ask, scope: str = "") -> int:
         """Tokens of the prompt, exact or from above. Raises `chat_form.Unreadable`.
 
         Args:
-            scope: whose request it is, as far as cached work may be shared.
+            scope: the tenant, or its group that shares cached work.
         """
         ...
 
 
 class GeneralVocabulary:
-    """An upper bound from a general vocabulary, over the request as JSON: its names and quotes outweigh what a chat template adds."""
+    """Counts from above with a general vocabulary, over the request as JSON: its names and quotes outweigh the text of a chat template."""
 
     slow_bytes = 32 * 1024
 
@@ -57,16 +57,15 @@ class GeneralVocabulary:
         self._encode = package.get_encoding(name).encode_ordinary
 
     def count(self, ask: Ask, scope: str = "") -> int:
-        """See Vocabulary."""
         return min(int(len(self._encode(ask.fields.decode())) * GENERAL_MARGIN) + 1, ask.prompt_bytes)
 
 
 class ModelVocabulary:
-    """The served model's tokenizer and chat template: counts what the engine will count, to the token.
+    """The served model's tokenizer and chat template: counts exactly as the engine will count.
 
     Args:
         path: the model's folder, or its `tokenizer.json`; the template and special tokens are read beside it.
-        strftime: see ChatTemplate.
+        strftime: formats the current time, for `ChatTemplate`.
     """
 
     slow_bytes = 4 * 1024
@@ -77,7 +76,7 @@ class ModelVocabulary:
             package = importlib.import_module("tokenizers")
         except ImportError:
             raise VocabularyError(f"tokenizer {path} needs a package that is not installed: pip install 'tidegate[tokens]'") from None
-        # its threads would not outlive the fork of a worker, and there is one text at a time
+        # the package's threads would not survive the fork of a worker, and texts come one at a time
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # noqa: TID251 - written for the library, read by nobody here
         try:
             tokenizer = package.Tokenizer.from_str(_text(file))
@@ -89,31 +88,31 @@ class ModelVocabulary:
         self._pieces = Pieces(tokenizer, self._template.sample() if self._template is not None else "")
 
     def count(self, ask: Ask, scope: str = "") -> int:
-        """See Vocabulary."""
         reading = Reading()
         self.read(ask, scope, reading)
         return reading.tokens
 
     def read(self, ask: Ask, scope: str, into: Reading) -> None:
-        """The token ids of the prompt as the engine makes them; of several prompts the first's, and how many the others have.
+        """Write the token ids of the prompt into `into`, as the engine makes them; of several prompts the ids of the first one and the
+        number of tokens of the others.
 
         Raises:
-            Unreadable: see `chat_form`; nothing was read then.
+            Unreadable: the prompt holds media, or its template refuses it; nothing is written then.
         """
         texts, ids = texts_of(ask, self._template)
         # a template writes the special tokens itself; for bare prompts the engine lets the tokenizer add them
         special = not ask.endpoint.has_messages
-        for at, text in enumerate(texts):
+        for index, text in enumerate(texts):
             for piece in self._pieces.ids(text, scope, special=special):
-                into.more(len(piece)) if at else into.add(piece)
-        for at, given in enumerate(ids):
-            into.more(len(given)) if at else into.add(given)
+                into.more(len(piece)) if index else into.add(piece)
+        for index, prompt_ids in enumerate(ids):
+            into.more(len(prompt_ids)) if index else into.add(prompt_ids)
         into.whole = True
 
 
 @lru_cache(maxsize=64)
 def load_vocabulary(source: str, base_dir: Path, strftime: Callable[[str], str]) -> Vocabulary:
-    """The tokenizer a pool names, once per process: pools may share one, and workers are forked from a process that has it.
+    """The tokenizer that a pool names, loaded once per process: pools may share it, and workers are forked from a process that has it.
 
     Raises:
         VocabularyError: a file or a package is missing or broken.
@@ -131,8 +130,8 @@ def _template(folder: Path, strftime: Callable[[str], str]) -> ChatTemplate | No
         except ValueError as error:
             raise VocabularyError(f"{config_file} is no JSON: {error}") from None
     source = _text(own_file) if own_file.is_file() else config.get("chat_template")
-    if isinstance(source, list):  # several by name
-        source = next((one.get("template") for one in source if one.get("name") == "default"), None)
+    if isinstance(source, list):  # several templates by name
+        source = next((template.get("template") for template in source if template.get("name") == "default"), None)
     if not isinstance(source, str):
         return None
     tokens = {name: _token(config.get(name)) for name in SPECIAL}

@@ -296,7 +296,7 @@ async def test_a_request_that_ends_while_it_is_decided_on_leaves_nothing_open() 
     async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits, counters=counters) as running, running.client() as client:
         asking = asyncio.create_task(client.post("/v1/chat/completions", json=chat(max_tokens=1)))
         await counters.asked.wait()
-        (connection,) = running.door.connections
+        (connection,) = running.connections.open
         connection._exchange.task.cancel()  # type: ignore[union-attr]  # a request is under way on it
         async with asyncio.timeout(5):
             while any(state.used for state in (await looked(running)).values()):

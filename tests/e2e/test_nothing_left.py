@@ -60,7 +60,7 @@ async def over(gate: Gateway, closed: int) -> None:
     """Until so many requests are closed and every connection is gone."""
     await gate.recorded(closed)
     async with asyncio.timeout(5):
-        while gate.door.connections:
+        while gate.connections.open:
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)  # for what the loop still holds of connections that were closed
 

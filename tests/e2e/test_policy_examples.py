@@ -10,7 +10,7 @@ from domain.ask import Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, Governed, governed
+from gateway.ruling import Asked, PolicyMatch, match_policy
 from policies.compile import PolicySet
 from policies.load import load_policies
 from tenancy.rights import EVERYTHING
@@ -28,12 +28,12 @@ class Site:
         self.tenant = name
         self.policies: PolicySet = load_policies(folder, ["chat", "chat-small", "embeddings"], {"chat": ["support-bot"]})
 
-    def asks(self, model: str, words: int = 10, project: str = "default", at: float = DAY, key: str = "k", **more: Any) -> Governed:
+    def asks(self, model: str, words: int = 10, project: str = "default", at: float = DAY, key: str = "k", **more: Any) -> PolicyMatch:
         headers = more.pop("headers", {})
         body = {"model": model, "messages": [{"role": "user", "content": "word " * words}], **more}
         ask = interpret(Endpoint.CHAT, json.dumps(body).encode())
         caller = Caller(TenantId(self.tenant), ProjectId(project), KeyId("k"))
-        found = governed(self.policies, Asked(ask, caller, "", headers, at), EVERYTHING, key)
+        found = match_policy(self.policies, Asked(ask, caller, "", headers, at), EVERYTHING, key)
         assert found is not None, f"no model {model}"
         return found
 

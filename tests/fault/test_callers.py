@@ -163,7 +163,7 @@ async def test_all_callers_leave_at_once(record_property: Note) -> None:
             await asyncio.sleep(0.5)
             there = engine.in_flight  # the others wait for room
             left = time.monotonic()
-            for connection in list(running.door.connections):
+            for connection in list(running.connections.open):
                 connection.abort()
             async with asyncio.timeout(5):
                 while engine.in_flight:

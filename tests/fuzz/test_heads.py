@@ -12,7 +12,7 @@ from backends.clients.relay import RelayFlight, RelayUpstream, _Connection
 from backends.ports import Call, ReplySink
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.limits import EdgeLimits
 from tests.fuzz.mutation import MAX_BYTES, Target, cut
@@ -109,7 +109,7 @@ def asked(chunks: list[bytes]) -> tuple[Exchange | None, str, list[BaseException
         faults.append(fault.kind.name)
         return b"HTTP/1.1 400 Refused\r\n\r\n"
 
-    door = Door(
+    connections = Connections(
         EdgeLimits(max_body_bytes=4096, max_header_bytes=2 * MAX_BYTES),
         lambda: 0.0,
         lambda: 0.0,
@@ -117,7 +117,7 @@ def asked(chunks: list[bytes]) -> tuple[Exchange | None, str, list[BaseException
         refuse=refuse,
         log_defect=lambda error, _: defects.append(error),
     )
-    connection, wire = EdgeConnection(door), Wire()
+    connection, wire = EdgeConnection(connections), Wire()
     connection.connection_made(wire)
     for chunk in chunks:
         if not wire.closed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 from gateway.http.edge.exchange import Exchange, header_lines
 from gateway.http.edge.limits import EdgeLimits
 from gateway.http.faults import render
@@ -26,7 +26,9 @@ class Edge:
         self.faults: list[Fault] = []
         self.defects: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
-        self.door = Door(limits, clock, time.time, serve=self._serve, refuse=self._refuse, log_defect=self._defect, hosts=hosts)
+        self.connections = Connections(
+            limits, clock, time.time, serve=self._serve, refuse=self._refuse, log_defect=self._defect, hosts=hosts
+        )
         self.port = 0
 
     def _serve(self, exchange: Exchange) -> None:
@@ -94,12 +96,12 @@ async def edge(
 ) -> AsyncIterator[Edge]:
     """A running edge on a free loopback port."""
     made = Edge(EdgeLimits(**limits), clock, hosts)
-    server = await asyncio.get_running_loop().create_server(lambda: EdgeConnection(made.door), "127.0.0.1", 0, ssl=ssl)
+    server = await asyncio.get_running_loop().create_server(lambda: EdgeConnection(made.connections), "127.0.0.1", 0, ssl=ssl)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
     finally:
         server.close()
-        for connection in list(made.door.connections):
+        for connection in list(made.connections.open):
             connection.abort()
         await asyncio.sleep(0.01)

@@ -26,7 +26,7 @@ async def test_one_connection_serves_many_requests_one_after_the_other() -> None
         for n in range(5):
             writer.write(post(b"x" * n))
             assert (await reader.readuntil(b"bytes")).endswith(b"%d bytes" % n)
-        assert len(running.door.connections) == 1
+        assert len(running.connections.open) == 1
         writer.close()
         assert len(running.served) == 5
 
@@ -140,13 +140,13 @@ async def test_slow_callers_are_sent_away(sent: bytes, limit_s: float, status: b
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(sent)
         await asyncio.sleep(0.05)
-        running.door.sweep(clock.now)  # sets the deadline
+        running.connections.sweep(clock.now)  # sets the deadline
         clock.now += limit_s - 0.5
-        running.door.sweep(clock.now)
-        assert running.door.connections
+        running.connections.sweep(clock.now)
+        assert running.connections.open
         assert running.faults == []
         clock.now += 1.0
-        running.door.sweep(clock.now)
+        running.connections.sweep(clock.now)
         got = await asyncio.wait_for(reader.read(4096), 2)
         assert status in got
         writer.close()
@@ -161,14 +161,14 @@ async def test_a_caller_that_does_not_take_its_reply_is_cut_off(closing: bool) -
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(b"GET /large HTTP/1.1\r\nHost: a\r\n" + b"Connection: close\r\n" * closing + b"\r\n")
         await asyncio.sleep(0.2)
-        running.door.sweep(clock.now)
+        running.connections.sweep(clock.now)
         clock.now += 29.0
-        running.door.sweep(clock.now)
-        assert running.door.connections
+        running.connections.sweep(clock.now)
+        assert running.connections.open
         clock.now += 2.0
-        running.door.sweep(clock.now)
+        running.connections.sweep(clock.now)
         await asyncio.sleep(0.05)
-        assert not running.door.connections
+        assert not running.connections.open
         writer.close()
 
 
@@ -182,10 +182,10 @@ async def test_many_slow_readers_together_have_a_bound_and_the_slowest_go_first(
             callers.append(await asyncio.open_connection("127.0.0.1", running.port))
             callers[-1][1].write(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
             await asyncio.sleep(0.1)
-        assert len(running.door.behind) == 4
-        running.door.sweep(clock.now)
+        assert len(running.connections.slow_readers) == 4
+        running.connections.sweep(clock.now)
         await asyncio.sleep(0.05)
-        assert len(running.door.connections) in (2, 3)  # the kernel holds a part of each reply
+        assert len(running.connections.open) in (2, 3)  # the kernel holds a part of each reply
         for reader, _ in callers[2:]:
             assert len(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)) < 500
             assert await asyncio.wait_for(reader.readexactly(LARGE_BYTES), 5) == b"x" * LARGE_BYTES
@@ -204,10 +204,10 @@ async def test_a_slow_but_steady_reader_gets_the_whole_reply() -> None:
         taken = 0
         while taken < LARGE_BYTES:
             taken += len(await asyncio.wait_for(reader.read(256 * 1024), 2))
-            running.door.sweep(clock.now)
+            running.connections.sweep(clock.now)
             clock.now += 1.0  # about 64 s in all: more than the limit, had nothing been taken
         for _ in range(70):
-            running.door.sweep(clock.now)
+            running.connections.sweep(clock.now)
             clock.now += 1.0
         writer.write(GET)  # idle for less than the keep-alive time, so the connection is still good
         assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
@@ -245,16 +245,16 @@ async def test_a_defect_in_one_connection_does_not_end_the_sweep_of_others() -> 
     async with edge(clock) as running:
         opened = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(3)]
         await asyncio.sleep(0.05)
-        running.door.sweep(clock.now)
+        running.connections.sweep(clock.now)
         broken = Broken()
-        running.door.connections[broken] = None  # type: ignore[index]  # it has what the sweep uses
+        running.connections.open[broken] = None  # type: ignore[index]  # it has what the sweep uses
         clock.now += 80.0
-        running.door.sweep(clock.now)
-        del running.door.connections[broken]  # type: ignore[arg-type]  # as above
+        running.connections.sweep(clock.now)
+        del running.connections.open[broken]  # type: ignore[arg-type]  # as above
         await asyncio.sleep(0.05)
         assert broken.aborted
         assert [type(defect) for defect in running.defects] == [ZeroDivisionError]
-        assert not running.door.connections, "the idle ones were closed all the same"
+        assert not running.connections.open, "the idle ones were closed all the same"
         for _, writer in opened:
             writer.close()
 
@@ -267,7 +267,7 @@ async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
         for _ in range(20):
             writer.write(b"x" * 2000)
             await asyncio.sleep(0.01)
-            running.door.sweep(clock.now)
+            running.connections.sweep(clock.now)
             clock.now += 1.0
         assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
         writer.close()
@@ -296,12 +296,12 @@ async def test_draining_closes_after_the_reply() -> None:
         idle = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(GET)
         await reader.readuntil(b"bytes")
-        running.door.draining = True
+        running.connections.draining = True
         writer.write(GET)
         assert b"connection: close" in await asyncio.wait_for(reader.read(), 2)
-        running.door.start_draining()
+        running.connections.start_draining()
         assert await asyncio.wait_for(idle[0].read(), 2) == b""
-        await asyncio.wait_for(running.door.emptied(), 2)
+        await asyncio.wait_for(running.connections.wait_until_empty(), 2)
         idle[1].close()
         writer.close()
 
@@ -309,19 +309,19 @@ async def test_draining_closes_after_the_reply() -> None:
 @pytest.mark.fault("restart under load")
 async def test_whoever_was_accepted_last_is_heard_before_idle_connections_are_closed() -> None:
     async with edge() as running:
-        door = running.door
+        connections = running.connections
         late = await asyncio.open_connection("127.0.0.1", running.port)
-        door.draining = True
-        listening = asyncio.create_task(door.heard_out(door.clock() + 5.0))
+        connections.draining = True
+        listening = asyncio.create_task(connections.wait_for_idle(connections.clock() + 5.0))
         await asyncio.sleep(0.1)
         late[1].write(GET)
         assert b"connection: close" in await asyncio.wait_for(late[0].read(), 2)
         await asyncio.wait_for(listening, 2)  # nobody is left to be heard
         silent = await asyncio.open_connection("127.0.0.1", running.port)
-        begun = door.clock()
-        await door.heard_out(begun + 0.2)
-        assert 0.2 <= door.clock() - begun < 1.0
-        door.start_draining()
+        begun = connections.clock()
+        await connections.wait_for_idle(begun + 0.2)
+        assert 0.2 <= connections.clock() - begun < 1.0
+        connections.start_draining()
         assert await asyncio.wait_for(silent[0].read(), 2) == b""
         for _, writer in (late, silent):
             writer.close()

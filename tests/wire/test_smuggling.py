@@ -179,4 +179,4 @@ async def test_a_caller_that_leaves_is_noticed_whatever_it_sent_before(name: str
         writer.close()
         await asyncio.sleep(0.03)
         assert running.exchanges[0].gone
-        assert not running.door.connections
+        assert not running.connections.open

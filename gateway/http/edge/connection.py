@@ -1,6 +1,6 @@
-"""A caller's connection: HTTP/1.1 in, one exchange at a time, bytes out. The only file of the edge with a transport.
+"""The connection of a caller: HTTP/1.1 in, one exchange at a time, bytes out. The only file of the edge with a transport.
 
-A request may be followed by another on the same connection, but not before its reply is over: pipelined bytes are never
+A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply under way, so a smuggled second request has nowhere to go.
 """
 
@@ -14,47 +14,52 @@ import httptools
 
 from backends.turns import FULL, take_turns
 from domain.faults import Fault, Kind
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.request_reader import RequestReader
 from gateway.http.edge.upgrade import without_upgrade
 
 LINGER_S: Final = 2.0
-"""After a refusal with request bytes still on their way: how long to read and drop them before closing. Closing at once
-would make the kernel send a reset that can overtake the refusal, so the caller would never read it."""
+"""How long the bytes of a refused request are read and dropped before the connection closes. Closing at once would make the kernel
+send a reset, which can overtake the refusal, so that the caller would never read it."""
 
 BODY_GRACE_S: Final = 5.0
 """How long a body may come at any rate; slow starts are normal on mobile networks."""
 
 
 def _drop(data: bytes) -> None:
-    """Where bytes for a lost connection go."""
+    """The `write` of a connection that is lost."""
 
 
 class EdgeConnection(RequestReader, asyncio.Protocol):
-    """See the module."""
+    """The transport's side of a caller's connection: its socket, its deadlines, and when it closes."""
 
     __slots__ = ("_begun", "_body_since", "_head_so_far", "_lingering", "_served", "_unsent", "transport", "write")
 
-    def __init__(self, door: Door) -> None:
-        super().__init__(door)
-        self._served = self._lingering = self._begun = False
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self._begun = False
+        """Whether the first byte of a request has arrived."""
+        self._served = False
+        """Whether the coroutine of the request was started."""
+        self._lingering = False
+        """Whether a refusal is out and what the caller still sends is dropped."""
         self._head_so_far = b""
         self._unsent = 0
         self._body_since = 0.0
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], object] = _drop
-        """Hands bytes to the socket; once that is lost, they are dropped."""
+        """Hands bytes to the socket; drops them once the socket is lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of it
         self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=self.door.limits.reply_buffer_bytes)
+        self.transport.set_write_buffer_limits(high=self.connections.limits.reply_buffer_bytes)
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        refusal = self.door.enter(self)
+        refusal = self.connections.opened(self)
         if refusal is None:
             self._rest()
         else:
@@ -69,7 +74,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             if not self._begun:
                 self._begun = True
                 self.deadline = None
-                self.door.idle.pop(self, None)
+                self.connections.idle.pop(self, None)
             self._read_bytes += len(data)
             self._head_so_far = self._head_so_far + data if self._head_so_far else data
         try:
@@ -90,9 +95,10 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._ignore = self._close_after = True  # bytes after a complete request: never looked at
 
     def _after_feed(self) -> None:
+        """Refuse or serve what the parser has found in the bytes."""
         exchange, violation = self._exchange, self._violation
         if exchange is None:
-            limit = self.door.limits.max_header_bytes
+            limit = self.connections.limits.max_header_bytes
             if violation is None and self._read_bytes > limit:
                 violation = Fault(Kind.HEADERS_TOO_LARGE, f"A request head may have {limit} bytes.")
             if violation is not None:
@@ -105,21 +111,21 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._served = True
             self._head_so_far = b""
             if not exchange.complete and exchange.refusal is None:
-                self._body_since = self.door.clock()
+                self._body_since = self.connections.clock()
                 self.deadline = None
-            self.door.serve(exchange)
+            self.connections.serve(exchange)
 
     def _read_again(self) -> None:
-        """The head offers another protocol: read it without the offer."""
+        """Read a head that offers another protocol once more, without the offer."""
         self._exchange = None
-        self._clear()
-        plain = without_upgrade(self._head_so_far)
-        if plain is None:
+        self._forget_head()
+        head_without_offer = without_upgrade(self._head_so_far)
+        if head_without_offer is None:
             self._refuse(Fault(Kind.MALFORMED_HTTP, "Protocol upgrades are not offered here; use plain HTTP/1.1."))
             return
         self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(plain)
+            self._parser.feed_data(head_without_offer)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._broken("")
         self._after_feed()
@@ -128,7 +134,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         return False  # a caller that stops sending while we answer has left: close both ways
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.door.leave(self)
+        self.connections.closed(self)
         self.write = _drop
         self.deadline = inf
         del self._parser  # it refers to us: without it a connection that is over is gone at once
@@ -137,21 +143,21 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             exchange.connection_gone()
 
     def pause_writing(self) -> None:
-        self.door.behind[self] = None
+        self.connections.slow_readers[self] = None
         if self._exchange is not None:
             self._exchange.listener.full()
 
     def resume_writing(self) -> None:
-        self.door.behind.pop(self, None)
+        self.connections.slow_readers.pop(self, None)
         if self._exchange is not None:
             self._exchange.listener.drained()
 
     def closes_after(self, exchange: Exchange) -> bool:
-        """Whether the connection will be closed after this exchange's reply."""
-        return self._close_after or self.door.draining or not exchange.head.keep_alive or not exchange.complete
+        """Whether the connection closes after the reply of `exchange`."""
+        return self._close_after or self.connections.draining or not exchange.head.keep_alive or not exchange.complete
 
     def exchange_over(self, *, close: bool) -> None:
-        """The reply is out; get ready for the next request, or close."""
+        """Get ready for the next request once a reply is out, or close."""
         exchange, self._exchange = self._exchange, None
         if close or self._close_after:
             if exchange is not None and not exchange.complete:
@@ -161,7 +167,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self.transport.close()
             return
         self._served = False
-        self._clear()
+        self._forget_head()
         self._read_bytes = 0
         self._begun = False
         self._rest()
@@ -171,19 +177,19 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self.transport.abort()
 
     def cut(self) -> None:
-        """Drop a connection whose caller reads too slowly, and what is on its way to it."""
+        """Drop the connection of a caller that reads too slowly, with the reply bytes on their way."""
         if self._exchange is not None:
             self._exchange.listener.cut()
         self.transport.abort()
 
     def expire(self, now: float) -> None:
-        """The deadline passed: idle, head too slow, body too slow, or lingered long enough."""
-        exchange, limits = self._exchange, self.door.limits
+        """Act on a deadline that has passed: of an idle connection, a head, a body, an unread reply, or the wait after a refusal."""
+        exchange, limits = self._exchange, self.connections.limits
         if self._lingering:
             self.transport.abort()
         elif exchange is None and self._unsent:
-            taken = self._unsent - self.transport.get_write_buffer_size()
-            if taken < min(self._unsent, limits.min_body_rate_bytes_per_s * limits.slow_reader_s):
+            read_by_caller = self._unsent - self.transport.get_write_buffer_size()
+            if read_by_caller < min(self._unsent, limits.min_body_rate_bytes_per_s * limits.slow_reader_s):
                 self.transport.abort()
             else:
                 self.deadline = None
@@ -202,14 +208,14 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             exchange.body_is_over(Fault(Kind.REQUEST_TIMEOUT, "The request body arrived too slowly."))
 
     def expire_idle(self) -> None:
-        """Close between requests."""
-        self.door.idle.pop(self, None)
+        """Close a connection that is between two requests."""
+        self.connections.idle.pop(self, None)
         self.deadline = None
         self.transport.close()
 
     def phase_limit_s(self) -> float:
-        """How long the phase the connection is in may last: reading a body, sending the rest of a reply, reading a head, or idle."""
-        limits = self.door.limits
+        """How long the current phase may last: reading a body, sending the rest of a reply, reading a head, or waiting for a request."""
+        limits = self.connections.limits
         if self._exchange is not None:
             return BODY_GRACE_S
         self._unsent = self.transport.get_write_buffer_size()
@@ -219,18 +225,19 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
 
     def _rest(self) -> None:
         self.deadline = None
-        self.door.idle[self] = None
+        self.connections.idle[self] = None
 
     def _refuse(self, fault: Fault) -> None:
         self._close_after = True
-        self.door.idle.pop(self, None)
-        status, _, rest = self.door.refuse(fault, None).partition(b"\r\n")
-        self.write(b"%b\r\n%b%b" % (status, self.door.date_line, rest))
+        self.connections.idle.pop(self, None)
+        status, _, rest = self.connections.refuse(fault, None).partition(b"\r\n")
+        self.write(b"%b\r\n%b%b" % (status, self.connections.date_line, rest))
         self._linger()
 
     def _linger(self) -> None:
+        """Close the sending half, and read and drop what the caller still sends."""
         self._lingering = True
-        self.deadline = self.door.clock() + LINGER_S
+        self.deadline = self.connections.clock() + LINGER_S
         self.write = _drop
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()

@@ -1,4 +1,4 @@
-"""All of a worker's caller connections: how many there may be, who has waited too long, and how they end when it stops."""
+"""All caller connections of a worker: how many there may be, which have waited too long, and how they end when the worker stops."""
 
 import asyncio
 import email.utils
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from gateway.http.edge.exchange import Exchange
 
 
-HEARD_S: Final = 1.0
-"""For how long an idle connection may still be asked something after the port has closed: a caller that connects sends at once."""
+IDLE_WAIT_S: Final = 1.0
+"""How long an idle connection may still send a request after the port has closed: a caller that connects sends at once."""
 
 
-class Door:
-    """Shared by every connection of one worker.
+class Connections:
+    """The table of a worker's caller connections: bounds their number and their unsent bytes, and enforces their deadlines.
 
     Args:
-        serve: called once per request whose head is acceptable; starts its coroutine.
-        refuse: called for requests that are refused before that, with the head if it was complete; returns the bytes
-            of a whole reply that closes the connection.
-        log_defect: told of errors that are nobody's fault but ours.
+        serve: starts the coroutine of a request; called once per request whose head is acceptable.
+        refuse: returns the bytes of a whole reply that closes the connection; called for a request that is refused before `serve`,
+            with its head where that was complete.
+        log_defect: logs an error that is a defect of the gateway.
         hosts: allowed Host values in lower case; empty allows any.
     """
 
@@ -48,12 +48,12 @@ class Door:
         self.hosts = hosts
         self._log_defect = log_defect
         self.draining = False
-        self.connections: dict[EdgeConnection, None] = {}
-        """In the order in which they came, so that a run can be repeated."""
+        self.open: dict[EdgeConnection, None] = {}
+        """The open connections in the order in which they came, so that a run can be repeated."""
         self.idle: dict[EdgeConnection, None] = {}
-        """Connections between requests, the longest idle one first."""
-        self.behind: dict[EdgeConnection, None] = {}
-        """Connections whose callers read too slowly, the one that has been behind for longest first."""
+        """Connections between two requests, the one idle for longest first."""
+        self.slow_readers: dict[EdgeConnection, None] = {}
+        """Connections whose callers read too slowly, the one slow for longest first."""
         self._wall = wall
         self.date_line = b""
         """The Date header line, made anew by every sweep."""
@@ -65,64 +65,64 @@ class Door:
             self.date_line = b"date: %b\r\n" % email.utils.formatdate(self._wall(), usegmt=True).encode("ascii")
             self._dated_at = now
 
-    def enter(self, connection: "EdgeConnection") -> Fault | None:
-        """A connection came in; a Fault says that it has to go again."""
-        self.connections[connection] = None
-        if len(self.connections) > self.limits.max_connections:
-            oldest = next(iter(self.idle), None)
-            if oldest is None:
+    def opened(self, connection: "EdgeConnection") -> Fault | None:
+        """Add a new connection; a Fault says that it has to be refused."""
+        self.open[connection] = None
+        if len(self.open) > self.limits.max_connections:
+            longest_idle = next(iter(self.idle), None)
+            if longest_idle is None:
                 return Fault(Kind.OVERLOADED, "Too many connections are open here. Try again shortly.")
-            oldest.expire_idle()
+            longest_idle.expire_idle()
         return None
 
-    def leave(self, connection: "EdgeConnection") -> None:
-        """A connection is gone."""
-        self.connections.pop(connection, None)
+    def closed(self, connection: "EdgeConnection") -> None:
+        """Forget a connection that is lost."""
+        self.open.pop(connection, None)
         self.idle.pop(connection, None)
-        self.behind.pop(connection, None)
+        self.slow_readers.pop(connection, None)
 
     def sweep(self, now: float) -> None:
-        """Enforce every connection's deadline; called a few times a second, so that no connection needs a timer.
+        """Enforce the deadlines of all connections; called a few times a second, so that no connection needs a timer.
 
-        A connection that entered a phase since the last sweep gets its deadline here: busy ones never read a clock for it.
+        A connection that entered a phase since the last sweep gets its deadline here: a busy one never reads the clock for it.
         """
         self._make_date(now)
-        for connection in list(self.connections):
+        for connection in list(self.open):
             deadline = connection.deadline
             if deadline is None:
                 connection.deadline = now + connection.phase_limit_s()
             elif now >= deadline:
                 try:
                     connection.expire(now)
-                except Exception as error:  # noqa: BLE001 - one bad connection must not end the sweep of all others
+                except Exception as error:  # noqa: BLE001 - one bad connection must not end the sweep of the others
                     self._log_defect(error, "sweep")
                     connection.abort()
-        self._relieve()
+        self._cut_slow_readers()
 
-    def _relieve(self) -> None:
-        """Many slow readers together may not fill the memory."""
-        behind = {connection: connection.transport.get_write_buffer_size() for connection in self.behind}
-        excess = sum(behind.values()) - self.limits.reply_buffers_total_bytes
-        for connection, unsent in behind.items():
+    def _cut_slow_readers(self) -> None:
+        """Cut the slowest readers off while the unsent bytes of all of them are over the bound."""
+        unsent_bytes = {connection: connection.transport.get_write_buffer_size() for connection in self.slow_readers}
+        excess = sum(unsent_bytes.values()) - self.limits.reply_buffers_total_bytes
+        for connection, unsent in unsent_bytes.items():
             if excess <= 0:
                 return
             connection.cut()
             excess -= unsent
 
     def start_draining(self) -> None:
-        """From now on every reply closes its connection, and idle ones are closed."""
+        """Close idle connections now, and every other one after its reply."""
         self.draining = True
         for connection in list(self.idle):
             connection.expire_idle()
 
-    async def heard_out(self, until: float, poll_s: float = 0.02) -> None:
-        """Wait for the requests of connections that are idle, at most `until`: of one that was accepted a moment ago the request is on
-        its way or lies in the socket, and closing it now would lose it. To be called when nothing is accepted any more."""
-        await asyncio.sleep(poll_s)  # what the kernel has handed over is a connection only after this turn of the loop
+    async def wait_for_idle(self, until: float, poll_s: float = 0.02) -> None:
+        """Wait until no connection is idle, at most `until`. Called once nothing is accepted any more: the request of a connection that
+        was accepted a moment ago is on its way or lies in the socket, and closing the connection now would lose it."""
+        await asyncio.sleep(poll_s)  # a socket that the kernel has handed over becomes a connection only after this turn of the loop
         while self.idle and self.clock() < until:
             await asyncio.sleep(poll_s)
 
-    async def emptied(self, poll_s: float = 0.02) -> None:
-        """Wait until no connection is left."""
-        while self.connections:
+    async def wait_until_empty(self, poll_s: float = 0.02) -> None:
+        """Wait until no connection is open."""
+        while self.open:
             await asyncio.sleep(poll_s)

@@ -164,7 +164,7 @@ class Exchange:
         self.written += len(body)
         self.started = True
         end = b"connection: close\r\n\r\n" if close else b"\r\n"
-        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.door.date_line, headers, length, end, body))
+        connection.write(b"%b%b%b%b%b%b" % (_STATUS_LINES[status], connection.connections.date_line, headers, length, end, body))
         self._finish(close=close)
 
     def start(self, headers: bytes) -> None:
@@ -172,7 +172,7 @@ class Exchange:
         connection = self._connection
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         end = b"connection: close\r\n\r\n" if connection.closes_after(self) else b"\r\n"
-        self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.door.date_line, headers, framing, end)
+        self._head_out = b"%b%b%b%b%b" % (_STATUS_LINES[200], connection.connections.date_line, headers, framing, end)
         self.started = True
 
     @property

@@ -1,7 +1,7 @@
-"""The head of a request, checked: what may enter at all, before anyone asks who sent it. Sans-io.
+"""The head of a request, checked before anybody asks for the caller's key. Sans-io.
 
 llhttp (strict) has refused broken grammar by now: two lengths, length and chunking together, obsolete folding, bare LF,
-odd chunk sizes. What is left is meaning: which headers may occur once, which versions and codings we speak.
+odd chunk sizes. This module checks the meaning: headers that may occur only once, versions and codings that are spoken.
 """
 
 import re
@@ -34,7 +34,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_\[\]:]{1,255}")
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
-    """One request's head as the steps see it. Header names are lower case; repeated headers are joined by a comma."""
+    """The head of one request. Header names are lower case; repeated headers are joined by a comma."""
 
     method: str
     path: str
@@ -45,11 +45,11 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_body(self) -> bool:
-        """Whether a body was announced."""
+        """Whether the head announces a body."""
         return self.chunked or bool(self.content_length)
 
     def request_id(self) -> str | None:
-        """The caller's own request id, if it sent a sane one."""
+        """The request id that the caller chose; None where there is none, or a malformed one."""
         value = self.headers.get(b"x-request-id")
         return value.decode("ascii") if value is not None and _REQUEST_ID.fullmatch(value) else None
 
@@ -65,11 +65,11 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
 def checked_head(
     method: bytes, target: bytes, version: str, headers: dict[bytes, bytes], *, keep_alive: bool, hosts: frozenset[bytes]
 ) -> RequestHead:
-    """The head as a value.
+    """The checked head.
 
     Args:
-        target: the request target as sent; the query is dropped, nothing is decoded or normalised, so the path that is
-            authorised is the path that is served.
+        target: the request target as sent. The query is dropped; nothing is decoded or normalised, so the path that is authorised is the
+            path that is served.
         hosts: allowed Host values in lower case; empty allows any well-formed one.
 
     Raises:
@@ -102,5 +102,5 @@ def checked_head(
 
 
 def size_of(headers: dict[bytes, bytes]) -> int:
-    """Bytes of a head's lines."""
+    """The size of a head's lines in bytes."""
     return sum([len(name) + len(value) + 4 for name, value in headers.items()])

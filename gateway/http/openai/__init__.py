@@ -1,7 +1,7 @@
 """OpenAI's requests: body bytes to a checked Ask, and the model list.
 
-`interpret` is the only way from bytes to an Ask. What it hands on is the object it checked, serialised again, without the
-model (a backend's dialect writes its own name for it) and without fields that steer engines. Knows no tenant and no backend.
+`interpret` is the only way from bytes to an Ask. An Ask holds the object that was checked, serialised again, without the model (a
+backend's dialect writes its own name for it) and without fields that steer engines. `interpret` knows no tenant and no backend.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ import msgspec
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type
-from gateway.http.openai.controls import asks_for_usage, session_named, without_controls
+from gateway.http.openai.controls import session_named, without_controls
 from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.json_guard import parse_object
 from gateway.http.openai.prompts import reference_taken
@@ -20,7 +20,7 @@ from gateway.http.openai.sizes import logprobs, output_cap, sequences
 MAX_MODEL_CHARS: Final = 256
 
 STREAM_OPTIONS: Final = {"include_usage": True}
-"""Engines are always asked for usage: it is what is metered."""
+"""Engines are always asked for usage, because usage is metered."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -83,7 +83,7 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
 
 
 def _checked_model(document: dict[str, object], required: bool) -> str:
-    """Take `model` out of `document`; empty where it is not required and not there."""
+    """Take `model` out of `document`; empty where it is missing and not required."""
     model = document.pop("model", None)
     if type(model) is not str:
         if model is None:
@@ -97,17 +97,21 @@ def _checked_model(document: dict[str, object], required: bool) -> str:
 
 
 def _rewrite_stream_options(document: dict[str, object], stream: bool) -> bool:
-    """Have the engine report usage on streams; returns whether the caller asked for it."""
+    """Have the engine report usage on streams; returns whether the caller asked for the usage event.
+
+    The caller's other options are dropped: `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is
+    the vendor's own.
+    """
     options = document.get("stream_options")
     if options is not None:
         if type(options) is not dict:
             refuse_type("an object", options, "stream_options")
         if not stream:
             refuse("The 'stream_options' parameter is only allowed when 'stream' is true.", "stream_options")
-        wanted = options.get("include_usage")
-        if wanted is not None and type(wanted) is not bool:
-            refuse_type("a boolean", wanted, "stream_options.include_usage")
+        include_usage = options.get("include_usage")
+        if include_usage is not None and type(include_usage) is not bool:
+            refuse_type("a boolean", include_usage, "stream_options.include_usage")
     if not stream:
         return False
     document["stream_options"] = STREAM_OPTIONS
-    return asks_for_usage(options)
+    return options is not None and options.get("include_usage") is True

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the fields it has beyond those of `generation`."""
+"""`POST /v1/chat/completions`: the fields of a chat beyond those of `generation`, and the size of its prompt."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +12,7 @@ from gateway.http.openai.messages import check_messages, media_of
 from gateway.http.openai.sizes import PromptSize
 
 MAX_TOOLS: Final = 256
-"""OpenAI allows 128. Each one is rendered into the prompt and, when it is forced, compiled into a grammar."""
+"""OpenAI allows 128. An engine renders each tool into the prompt and compiles a forced one into a grammar."""
 
 MAX_NAME_CHARS: Final = 256
 

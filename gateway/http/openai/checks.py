@@ -1,7 +1,7 @@
-"""Checks of one field's value: each takes the value and its path and raises a Fault that names both.
+"""Checks of one field's value: each check takes the value and its path and raises a Fault that names both.
 
-A check gets values that JSON can hold, and never `null`: a field that is null is as good as absent everywhere, so callers
-of this module skip it. Numbers are finite and integers fit 64 bits already (`json_guard`). Knows no endpoint.
+A check gets values that JSON can hold, and never `null`: a field that is null counts as absent everywhere, so callers of this module
+skip it. `json_guard` has made sure that numbers are finite and integers fit 64 bits. Knows no endpoint.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from domain.faults import Fault, Kind
 Check = Callable[[object, str], None]
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
-"""A JSON schema or grammar, serialised: compiling one is the dearest thing a small request can ask of an engine, and grows
-faster than its size. Schemas written by hand are under 10 KiB."""
+"""Largest JSON schema or grammar, serialised: compiling one is the most expensive work that a small request can ask of an engine, and
+the cost grows faster than the size. Schemas written by hand are under 10 KiB."""
 
 MAX_SCHEMA_DEPTH: Final = 32
-"""Nested containers of a schema; one level of properties is two containers."""
+"""Most levels of nested containers in a schema; one level of properties is two containers."""
 
 _encode = msgspec.json.Encoder().encode
 _KIND_NAMES: Final[dict[type, str]] = {
@@ -33,23 +33,23 @@ _KIND_NAMES: Final[dict[type, str]] = {
 
 
 def refuse(message: str, param: str) -> NoReturn:
-    """INVALID_VALUE at `param`."""
+    """Raise INVALID_VALUE at `param`."""
     raise Fault(Kind.INVALID_VALUE, message, param=param)
 
 
 def refuse_type(expected: str, value: object, param: str) -> NoReturn:
-    """INVALID_VALUE because `value` is of the wrong type."""
+    """Raise INVALID_VALUE because `value` is of the wrong type."""
     refuse(f"Invalid type for '{param}': expected {expected}, got {_KIND_NAMES[type(value)]}.", param)
 
 
 def shown(text: str, limit: int = 64) -> str:
-    """A caller's own string for a message: printable ASCII, cut at `limit`, in quotes."""
-    cut = text if len(text) <= limit else text[:limit] + "..."
-    return "'" + "".join(c if " " <= c <= "~" else "?" for c in cut) + "'"
+    """A string of the caller for a message: printable ASCII, cut at `limit`, in quotes."""
+    shortened = text if len(text) <= limit else text[:limit] + "..."
+    return "'" + "".join(c if " " <= c <= "~" else "?" for c in shortened) + "'"
 
 
 def integer(low: int, high: int) -> Check:
-    """A whole number in [low, high]."""
+    """A check for a whole number in [low, high]."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not int:
@@ -61,7 +61,7 @@ def integer(low: int, high: int) -> Check:
 
 
 def number(low: float, high: float, *, low_open: bool = False) -> Check:
-    """A number in [low, high], or in (low, high]."""
+    """A check for a number in [low, high], or in (low, high]."""
     above = "above" if low_open else "at least"
 
     def check(value: object, param: str) -> None:
@@ -74,13 +74,13 @@ def number(low: float, high: float, *, low_open: bool = False) -> Check:
 
 
 def flag(value: object, param: str) -> None:
-    """True or false."""
+    """Check for true or false."""
     if value is not True and value is not False:
         refuse_type("a boolean", value, param)
 
 
 def text(longest: int) -> Check:
-    """A string of at most `longest` characters."""
+    """A check for a string of at most `longest` characters."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not str:
@@ -92,7 +92,7 @@ def text(longest: int) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """One of a few strings."""
+    """A check for one of a few strings."""
     allowed = frozenset(words)
 
     def check(value: object, param: str) -> None:
@@ -104,23 +104,23 @@ def one_of(*words: str) -> Check:
     return check
 
 
-def each(most: int, check_one: Check | None = None, *, least: int = 0) -> Check:
-    """An array of `least` to `most` items, each of which passes `check_one`."""
+def each(most: int, check_item: Check | None = None, *, least: int = 0) -> Check:
+    """A check for an array of `least` to `most` items, each of which passes `check_item`."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not list:
             refuse_type("an array", value, param)
         if not least <= len(value) <= most:
             refuse(f"Invalid value for '{param}': {len(value)} items, where {least} to {most} are allowed.", param)
-        if check_one is not None:
+        if check_item is not None:
             for index, item in enumerate(value):
-                check_one(item, f"{param}[{index}]")
+                check_item(item, f"{param}[{index}]")
 
     return check
 
 
 def either(first: Check, other: Check, kind: type) -> Check:
-    """`first` for values of `kind`, `other` for all others."""
+    """A check that applies `first` to values of `kind` and `other` to all others."""
 
     def check(value: object, param: str) -> None:
         (first if type(value) is kind else other)(value, param)
@@ -129,8 +129,8 @@ def either(first: Check, other: Check, kind: type) -> Check:
 
 
 def weights(most: int, low: float, high: float) -> Check:
-    """An object of at most `most` numbers in [low, high]."""
-    check_one = number(low, high)
+    """A check for an object of at most `most` numbers in [low, high]."""
+    check_weight = number(low, high)
 
     def check(value: object, param: str) -> None:
         if type(value) is not dict:
@@ -138,27 +138,27 @@ def weights(most: int, low: float, high: float) -> Check:
         if len(value) > most:
             refuse(f"Invalid value for '{param}': {len(value)} entries are too many, at most {most} are allowed.", param)
         for key, weight in value.items():
-            check_one(weight, f"{param}[{shown(key, 16)}]")
+            check_weight(weight, f"{param}[{shown(key, 16)}]")
 
     return check
 
 
 def schema(value: object, param: str) -> None:
-    """A JSON schema, or an object that holds one: bounded in size and depth. Its meaning is the engine's matter."""
+    """Check the size and depth of a JSON schema, or of an object that holds one. The engine judges its meaning."""
     if type(value) is not dict:
         refuse_type("an object", value, param)
     encoded = _encode(value)
     if len(encoded) > MAX_SCHEMA_BYTES:
         refuse(f"Invalid value for '{param}': {len(encoded)} bytes are too many, at most {MAX_SCHEMA_BYTES} are allowed.", param)
     if encoded.count(b"{") + encoded.count(b"[") <= MAX_SCHEMA_DEPTH:
-        return  # too few to be nested too deep; true of most tools
+        return  # too few containers to be nested too deep, as in most tools
     level: list[object] = [value]
     for _ in range(MAX_SCHEMA_DEPTH):
         below: list[object] = []
         for container in level:
             inner = list(container.values()) if type(container) is dict else container
             if type(inner) is list:
-                below += [v for v in inner if type(v) is dict or type(v) is list]
+                below += [item for item in inner if type(item) is dict or type(item) is list]
         if not below:
             return
         level = below
@@ -166,7 +166,7 @@ def schema(value: object, param: str) -> None:
 
 
 def unsupported(why: str) -> Check:
-    """A field that is refused whatever it holds."""
+    """A check that refuses a field, whatever its value."""
 
     def check(_value: object, param: str) -> None:
         raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{param}' is not supported: {why}.", param=param)

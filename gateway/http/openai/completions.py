@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: its prompt, in four shapes, and the fields it has beyond those of `generation`."""
+"""`POST /v1/completions`: the prompt in four shapes, and the fields of a completion beyond those of `generation`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,17 +9,17 @@ from gateway.http.openai.inputs import count_inputs, count_token_ids, inputs, li
 from gateway.http.openai.sizes import PromptSize
 
 MAX_PROMPTS: Final = 256
-"""Prompts in one request. OpenAI allows 2,048; each one is a sequence of its own in the engine's batch."""
+"""Most prompts in one request. OpenAI allows 2,048; each prompt is a sequence of its own in the engine's batch."""
 
 MAX_SUFFIX_CHARS: Final = 1024 * 1024
-"""Half a prompt for fill-in-the-middle; the body limit is nearer for most."""
+"""Half a prompt for fill-in-the-middle; most requests reach the body limit first."""
 
 COMPLETIONS: Final[Mapping[str, Check]] = {
     **GENERATION,
     "prompt": inputs(MAX_PROMPTS),
     "suffix": text(MAX_SUFFIX_CHARS),
     "logprobs": integer(0, MAX_LOGPROBS),
-    # engines do not read it here, so it would be a cap that is reserved with and not kept
+    # engines do not read this field here, so the reservation would count on a cap that nobody keeps
     "max_completion_tokens": unsupported("send 'max_tokens'"),
 }
 

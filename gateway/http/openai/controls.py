@@ -1,8 +1,8 @@
 """Request fields that steer an engine or the fleet rather than the answer. Callers may not set them.
 
-Stripped, silently: clients written for one engine send some of them by habit, and without the field the request is still
-what its author meant. Only the top level is looked at, because engines read them only there; `stream_options` is rewritten
-as a whole. What changes the answer or makes an engine run a caller's code is refused instead (`generation.REFUSED`).
+They are stripped without an error: clients written for one engine send some of them by habit, and without the field the request still
+means the same. Only the top level is searched, because engines read these fields only there; `stream_options` is rewritten as a whole.
+A field that changes the answer or makes an engine run a caller's code is refused instead (`generation.REFUSED`).
 """
 
 from collections.abc import Mapping
@@ -60,34 +60,27 @@ CONTROLS: Final = frozenset(
 
 
 FAMILIES: Final = ("bootstrap_", "disagg_")
-"""Beginnings of names that are controls whatever follows: engines add to them with every release."""
+"""Prefixes of names that are controls, whatever follows: engines add to them with every release."""
 
 
 def without_controls(document: dict[str, object]) -> dict[str, object]:
-    """`document` without the fields above; the same object when it has none, which is the usual case."""
+    """`document` without its controls; the same object where it has none, which is the usual case."""
     if CONTROLS.isdisjoint(document) and not any([key.startswith(FAMILIES) for key in document]):
         return document
     return {key: value for key, value in document.items() if key not in CONTROLS and not key.startswith(FAMILIES)}
 
 
 SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")
-"""Where callers name the conversation a request belongs to, the most telling first. Only the last of them goes on to engines: it is
-OpenAI's own, and groups what has a long beginning in common."""
+"""Fields in which callers name the conversation of a request, the most specific first. Only the last one goes on to engines: it is
+OpenAI's own, and groups requests that have a long beginning in common."""
 
 MAX_SESSION_CHARS: Final = 256
 
 
 def session_named(document: Mapping[str, object]) -> str:
-    """What the caller calls its conversation; empty where it does not, or not in a short text."""
+    """The caller's name of the conversation; empty where there is none of at most `MAX_SESSION_CHARS`."""
     for name in SESSIONS:
         value = document.get(name)
         if type(value) is str and 0 < len(value) <= MAX_SESSION_CHARS:
             return value
     return ""
-
-
-def asks_for_usage(options: Mapping[str, object] | None) -> bool:
-    """Whether the caller's `stream_options` ask for the usage event. Everything else in them is dropped:
-    `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is the vendor's own.
-    """
-    return options is not None and options.get("include_usage") is True

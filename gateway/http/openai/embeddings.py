@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: its input, in four shapes, and the few fields beside it."""
+"""`POST /v1/embeddings`: the input in four shapes, and the few fields beside it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ EMBEDDINGS: Final[Mapping[str, Check]] = {
     "user": text(MAX_USER_CHARS),
     "stream": unsupported("embeddings are not streamed"),
     "stream_options": unsupported("embeddings are not streamed"),
-    # vLLM takes a chat in place of `input`; with both, which one is read depends on the order of its types
+    # vLLM takes a chat in place of `input`; with both, the order of vLLM's own types decides which one it reads
     "messages": unsupported("send the text as 'input'"),
 }
 

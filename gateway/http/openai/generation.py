@@ -1,7 +1,7 @@
-"""Fields that chat and plain completions share: sampling, limits, structured output, and what is refused in both.
+"""Fields that chats and plain completions share: sampling, limits, structured output, and the fields refused in both.
 
-A field named nowhere goes to the engine as it is. The caps are there because each of these makes one small request cost as
-much as many: `n` multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars compile.
+A field without a check goes to the engine as it is. Each cap bounds a field that makes one small request cost as much as many: `n`
+multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars are compiled.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from gateway.http.openai.checks import (
 )
 
 MAX_CHOICES: Final = 16
-"""`n` and `best_of`. vLLM allows 16,384 by default; OpenAI 128; every answer holds its own KV memory."""
+"""Largest `n` and `best_of`. vLLM allows 16,384 by default, OpenAI 128; every answer holds KV memory of its own."""
 
 MAX_OUTPUT_TOKENS: Final = 1_000_000
 """Above any model's context; the engine knows its own limit."""
@@ -33,13 +33,13 @@ MAX_LOGPROBS: Final = 20
 
 MAX_STOPS: Final = 16
 MAX_STOP_CHARS: Final = 1024
-"""Stop strings are searched after every token. OpenAI allows 4."""
+"""Engines search stop strings after every token. OpenAI allows 4 of them."""
 
 MAX_GRAMMAR_CHARS: Final = 8 * 1024
-"""A regular expression or grammar given as text: compiled by the engine on its event loop or a small pool."""
+"""Longest regular expression or grammar given as text: engines compile it on their event loop or a small pool."""
 
 MAX_BIASES: Final = 1024
-"""Entries of `logit_bias`, OpenAI's own cap; applied on the GPU for each token."""
+"""Most entries of `logit_bias`, which is OpenAI's cap; engines apply them on the GPU for each token."""
 
 MAX_USER_CHARS: Final = 512
 
@@ -64,7 +64,7 @@ _STRUCTURES: Final[Mapping[str, Check]] = {
 }
 
 
-def _one_stop(value: object, param: str) -> None:
+def _check_stop(value: object, param: str) -> None:
     _stop(value, param)
     if value == "":
         refuse(f"Invalid value for '{param}': a stop string must have at least one character.", param)
@@ -138,7 +138,7 @@ GENERATION: Final[Mapping[str, Check]] = {
     "dry_sequence_breakers": each(32, text(64)),
     "documents": each(256, schema),
     "prompt_logprobs": integer(0, MAX_LOGPROBS),
-    "stop": either(_one_stop, each(MAX_STOPS, _one_stop), str),
+    "stop": either(_check_stop, each(MAX_STOPS, _check_stop), str),
     "stop_token_ids": each(1024, _token_id),
     "bad_words": each(256, text(MAX_STOP_CHARS)),
     "seed": integer(-(2**63), 2**63 - 1),

@@ -7,13 +7,13 @@ import msgspec
 from gateway.http.openai.checks import Check, refuse, refuse_type
 
 MAX_TOKEN_ID: Final = 2**31 - 1
-"""Engines keep ids in 32 bits; an id beyond the vocabulary is theirs to refuse."""
+"""Engines keep ids in 32 bits, and refuse an id beyond the vocabulary themselves."""
 
 _Tokens: Final = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
 def inputs(most: int) -> Check:
-    """One text, or 1 to `most` of them."""
+    """A check for one input, or an array of 1 to `most` inputs."""
 
     def check(value: object, param: str) -> None:
         if type(value) is str:
@@ -27,17 +27,17 @@ def inputs(most: int) -> Check:
             return
         if len(value) > most:
             refuse(f"Invalid value for '{param}': {len(value)} items are too many, at most {most} are allowed.", param)
-        wanted = type(value[0])
-        if wanted is not str and wanted is not list:
+        item_type = type(value[0])
+        if item_type is not str and item_type is not list:
             refuse_type("a string or an array of token ids", value[0], f"{param}[0]")
         for index, item in enumerate(value):
-            where = f"{param}[{index}]"
-            if type(item) is not wanted:
-                refuse_type("a string" if wanted is str else "an array of token ids", item, where)
+            item_param = f"{param}[{index}]"
+            if type(item) is not item_type:
+                refuse_type("a string" if item_type is str else "an array of token ids", item, item_param)
             if type(item) is list:
                 if not item:
-                    refuse(f"Invalid value for '{where}': it is empty.", where)
-                _check_tokens(item, where)
+                    refuse(f"Invalid value for '{item_param}': it is empty.", item_param)
+                _check_tokens(item, item_param)
 
     return check
 
@@ -46,7 +46,7 @@ def _check_tokens(values: list[object], param: str) -> None:
     try:
         msgspec.convert(values, _Tokens)
     except msgspec.ValidationError:
-        for index, token in enumerate(values):  # only to say which one
+        for index, token in enumerate(values):  # find the token that the message names
             if type(token) is not int:
                 refuse_type("a token id", token, f"{param}[{index}]")
             if not 0 <= token <= MAX_TOKEN_ID:
@@ -64,7 +64,7 @@ def count_inputs(value: object) -> int:
 
 
 def count_token_ids(value: object) -> int | None:
-    """How many ids a checked value holds; None for text. An id is a token."""
+    """The number of token ids that a checked value holds; None for text."""
     if type(value) is not list:
         return None
     if type(value[0]) is int:

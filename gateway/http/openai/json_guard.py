@@ -1,18 +1,17 @@
 r"""Request bytes to one JSON object that can be read in only one way, or a Fault.
 
-Two readers of the same bytes must never see two documents: not us and an engine, not a guard and an engine. So whatever
-parsers disagree about is refused here: duplicate keys, integers beyond 64 bits, NaN, lone surrogates, bad UTF-8, depth. What
-is left is re-serialised by the caller of this module, so that an engine reads what was checked. Knows nothing of OpenAI.
+Two readers of the same bytes must never see two documents: not the gateway and an engine, not a guard and an engine. So everything
+that parsers disagree about is refused here: duplicate keys, integers beyond 64 bits, NaN, lone surrogates, bad UTF-8, depth. The
+caller of this module serialises the rest again, so that an engine reads what was checked. Knows nothing of OpenAI.
 
-How duplicate keys are found without a parser of our own (msgspec keeps the last one silently): the decoded object is
-encoded again, and
+Duplicate keys are found without a parser of our own (msgspec keeps the last key without an error). The decoded object is encoded again:
 
-1. when the encoding equals the body byte for byte, the body has no duplicates, because an encoding has none. This is the
-   usual case (official SDKs write compact JSON in UTF-8) and costs one encode and one compare;
-2. else both are searched for colons. Every string kept has the same colons in both, unless `\u003a` was used to write one;
-   every key kept adds one in both; a key that was lost, and what it named, add at least one in the body only. So without
-   `\u003a` the counts are equal exactly when no key was lost;
-3. else the standard library's parser, which hands out every pair, decides and names the key.
+1. Where the encoding equals the body byte for byte, the body has no duplicates, because an encoding has none. This is the
+   usual case (official SDKs write compact JSON in UTF-8) and costs one encode and one compare.
+2. Else colons are counted in both. Every string kept has the same colons in both, unless `\u003a` was used to write one;
+   every key kept adds one colon in both; a key that was lost, and its value, add at least one in the body only. So without
+   `\u003a` the counts are equal exactly where no key was lost.
+3. Else the standard library's parser, which hands out every pair, decides and names the key.
 """
 
 import gc
@@ -26,26 +25,26 @@ import msgspec
 from domain.faults import Fault, Kind
 
 MAX_DEPTH: Final = 64
-"""Nested containers. Tool schemas seen in the wild stay under 20; parsers give up between 128 (serde) and 1,024 (orjson)."""
+"""Most levels of nested containers. Tool schemas seen in the wild stay under 20; parsers give up between 128 (serde) and 1,024 (orjson)."""
 
 MAX_CONTAINERS: Final = 50_000
-"""Objects and arrays in one body. 4,096 messages of four parts each need 20,500; each costs about 0.5 µs to decode and walk,
+"""Most objects and arrays in one body. 4,096 messages of four parts each need 20,500; each costs about 0.5 µs to decode and walk,
 and an 8 MiB body of `[],` would hold 2.8 million of them (1.2 s of decoding and garbage collection, measured)."""
 
 MAX_KEYS: Final = 100_000
-"""Keys in one body, two per container on average: chat messages and their parts have two each."""
+"""Most keys in one body, two per container on average: chat messages and their parts have two each."""
 
 MAX_VALUES: Final = 1_048_576
-"""Values in one array: one prompt of a million token ids, which is the largest context served today."""
+"""Most values in one array: one prompt of a million token ids, which is the largest context served today."""
 
 MAX_DIGITS: Final = 400
-"""Digits in one number. A double needs at most 309 before the point; more is an attack on a parser."""
+"""Most digits in one number. A double needs at most 309 before the point; more is an attack on a parser."""
 
 UNCHECKED_BYTES: Final = 2 * MAX_CONTAINERS
-"""A body up to this size cannot exceed the three counts: a container takes two bytes, a key four, a value two."""
+"""A body up to this size cannot exceed the three counts above: a container takes two bytes, a key four, a value two."""
 
 NAMING_BYTES: Final = 256 * 1024
-"""Above this a duplicate key is refused without its name: the second parse that finds it costs 2 ms per 256 KiB."""
+"""In a body above this size a duplicate key is refused without its name: the second parse that finds it costs 2 ms per 256 KiB."""
 
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
@@ -66,10 +65,10 @@ _ESCAPED_COLONS: Final = (b"\\u003a", b"\\u003A")
 
 
 def parse_object(body: bytes) -> dict[str, object]:
-    """The one object that `body` holds.
+    """The one object that `body` holds. The caps above bound the cost, whatever the body holds.
 
     Raises:
-        Fault: INVALID_JSON, saying what is wrong. Cost is bounded by the caps above whatever the body holds.
+        Fault: INVALID_JSON, saying what is wrong.
     """
     crowded = len(body) > UNCHECKED_BYTES and _is_crowded(body)
     try:
@@ -84,12 +83,12 @@ def parse_object(body: bytes) -> dict[str, object]:
         _refuse('it must be an object, like {"model": ...}')
     _walk(document)
     if (canonical := _encode(document)) != body:
-        _compare(body, canonical)
+        _refuse_ambiguity(body, canonical)
     return document
 
 
 def _walk(document: dict[str, object]) -> None:
-    """Level by level, so that depth is a loop count and not a recursion; integers are looked at on the way."""
+    """Check depth, containers and integers, level by level, so that depth is a loop count and not a recursion."""
     level: list[dict[str, object] | list[object]] = [document]
     containers = 0
     for _ in range(MAX_DEPTH):
@@ -118,7 +117,7 @@ def _walk(document: dict[str, object]) -> None:
 
 
 def _are_integers(values: list[object]) -> bool:
-    """Whether a long list (token ids) holds only integers in range: three times faster than looking at each."""
+    """Whether a long list (token ids) holds only integers in range; three times faster than a check of each value."""
     if len(values) > MAX_VALUES:
         _refuse(f"it holds an array of more than {MAX_VALUES} values")
     if type(values[0]) is not int or set(map(type, values)) != {int}:
@@ -130,19 +129,20 @@ def _are_integers(values: list[object]) -> bool:
     return True
 
 
-def _compare(body: bytes, canonical: bytes) -> None:
-    """Cases 2 and 3 of the module, and numbers that are absurdly long (which no encoding is)."""
+def _refuse_ambiguity(body: bytes, canonical: bytes) -> None:
+    """Refuse duplicate keys (cases 2 and 3 above) and numbers of absurd length, which no encoding has."""
     if b"\\" in body and any(escape in body for escape in _ESCAPED_COLONS):
-        _read_slowly(body)
+        _parse_pairs(body)
     elif body.count(b":") != canonical.count(b":"):
         if len(body) <= NAMING_BYTES:
-            _read_slowly(body)
+            _parse_pairs(body)
         _refuse("a key stands twice in one object")
     elif len(body) - len(canonical) > MAX_DIGITS // 2 and _LONG_DIGITS in body.translate(_DIGITS_TO_ZERO):
-        _read_slowly(body)
+        _parse_pairs(body)
 
 
-def _read_slowly(body: bytes) -> None:
+def _parse_pairs(body: bytes) -> None:
+    """Parse with the standard library, which hands out every key and number as written."""
     json.loads(body, object_pairs_hook=_distinct, parse_int=_short, parse_float=_short)
 
 
@@ -164,9 +164,8 @@ def _short(number: str) -> int:
 def _is_crowded(body: bytes) -> bool:
     """Refuse too many containers, keys or values before anything is built from them.
 
-    Returns whether there may still be too many: brackets and colons inside strings are not told apart from others here,
-    except in the part of the body where the cap is first reached, so that a body of nothing else is refused for the price of
-    that part. What remains is left to the decoder.
+    Returns whether there may still be too many: brackets and colons inside strings count as others do, except in the part of the body
+    where the cap is first reached, so that a body of nothing else is refused for the price of that part. The decoder judges the rest.
     """
     crowded = False
     for signs, cap, what in _CAPS:
@@ -175,7 +174,7 @@ def _is_crowded(body: bytes) -> bool:
             continue
         crowded = True
         head = body[:reach]
-        if head.count(b'"') <= 3 * MAX_KEYS:  # more strings take longer to cut out than to decode
+        if head.count(b'"') <= 3 * MAX_KEYS:  # to cut more strings out takes longer than to decode them
             skeleton = _STRING.sub(b"", head) if b"\\" in head else b"".join(head.split(b'"')[::2])
             if _total(skeleton, signs, 0, len(skeleton)) > cap:
                 _refuse(f"it holds more than {cap} {what}")
@@ -183,7 +182,7 @@ def _is_crowded(body: bytes) -> bool:
 
 
 def _reach(body: bytes, signs: bytes, cap: int) -> int:
-    """Where in `body` more than `cap` of `signs` have been seen; 0 when nowhere."""
+    """The position in `body` by which more than `cap` of `signs` have been seen; 0 where there are no more."""
     total = 0
     for start in range(0, len(body), _SLICE_BYTES):
         total += _total(body, signs, start, start + _SLICE_BYTES)
@@ -193,13 +192,13 @@ def _reach(body: bytes, signs: bytes, cap: int) -> int:
 
 
 def _total(body: bytes, signs: bytes, start: int, end: int) -> int:
-    # `find` is memchr and five times faster than `count`, and most slices of a long text have no brackets
+    # `find` is memchr, five times faster than `count`, and most slices of a long text have no brackets
     return sum(body.count(sign, start, end) for sign in signs if body.find(sign, start, end) >= 0)
 
 
 def _decode_uncollected(body: bytes) -> object:
     """Decode with the garbage collector off: it would visit a growing heap for every 700 containers made, which turns 0.1 s
-    for 8 MiB of them into 1.2 s. What is made here holds no cycles.
+    for 8 MiB of containers into 1.2 s. The document holds no cycles.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -211,7 +210,7 @@ def _decode_uncollected(body: bytes) -> object:
 
 
 def _reason(body: bytes, error: msgspec.DecodeError) -> str:
-    """What msgspec says: positions and no input, except that half a surrogate pair reads like a short body."""
+    """The message of msgspec, which has positions and no input; half a surrogate pair reads like a short body there."""
     text = str(error)
     if not body:
         return "the body is empty"

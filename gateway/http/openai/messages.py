@@ -1,4 +1,4 @@
-"""The messages of a chat: who speaks, in what form, and that nothing in them makes an engine open a connection.
+"""The messages of a chat: their roles and parts, and that nothing in them makes an engine open a connection.
 
 Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
 """
@@ -12,7 +12,7 @@ from gateway.http.openai.checks import refuse, refuse_type, shown
 
 MAX_MESSAGES: Final = 4096
 MAX_PARTS: Final = 1024
-"""Parts of one message: a long document as paragraphs, or the frames of a short video."""
+"""Most parts of one message: a long document as paragraphs, or the frames of a short video."""
 
 MAX_TOOL_CALLS: Final = 128
 """OpenAI's cap on parallel tool calls is the number of tools, 128."""
@@ -35,14 +35,14 @@ MEDIA_PARTS: Final = {
 _MEDIA_KEYS: Final = frozenset({*MEDIA_PARTS, *MEDIA_PARTS.values()})
 _URL_KEYS: Final = ("image_url", "audio_url", "video_url", "file_url", "url")
 _PAYLOAD_KEYS: Final = ("data", "file_data")
-"""Media in place; some engines fetch what looks like an address here too."""
+"""Keys of media sent in place; some engines fetch a value that looks like an address here too."""
 _SCHEME: Final = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*:")
 _FOREIGN: Final = ("uuid", "file_id")
-"""Names of media kept by the engine from earlier requests, which may be another tenant's."""
+"""Keys that name media which the engine has kept from an earlier request, perhaps another tenant's."""
 
 
 def check_messages(value: object, param: str) -> None:
-    """The value of `messages`."""
+    """Check the value of `messages`."""
     if type(value) is not list:
         refuse_type("an array", value, param)
     if not 1 <= len(value) <= MAX_MESSAGES:
@@ -50,7 +50,7 @@ def check_messages(value: object, param: str) -> None:
     for index, message in enumerate(value):
         if type(message) is not dict:
             refuse_type("an object", message, f"{param}[{index}]")
-        # most messages are a role and a string; only others are worth a call
+        # most messages are a role and a string; only the others cost a call
         role = message.get("role")
         if type(role) is not str or role not in ROLES:
             _refuse_role(message, f"{param}[{index}].role")
@@ -70,12 +70,12 @@ def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
 
 
 def _check_content(message: dict[str, object], role: str, where: str) -> None:
-    """Content that is no string: parts, or nothing where a message may be silent."""
+    """Check content that is no string: parts, or nothing where a message may have none."""
     content = message.get("content")
     param = f"{where}.content"
     if content is None:
-        silent = role == "assistant" and (message.get("tool_calls") or message.get("function_call") or message.get("refusal"))
-        if silent or role == "function":
+        may_be_empty = role == "assistant" and (message.get("tool_calls") or message.get("function_call") or message.get("refusal"))
+        if may_be_empty or role == "function":
             return
         if "content" not in message:
             raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
@@ -137,7 +137,7 @@ def _refuse_link(param: str) -> NoReturn:
 
 
 def _check_extras(message: dict[str, object], where: str) -> None:
-    """Fields beside role and content. Those not named here pass: engines know more of them than we do."""
+    """Check the fields beside role and content. A field that is not named here passes: engines know more fields."""
     for key in ("name", "tool_call_id", "reasoning_content", "reasoning", "refusal"):
         value = message.get(key)
         if value is not None and type(value) is not str:
@@ -166,16 +166,15 @@ def _check_tool_calls(calls: object, param: str) -> None:
 
 
 def media_of(document: Mapping[str, object]) -> tuple[int, int]:
-    """Of checked messages: how many parts have something in them that is no text, wherever engines look for it, and the bytes of
-    the images among them."""
+    """Of checked messages: the number of parts that hold media, wherever engines look for them, and the bytes of the images."""
     parts = image_bytes = 0
     for message in document["messages"]:  # type: ignore[attr-defined]  # check_messages has seen that it is a list of objects
         content = message.get("content")
         if type(content) is list:
             for part in content:
-                held = [value for key in part.keys() & _MEDIA_KEYS if (value := part[key]) is not None]
-                parts += bool(held)
-                image_bytes += sum(map(_image_bytes, held))
+                payloads = [value for key in part.keys() & _MEDIA_KEYS if (value := part[key]) is not None]
+                parts += bool(payloads)
+                image_bytes += sum(map(_image_bytes, payloads))
     return parts, image_bytes
 
 

@@ -1,4 +1,4 @@
-"""The model list in OpenAI's shape. Who may see which name is decided before."""
+"""The model list in OpenAI's shape. `DataPort` decides which names a caller may see."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 OWNER: Final = "tidegate"
-"""What `owned_by` says for every model: where a model really comes from is no caller's matter."""
+"""The `owned_by` of every model: a model's origin is no matter of callers."""
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -25,8 +25,8 @@ def render_models(names: Sequence[str], created: int) -> bytes:
     """The body of `GET /v1/models`.
 
     Args:
-        names: public model names, in the order they shall be listed.
-        created: seconds since the epoch, for all of them; clients sort by it and nothing else.
+        names: public model names, in the order of the list.
+        created: seconds since the epoch, the same for all models; clients only sort by it.
     """
     return msgspec.json.encode(_Models(tuple(_Model(name, created) for name in names)))
 

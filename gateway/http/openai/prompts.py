@@ -30,21 +30,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 def reference_taken(endpoint: Endpoint, document: dict[str, object], header: bytes | None) -> PromptReference | None:
-    """Take `prompt` out of `document`, and an empty list of messages, which is as good as none here.
+    """Take `prompt` out of `document`, and an empty list of messages, which counts as none here.
 
     Raises:
-        Fault: UNSUPPORTED_PARAMETER or INVALID_VALUE where the reference is none, or the header is for another endpoint.
+        Fault: UNSUPPORTED_PARAMETER or INVALID_VALUE where `prompt` is no reference, or the endpoint takes no such header.
     """
     if not endpoint.has_messages:
         raise Fault(Kind.INVALID_VALUE, f"The header '{PROMPT_HEADER.decode()}' is for {_WITH_MESSAGES} alone.")
-    given = document.pop("prompt", None)
-    if given is None and header is None:
+    from_body = document.pop("prompt", None)
+    if from_body is None and header is None:
         return None
-    if given is not None and type(given) is not dict:
-        refuse_type("an object", given, "prompt")
+    if from_body is not None and type(from_body) is not dict:
+        refuse_type("an object", from_body, "prompt")
     if document.get("messages") == []:
         del document["messages"]
-    return _reference({} if given is None else given, *_of_header(header))
+    return _reference({} if from_body is None else from_body, *_parse_header(header))
 
 
 def with_prompt(
@@ -53,29 +53,29 @@ def with_prompt(
     key: str,
     deal: Callable[[Prompt, AllowedVersions], Prompt] = lambda prompt, _: prompt,
 ) -> tuple[Ask, Prompt]:
-    """The Ask with the messages of its prompt in front of its own, and the version of the prompt that they are of.
+    """The Ask with the messages of its prompt in front of its own, and the version of the prompt that was rendered.
 
     Args:
-        ask: with a reference to a prompt.
-        prompts: those that exist for its tenant.
-        key: what the request is dealt out by.
-        deal: which version a request gets that names none, from the one that its policy gives it.
+        ask: an Ask with a reference to a prompt.
+        prompts: the prompts that exist for the Ask's tenant, by id.
+        key: the key by which a rollout deals requests out.
+        deal: picks the version for a request that names none, from the version that its policy gives it.
 
     Raises:
-        Fault: PROMPT_NOT_FOUND in one wording for whatever does not exist for the tenant; INVALID_VALUE or MISSING_PARAMETER with the
-            variable that does not do; MISSING_PARAMETER where neither says what model answers, or there is no message at all.
+        Fault: PROMPT_NOT_FOUND in one wording for every prompt that does not exist for the tenant; INVALID_VALUE or MISSING_PARAMETER
+            with the variable at fault; MISSING_PARAMETER where neither request nor prompt names a model, or there is no message at all.
     """
-    wanted = ask.template
-    assert wanted is not None
-    allowed = prompts.get(wanted.id)
-    prompt = None if allowed is None else allowed.version(wanted.version, key)
+    reference = ask.template
+    assert reference is not None
+    allowed = prompts.get(reference.id)
+    prompt = None if allowed is None else allowed.version(reference.version, key)
     if prompt is None:
-        said = f"The prompt {shown(wanted.id)}" + ("" if wanted.version is None else f", version {wanted.version},")
-        raise Fault(Kind.PROMPT_NOT_FOUND, f"{said} does not exist or you do not have access to it.", param="prompt.id")
-    if allowed is not None and wanted.version is None:
+        name = f"The prompt {shown(reference.id)}" + ("" if reference.version is None else f", version {reference.version},")
+        raise Fault(Kind.PROMPT_NOT_FOUND, f"{name} does not exist or you do not have access to it.", param="prompt.id")
+    if allowed is not None and reference.version is None:
         prompt = deal(prompt, allowed)
     try:
-        messages = _encode(prompt.rendered(wanted.variables))
+        messages = _encode(prompt.rendered(reference.variables))
     except VariableRefused as refused:
         _refuse_variable(refused, prompt)
     except TooLong:
@@ -86,13 +86,13 @@ def with_prompt(
     if not model:
         raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'model'. The prompt names none.", param="model")
     start, end = ask.prompt_at
-    own = ask.fields[start:end]
-    if own != b"[]":
-        messages = own if messages == b"[]" else b"%b,%b" % (messages[:-1], own[1:])
+    callers_messages = ask.fields[start:end]
+    if callers_messages != b"[]":
+        messages = callers_messages if messages == b"[]" else b"%b,%b" % (messages[:-1], callers_messages[1:])
     elif messages == b"[]":
         raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'messages'. The prompt comes out empty.", param="messages")
     fields = b"%b%b%b" % (ask.fields[:start], messages, ask.fields[end:])
-    made = msgspec.structs.replace(
+    rendered = msgspec.structs.replace(
         ask,
         model=model,
         fields=fields,
@@ -100,31 +100,37 @@ def with_prompt(
         prompt_at=(start, start + len(messages)),
         template=None,
     )
-    return made, prompt
+    return rendered, prompt
 
 
-def _of_header(header: bytes | None) -> tuple[str | None, int | None]:
+def _parse_header(header: bytes | None) -> tuple[str | None, int | None]:
+    """The id and the version that a header names."""
     if header is None:
         return None, None
-    found = _HEADER.fullmatch(header)
-    if found is None:
+    match = _HEADER.fullmatch(header)
+    if match is None:
         raise Fault(Kind.INVALID_VALUE, f"Invalid value for the header '{PROMPT_HEADER.decode()}': send ID or ID@VERSION.")
-    return found[1].decode(), int(found[2]) if found[2] else None
+    return match[1].decode(), int(match[2]) if match[2] else None
 
 
-def _reference(given: Mapping[str, object], id_: str | None, version: int | None) -> PromptReference:
-    """What body and header say together; each may say what the other does not, and both the same."""
-    for name in given:
+def _reference(from_body: Mapping[str, object], id_: str | None, version: int | None) -> PromptReference:
+    """The reference that body and header make together; a member may stand in either, or in both with the same value.
+
+    Args:
+        id_: the id that the header names.
+        version: the version that the header names.
+    """
+    for name in from_body:
         if name not in _MEMBERS:
             param = f"prompt.{_shown_name(name)}"
             raise Fault(Kind.UNSUPPORTED_PARAMETER, f"Unknown parameter: '{param}'; send {', '.join(_MEMBERS)}.", param=param)
-    named, written, variables = (given.get(name) for name in _MEMBERS)
-    if named is not None and type(named) is not str:
-        refuse_type("a string", named, "prompt.id")
-    number = _version(written)
-    if (id_ and named and id_ != named) or (version is not None and number is not None and version != number):
+    body_id, body_version, variables = (from_body.get(name) for name in _MEMBERS)
+    if body_id is not None and type(body_id) is not str:
+        refuse_type("a string", body_id, "prompt.id")
+    number = _version_number(body_version)
+    if (id_ and body_id and id_ != body_id) or (version is not None and number is not None and version != number):
         refuse(f"The header '{PROMPT_HEADER.decode()}' and 'prompt' name different prompts. Send one of them.", "prompt.id")
-    id_ = id_ or named
+    id_ = id_ or body_id
     if not id_:
         raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'prompt.id'.", param="prompt.id")
     if variables is not None and type(variables) is not dict:
@@ -132,14 +138,14 @@ def _reference(given: Mapping[str, object], id_: str | None, version: int | None
     return PromptReference(id_, version if number is None else number, {} if variables is None else variables)
 
 
-def _version(written: object) -> int | None:
-    """OpenAI's client sends versions as text."""
-    if written is None:
+def _version_number(version: object) -> int | None:
+    """A version of the body, which OpenAI's client sends as text."""
+    if version is None:
         return None
-    if type(written) is str and written.isascii() and written.isdigit() and len(written) <= MAX_VERSION_DIGITS:
-        return int(written)
-    if type(written) is int:
-        return written
+    if type(version) is str and version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS:
+        return int(version)
+    if type(version) is int:
+        return version
     refuse("Invalid value for 'prompt.version': expected a whole number, such as 2 or '2'.", "prompt.version")
 
 
@@ -155,5 +161,5 @@ def _refuse_variable(refused: VariableRefused, prompt: Prompt) -> NoReturn:
 
 
 def _shown_name(name: str) -> str:
-    """A name that a caller chose, for a path."""
+    """A name that a caller chose, as part of a path."""
     return name if _NAME.fullmatch(name) else shown(name, 16)

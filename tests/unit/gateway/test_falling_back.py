@@ -6,7 +6,7 @@ from domain.faults import Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.falling_back import Chain
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, governed
+from gateway.ruling import Asked, match_policy
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from tenancy.limits import Level, Scope
@@ -23,7 +23,7 @@ def chain(fallback: list[tuple[str, list[str]]], allowed: Allowed = EVERYTHING, 
     body = {"model": "big", "messages": [{"role": "user", "content": "hi"}]}
     ask = interpret(Endpoint.CHAT, json.dumps(body).encode())
     asked = Asked(ask, Caller(TenantId("acme"), ProjectId("lab"), KeyId("k")), "", {}, 0.0)
-    found = governed(policies, asked, allowed, "key")
+    found = match_policy(policies, asked, allowed, "key")
     assert found is not None
     return Chain(policies, asked, found, allowed, "key")
 

@@ -13,7 +13,7 @@ from gateway.falling_back import Chain
 from gateway.instead import fall_back, let_go
 from gateway.open_holds import OpenHold
 from gateway.record import Record
-from gateway.ruling import Asked, governed
+from gateway.ruling import Asked, match_policy
 from gateway.story import Story
 from policies.compile import compiled
 from policies.schema import PolicyDocument
@@ -36,7 +36,7 @@ def begun(worker: Worker, **values: Any) -> Story:
     models = [{"name": "sim", "pool": "chat", "fallback": [{"to": "b"}, {"to": "c"}]}, {"name": "b", "pool": "chat"}]
     policies = compiled([PolicyDocument.model_validate({"tenant": "acme", "models": [*models, {"name": "c", "pool": "chat"}]})])
     asked = Asked(chat("x"), CALLER, "", {}, 0.0)
-    found = governed(policies, asked, EVERYTHING, "k")
+    found = match_policy(policies, asked, EVERYTHING, "k")
     assert found is not None
     story = Story("mine", worker.now, 0.0, worker.now, "own-1", CALLER, model="sim", placed_by=found.policy)
     story.chain = Chain(policies, asked, found, EVERYTHING, "k")

@@ -3,7 +3,7 @@ import random
 
 from backends.attempt import RetryBudget
 from domain.faults import Fault
-from gateway.http.edge.door import Door
+from gateway.http.edge.door import Connections
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.limits import EdgeLimits
 from gateway.last_requests import RECORDS_S, end_requests
@@ -18,8 +18,8 @@ def refusal(fault: Fault, head: RequestHead | None) -> bytes:
     raise AssertionError("no request comes")
 
 
-def door(loop: VirtualLoop) -> Door:
-    return Door(EdgeLimits(), loop.time, loop.time, serve=nobody, refuse=refusal, log_defect=nobody)
+def connections(loop: VirtualLoop) -> Connections:
+    return Connections(EdgeLimits(), loop.time, loop.time, serve=nobody, refuse=refusal, log_defect=nobody)
 
 
 def took_s(active_for_s: float) -> float:
@@ -34,7 +34,7 @@ def took_s(active_for_s: float) -> float:
         budget.request()
         began = loop.time()
         loop.call_later(active_for_s, recorded)
-        await end_requests(door(loop), budget)
+        await end_requests(connections(loop), budget)
         return loop.time() - began
 
     try:
@@ -56,7 +56,7 @@ def test_nothing_under_way_takes_no_time() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         began = loop.time()
-        await end_requests(door(loop), RetryBudget())
+        await end_requests(connections(loop), RetryBudget())
         assert loop.time() - began < 0.01
 
     loop = VirtualLoop(random.Random(1))

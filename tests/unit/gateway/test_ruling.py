@@ -5,7 +5,7 @@ import msgspec
 from domain.ask import Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, Governed, governed
+from gateway.ruling import Asked, PolicyMatch, match_policy
 from policies.compile import compiled
 from policies.conditions import VARIABLES, Needs
 from policies.schema import PolicyDocument
@@ -21,9 +21,9 @@ def asked(headers: dict[bytes, bytes] | None = None, now_unix: float = 0.0, **bo
     return Asked(ask, CALLER, ask.user, headers or {}, now_unix)
 
 
-def ruled(rules: list[dict[str, Any]], request: Asked, allowed: Allowed = EVERYTHING, **more: Any) -> Governed:
+def ruled(rules: list[dict[str, Any]], request: Asked, allowed: Allowed = EVERYTHING, **more: Any) -> PolicyMatch:
     document = PolicyDocument.model_validate({"tenant": "acme", "models": MODELS, "rules": rules, **more})
-    found = governed(compiled([document]), request, allowed, "key")
+    found = match_policy(compiled([document]), request, allowed, "key")
     assert found is not None
     return found
 
@@ -87,6 +87,6 @@ def test_a_rule_for_a_model_is_for_its_aliases() -> None:
 def test_models_that_do_not_exist_and_those_that_are_not_allowed_are_the_same() -> None:
     policies = compiled([PolicyDocument.model_validate({"tenant": "acme", "models": MODELS})])
     nothing = combined([("tenant acme", Rights(models=frozenset()))])
-    assert governed(policies, asked(model="nope"), EVERYTHING, "k") is None
-    assert governed(policies, asked(), nothing, "k") is None
-    assert governed(compiled([]), asked(), EVERYTHING, "k") is None
+    assert match_policy(policies, asked(model="nope"), EVERYTHING, "k") is None
+    assert match_policy(policies, asked(), nothing, "k") is None
+    assert match_policy(compiled([]), asked(), EVERYTHING, "k") is None

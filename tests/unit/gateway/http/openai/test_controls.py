@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gateway.http.openai.chat import CHAT
 from gateway.http.openai.completions import COMPLETIONS
-from gateway.http.openai.controls import CONTROLS, asks_for_usage, without_controls
+from gateway.http.openai.controls import CONTROLS, without_controls
 from gateway.http.openai.embeddings import EMBEDDINGS
 from gateway.http.openai.generation import REFUSED
 
@@ -25,11 +25,6 @@ def test_stripping() -> None:
     clean: dict[str, object] = {"a": 1}
     assert without_controls(clean) is clean
     assert without_controls({"priority": 1, "a": 1, "rid": "x"}) == {"a": 1}
-
-
-def test_only_true_asks_for_usage() -> None:
-    assert asks_for_usage({"include_usage": True})
-    assert not any(asks_for_usage(options) for options in (None, {}, {"include_usage": None}, {"include_usage": False}))
 
 
 def test_every_stripped_or_refused_field_is_documented() -> None:
