@@ -14,7 +14,7 @@ TEXT_PARTS: Final = ("text", "input_text")
 
 
 class Unreadable(Exception):
-    """The prompt holds media, or its template refuses it: only the engine can count it."""
+    """The prompt holds more than text, or its template refuses it: only the engine can count it."""
 
 
 def takes_parts(tree: nodes.Template) -> bool:

@@ -79,7 +79,7 @@ class ChatTemplate:
 
 
 def texts_of(ask: Ask, template: ChatTemplate | None) -> tuple[list[str], list["array[int]"]]:
-    """The prompts to be tokenised, and those that came as token ids. Raises Unreadable."""
+    """The prompts to be tokenised, and the prompts that the caller sent as token ids. Raises Unreadable."""
     prompts_of, document = FORMS[ask.endpoint].prompts, msgspec.json.decode(ask.fields)
     if prompts_of is None:
         if template is None:

@@ -83,7 +83,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             if not self._served and not self._ignore:
                 self._read_again()
                 return
-            self._ignore = self._close_after = True  # the offer came behind a request that is being served
+            self._ignore_pipelined()  # the offer came behind a request that is being served
         except httptools.HttpParserError as error:
             self._broken(f": {error}")
         self._after_feed()
@@ -92,10 +92,10 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         if self._exchange is None or not self._exchange.complete:
             self._violate(Kind.MALFORMED_HTTP, f"The request is not well-formed HTTP/1.1{why}.")
         else:
-            self._ignore = self._close_after = True  # bytes after a complete request: never looked at
+            self._ignore_pipelined()  # bytes behind a complete request: never looked at
 
     def _after_feed(self) -> None:
-        """Refuse or serve what the parser has found in the bytes."""
+        """Refuse the request, or serve it, once the parser has read the bytes."""
         exchange, violation = self._exchange, self._violation
         if exchange is None:
             limit = self.connections.limits.max_header_bytes

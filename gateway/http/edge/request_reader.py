@@ -56,7 +56,12 @@ class RequestReader:
     def on_message_begin(self) -> None:
         """Note that a request begins; one that comes before the reply to the last one is pipelined, and is not read."""
         if self._exchange is not None:
-            self._ignore = self._close_after = True
+            self._ignore_pipelined()
+
+    def _ignore_pipelined(self) -> None:
+        """Drop further bytes unread, and close after the reply under way."""
+        self._ignore = True
+        self._close_after = True
 
     def on_url(self, url: bytes) -> None:
         """Collect a piece of the request target."""

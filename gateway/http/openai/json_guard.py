@@ -168,7 +168,7 @@ def _is_crowded(body: bytes) -> bool:
     where the cap is first reached, so that a body of nothing else is refused for the price of that part. The decoder judges the rest.
     """
     crowded = False
-    for signs, cap, what in _CAPS:
+    for signs, cap, unit in _CAPS:
         reach = _reach(body, signs, cap)
         if not reach:
             continue
@@ -177,7 +177,7 @@ def _is_crowded(body: bytes) -> bool:
         if head.count(b'"') <= 3 * MAX_KEYS:  # to cut more strings out takes longer than to decode them
             skeleton = _STRING.sub(b"", head) if b"\\" in head else b"".join(head.split(b'"')[::2])
             if _total(skeleton, signs, 0, len(skeleton)) > cap:
-                _refuse(f"it holds more than {cap} {what}")
+                _refuse(f"it holds more than {cap} {unit}")
     return crowded
 
 

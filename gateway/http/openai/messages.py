@@ -166,7 +166,7 @@ def _check_tool_calls(calls: object, param: str) -> None:
 
 
 def media_of(document: Mapping[str, object]) -> tuple[int, int]:
-    """Of checked messages: the number of parts that hold media, wherever engines look for them, and the bytes of the images."""
+    """The number of parts with media in checked messages, wherever engines look for media, and the bytes of the images."""
     parts = image_bytes = 0
     for message in document["messages"]:  # type: ignore[attr-defined]  # check_messages has seen that it is a list of objects
         content = message.get("content")

@@ -36,7 +36,7 @@ def with_parameters(ask: Ask, parameters: Parameters) -> Ask:
         return ask
     fields = ask.fields
     if not ask.names.isdisjoint(missing):  # a null goes, so that no engine has to choose between it and the default
-        others = msgspec.json.encode({name: value for name, value in behind_prompt(ask).items() if name not in missing})
-        fields = ask.fields[: ask.prompt_at[1]] + (b"," if len(others) > len(b"{}") else b"") + others[1:]
+        set_fields = msgspec.json.encode({name: value for name, value in behind_prompt(ask).items() if name not in missing})
+        fields = ask.fields[: ask.prompt_at[1]] + (b"," if len(set_fields) > len(b"{}") else b"") + set_fields[1:]
     defaults = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in missing.items())
     return msgspec.structs.replace(ask, fields=b"%b,%b}" % (fields[:-1], defaults), names=ask.names | missing.keys())
