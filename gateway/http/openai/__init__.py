@@ -59,26 +59,26 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
     prompt_field = endpoint.prompt_fields[0]
     prompt, rest = _encode(document.pop(prompt_field)), _encode(document)
     prompt_start = len(prompt_field) + len(b'{"":')
-    return Ask(
-        endpoint=endpoint,
-        model=model,
-        fields=b'{"%b":%b%b%b' % (prompt_field.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
-        stream=stream,
-        include_usage=include_usage,
-        choices=choices,
-        prompt_bytes=size.prompt_bytes,
-        max_output_tokens=cap,
-        sequences=sequences(document, choices),
-        user=document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
-        logprobs=logprobs(document),
-        token_ids=size.token_ids,
-        media=size.media,
-        image_bytes=size.image_bytes,
-        names=names,
-        prompt_at=(prompt_start, prompt_start + len(prompt)),
-        session=session_named(received),
-        flex=document.get("service_tier") == "flex",
-        template=template,
+    return Ask(  # by position: 19 keywords would cost 1.5 µs per request
+        endpoint,
+        model,
+        b'{"%b":%b%b%b' % (prompt_field.encode(), prompt, b"," if len(rest) > len(b"{}") else b"", rest[1:]),
+        stream,
+        include_usage,
+        choices,
+        size.prompt_bytes,
+        cap,
+        sequences(document, choices),
+        document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
+        logprobs(document),
+        size.token_ids,
+        size.media,
+        size.image_bytes,
+        names,
+        (prompt_start, prompt_start + len(prompt)),
+        session_named(received),
+        document.get("service_tier") == "flex",
+        template,
     )
 
 

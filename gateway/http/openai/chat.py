@@ -79,4 +79,4 @@ def chat_choices(document: Mapping[str, object]) -> int:
 def chat_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:
     """The size of the messages; media in them are counted apart."""
     media, image_bytes = media_of(document)
-    return PromptSize(body_bytes, media=media, image_bytes=image_bytes)
+    return PromptSize(body_bytes, None, media, image_bytes)

@@ -1,7 +1,6 @@
 """The size of a request: its prompt, its cap on output, its sequences and log-probabilities. Limited elsewhere."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -9,7 +8,7 @@ from domain.ask import Ask
 from gateway.http.openai.checks import refuse
 
 
-class PromptSize(NamedTuple):
+class PromptSize(msgspec.Struct, frozen=True, gc=False):
     """The size of a request's prompt, as far as it is known without a tokenizer; see `Ask` for each field."""
 
     prompt_bytes: int
