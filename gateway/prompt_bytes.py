@@ -90,7 +90,9 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
     frame_fields = ask.names - APART - PROMPT_FIELDS
     frame = _frame(ask, sorted(frame_fields)) if frame_fields else b""
     if ask.endpoint.has_messages:
-        raw, media = _digested(raw)
+        media = 0
+        if _PARTS in raw:
+            raw, media = _digested(raw)
         opening = _opening(raw)
         # the list of messages without its closing bracket, so that a further message only adds to the text
         text = b"%b%b%b" % (opening, frame, raw[1 + len(opening) : -1]) if frame else raw[1:-1]
@@ -132,6 +134,4 @@ def _is_shared(ask: Ask) -> bool:
 
 def _digested(raw: bytes) -> tuple[bytes, int]:
     """The messages with a digest in place of each image, recording and file, and the number of digests."""
-    if _PARTS not in raw:
-        return raw, 0
     return _MEDIA.subn(lambda media: b'"%b"' % hashlib.blake2b(media[0], digest_size=16).hexdigest().encode(), raw)

@@ -65,9 +65,10 @@ FAMILIES: Final = ("bootstrap_", "disagg_")
 
 def without_controls(document: dict[str, object]) -> dict[str, object]:
     """`document` without its controls; the same object where it has none, which is the usual case."""
-    if CONTROLS.isdisjoint(document) and not any([key.startswith(FAMILIES) for key in document]):
-        return document
-    return {key: value for key, value in document.items() if key not in CONTROLS and not key.startswith(FAMILIES)}
+    for key in document:
+        if key in CONTROLS or key.startswith(FAMILIES):
+            return {name: value for name, value in document.items() if name not in CONTROLS and not name.startswith(FAMILIES)}
+    return document
 
 
 SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")
