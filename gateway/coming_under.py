@@ -19,22 +19,22 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     Raises:
         Fault: INVALID_VALUE or NOT_PERMITTED, the request asks for more than the policy or its caller's rights allow.
     """
-    policy, rule = match.policy, match.model
-    story.rule = match.rule
+    policy, rule, asked = match.policy, match.model, story.asked
+    asked.rule = match.rule
     if deps.live.rollouts.by_pool:
-        assert story.caller is not None
-        rule = deal(rule, ask, story.caller.tenant, policy, exchange.head.headers, story, deps)
-    parameters = policy.parameters if story.template is None else with_prompt_defaults(story.template.parameters, policy.parameters)
+        assert asked.caller is not None
+        rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
+    parameters = policy.parameters if asked.template is None else with_prompt_defaults(asked.template.parameters, policy.parameters)
     if parameters is not None:
         ask = with_parameters(ask, parameters)
-    story.model = rule.name
-    story.asked_model = ask.model if ask.model != rule.name else ""
-    story.expose = policy.expose_headers
-    story.placed_by = policy
+    asked.model = rule.name
+    asked.asked_model = ask.model if ask.model != rule.name else ""
+    asked.expose = policy.expose_headers
+    asked.tenant_policy = policy
     if policy.deadline_s is not None:
-        story.end_at = min(story.end_at, story.body_at + policy.deadline_s)  # the deadline of a model before a fallback goes on
-    story.output_cap = policy.max_output_tokens
-    story.statistical = policy.statistical
-    story.priority_class, story.retry = urgency(policy, grant.rights, ask, exchange.head.headers)
+        asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # the deadline of a model before a fallback goes on
+    asked.output_cap = policy.max_output_tokens
+    asked.statistical = policy.statistical
+    asked.priority_class, asked.retry = urgency(policy, grant.rights, ask, exchange.head.headers)
     check_parameters(grant.rights, ask)
     return ask, rule

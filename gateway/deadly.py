@@ -1,4 +1,4 @@
-"""Requests that end engines: where the steps meet `backends.poison`."""
+"""Poison requests, which engines die of: where the steps meet `backends.poison`."""
 
 from math import ceil
 
@@ -9,8 +9,8 @@ from gateway.deps import Deps
 from gateway.story import Story
 
 
-class Marked:
-    """One request's attempts, as far as engines may have died of them."""
+class PoisonCheck:
+    """Counts, for one request, the engines that may have died of it."""
 
     __slots__ = ("_ask", "_deps", "_mark", "_story")
 
@@ -21,22 +21,22 @@ class Marked:
         self._mark = b""
 
     def struck(self, fault: Fault, backend: str, sent_at: float, now: float) -> bool:
-        """An attempt failed: whether engines have died of this request, so that it must not be tried once more."""
+        """An attempt failed: whether so many engines have died of this request that it must not be tried once more."""
         deps, story = self._deps, self._story
         if fault.kind not in MAY_KILL:
             return False
-        tenant = story.caller.tenant if story.caller is not None else ""
+        tenant = story.asked.caller.tenant if story.asked.caller is not None else ""
         self._mark = self._mark or mark_of(deps.salt_secret, tenant, story.first_model, self._ask.fields)
         return deps.live.suspects.struck(self._mark, tenant, backend, sent_at, now)
 
     def cleared(self) -> None:
-        """It was answered."""
+        """The request was answered, so no engine died of it."""
         if self._mark:
             self._deps.live.suspects.cleared(self._mark)
 
 
 def refuse_deadly(ask: Ask, tenant: str, story: Story, deps: Deps) -> None:
-    """Refuse what engines have died of lately; called only while there is anything like that.
+    """Refuse a request that engines have died of lately; called only while there is any.
 
     Raises:
         Fault: CRASHES_ENGINES.

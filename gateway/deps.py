@@ -1,4 +1,4 @@
-"""What the steps of the lifecycle work with, bundled once per worker by `wiring.py`."""
+"""The collaborators of the lifecycle's steps, bundled once per worker by `wiring.py`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from backends.readings import PrefillRate
 from backends.signals import Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
-from gateway.http.edge.patience import Patience
+from gateway.http.edge.patience import Timeouts
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
 from gateway.open_holds import OpenHolds
@@ -45,8 +45,19 @@ class Live:
     """The snapshots in force. Each is immutable and replaced whole; a request reads each of them at most once."""
 
     __slots__ = (
-        "breakers", "directory", "fleet", "health", "kv", "names", "policies", "prefill", "pushes", "rollouts", "signals", "suspects",
-    )  # fmt: skip
+        "breakers",
+        "directory",
+        "fleet",
+        "health",
+        "kv",
+        "names",
+        "policies",
+        "prefill",
+        "pushes",
+        "rollouts",
+        "signals",
+        "suspects",
+    )
 
     def __init__(self, directory: Directory, policies: PolicySet, fleet: Fleet) -> None:
         self.directory = directory
@@ -62,13 +73,13 @@ class Live:
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
         self.signals: dict[str, Signals] = {}
-        """What each backend last told of itself, read or pushed, by backend id."""
+        """The signals that each backend last reported, read or pushed, by backend id."""
         self.prefill: dict[str, PrefillRate] = {}
         """How fast each backend prefills, by backend id."""
         self.kv: dict[str, KvState] = {}
-        """What each backend that publishes KV events holds, by backend id."""
+        """The KV cache state of each backend that publishes KV events, by backend id."""
         self.pushes: dict[str, PushState] = {}
-        """How the load push stands of each backend that has one, by backend id."""
+        """The state of each backend's load push, by backend id."""
 
 
 Watched = ReplyRelay | PrefillLeg
@@ -106,12 +117,12 @@ class Watch:
 
     def last_events(self) -> dict[str, float]:
         """By backend id: when the last event of an answer came from it to a request that is under way."""
-        found: dict[str, float] = {}
+        last: dict[str, float] = {}
         for relay in self._relays:
             at = relay.last_event_at
-            if at is not None and at > found.get(relay.backend, 0.0):
-                found[relay.backend] = at
-        return found
+            if at is not None and at > last.get(relay.backend, 0.0):
+                last[relay.backend] = at
+        return last
 
     def relays(self) -> list[Watched]:
         """Every relay under way."""
@@ -144,9 +155,9 @@ class Deps:
     loop: asyncio.AbstractEventLoop
     new_id: RequestIds
     grounds: Grounds
-    """What is known of pools for placing requests; kept with the fleet."""
+    """The state of each pool that placing needs; kept with the fleet."""
     lines: Lines
-    """Who waits for room, by pool."""
+    """The requests that wait for room, by pool."""
     decisions: Decisions
     budget: RetryBudget
     counters: Counters
@@ -156,16 +167,16 @@ class Deps:
     loras: LoraLoader
     dialects: Mapping[str, Dialect]
     priorities: Mapping[str, tuple[bytes, ...]]
-    """What tells an engine how soon a request of each class is to be served, by pool name, where engines are set up for it."""
-    patience: Patience
+    """The members of a body that tell the engine a request's class, by pool name, where engines are set up for it."""
+    timeouts: Timeouts
     watch: Watch
     observe: Callable[[Record], None]
     observe_decision: Callable[[Route, float], None]
-    """Told of each decision and the seconds it took, reading its prompt included."""
+    """Called once per decision with the seconds it took, reading its prompt included."""
     ledger_full: Callable[[], bool]
     """Whether usage cannot be made durable now."""
     count_prefix: Callable[[str, str, float, int], None]
-    """Told of (pool, backend, tokens that the index said it holds of a prompt, tokens that the engine then said it had)."""
+    """Called with pool, backend, the tokens of a prompt that the index said it holds, and the tokens that the engine then said it had."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
     started_unix: int
@@ -181,7 +192,7 @@ class Deps:
     context_tokens: Mapping[str, int]
     """Tokens that a pool's engines take, by pool name, where the settings say it."""
     sharing: Mapping[str, Terms]
-    """What sharing a request between two backends costs, by pool name, where engines are set up for it."""
+    """The cost of splitting a request between two backends, by pool name, where engines are set up for it."""
     hedges: Mapping[str, Hedge] = field(default_factory=dict)
     """When short requests are sent to a second backend, by pool name, where the settings say so."""
     region: str = ""

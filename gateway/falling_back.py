@@ -11,23 +11,23 @@ from policies.fallback import CONDITION_OF, Fallback
 from tenancy.rights import Allowed
 
 
-class Chain:
-    """What may answer one request instead of the model that it asked for. Made only where its policy has something for that.
+class FallbackChain:
+    """The models that may answer one request instead of the model that it asked for. Made only where its policy names any.
 
     Args:
-        found: what was found for that model.
-        key: what requests are dealt out by.
+        match: what the policy says of the request for the model it asked for.
+        key: the key that rollouts and shares deal the request out by.
     """
 
-    __slots__ = ("_allowed", "_asked", "_found", "_key", "_left", "_met", "_policies", "asked")
+    __slots__ = ("_allowed", "_asked", "_key", "_left", "_met", "_policies", "_rule", "asked")
 
-    def __init__(self, policies: PolicySet, asked: Asked, found: PolicyMatch, allowed: Allowed, key: str) -> None:
+    def __init__(self, policies: PolicySet, asked: Asked, match: PolicyMatch, allowed: Allowed, key: str) -> None:
         self._policies = policies
         self._asked = asked
-        self._found = found
+        self._rule = match.rule
         self._allowed = allowed
         self._key = key
-        self._left: list[Fallback] = list(found.model.fallback)
+        self._left: list[Fallback] = list(match.model.fallback)
         self._met: set[str] = set()
         self.asked = asked.ask
         """The request before any policy changed it."""
@@ -37,16 +37,16 @@ class Chain:
 
         A model that the caller may not use is passed over, and so is one that has failed already because a degradation ladder led to it.
         """
-        on = CONDITION_OF.get(kind)
-        if on is not None:
-            self._met.add(on)
-        for one in list(self._left):
-            if self._met.isdisjoint(one.on):
+        condition = CONDITION_OF.get(kind)
+        if condition is not None:
+            self._met.add(condition)
+        for entry in list(self._left):
+            if self._met.isdisjoint(entry.on):
                 continue
-            self._left.remove(one)
-            if one.model == model:
+            self._left.remove(entry)
+            if entry.model == model:
                 continue
-            found = match_fallback(self._policies, self._asked, one.model, self._found.rule, self._allowed, self._key)
-            if found is not None:
-                return found, on if on in one.on else min(self._met & one.on)
+            match = match_fallback(self._policies, self._asked, entry.model, self._rule, self._allowed, self._key)
+            if match is not None:
+                return match, condition if condition in entry.on else min(self._met & entry.on)
         return None

@@ -1,191 +1,162 @@
-"""One request on two backends, of which the first to bring a token answers: where `backends.hedge` meets the relays.
+"""One request on two backends, of which the first to bring a token answers: where `backends.hedge` meets the attempts.
 
 Both attempts are whole ones, each counted on its backend and given back by itself. Until a first event is there neither has written
-anything, so they share one exchange and one Story; with it the other one is ended, in the same callback. A request that is not
-hedged pays for a timer, and one in a pool without `hedge` for nothing.
+anything, so they share one exchange and one Story; with the first event the other attempt is ended, in the same callback. A request that
+is not hedged pays for a timer, and one in a pool without `hedge` for nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
 
 from backends.hedge import Hedge
-from domain.ask import Ask
 from domain.faults import Fault, Kind
-from gateway.deps import Deps
-from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.patience import SOON
-from gateway.http.edge.relay import ReplyRelay
-from gateway.placing.placing import Placing
-from gateway.story import Story
+from gateway.attempt import Attempt
+from gateway.http.edge.exchange import Listener
+from gateway.http.edge.patience import RETRY_SOON
 from routing.fleet import Backend
 from routing.room import has_no_room
 
-Attempt = Callable[[Backend], Coroutine[Any, Any, Fault | None]]
-"""A whole attempt on one backend."""
+
+async def hedged(attempt: Attempt) -> Fault | None:
+    """The attempt, and another one beside it on a second backend where the first takes too long; how it ended for the caller."""
+    hedge = hedge_for(attempt)
+    return await (attempt.run() if hedge is None else Race(hedge, attempt).run())
 
 
-class RacingRelay(ReplyRelay):
-    """A relay that says when it is being fed, so that it is known whose event came first."""
-
-    __slots__ = ("race",)
-
-    race: "Race"
-
-    def on_data(self, data: bytes) -> None:
-        """See `backends.ports.ReplySink`."""
-        self.race.feeding = self
-        super().on_data(data)
+def hedge_for(attempt: Attempt) -> Hedge | None:
+    """The pool's hedge where the request may use it: a stream with a short prompt that no backend holds anything of."""
+    placing = attempt.placing
+    hedge = attempt.deps.hedges.get(placing.pool.name)
+    if hedge is None or not attempt.ask.stream or placing.adapter is not None or attempt.story.placed.shared is not None:
+        return None
+    if len(placing.route.ranked) < 2 or placing.demand.prompt_tokens > hedge.max_prompt_tokens:
+        return None
+    return None if placing.held_tokens(attempt.backend.id) else hedge
 
 
 class Race(Listener):
-    """See the module."""
+    """Two attempts of one request, the second begun by a timer. Hears of the caller's connection until one of them has won."""
 
-    __slots__ = ("_attempt", "_deps", "_exchange", "_hedge", "_hooks", "_placing", "_relays", "_second", "_sent_at", "_story", "_task",
-        "_winner", "feeding")  # fmt: skip
+    __slots__ = ("_attempts", "_hedge", "_second", "_sent_at", "_winner")
 
-    def __init__(self, hedge: Hedge, placing: Placing, exchange: Exchange, story: Story, deps: Deps) -> None:
+    def __init__(self, hedge: Hedge, first: Attempt) -> None:
         self._hedge = hedge
-        self._placing = placing
-        self._exchange = exchange
-        self._story = story
-        self._deps = deps
-        self._sent_at = deps.clock()
-        self._relays: list[RacingRelay] = []
-        self._hooks: dict[str, Callable[[], None] | None] = {}
-        self._attempt: Attempt | None = None
-        self._second: Backend | None = None
-        self._task: asyncio.Task[Fault | None] | None = None
-        self._winner = ""
-        self.feeding: RacingRelay | None = None
+        self._sent_at = first.deps.clock()
+        self._attempts = [first]
+        self._second: asyncio.Task[Fault | None] | None = None
+        self._winner: Attempt | None = None
 
-    async def run(self, attempt: Attempt) -> Fault | None:
-        """The attempt on the first backend, and on another one where that takes too long; how it ended for the caller."""
-        first, hedge, story = self._placing.route.backends[0], self._hedge, self._story
-        self._attempt = attempt
+    async def run(self) -> Fault | None:
+        """Run the race; how it ended for the caller."""
+        first, hedge = self._attempts[0], self._hedge
+        story = first.story
+        self._enter(first)
         hedge.request()
-        timer = None if hedge.delay_s is None else self._deps.loop.call_later(hedge.delay_s, self._fire)
+        timer = None if hedge.delay_s is None else first.deps.loop.call_later(hedge.delay_s, self._fire)
         try:
-            fault = await attempt(first)
-            if self._task is None or self._second is None:
+            fault = await first.run()
+            if self._second is None:
                 return fault
-            failed = not self._winner
-            other = await self._task
-            if self._winner == self._second.id:
-                story.failed += (first.id,) if failed else ()
-                return other
-            story.backend = first.id
-            if fault is not None and not self._winner:
-                story.failed += (self._second.id,)  # two have been tried
+            second, failed = self._attempts[1], self._winner is None
+            fault_of_second = await self._second
+            if self._winner is second:
+                story.tried.failed += (first.backend.id,) if failed else ()
+                return fault_of_second
+            story.tried.backend = first.backend.id
+            if fault is not None and self._winner is None:
+                story.tried.failed += (second.backend.id,)  # two have been tried
             return fault
         finally:
             if timer is not None:
                 timer.cancel()
-            if self._task is not None and not self._task.done():
-                self._task.cancel()
-                await asyncio.gather(self._task, return_exceptions=True)
-            story.on_begun = None
+            if self._second is not None and not self._second.done():
+                self._second.cancel()
+                await asyncio.gather(self._second, return_exceptions=True)
+            for attempt in self._attempts:
+                attempt.listener = attempt.on_first_event = None
+
+    def _enter(self, attempt: Attempt) -> None:
+        attempt.listener = self
+        attempt.on_first_event = partial(self._first_event, attempt)
 
     def _fire(self) -> None:
-        """No first token in time."""
-        if self._story.events or self._exchange.gone or self._exchange.finished:
+        """No first token has come in time."""
+        first = self._attempts[0]
+        if first.story.attempt.events or first.exchange.gone or first.exchange.finished:
             return
-        other = self._spare()
-        if other is not None and self._hedge.spend():
-            self._second = other
-            self._task = self._deps.loop.create_task(self._also(other))
+        spare = self._spare()
+        if spare is not None and self._hedge.spend():
+            second = first.on(spare)
+            self._enter(second)
+            self._attempts.append(second)
+            self._second = first.deps.loop.create_task(self._run_second(second))
 
     def _spare(self) -> Backend | None:
         """Another backend that would begin soon; None where all have enough to do."""
-        placing, deps, delay_s = self._placing, self._deps, self._hedge.delay_s
+        first, delay_s = self._attempts[0], self._hedge.delay_s
+        placing, deps = first.placing, first.deps
         board, demand, now = placing.ground.board, placing.demand, deps.clock()
         if deps.lines[placing.pool.name].waiting or delay_s is None:
             return None
         shut = deps.live.breakers.shut(placing.served, now)
-        part, found = placing.ground.holders.part(demand.tenant, now), []
-        for at, one in enumerate(placing.route.backends[1:]):
-            row = board.row_of.get(one.id)
-            if row is None or one.id not in deps.upstreams or one.id in shut or has_no_room(board, row, demand.prompt_tokens, part):
+        part = placing.ground.holders.part(demand.tenant, now)
+        spares = []
+        for rank, backend in enumerate(placing.route.backends[1:]):
+            row = board.row_of.get(backend.id)
+            if row is None or backend.id not in deps.upstreams or backend.id in shut or has_no_room(board, row, demand.prompt_tokens, part):
                 continue
-            found.append((board.queue_tokens[row] * board.prefill_s_token[row], at, one))
-        if not found:
+            spares.append((board.queue_tokens[row] * board.prefill_s_token[row], rank, backend))
+        if not spares:
             return None
-        queued_s, _, other = min(found)
-        return other if queued_s <= delay_s / 2 else None
+        queued_s, _, spare = min(spares)
+        return spare if queued_s <= delay_s / 2 else None
 
-    async def _also(self, other: Backend) -> Fault | None:
-        if self._winner or self._attempt is None:
+    async def _run_second(self, second: Attempt) -> Fault | None:
+        if self._winner is not None:
             return _beaten()  # in the same turn of the loop
-        self._story.hedged = (self._placing.route.backends[0].id, other.id)
-        return await self._attempt(other)
+        second.story.tried.hedged = (self._attempts[0].backend.id, second.backend.id)
+        return await second.run()
 
-    # --- told by the attempts ---------------------------------------------------------------------------------------
-
-    def with_one_more(self, relay: ReplyRelay) -> Listener:
-        """An attempt's relay; who hears of the caller's connection then."""
-        assert isinstance(relay, RacingRelay)
-        relay.race = self
-        self._relays.append(relay)
-        return self
-
-    def hook(self, backend: str, begun: Callable[[], None] | None) -> Callable[[], None]:
-        """What is to be done at the first event, whoever it is from.
-
-        Args:
-            begun: what is to be done where it is from this backend.
-        """
-        self._hooks[backend] = begun
-        return self._begun
-
-    def _begun(self) -> None:
-        winner, story = self.feeding, self._story
-        if winner is None or self._winner:
+    def _first_event(self, attempt: Attempt) -> None:
+        if self._winner is not None:
             return
-        self._winner = story.backend = winner.backend
-        self._exchange.listener = winner
-        self._hedge.began(self._deps.clock() - self._sent_at)
-        for relay in self._relays:
-            if relay is not winner:
-                relay.end_with(_beaten())
-        if story.decision is not None:
-            story.decision.served_by = winner.backend
-        begun = self._hooks.get(winner.backend)
-        if begun is not None:
-            begun()
+        self._winner, story = attempt, attempt.story
+        assert attempt.facts is not None  # it has brought an event
+        assert attempt.relay is not None
+        story.attempt = attempt.facts
+        story.tried.backend = attempt.backend.id
+        attempt.exchange.listener = attempt.relay
+        self._hedge.began(attempt.deps.clock() - self._sent_at)
+        for other in self._attempts:
+            if other is not attempt and other.relay is not None:
+                other.relay.end_with(_beaten())
+        if story.placed.decision is not None:
+            story.placed.decision.served_by = attempt.backend.id
+        if attempt.on_begun is not None:
+            attempt.on_begun()
 
     # --- from the caller's connection -------------------------------------------------------------------------------
 
     def gone(self) -> None:
-        """See `Listener`."""
-        for relay in self._relays:
-            relay.gone()
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.gone()
 
     def full(self) -> None:
-        """See `Listener`."""
-        for relay in self._relays:
-            relay.full()
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.full()
 
     def drained(self) -> None:
-        """See `Listener`."""
-        for relay in self._relays:
-            relay.drained()
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.drained()
 
     def cut(self) -> None:
-        """See `Listener`."""
-        for relay in self._relays:
-            relay.cut()
-
-
-def race_of(ask: Ask, placing: Placing, exchange: Exchange, story: Story, deps: Deps) -> Race | None:
-    """The race that a request may become: in a pool that says so, a stream with a short prompt that nobody holds anything of."""
-    hedge = deps.hedges.get(placing.pool.name)
-    if hedge is None or not ask.stream or placing.adapter is not None or story.shared is not None:
-        return None
-    backends = placing.route.backends
-    if len(backends) < 2 or placing.demand.prompt_tokens > hedge.max_prompt_tokens or placing.held_tokens(backends[0].id):
-        return None
-    return Race(hedge, placing, exchange, story, deps)
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.cut()
 
 
 def _beaten() -> Fault:
-    return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=SOON, detail="another backend began to answer first")
+    return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=RETRY_SOON, detail="another backend began to answer first")

@@ -1,7 +1,8 @@
 """The life of one inference request, in order. `docs/life_of_a_request.md` tells the same story with its failure edges.
 
-Each line is a step in `steps.py`, `turns.py` or `forward.py`; what a step needs is in its signature. Streaming and plain requests take
-the same way: `forward` joins the engine's socket to the caller's through taps and returns when the reply is over.
+Each line is a step in `steps.py`, `turns.py` or `forward.py`; each is handed the Story and `Deps`, and writes its own slice of the Story.
+Streaming and plain requests take the same way: `forward` joins the engine's socket to the caller's through the reply chain and returns
+when the reply is over.
 
 Why this order: the key is checked before the body is read, so strangers cannot make us read; tokens are held before a
 backend is chosen, so a request that may not run never reaches the router, nor waits for its turn; what would wait in vain is refused
@@ -15,7 +16,7 @@ from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
-from gateway.instead import fall_back, let_go
+from gateway.instead import fall_back, release_hold
 from gateway.open_holds import OpenHold
 from gateway.rollouts.shadow import mirror
 from gateway.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
@@ -40,7 +41,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
                 break
             except Fault as fault:
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer
-                await let_go(hold, deps)
+                await release_hold(hold, deps)
                 hold = None
     except Fault as fault:
         refuse(fault, exchange, story, deps)

@@ -45,37 +45,38 @@ class OpenHold(msgspec.Struct, eq=False):
     said_events: int = 0
 
     def closing(self) -> Closing:
-        """How it ends, and what is charged: what the engine reported, else what was counted on the way, else nothing."""
+        """How the hold ends, and the usage charged: what the engine reported, else what was counted on the way, else nothing."""
         story = self.story
-        if story.usage_reported:
-            return settled(story.usage)
-        fault = story.fault
-        # a caller that leaves once an engine was called has had its prompt computed, if not more; not where we took it back from there
-        called = story.attempts > story.pulled_back or story.prefill
-        if story.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
-            return estimated(Usage(self.prompt_tokens, min(story.events, self.output_most)))
+        attempt = story.attempt
+        if attempt.usage is not None:
+            return settled(attempt.usage)
+        fault = story.settled.fault
+        # a caller that leaves once an engine was called has had its prompt computed, if not more; not where the request was pulled back
+        called = story.tried.attempts > story.placed.pulled_back or story.tried.prefill
+        if attempt.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
+            return estimated(Usage(self.prompt_tokens, min(attempt.events, self.output_most)))
         return RELEASED
 
     def charged(self, closing: Closing) -> Amounts:
-        """What the hold is settled at. A request that failed through no fault of its caller is as if it had not been sent."""
-        fault = self.story.fault
+        """The amounts that the hold is settled at. A request that failed through no fault of its caller counts as not sent."""
+        fault = self.story.settled.fault
         free = closing.word == "release" and fault is not None and fault.source is not Source.CALLER
         amounts = used(closing.usage, self.price)
         return msgspec.structs.replace(amounts, requests=0) if free else amounts
 
     def beat(self) -> Beat:
-        """What is known now: one event carries one token or more, so what was delivered is never overstated."""
-        story, held = self.story, self.hold.amounts
-        if not story.events:
+        """The amounts known now. One event carries one token or more, so the delivered tokens are never overstated."""
+        story, attempt, held = self.story, self.story.attempt, self.hold.amounts
+        if not attempt.events:
             return Beat(self.hold, Amounts(0, 0, 0, 0, held.requests), held)
-        delivered = min(story.events, self.output_most)
+        delivered = min(attempt.events, self.output_most)
         done = self._amounts(min(self.prompt_tokens, held.input_tokens), delivered)
         if delivered > self.output_held:
             self.output_held = min(self.output_most, OUTGROWN * delivered)
         output = self.output_held
-        if story.statistical and story.choices_over:
+        if story.asked.statistical and attempt.choices_over:
             # what finished choices were held for, but for one token an event: engines join tokens, so no strict hold may rely on it
-            output = min(output, delivered + max(0, story.choices - story.choices_over) * self.output_cap)
+            output = min(output, delivered + max(0, story.settled.choices - attempt.choices_over) * self.output_cap)
         most = held if output == held.output_tokens else self._amounts(held.input_tokens, output)
         return Beat(self.hold, done, most)
 
@@ -83,11 +84,10 @@ class OpenHold(msgspec.Struct, eq=False):
         """Its row should the process end now: what a beat would say, or what the engine reported, charged. Before anything came the
         request alone. See `tenancy.stores.under_way.Unfinished`: the Story may change meanwhile."""
         story = self.story
-        usage, events, caller = NO_USAGE, story.events, story.caller
-        if story.usage_reported:
-            usage = story.usage
-        elif events:
-            usage = Usage(self.prompt_tokens, min(events, self.output_most))
+        attempt, caller = story.attempt, story.asked.caller
+        usage = attempt.usage or NO_USAGE
+        if attempt.usage is None and attempt.events:
+            usage = Usage(self.prompt_tokens, min(attempt.events, self.output_most))
         amounts = used(usage, self.price)
         assert caller is not None
         return UsageEvent(
@@ -96,23 +96,23 @@ class OpenHold(msgspec.Struct, eq=False):
             caller.tenant,
             caller.project,
             caller.key_id,
-            story.user,
-            story.ask_endpoint,
-            story.model,
-            story.pool,
-            story.revision,
-            story.lora,
+            story.asked.user,
+            story.asked.endpoint,
+            story.asked.model,
+            story.placed.pool,
+            story.placed.revision,
+            story.placed.lora,
             LOST,
             LOST,
             usage,
             amounts.units,
             amounts.cost_nanousd,
             self.price.id,
-            int(((story.last_event_at or story.started_at) - story.started_at) * 1000),
-            story.organisation,
+            int(((attempt.last_event_at or story.started_at) - story.started_at) * 1000),
+            story.asked.organisation,
             story.class_word,
-            story.asked_model,
-            ", ".join(story.steps),
+            story.asked.asked_model,
+            ", ".join(story.asked.steps),
         )
 
     def _amounts(self, prompt: int, output: int) -> Amounts:
@@ -121,16 +121,16 @@ class OpenHold(msgspec.Struct, eq=False):
 
 
 class OpenHolds:
-    """Bounded by the requests there may be at once."""
+    """The holds under way, by id. Bounded by the requests there may be at once."""
 
     def __init__(
         self, clock: Clock, opened: Callable[[OpenHold], None] = lambda _: None, dropped: Callable[[OpenHold], None] = lambda _: None
     ) -> None:
         self._clock = clock
         self._opened = opened
-        """Told of each; the ledger writes down that it is under way."""
+        """Called once per opened hold; the ledger writes down that it is under way."""
         self._dropped = dropped
-        """Told of each that ends without a Record of its own."""
+        """Called once per hold that ends without a Record of its own."""
         self._open: dict[str, OpenHold] = {}
 
     def __len__(self) -> int:
@@ -139,30 +139,31 @@ class OpenHolds:
     def open(self, hold: Hold, price: Price, story: Story, prompt_tokens: int, output_cap: int, sequences: int) -> OpenHold:
         """A hold was admitted; `output_cap` is for each of its sequences."""
         held, most = hold.amounts.output_tokens, sequences * output_cap
-        made = self._open[hold.id] = OpenHold(hold, price, story, prompt_tokens, output_cap, most, held, self._clock())
-        self._opened(made)
-        return made
+        opened = self._open[hold.id] = OpenHold(hold, price, story, prompt_tokens, output_cap, most, held, self._clock())
+        self._opened(opened)
+        return opened
 
-    def close(self, one: OpenHold) -> None:
-        """It is about to be settled: no more beats."""
-        self._open.pop(one.hold.id, None)
+    def close(self, hold: OpenHold) -> None:
+        """Stop the hold's beats: it is about to be settled."""
+        self._open.pop(hold.hold.id, None)
 
-    def drop(self, one: OpenHold) -> None:
-        """The same for one of a request that goes on with another hold: there will be no row with its id."""
-        self.close(one)
-        self._dropped(one)
+    def drop(self, hold: OpenHold) -> None:
+        """Close a hold whose request goes on with another one: there will be no usage row with its id."""
+        self.close(hold)
+        self._dropped(hold)
 
     def due(self, now: float) -> list[Beat]:
         """The beats to send now; taken as sent."""
         beats: list[Beat] = []
-        for one in self._open.values():
-            if not one.hold.groups:
+        for hold in self._open.values():
+            if not hold.hold.groups:
                 continue
-            events = one.story.events
-            outgrown = one.output_held < min(events, one.output_most)
-            if outgrown or now - one.said_at >= BEAT_S or events - one.said_events >= CHECKPOINT_TOKENS:
-                one.said_at, one.said_events = now, events
-                beats.append(one.beat())
+            events = hold.story.attempt.events
+            outgrown = hold.output_held < min(events, hold.output_most)
+            if outgrown or now - hold.said_at >= BEAT_S or events - hold.said_events >= CHECKPOINT_TOKENS:
+                hold.said_at = now
+                hold.said_events = events
+                beats.append(hold.beat())
                 if len(beats) == MAX_BEATS:
                     break
         return beats

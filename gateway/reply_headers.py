@@ -21,7 +21,7 @@ EXPOSED: Final = b", ".join(
         *(b"x-ratelimit-%b-%b" % (what, kind) for what in (b"limit", b"remaining", b"reset") for kind in (b"requests", b"tokens")),
     )
 )
-"""What a page may read of a reply from elsewhere."""
+"""The headers that a page of another origin may read."""
 
 _JSON: Final = b"content-type: application/json\r\nx-request-id: %b\r\n"
 _STREAM: Final = (
@@ -35,53 +35,52 @@ _STREAM: Final = (
 def reply_headers(exchange: Exchange, story: Story, usage: Usage | None, deps: Deps, *, stream: bool) -> bytes:
     """Header lines of the 200 that is about to be sent; timings are taken now."""
     lines = (_STREAM if stream else _JSON) % story.request_id.encode("ascii") + common_headers(exchange, story, deps)
-    if story.expose:
+    if story.asked.expose:
         lines += header_lines(_routing_headers(story, usage, deps.clock()))
     return lines
 
 
 def common_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
-    """What every reply of the data port carries, errors too: a page from an allowed origin may read those as well."""
+    """The header lines of every reply of the data port, errors too: a page from an allowed origin may read those as well."""
     lines = b"openai-processing-ms: %d\r\n" % ((deps.clock() - story.started_at) * 1000)
-    if story.standings:
-        lines += header_lines(limit_headers(story.standings))
-    if story.degraded or story.steps:
-        said = ("limits", *story.steps) if story.degraded else story.steps
-        lines += b"x-tidegate-degraded: %b\r\n" % ", ".join(said).encode()
+    settled, steps = story.settled, story.asked.steps
+    if settled.standings:
+        lines += header_lines(limit_headers(settled.standings))
+    if settled.degraded or steps:
+        lines += b"x-tidegate-degraded: %b\r\n" % ", ".join(("limits", *steps) if settled.degraded else steps).encode()
     return lines + cors_headers(exchange, deps.cors_origins) if deps.cors_origins else lines
 
 
 def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Header]:
-    """What happened inside, for callers whose policy says `expose_headers`. Untrusted ones would learn the fleet from it.
+    """How the request was routed, for callers whose policy says `expose_headers`. Untrusted callers would learn the fleet from it.
 
     A head that a heartbeat has forced out says nothing of the backend: another one may still give the answer.
     """
+    asked, placed, tried, answered = story.asked, story.placed, story.tried, story.attempt.events > 0
     headers = [
-        (b"x-tidegate-pool", story.pool.encode()),
-        (b"x-tidegate-revision", story.revision.encode()),
+        (b"x-tidegate-pool", placed.pool.encode()),
+        (b"x-tidegate-revision", placed.revision.encode()),
         (b"x-tidegate-cache", b"none"),
         (b"x-tidegate-queue-ms", b"%.3f" % (story.queue_s * 1000)),
         (b"x-tidegate-overhead-ms", b"%.3f" % (story.overhead_s(now) * 1000)),
         (b"x-tidegate-decision", _decision(story)),
     ]
-    if story.template is not None:
-        headers.append((b"x-tidegate-prompt", story.template.name.encode()))
-    if story.dealt is not None or story.dealt_prompt is not None:
-        headers.append((b"x-tidegate-rollout", in_words(story.dealt, story.dealt_prompt).encode()))
-    if story.events:
-        headers.append((b"x-tidegate-backend", story.backend.encode()))
-    if story.events and story.route is not None:
-        said = (
-            story.route.explanation().sentence()
-            if story.shared is None
-            else f"{story.shared.split.sentence()}; {story.route.explanation().sentence()}"
-        )
-        headers.append((b"x-tidegate-reason", said[:MAX_REASON_CHARS].encode("ascii", "replace")))
-    if story.events and story.prefill:
-        headers.append((b"x-tidegate-prefill-backend", story.prefill.encode()))
+    if asked.template is not None:
+        headers.append((b"x-tidegate-prompt", asked.template.name.encode()))
+    if asked.dealt is not None or asked.dealt_prompt is not None:
+        headers.append((b"x-tidegate-rollout", in_words(asked.dealt, asked.dealt_prompt).encode()))
+    if answered:
+        headers.append((b"x-tidegate-backend", tried.backend.encode()))
+    if answered and placed.route is not None:
+        sentence = placed.route.explanation().sentence()
+        if placed.shared is not None:
+            sentence = f"{placed.shared.split.sentence()}; {sentence}"
+        headers.append((b"x-tidegate-reason", sentence[:MAX_REASON_CHARS].encode("ascii", "replace")))
+    if answered and tried.prefill:
+        headers.append((b"x-tidegate-prefill-backend", tried.prefill.encode()))
     if story.fell_back:
-        headers.append((b"x-tidegate-fallback", ", ".join([f"{one.model}={one.on}" for one in story.fell_back]).encode()))
-    if usage is not None and not story.prefill:  # engines count what they were handed as cached
+        headers.append((b"x-tidegate-fallback", ", ".join([f"{step.model}={step.on}" for step in story.fell_back]).encode()))
+    if usage is not None and not tried.prefill:  # engines count what they were handed as cached
         headers.append((b"x-tidegate-prefix-hit-tokens", b"%d" % usage.cached_tokens))
     return headers
 
@@ -89,13 +88,13 @@ def _routing_headers(story: Story, usage: Usage | None, now: float) -> list[Head
 def _decision(story: Story) -> bytes:
     """The decision in short: the policy, what each candidate cost in its unit, and what decided between near ones. All of it is shown by
     `tidegate explain` under the request's id."""
-    made = story.decision
-    if made is None:
+    decision = story.placed.decision
+    if decision is None:
         return b"none"
-    route = made.route
+    route = decision.route
     costs = ", ".join([f"{backend.id}={cost:.4g}" for (backend, _), cost in zip(route.ranked[:MAX_COSTS], route.costs, strict=False)])
     more = f", {len(route.ranked) - MAX_COSTS} more" if len(route.ranked) > MAX_COSTS else ""
-    held = f"; held={route.matched[0]:.0f}/{made.prompt_tokens}" if route.matched and made.blocks else ""
+    held = f"; held={route.matched[0]:.0f}/{decision.prompt_tokens}" if route.matched and decision.blocks else ""
     return f"{route.policy}: {costs}{more}{held}{f'; by={route.why}' if route.why else ''}".encode("ascii", "replace")
 
 

@@ -11,7 +11,7 @@ from gateway.admission import OUTPUT_METERS, PROMPT_METERS, check_ledger, check_
 from gateway.coming_under import apply_policy
 from gateway.degrading import HEADER as NO_OTHER
 from gateway.deps import Deps
-from gateway.falling_back import Chain
+from gateway.falling_back import FallbackChain
 from gateway.http.edge.exchange import Exchange, header_lines
 from gateway.http.faults import render, render_event
 from gateway.http.openai import interpret as interpret_body
@@ -36,14 +36,14 @@ from tenancy.rights import EVERYTHING
 JSON_TYPE: Final = b"application/json"
 
 UNCOUNTED: Final = Amounts()
-"""What a request holds that nothing limits."""
+"""The hold of a request that nothing limits."""
 
 CLIENT_GONE_STATUS: Final = 499
 """Logged, never sent: nginx's word for a caller that left before there was an answer."""
 
 
 def open_story(exchange: Exchange, deps: Deps) -> Story:
-    """Begin the notebook; the caller's own request id is kept when it is sane."""
+    """Begin the request's Story; the caller's own request id is kept when it is sane."""
     deps.budget.request()
     now = deps.clock()
     own_id = deps.new_id()
@@ -52,7 +52,7 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
 
 async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
     """The caller behind `Authorization: Bearer` or `x-api-key`: an API key, or where issuers are configured a token. Suspends only
-    for a token signed with a key that nobody has seen.
+    for a token signed with a key that is not known yet.
 
     Raises:
         Fault: KEY_MISSING, or KEY_INVALID with one wording for whatever is wrong with a key or a token; IDENTITY_UNAVAILABLE
@@ -75,7 +75,7 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
         caller = deps.live.directory.keys.authenticate(text, now_unix)
     if caller is None:
         raise _invalid_key()
-    story.caller = caller
+    story.asked.caller = caller
     return caller
 
 
@@ -84,7 +84,7 @@ def _invalid_key() -> Fault:
 
 
 def grant_of(caller: Caller, deps: Deps) -> Grant:
-    """What the caller may do, and its limits.
+    """The caller's rights and limits.
 
     Raises:
         Fault: KEY_INVALID when the key, or the project of a token, was taken away since it was looked at.
@@ -108,31 +108,32 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller may; or the model is unknown
             or not this caller's, which look the same.
     """
-    story.ask_endpoint = endpoint.value
-    content_type = exchange.head.headers.get(b"content-type", b"")
+    facts, head = story.asked, exchange.head
+    facts.endpoint = endpoint.value
+    content_type = head.headers.get(b"content-type", b"")
     if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
         raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
     body = await exchange.body()
     story.body_at = deps.clock()
-    story.request_bytes = len(body)
-    ask = interpret_body(endpoint, body, exchange.head.headers.get(PROMPT_HEADER))
-    story.stream = ask.stream
-    story.user = caller.user or ask.user
+    facts.request_bytes = len(body)
+    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER))
+    facts.stream = ask.stream
+    facts.user = caller.user or ask.user
     grant = grant_of(caller, deps)
-    story.organisation = grant.holder.organisation
+    facts.organisation = grant.holder.organisation
     policies = deps.live.policies
-    story.policy = policies.digest
-    key = sticky_key(ask, story.user, story.own_id)
+    facts.policy_digest = policies.digest
+    key = sticky_key(ask, facts.user, story.own_id)
     if ask.template is not None:
-        dealt = partial(deal_prompt, ask, caller, exchange.head.headers, story, deps)
-        ask, story.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
-    asked = Asked(ask, caller, story.user, exchange.head.headers, story.at_unix)
-    found = match_policy(policies, asked, grant.rights, key)
-    if found is None:
+        dealt = partial(deal_prompt, ask, caller, head.headers, story, deps)
+        ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
+    asked = Asked(ask, caller, facts.user, head.headers, story.at_unix)
+    match = match_policy(policies, asked, grant.rights, key)
+    if match is None:
         raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
-    if found.model.fallback and NO_OTHER not in asked.headers:
-        story.chain = Chain(policies, asked, found, grant.rights, key)
-    return *apply_policy(found, ask, grant, exchange, story, deps), grant
+    if match.model.fallback and NO_OTHER not in asked.headers:
+        facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
+    return *apply_policy(match, ask, grant, exchange, story, deps), grant
 
 
 async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:
@@ -143,11 +144,11 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         Fault: the prompt is longer than the caller's may be, a limit refuses, or money limits it and the ledger's disk is full;
             nothing is reserved then.
     """
-    rights, live = grant.rights, deps.live
+    rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
     price = live.directory.prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix)
-    groups = grant.groups(rule.name, story.user)
+    groups = grant.groups(rule.name, asked.user)
     if not groups and rights is EVERYTHING:
-        each = ask.max_output_tokens if ask.max_output_tokens is not None else story.output_cap
+        each = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
         hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
         return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), each, ask.sequences)
     if deps.ledger_full():
@@ -157,32 +158,32 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         tokens = await _counted(caller, ask, rule, story, deps)
     prompt = likely_prompt(ask, tokens)
     check_prompt(rights, prompt_for_cap(ask, tokens))
-    cap = output_cap(rights, story.output_cap, deps.context_tokens.get(rule.pool), prompt)
+    cap = output_cap(rights, asked.output_cap, deps.context_tokens.get(rule.pool), prompt)
     if rights.max_output_tokens is not None or counts(groups, OUTPUT_METERS):
         ask = with_output_cap(ask, cap)
-    usual = deps.outputs.usual(caller.tenant, rule.name) if story.statistical else None
+    usual = deps.outputs.usual(caller.tenant, rule.name) if asked.statistical else None
     hold = Hold(story.own_id, caller.tenant, worst_case(ask, tokens, cap, price, usual), groups)
     if groups:
         admission = await _decided(hold, deps)
-        story.degraded = admission.degraded
-        story.choices = ask.choices
+        settled.degraded = admission.degraded
+        settled.choices = ask.choices
         if isinstance(admission, Refused):
-            story.standings = (refused_standing(admission),)
+            settled.standings = (refused_standing(admission),)
             raise fault_of(admission, hold.amounts, deps.rng.random())
-        story.standings = admission.standings
+        settled.standings = admission.standings
     each = ask.max_output_tokens if ask.max_output_tokens is not None else cap
     return ask, deps.holds.open(hold, price, story, prompt, each, ask.sequences)
 
 
 async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
-    """The prompt's tokens; where it is read for its placing anyway, it is read once."""
+    """The prompt's tokens. A prompt that is read for placing anyway is read once."""
     pool = deps.live.fleet.pools[rule.pool]
-    policy = story.placed_by
+    policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, deps.grounds[pool.name].choosing(policy.routing)):
         return await deps.prompt_counts.count(ask, rule.pool)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    story.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
-    return await deps.prompts.count(story.prompt, ask, rule.pool, caller.tenant)
+    story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
+    return await deps.prompts.count(story.asked.prompt, ask, rule.pool, caller.tenant)
 
 
 async def _decided(hold: Hold, deps: Deps) -> Admission:
@@ -202,19 +203,20 @@ def defect(error: Exception, story: Story, deps: Deps) -> Fault:
 
 def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
-    story.fault = fault
+    settled = story.settled
+    settled.fault = fault
     fault.let_go()
     if exchange.finished or exchange.gone or fault.kind is Kind.CLIENT_GONE:
-        story.status = story.status or (200 if exchange.started else CLIENT_GONE_STATUS)
+        settled.status = settled.status or (200 if exchange.started else CLIENT_GONE_STATUS)
         if not exchange.finished:
             exchange.abandon()
     elif exchange.started:
-        story.status = 200
+        settled.status = 200
         exchange.write(render_event(fault, story.request_id))
         exchange.cut()
     else:
         rendered = render(fault, story.request_id)
-        story.status = rendered.status
+        settled.status = rendered.status
         exchange.reply(rendered.status, header_lines(rendered.headers) + common_headers(exchange, story, deps), rendered.body)
 
 
@@ -223,17 +225,21 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
     if hold is None:
         return
     deps.holds.close(hold)
+    asked, settled = story.asked, story.settled
     closing = hold.closing()
     actual = hold.charged(closing)
-    story.closing, story.usage = closing.word, closing.usage
-    if story.on_used is not None:
-        story.on_used(closing.usage)
-    story.units, story.cost_nanousd, story.price_id = actual.units, actual.cost_nanousd, hold.price.id
+    settled.closing = closing.word
+    settled.usage = closing.usage
+    if story.placed.on_used is not None:
+        story.placed.on_used(closing.usage)
+    settled.units = actual.units
+    settled.cost_nanousd = actual.cost_nanousd
+    settled.price_id = hold.price.id
     if not hold.hold.groups:
         return
-    if story.statistical and story.choices and story.fault is None and closing.word == "settle":
-        each = -(-closing.usage.completion_tokens // story.choices)
-        deps.outputs.note(hold.hold.tenant, story.model, each, hold.output_cap)
+    if asked.statistical and settled.choices and settled.fault is None and closing.word == "settle":
+        each = -(-closing.usage.completion_tokens // settled.choices)
+        deps.outputs.note(hold.hold.tenant, asked.model, each, hold.output_cap)
     try:
         if deps.counters.in_process:
             await deps.counters.settle(hold.hold, actual)  # never suspends, so nothing can cut it short
@@ -244,7 +250,7 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
 
 
 def record(exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Close the Story; whoever observes requests reads the Record once."""
+    """Close the Story; metrics, the access log, the ledger and rollouts read the Record once."""
     deps.budget.active -= 1
-    story.reply_bytes = exchange.written
+    story.settled.reply_bytes = exchange.written
     deps.observe(story.close(deps.clock()))

@@ -23,7 +23,7 @@ from backends.loras import Adapter
 from backends.ports import Upstream
 from gateway.adapters import adapters_in_use
 from gateway.deps import Deps, Live, RequestIds, Watch
-from gateway.http.edge.patience import Patience
+from gateway.http.edge.patience import Timeouts
 from gateway.line_wiring import lines_for
 from gateway.open_holds import OpenHolds
 from gateway.placing.decisions import Decisions
@@ -121,7 +121,7 @@ def deps_for(
         priorities={
             pool.name: told.written() for pool in settings.pools if pool.engine_priority and (told := DIALECTS[pool.dialect].priority)
         },
-        patience=_patience(settings),
+        timeouts=_timeouts(settings),
         watch=watch,
         observe=observe,
         log_defect=log_defect,
@@ -177,9 +177,9 @@ def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
     return found
 
 
-def _patience(settings: Settings) -> Patience:
+def _timeouts(settings: Settings) -> Timeouts:
     engines = settings.engines
-    return Patience(
+    return Timeouts(
         first_token_base_s=engines.first_token_base_s,
         first_token_tokens_per_s=engines.first_token_tokens_per_s,
         first_token_cap_s=engines.first_token_cap_s,

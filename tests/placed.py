@@ -11,13 +11,14 @@ from domain.ask import Ask, Endpoint
 from domain.membership import NO_TRAITS, Traits
 from gateway.deps import Deps
 from gateway.http.openai import interpret
-from gateway.placing.placing import Placing, place_ask
+from gateway.placing.placing import Placing, decide, prepare
 from gateway.story import Story
 from gateway.wiring import deps_for
 from policies.compile import TenantPolicy, compiled
 from policies.schema import PolicyDocument
 from routing.fleet import Backend, State
 from tests.gateway_harness import PEPPER, directory, settings_for
+from tests.stories import with_facts
 
 POOL = "chat"
 
@@ -63,15 +64,13 @@ class Worker:
     async def placed(self, ask: Ask, session: str = "") -> Placing:
         """Where the request would go."""
         headers = {b"x-session-id": session.encode()} if session else {}
-        return await place_ask(ask, self.policy.models["sim"], self.policy, "acme", headers, self.deps, self.deps.rng)
+        unplaced = await prepare(ask, self.policy.models["sim"], self.policy, "acme", headers, self.deps)
+        return decide(unplaced, self.deps, self.deps.rng)
 
     def story(self, first_s: float = 0.2, last_s: float = 1.0, **values: Any) -> Story:
         """What was written down of an answer that came now."""
         story = Story("r", self.now, 0.0, self.now, "r")
-        story.first_event_at, story.last_event_at = self.now + first_s, self.now + last_s
-        for name, value in values.items():
-            setattr(story, name, value)
-        return story
+        return with_facts(story, first_event_at=self.now + first_s, last_event_at=self.now + last_s, **values)
 
 
 def chat(text: str = "x" * 20_000, *, stream: bool = True, **fields: Any) -> Ask:

@@ -23,7 +23,7 @@ from gateway.http.edge.reply_document import plain_chunk
 from gateway.http.edge.taps import StreamTap
 from gateway.http.openai import interpret
 from gateway.http.openai.json_guard import parse_object
-from gateway.story import Story
+from gateway.story import AttemptFacts, Story
 from gateway.telemetry.metrics import Metrics
 from tenancy.jwt_claims import IssuerRules, Mapped
 from tenancy.jwt_keys import key_set
@@ -73,7 +73,7 @@ def cases() -> dict[str, Callable[[], object]]:
     ours, stranger = mint("live", b"\1" * ENTROPY_BYTES), mint("live", b"\2" * ENTROPY_BYTES)
     ring = KeyRing([KeyRecord(ours.id, TenantId("t"), ProjectId("default"), "k", (digest_of(pepper.secret, ours.secret),))], pepper)
     tokens, token, unseen = _tokens()
-    tap = StreamTap(Story("r", 0.0, 0.0, 0.0), time.monotonic, choices=1, include_usage=False)
+    tap = StreamTap(AttemptFacts(), time.monotonic, choices=1, include_usage=False)
     tap.feed(EVENT)
     splitter = EventSplitter()
     splitter.feed(EVENT)

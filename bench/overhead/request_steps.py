@@ -94,7 +94,7 @@ def _prepared(body: bytes, count: int, backends: int = 0) -> tuple[Callable[[], 
         if backends:
             placing = await choose(ask, rule, exchange, story, deps)
             _served(ask, placing, story, deps)
-        story.usage_reported, story.usage = True, Usage(300, 20)
+        story.attempt.usage = Usage(300, 20)
         await settle(hold, story, deps)
         deps.budget.active -= 1
         story.close(deps.clock())
@@ -125,12 +125,12 @@ def _served(ask: Any, placing: Placing, story: Story, deps: Deps) -> None:
     """What `forward` does for placing around one good attempt, without the attempt."""
     stake = Stake(placing, placing.route.backends[0].id, deps, stream=True)
     if placing.route.why != ALONE:
-        story.on_begun = stake.begun
-    story.backend = stake.backend
-    story.note_event(deps.clock())
-    story.usage_reported, story.usage, story.cached = True, Usage(300, 20), int(placing.held_tokens(stake.backend))
+        story.attempt.on_begun = stake.begun
+    story.tried.backend = stake.backend
+    story.attempt.note_event(deps.clock())
+    story.attempt.usage, story.attempt.cached = Usage(300, 20), int(placing.held_tokens(stake.backend))
     learn(ask, placing, stake, story, deps)
-    story.on_begun = None
+    story.attempt.on_begun = None
     stake.over()
 
 

@@ -17,12 +17,14 @@ from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind
-from gateway.adapters import ABOUT_ADAPTERS
 from gateway.deps import Live, Watch
 from gateway.fleet.loops import closed, ended
 from gateway.placing.ground import Grounds
 from routing.fleet import Backend, State
 from routing.warmth import SLOW_START_S
+
+ABOUT_ADAPTERS: Final = frozenset({Kind.WRONG_MODEL, Kind.MODEL_NOT_SERVED})
+"""Faults that, where an adapter was asked for, say nothing against the backend: the model itself may be served well."""
 
 log = structlog.get_logger("tidegate.fleet")
 

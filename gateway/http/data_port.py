@@ -48,7 +48,7 @@ class DataPort:
         now = deps.clock()
         story = Story(deps.new_id(), now, deps.wall(), now)
         rendered = render(fault, story.request_id)
-        story.fault, story.status = fault, rendered.status
+        story.settled.fault, story.settled.status = fault, rendered.status
         deps.observe(story.close(deps.clock()))
         lines = header_lines([header for header in rendered.headers if header[0] != b"connection"])
         end = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(rendered.body)
@@ -85,10 +85,10 @@ class DataPort:
     async def _models(self, exchange: Exchange, story: Story) -> None:
         """Answer with the models that the caller may use, or with one model."""
         deps = self._deps
-        story.ask_endpoint = MODELS
+        story.asked.endpoint = MODELS
         caller = await authenticate(exchange, story, deps)
         policies = deps.live.policies
-        story.policy = policies.digest
+        story.asked.policy_digest = policies.digest
         policy = policies.for_tenant(caller.tenant)
         rights = grant_of(caller, deps).rights
         models = {name for name, rule in policy.models.items() if exists_for(rights, rule)} if policy is not None else set()
@@ -101,7 +101,7 @@ class DataPort:
             if name not in models:
                 raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
             body = render_model(name, created=deps.started_unix)
-        story.status = 200
+        story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
 
     async def _preflight(self, exchange: Exchange, story: Story) -> None:
@@ -113,7 +113,7 @@ class DataPort:
                 "Cross-origin requests are not allowed here.",
                 detail="POST" if exchange.head.path in INFERENCE else "GET, HEAD",
             )
-        story.status = 204
+        story.settled.status = 204
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),

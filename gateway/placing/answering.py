@@ -15,10 +15,10 @@ from gateway.http.openai import interpret
 from gateway.http.openai.prompts import with_prompt
 from gateway.placing.decisions import decision
 from gateway.placing.explaining import EXPLAIN_LINE, WOULD_LINE, Refusal, Would, WouldAnswer
-from gateway.placing.placing import place_ask
+from gateway.placing.placing import decide, prepare
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.ruling import Asked, match_policy
-from gateway.sharing import shared
+from gateway.sharing import split_request
 from gateway.story import Story
 from gateway.worker_link import Answer
 from policies.rollout.in_force import in_words
@@ -69,7 +69,7 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     caller = Caller(TenantId(asked.tenant), ProjectId(asked.project), KeyId(""))
     key = sticky_key(ask, ask.user, SUPPOSED)
     story = Story(SUPPOSED, now, now_unix, now, SUPPOSED)
-    story.user = ask.user
+    story.asked.user = ask.user
     if ask.template is not None:
         try:
             dealt = partial(deal_prompt, ask, caller, {}, story, deps)
@@ -82,20 +82,20 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
         return WouldAnswer(refusal=Refusal(message, "request.model"))
     policy = match.policy
     rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
-    placing = await place_ask(ask, rule, policy, asked.tenant, {}, deps, dice)
+    placing = decide(await prepare(ask, rule, policy, asked.tenant, {}, deps), deps, dice)
     pool = placing.pool
     route = placing.route
-    story.lora = placing.demand.lora
+    story.placed.lora = placing.demand.lora
     if pool.halves or pool.name in deps.sharing:
         try:
-            route = shared(ask, placing.demand, pool, route, placing.ground.board, story, deps, dice)
+            route = split_request(ask, placing, story, deps, dice)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
-    split = story.shared.split if story.shared is not None else None
+    split = story.placed.shared.split if story.placed.shared is not None else None
     would_be = decision(route, placing.demand, (SUPPOSED,), now_unix, rule.name, pool.name, split)
     would_be.asked_model = ask.model if ask.model != rule.name else ""
     would_be.rule = match.rule
-    would_be.rollout = in_words(story.dealt, story.dealt_prompt)
+    would_be.rollout = in_words(story.asked.dealt, story.asked.dealt_prompt)
     return WouldAnswer(would_be.explained())
 
 

@@ -1,4 +1,4 @@
-"""From an Ask to a Demand: what the router has to know of a request, and no more work than this pool and policy need."""
+"""From an Ask to a Demand: what the router has to know of a request, with no more work than this pool and policy need."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -23,7 +23,7 @@ _SEVERAL: Final = (b'["', b"[[")
 
 
 def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
-    """What the caller calls its conversation: in a header, else in the body."""
+    """The caller's own name for its conversation: from a header, else from the body."""
     for name in SESSION_HEADERS:
         value = headers.get(name)
         if value is not None and len(value) <= 256:
@@ -82,5 +82,5 @@ def demand_of(
 
 
 def route_of(ask: Ask, pool: Pool) -> str:
-    """What requests are of one kind by, for how long their answers get."""
+    """The key under which answers' lengths are learned: requests of one kind share it."""
     return f"{pool.name}{ask.endpoint.path}"

@@ -1,13 +1,13 @@
-"""One request's placing: the Demand, what the index says of it, the decision, and what it stakes on a backend while it runs there."""
+"""The placing of one request: its Demand, the prefix index's match, and the decision which backends may serve it, best first."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from backends.loras import Adapter
 from domain.ask import Ask
 from domain.clock import Rng
-from gateway.adapters import placed
 from gateway.deps import Deps
 from gateway.placing.demands import demand_of, prompt_of, session_named, worth_reading
 from gateway.placing.ground import Ground
@@ -17,12 +17,19 @@ from policies.compile import ModelRule, TenantPolicy
 from routing.choosing import Choosing
 from routing.demand import Demand
 from routing.fleet import Pool
-from routing.ports import UNMATCHED, Match
-from routing.schedule import Route
+from routing.ports import UNMATCHED, Adapters, Match
+from routing.residency import with_adapter
+from routing.room import FULL
+from routing.schedule import Route, place
+
+COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
+
+UNDECIDED: Final = Route("", (), ())
+"""The route of a request that is prepared and not yet decided on."""
 
 
 class Placing(msgspec.Struct, frozen=True, gc=False):
-    """See the module."""
+    """One request's place in a pool."""
 
     pool: Pool
     ground: Ground
@@ -33,12 +40,18 @@ class Placing(msgspec.Struct, frozen=True, gc=False):
     adapter: Adapter | None
     prompt: Prompt | None
     staked: Staked | None = None
-    """What a request that waited was given on the first backend of its route when it was let through, so that nobody else can have its
-    place until it is sent."""
+    """The load that was reserved on the first backend of the route when a request that waited was let through, so that no other request
+    takes its place before it is sent."""
+
+    def give_back(self) -> None:
+        """Give back what was reserved when the request was let through, if it waited: nothing will be sent there, or another
+        reservation takes its place at once."""
+        if self.staked is not None:
+            self.staked.over()
 
     @property
     def served(self) -> str:
-        """The adapter it asks for, by its name on engines; empty for the model itself."""
+        """The adapter that the request asks for, by its name on engines; empty for the model itself."""
         return self.adapter.served if self.adapter is not None else ""
 
     def held_tokens(self, backend_id: str) -> float:
@@ -47,17 +60,16 @@ class Placing(msgspec.Struct, frozen=True, gc=False):
         return min(self.match.held(backend_id) * demand.block_tokens, max(0, demand.prompt_tokens - 1))
 
 
-async def place_ask(
+async def prepare(
     ask: Ask,
     rule: ModelRule,
     policy: TenantPolicy,
     tenant: str,
     headers: Mapping[bytes, bytes],
     deps: Deps,
-    rng: Rng,
     prompt: Prompt | None = None,
 ) -> Placing:
-    """Place an Ask on the Fleet as it is now. Counts nothing, and remembers nothing.
+    """Gather what the decision about an Ask depends on, for `decide`. Suspends only for a prompt that is worth reading and long.
 
     Args:
         prompt: where it was read already.
@@ -70,18 +82,29 @@ async def place_ask(
         prompt = await prompt_of(ask, pool, adapter, tenant, deps)
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
     demand = demand_of(ask, prompt, pool, adapter, policy, tenant, session_named(ask, headers), deps)
-    now = deps.clock()
-    match: Match = deps.grounds.index.match(demand.chain, now, ground.among(pool)) if demand.chain else UNMATCHED
-    route = placed(demand, pool, ground, match, choosing, adapter, deps, now, rng)
-    return Placing(pool, ground, choosing, demand, match, route, adapter, prompt)
+    return Placing(pool, ground, choosing, demand, UNMATCHED, UNDECIDED, adapter, prompt)
 
 
-def place_again(before: Placing, deps: Deps, rng: Rng) -> Placing:
-    """The same request on the Fleet as it is now, by the policy that it came under; its prompt is not read again. Never suspends."""
-    pool, ground, demand, now = deps.live.fleet.pools[before.pool.name], before.ground, before.demand, deps.clock()
+def decide(placing: Placing, deps: Deps, rng: Rng) -> Placing:
+    """Place the request on the Fleet as it is now, by the policy that it came under. Never suspends, counts nothing, and remembers
+    nothing, so a request that waits is decided on as often as there may be room for it."""
+    ground, demand, choosing, adapter, now = placing.ground, placing.demand, placing.choosing, placing.adapter, deps.clock()
+    pool = deps.live.fleet.pools[placing.pool.name]
     match: Match = deps.grounds.index.match(demand.chain, now, ground.among(pool)) if demand.chain else UNMATCHED
-    route = placed(demand, pool, ground, match, before.choosing, before.adapter, deps, now, rng)
-    return Placing(pool, ground, before.choosing, demand, match, route, before.adapter, before.prompt)
+    if ground.recovery.held(now):
+        held = tuple([msgspec.structs.replace(backend, reason=COMING_BACK) for backend in pool.up])
+        route = Route(choosing.name, (), pool.not_up + held, full=bool(held))
+        return Placing(pool, ground, choosing, demand, match, route, adapter, placing.prompt)
+    holder = ground.sessions.holder(demand.session)
+    part = ground.holders.part(demand.tenant, now)
+    shut = deps.live.breakers.shut(placing.served, now)
+    adapters: Adapters | None = None
+    if adapter is not None:
+        adapters = Adapters(*deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter))
+    route = place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, adapters=adapters, shut=shut, part=part)
+    if adapters is not None and not choosing.policy.in_seconds:
+        route = with_adapter(route, adapters.there, ground.board)
+    return Placing(pool, ground, choosing, demand, match, route, adapter, placing.prompt)
 
 
 def longest_context(placing: Placing) -> int:
@@ -90,6 +113,6 @@ def longest_context(placing: Placing) -> int:
     tokens = demand.prompt_tokens if demand.exact else demand.prompt_tokens // 2
     if not demand.one_prompt:
         return 0
-    rows = [board.row_of.get(one.id) for one in placing.pool.backends]
+    rows = [board.row_of.get(backend.id) for backend in placing.pool.backends]
     contexts = [board.facts[row].context_tokens for row in rows if row is not None]
-    return max(contexts, default=0) if all(0 < one <= tokens for one in contexts) else 0
+    return max(contexts, default=0) if all(0 < context <= tokens for context in contexts) else 0

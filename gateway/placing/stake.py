@@ -1,4 +1,4 @@
-"""What one request stakes on one backend while it runs there; each part is taken back exactly once."""
+"""The load that one request reserves on one backend while it runs there; each part is taken back exactly once."""
 
 from asyncio import TimerHandle
 from typing import Final
@@ -21,9 +21,25 @@ class Stake:
     """
 
     __slots__ = (
-        "_before", "_board", "_chain", "_deps", "_guess", "_holders", "_prediction", "_shown", "_tenant", "_uncached", "at",
-        "backend", "began", "charge", "ended", "limiter", "queued", "queued_ctx",
-    )  # fmt: skip
+        "_before",
+        "_board",
+        "_chain",
+        "_deps",
+        "_guess",
+        "_holders",
+        "_prediction",
+        "_shown",
+        "_tenant",
+        "_uncached",
+        "at",
+        "backend",
+        "began",
+        "charge",
+        "ended",
+        "limiter",
+        "queued",
+        "queued_ctx",
+    )
 
     def __init__(self, placing: Placing, backend_id: str, deps: Deps, *, stream: bool) -> None:
         demand, board, now = placing.demand, placing.ground.board, deps.clock()
@@ -40,14 +56,15 @@ class Stake:
         self.began = (0.0, 0.0)
         """Sequences on the backend and tokens in their contexts when its first token came."""
         self.ended = False
-        self._holders, self._tenant = placing.ground.holders, demand.tenant
+        self._holders = placing.ground.holders
+        self._tenant = demand.tenant
         self._holders.took(self._tenant)
         self._board = board
         self._chain = demand.chain
         self._deps = deps
         self._shown = False
         self.limiter = deps.grounds.limits.of(backend_id)
-        """Of the backend; None where it has none."""
+        """The backend's concurrency limiter; None where it has none."""
         self._before = board.unbegun(backend_id)
         self._uncached = uncached if placing.adapter is None else 0.0  # the time that loading one takes says nothing of the engine
         self._guess: TimerHandle | None = None
@@ -65,7 +82,7 @@ class Stake:
             placing.ground.sessions.held(demand.session, backend_id)
 
     def begun(self) -> None:
-        """Its first token came: its prompt is computed."""
+        """The attempt's first token came: its prompt is computed."""
         now = self._deps.clock()
         if self.limiter is not None and self._uncached and not self._shown:
             self.limiter.began(self._uncached, self._before, now - self.at)
@@ -86,7 +103,7 @@ class Stake:
         self._board.begun(self.charge)
 
     def over(self) -> None:
-        """It ended, however; idempotent. Where no token came, the backend is not taken to hold anything of it."""
+        """The attempt ended, however; idempotent. Where no token came, the backend is not taken to hold anything of the prompt."""
         if self._holders.kept and not self.ended:
             self._holders.gave_back(self._tenant, self._deps.clock())
         self.ended = True
@@ -98,7 +115,7 @@ class Stake:
 
 
 class PairStake:
-    """The same of a request that two backends are to share, until their own reservation takes its place."""
+    """The stake of a split request that waited, on both backends, until the pair's own reservation takes its place."""
 
     __slots__ = ("over",)
 
@@ -107,7 +124,7 @@ class PairStake:
 
 
 def stake_for(placing: Placing, backend_id: str, deps: Deps, *, stream: bool) -> Stake:
-    """That of an attempt on this backend: the one it was let through with, where it was for this backend, or a new one."""
+    """The stake of an attempt on this backend: the one that the request was let through with, if it is for this backend, or a new one."""
     given = placing.staked
     if isinstance(given, Stake) and given.backend == backend_id and not given.ended:
         return given

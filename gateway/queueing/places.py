@@ -14,14 +14,14 @@ from tenancy.standing import over_soft
 
 def class_of(story: Story) -> Class:
     """The priority class of a request; `DEFAULT` before one is decided."""
-    return story.priority_class if story.priority_class is not None else Class.DEFAULT
+    return story.asked.priority_class if story.asked.priority_class is not None else Class.DEFAULT
 
 
 def may_wait_s(story: Story) -> float:
     """Seconds that a request may wait in the queue."""
-    policy = story.placed_by
-    may_s = wait_s(class_of(story), policy.max_wait_s if policy is not None else None, story.asked_wait_s)
-    return min(may_s, story.end_at - story.body_at)
+    policy = story.asked.tenant_policy
+    may_s = wait_s(class_of(story), policy.max_wait_s if policy is not None else None, story.asked.asked_wait_s)
+    return min(may_s, story.asked.end_at - story.body_at)
 
 
 def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Waiting:
@@ -31,10 +31,11 @@ def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Wa
         cost: uncached prompt + 2 * expected output tokens.
         held: tokens of the prompt that are cached on a backend.
     """
-    caller = story.caller
+    asked = story.asked
+    caller = asked.caller
     assert caller is not None
-    last = story.retry or over_soft(story.standings)
-    return Waiting(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, story.request_bytes, held)
+    last = asked.retry or over_soft(story.settled.standings)
+    return Waiting(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, asked.request_bytes, held)
 
 
 def place_back(story: Story, charge: Charge) -> Waiting:
@@ -43,8 +44,8 @@ def place_back(story: Story, charge: Charge) -> Waiting:
     Args:
         charge: its in-flight load on the backend that it was sent to.
     """
-    if story.place is not None:
-        return msgspec.structs.replace(story.place, back=True, by_share=False, seq=NOT_YET)
+    if story.placed.queue_place is not None:
+        return msgspec.structs.replace(story.placed.queue_place, back=True, by_share=False, seq=NOT_YET)
     place = place_of(ceil(2 * charge.kv_tokens - charge.uncached_tokens), 0, may_wait_s(story), story, story.body_at)
     place.back = True
     return place

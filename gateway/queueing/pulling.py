@@ -98,29 +98,31 @@ class Pulling:
         for relay in self._relays():
             if isinstance(relay, ReplyRelay) and unanswered(relay):
                 story = relay.story
-                charge, own = story.charge, class_of(story)
-                if charge is not None and own >= least and story.pool == self._pool and self._may_give_way(relay, story, charge):
+                charge, own = story.tried.charge, class_of(story)
+                if charge is not None and own >= least and story.placed.pool == self._pool and self._may_give_way(relay, story, charge):
                     candidates.append(Sent(own, charge.at, (relay, story, charge)))
         return candidates
 
     def _may_give_way(self, relay: ReplyRelay, story: Story, charge: Charge) -> bool:
-        if charge.over or charge.begun or charge.id != relay.backend or story.pulled_back or story.failed or story.hedged:
+        placed, tried = story.placed, story.tried
+        if charge.over or charge.begun or charge.id != relay.backend or placed.pulled_back or tried.failed or tried.hedged:
             return False
-        if story.place is not None and story.place.by_share:
+        if placed.queue_place is not None and placed.queue_place.by_share:
             return False  # else nothing would be left of the share of the lower ranks
         # a short reply that is not streamed does not show whether it has begun, unless the backend's limiter supposes a first token
-        return story.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or self._limits.of(charge.id) is not None
+        return story.asked.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or self._limits.of(charge.id) is not None
 
 
 def unanswered(relay: ReplyRelay) -> bool:
     """Whether the engine was asked and no part of an answer has come: no event of a stream, nor the head of a plain reply."""
     story = relay.story
-    waits = relay.mode == "" or (relay.mode == "answer" and story.stream)
-    return waits and not story.events and relay.flight is not None and not relay.outcome.done()
+    waits = relay.mode == "" or (relay.mode == "answer" and story.asked.stream)
+    return waits and not story.attempt.events and relay.flight is not None and not relay.outcome.done()
 
 
 def _pull(relay: ReplyRelay, story: Story, place: Waiting, by: Class) -> None:
-    if story.on_used is not None:
-        story.on_used(NO_USAGE)  # its tenant has its charge back
-    story.place, story.on_used, story.pulled_back = place, None, True
+    placed = story.placed
+    if placed.on_used is not None:
+        placed.on_used(NO_USAGE)  # its tenant has its charge back
+    placed.queue_place, placed.on_used, placed.pulled_back = place, None, True
     relay.end_with(PulledBack(by))

@@ -29,25 +29,26 @@ def deal(
     Raises:
         Fault: NOT_PERMITTED or INVALID_VALUE for a header that chooses the arm.
     """
-    story.dealt, rollouts = None, deps.live.rollouts
+    asked, rollouts = story.asked, deps.live.rollouts
+    asked.dealt = None
     running = rollouts.by_pool.get(rule.pool)
     if running is None or not running.is_about(tenant, rule.name):
         return rule  # a header that chooses an arm is ignored here: no caller may notice other tenants' rollouts
     wanted = asked_arm(headers.get(HEADER), policy)
-    story.dealt = rollouts.deal(
-        rule.pool, tenant, rule.name, sticky_key(ask, story.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted
+    asked.dealt = rollouts.deal(
+        rule.pool, tenant, rule.name, sticky_key(ask, asked.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted
     )
-    if story.dealt is None or story.dealt.target == rule.pool:
+    if asked.dealt is None or asked.dealt.target == rule.pool:
         return rule
-    return msgspec.structs.replace(rule, pool=story.dealt.target)
+    return msgspec.structs.replace(rule, pool=asked.dealt.target)
 
 
 def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
     """Count a request for its rollout when its pool has failed in this way and another model is to answer. The Record will belong to that
     model, so only the rollout is told here: otherwise a canary without capacity would look as good as one with capacity."""
-    if story.dealt is not None:
+    if story.asked.dealt is not None:
         deps.observe(msgspec.structs.replace(story.close(deps.clock()), outcome=kind.value, shadow=True, dealt_prompt=None))
-        story.dealt = None
+        story.asked.dealt = None
 
 
 def deal_prompt(
@@ -68,10 +69,10 @@ def deal_prompt(
     if running is None or policy is None or not running.is_about(caller.tenant, ask.model):
         return prompt
     wanted = asked_arm(headers.get(HEADER), policy)
-    there = {version.name: version for version in allowed.versions.values()}
-    key = sticky_key(ask, story.user, story.own_id)
-    story.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, there.__contains__, wanted)
-    return prompt if story.dealt_prompt is None else there[story.dealt_prompt.target]
+    versions = {version.name: version for version in allowed.versions.values()}
+    key = sticky_key(ask, story.asked.user, story.own_id)
+    story.asked.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, versions.__contains__, wanted)
+    return prompt if story.asked.dealt_prompt is None else versions[story.asked.dealt_prompt.target]
 
 
 def asked_arm(value: bytes | None, policy: TenantPolicy) -> Arm | None:

@@ -15,7 +15,7 @@ from domain.priority import Class
 from gateway.deps import Deps
 from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
-from gateway.story import Story
+from gateway.story import AskedFacts, Story
 from gateway.turns import choose
 from policies.compile import ModelRule
 from policies.rollout.assignment import Arm
@@ -50,7 +50,7 @@ class _Nobody:
 
 def mirror(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Send a copy of the request to the canary, where its rollout mirrors it and allows one more copy in flight."""
-    dealt = story.dealt
+    dealt = story.asked.dealt
     if dealt is None or not dealt.mirror:
         return
     under_way = deps.shadows.setdefault(dealt.running.id, set())
@@ -69,20 +69,28 @@ def end_shadows(deps: Deps) -> None:
 
 
 def _story_of(story: Story, running: Running, deps: Deps) -> Story:
-    now, own_id = deps.clock(), deps.new_id()
-    copy = Story(own_id, now, deps.wall(), now, own_id)
-    copy.caller, copy.ask_endpoint, copy.model, copy.stream = story.caller, story.ask_endpoint, story.model, story.stream
-    copy.placed_by, copy.policy, copy.output_cap = story.placed_by, story.policy, story.output_cap
-    copy.priority_class, copy.asked_wait_s = Class.BATCH, 0.0
-    copy.shadow, copy.dealt = True, Dealt(running, Arm.CANARY, counted=running.counting)
-    return copy
+    now, own_id, asked = deps.clock(), deps.new_id(), story.asked
+    copied = AskedFacts(
+        caller=asked.caller,
+        endpoint=asked.endpoint,
+        model=asked.model,
+        stream=asked.stream,
+        tenant_policy=asked.tenant_policy,
+        policy_digest=asked.policy_digest,
+        output_cap=asked.output_cap,
+        priority_class=Class.BATCH,
+        asked_wait_s=0.0,
+        shadow=True,
+        dealt=Dealt(running, Arm.CANARY, counted=running.counting),
+    )
+    return Story(own_id, now, deps.wall(), now, own_id, copied)
 
 
 async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
     nobody: Any = _Nobody()
     nowhere = Exchange(nobody, exchange.head)
-    assert story.dealt is not None
-    rule = msgspec.structs.replace(rule, pool=story.dealt.running.canary)
+    assert story.asked.dealt is not None
+    rule = msgspec.structs.replace(rule, pool=story.asked.dealt.running.canary)
     try:
         if deps.lines[rule.pool].waiting:
             return
@@ -93,7 +101,7 @@ async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
     except Fault as fault:
         if fault.kind in NO_ROOM:
             return
-        story.fault = fault
+        story.settled.fault = fault
         fault.let_go()
     except Exception as error:  # noqa: BLE001 - no caller awaits this task, so a defect has to be logged here
         deps.log_defect(error, story.own_id)

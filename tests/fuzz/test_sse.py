@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backends.sse import MAX_EVENT_BYTES, EventSplitter, EventTooLarge
 from domain.faults import Kind
 from gateway.http.edge.taps import DONE, StreamTap
-from gateway.story import Story
+from gateway.story import AttemptFacts
 from tests.scale import scaled
 
 CASES = scaled(400, 20_000)
@@ -117,7 +117,7 @@ ANSWER = b"".join(
 
 
 def through_tap(chunks: list[bytes]) -> tuple[bytes, Kind | None, bool]:
-    tap = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False)
+    tap = StreamTap(AttemptFacts(), lambda: 0.0, choices=1, include_usage=False)
     out = b"".join([tap.feed(chunk) for chunk in chunks if chunk]) + tap.end()
     return out, tap.fault.kind if tap.fault else None, tap.usage is not None
 

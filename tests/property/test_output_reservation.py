@@ -18,6 +18,7 @@ from tenancy.output_quantiles import OutputQuantiles
 from tenancy.prices import FREE
 from tenancy.quota import Quota
 from tests.scale import scaled
+from tests.stories import with_facts
 
 AMOUNT = 2000
 CAP = 400
@@ -66,26 +67,26 @@ class Site:
         if isinstance(self.quota.admit(hold, round(self.now * 1e6)), Admitted):
             state = self.state()
             assert state.used <= AMOUNT, "no admission while what is used and held is the amount"
-            story = Story(name, 0.0, 0.0, 0.0, name, choices=n)
+            story = with_facts(Story(name, 0.0, 0.0, 0.0, name), choices=n)
             self.under_way.append(Request(self.holds.open(hold, FREE, story, 5, CAP, n), n * length))
             self.beyond = sum(max(0, request.length - request.one.output_held) for request in self.under_way)
 
     def write(self, tokens: int) -> None:
         for request in list(self.under_way):
             story = request.one.story
-            story.events = min(request.length, story.events + tokens)
-            if story.events == request.length:
+            story.attempt.events = min(request.length, story.attempt.events + tokens)
+            if story.attempt.events == request.length:
                 self.finish(request)
 
     def finish(self, request: Request) -> None:
         self.under_way.remove(request)
         self.holds.close(request.one)
-        request.one.story.usage_reported, request.one.story.usage = True, Usage(5, request.length)
+        request.one.story.attempt.usage = Usage(5, request.length)
         self.quota.settle(request.one.hold, request.one.charged(request.one.closing()), round(self.now * 1e6))
 
     def beat(self) -> None:
         self.quota.beat(self.holds.due(self.now), round(self.now * 1e6))
-        delivered = sum(request.one.story.events for request in self.under_way)
+        delivered = sum(request.one.story.attempt.events for request in self.under_way)
         assert self.state().held >= delivered, "what was delivered by a beat is held after it"
 
 

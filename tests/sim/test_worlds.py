@@ -102,8 +102,9 @@ def _no_release(self: Stake) -> None:
 def _once_whoever(self: Pulling, tier: int) -> list[Any]:
     """Of batch whatever runs, answering or not."""
     relays = [one for one in self._relays() if isinstance(one, ReplyRelay) and not one.outcome.done()]
-    found = [(one, one.story, one.story.charge) for one in relays if one.story.charge is not None and not one.story.charge.over]
-    return [Sent(Class.BATCH, 0.0, one) for one in found if one[1].priority_class is Class.BATCH and not one[1].pulled_back]
+    found = [(one, one.story, charge) for one in relays if (charge := one.story.tried.charge) is not None and not charge.over]
+    batch = [one for one in found if one[1].asked.priority_class is Class.BATCH and not one[1].placed.pulled_back]
+    return [Sent(Class.BATCH, 0.0, one) for one in batch]
 
 
 def _twice(observe: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """One request and its reply on a caller's connection: all that the lifecycle sees of the edge.
 
-Reads the body, writes the reply in one of three shapes (whole, streamed, cut), and tells whoever listens that the caller
-left, is full, or has room again. The transport stays in `connection.py`.
+Reads the body, writes the reply in one of three shapes (whole, streamed, cut), and tells its Listener that the caller
+left, reads too slowly, or reads again. The transport stays in `connection.py`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def header_lines(headers: Iterable[Header]) -> bytes:
 
 
 class Listener:
-    """What the reply under way wants to hear from the caller's connection."""
+    """Hears of the caller's connection while a reply is under way. Does nothing by itself."""
 
     def gone(self) -> None:
         """The caller's connection is lost; nothing can be written any more."""

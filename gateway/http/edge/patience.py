@@ -1,4 +1,4 @@
-"""When an engine is too late, and what it is told off for. Pure: the limits, the story so far and the time in."""
+"""The timeouts of an attempt, and the fault of an engine that exceeds one. Pure: limits, the Story so far and the time are handed in."""
 
 from typing import Final
 
@@ -6,17 +6,17 @@ import msgspec
 
 from backends.readings import PrefillRate
 from domain.faults import Fault, Kind, Retry
-from gateway.story import Story
+from gateway.story import AttemptFacts, Story
 
 MIN_RATE_AFTER_S: Final = 60.0
 MIN_EVENTS_PER_S: Final = 1.0
 """A stream older than a minute must average one event a second, or a dripping engine could hold a caller for hours
 while every single gap stays under the limit."""
 
-SOON: Final = Retry(should=True, after_s=1.0)
+RETRY_SOON: Final = Retry(should=True, after_s=1.0)
 
 
-class Patience(msgspec.Struct, frozen=True):
+class Timeouts(msgspec.Struct, frozen=True):
     """How long an attempt may take, from `engines` in tidegate.yaml; seconds, and tokens per second."""
 
     first_token_base_s: float
@@ -27,7 +27,7 @@ class Patience(msgspec.Struct, frozen=True):
     heartbeat_s: float
     slow_reader_s: float
 
-    def begin_s(self, prompt_bytes: int, measured: PrefillRate | None = None) -> float:
+    def first_token_timeout_s(self, prompt_bytes: int, measured: PrefillRate | None = None) -> float:
         """How long an engine may take to begin to answer a prompt of this size; longer for one that was measured to be slower
         than `first_token_tokens_per_s`."""
         rate = self.first_token_tokens_per_s
@@ -38,28 +38,29 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 def no_first_token(limit_s: float) -> Fault:
-    """What an engine is told off for that did not begin in time."""
+    """The fault of an engine that did not begin to answer in time."""
     return Fault(Kind.FIRST_TOKEN_TIMEOUT, f"The engine did not begin to answer within {limit_s:g} s.", detail=f"limit {limit_s:g} s")
 
 
 def deadline_passed(story: Story) -> Fault:
-    """What a request is told whose time is over. It is no engine's failure, and sending it again would take as long again."""
-    whole_s = story.end_at - story.body_at
-    said = f"The answer was not complete within the {whole_s:g} s that this request may take. Ask for less, or split it."
-    return Fault(Kind.DEADLINE_PASSED, said, detail=f"{story.events} events by then")
+    """The fault of a request whose deadline has passed. No engine has failed, and the same request would take as long again."""
+    whole_s = story.asked.end_at - story.body_at
+    message = f"The answer was not complete within the {whole_s:g} s that this request may take. Ask for less, or split it."
+    return Fault(Kind.DEADLINE_PASSED, message, detail=f"{story.attempt.events} events by then")
 
 
-def too_slow(limits: Patience, story: Story, *, last: float, paused_s: float) -> tuple[float, Fault]:
+def too_slow(limits: Timeouts, answer: AttemptFacts, *, last: float, paused_s: float) -> tuple[float, Fault]:
     """When a stream that has begun will be too late if nothing more comes, and the Fault for that.
 
     Args:
-        last: when its last event came, or when reading went on after a pause.
-        paused_s: how long it was not read because its caller was slow.
+        answer: the events of the attempt so far.
+        last: when the last event came, or when reading resumed after a pause.
+        paused_s: how long the stream was not read because its caller was slow.
     """
-    begun = story.first_event_at or last
+    begun = answer.first_event_at or last
     silent_at = last + limits.token_gap_s
-    slow_at = begun + paused_s + max(MIN_RATE_AFTER_S, story.events / MIN_EVENTS_PER_S)
+    slow_at = begun + paused_s + max(MIN_RATE_AFTER_S, answer.events / MIN_EVENTS_PER_S)
     if silent_at <= slow_at:
-        return silent_at, Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=SOON)
-    detail = f"{story.events} events in {slow_at - begun:.0f} s"
-    return slow_at, Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=SOON, detail=detail)
+        return silent_at, Fault(Kind.TOKEN_GAP_TIMEOUT, f"The engine was silent for {limits.token_gap_s:g} s.", retry=RETRY_SOON)
+    detail = f"{answer.events} events in {slow_at - begun:.0f} s"
+    return slow_at, Fault(Kind.TOKEN_GAP_TIMEOUT, "The engine answered too slowly to go on.", retry=RETRY_SOON, detail=detail)

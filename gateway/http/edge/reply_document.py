@@ -1,4 +1,4 @@
-"""What an engine's reply says that decides anything: a streamed event or a whole body as a typed struct that skips the rest.
+"""The parts of an engine's reply that decide anything: a streamed event or a whole body as a typed struct that skips the rest.
 
 Each event is decoded once. That is cheaper than searching the bytes for the four things we must see, and it means no byte
 reaches a caller that was not valid JSON (`docs/decisions/0002-one-typed-decode-per-event.md`).
@@ -14,8 +14,7 @@ from domain.ask import Endpoint
 from domain.usage import Usage
 
 NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""How the decoders say no."""
-
+"""The errors that the decoders raise."""
 
 MAX_TOKENS: Final = 2**31 - 1
 """Of one reply; above any context times any number of choices."""
@@ -37,7 +36,7 @@ class ReportedUsage(msgspec.Struct, gc=False):
     completion_tokens: int | None = 0
     prompt_tokens_details: _TokenDetails | None = None
     input_tokens_details: _TokenDetails | None = None
-    """The same, as newer APIs call it (routers no. 31)."""
+    """The name of `prompt_tokens_details` in newer APIs (routers no. 31)."""
     completion_tokens_details: _TokenDetails | None = None
     reasoning_tokens: int | None = None
 
@@ -48,8 +47,8 @@ class ReportedUsage(msgspec.Struct, gc=False):
         return None if details is None or details.cached_tokens is None else _sane(details.cached_tokens)
 
     def value(self) -> Usage:
-        """The same in our own terms. What no reply can have used is taken as the most, or as nothing: a negative count would give
-        its tenant quota back."""
+        """The counts as a Usage. A count that no reply can have is taken as the most, or as nothing: a negative count would give its
+        tenant quota back."""
         reasoning = self.completion_tokens_details
         return Usage(
             prompt_tokens=_sane(self.prompt_tokens),

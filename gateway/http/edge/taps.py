@@ -1,25 +1,27 @@
-"""Taps: what a reply passes through on its way to the caller, sans-io: `feed(bytes) -> bytes`, `end() -> bytes`.
+"""The reply chain: the taps that a reply passes through on its way to the caller, sans-io: `feed(bytes) -> bytes`, `end() -> bytes`.
 
-Two taps stand at the head of every chain and judge whether the answer is whole. An answer is whole when every choice has
-a known finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes.
-A tap never sends a broken part on: on a fault it returns what was good and sets `fault`; the relay does the rest.
+One tap of every chain judges whether the answer is whole: `StreamTap` or `PlainTap`. An answer is whole when every choice has a known
+finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes. A tap never sends a
+broken part on: on a fault it returns the good bytes before it and sets `fault`; the relay ends the attempt. `taps_for` builds the chain:
+a further tap is one line there.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET
 
 from backends.sse import EventSplitter, EventTooLarge
-from domain.ask import Endpoint
+from domain.ask import Ask, Endpoint
 from domain.clock import Clock
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from domain.reply import DECLINED, WHOLE_FINISH_REASONS
 from domain.usage import Usage
+from gateway.http.edge.patience import RETRY_SOON
 from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
-from gateway.story import Story
+from gateway.story import AttemptFacts, Story
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": ping\n\n"
@@ -30,32 +32,42 @@ answer or an honest status. Chat answers stay under 1 MiB; 8 MiB holds 500 embed
 A longer reply is refused rather than passed on unjudged; ask for base64 embeddings or fewer inputs at a time."""
 
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
-_TRY_AGAIN: Final = Retry(should=True, after_s=1.0)
 
 
 class Tap(Protocol):
-    """One stage of a reply's way to the caller."""
+    """One stage of a reply's way to the caller, or a chain of them."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer is whole, or `fault` says what is wrong with it: nothing that comes after it goes on."""
+        ...
+
+    @property
+    def fault(self) -> Fault | None:
+        """The fault of the reply; None as long as nothing is wrong with it."""
+        ...
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the reply's body, return what may go on."""
         ...
 
     def end(self) -> bytes:
-        """The engine's message is complete; return what was held."""
+        """The reply is complete; return the bytes that were held back. Not called after a fault."""
         ...
 
 
 class _Judge:
-    """What both judges share."""
+    """The state that both judging taps share."""
 
-    __slots__ = ("_clock", "_names", "_story", "_to_finish", "cached", "fault", "over", "usage")
+    __slots__ = ("_answer", "_clock", "_names", "_to_finish", "cached", "fault", "over", "usage")
 
-    def __init__(self, story: Story, clock: Clock, choices: int, names: frozenset[str] | None) -> None:
-        self._story = story
+    def __init__(self, answer: AttemptFacts, clock: Clock, choices: int, names: frozenset[str] | None) -> None:
+        self._answer = answer
         self._clock = clock
         self._to_finish = choices
         self._names = names
         self.usage: Usage | None = None
+        """The usage that the engine reported last; None while it has reported none."""
         self.cached: int | None = None
         """Prompt tokens that the engine says it had cached; None where it does not say."""
         self.over = False
@@ -64,7 +76,7 @@ class _Judge:
 
     def _fail(self, kind: Kind, detail: str) -> None:
         message = "The engine serving this request failed before the answer was complete. Try again."
-        self.fault = Fault(kind, message, retry=_TRY_AGAIN, detail=detail)
+        self.fault = Fault(kind, message, retry=RETRY_SOON, detail=detail)
         self.over = True
 
     def _is_other_model(self, document: Document) -> bool:
@@ -79,14 +91,17 @@ class StreamTap(_Judge):
     """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it.
 
     Args:
+        answer: where the events are counted.
         choices: how many finish reasons a whole answer has.
         names: models the reply may name, looked at in the first event; None to take any.
     """
 
     __slots__ = ("_finished", "_include_usage", "_named", "_splitter")
 
-    def __init__(self, story: Story, clock: Clock, *, choices: int, include_usage: bool, names: frozenset[str] | None = None) -> None:
-        super().__init__(story, clock, choices, names)
+    def __init__(
+        self, answer: AttemptFacts, clock: Clock, *, choices: int, include_usage: bool, names: frozenset[str] | None = None
+    ) -> None:
+        super().__init__(answer, clock, choices, names)
         self._named = names is None
         self._splitter = EventSplitter()
         self._finished: set[int] = set()
@@ -102,7 +117,7 @@ class StreamTap(_Judge):
             chunk = plain_chunk(payload) if self._named else None
             if chunk is None:
                 return self._event(payload, now)
-            self._story.note_event(now)
+            self._answer.note_event(now)
             return data if chunk.usage is UNSET or self._include_usage else b"data: %b\n\n" % _without_usage(payload)
         try:
             payloads = self._splitter.feed(data)
@@ -145,12 +160,12 @@ class StreamTap(_Judge):
                     self._fail(Kind.INVALID_REPLY, f"choice {choice.index} of {self._to_finish}")
                     return b""
                 if reason == DECLINED:
-                    self._story.declined = True
+                    self._answer.declined = True
                 self._finished.add(choice.index)
-                self._story.choices_over = len(self._finished)
+                self._answer.choices_over = len(self._finished)
         usage = document.usage
         if usage is UNSET:
-            self._story.note_event(now)
+            self._answer.note_event(now)
             return b"data: %b\n\n" % payload
         return self._with_usage(payload, document, now)
 
@@ -160,7 +175,7 @@ class StreamTap(_Judge):
         if isinstance(usage, ReportedUsage):
             self.usage, self.cached = usage.value(), usage.cached  # cumulative in every dialect, so the last one wins
         if document.choices:
-            self._story.note_event(now)
+            self._answer.note_event(now)
         if not self._include_usage:
             if not document.choices:
                 return b""
@@ -195,8 +210,10 @@ class PlainTap(_Judge):
 
     __slots__ = ("_body", "_endpoint", "_size")
 
-    def __init__(self, story: Story, clock: Clock, endpoint: Endpoint, *, choices: int, names: frozenset[str] | None = None) -> None:
-        super().__init__(story, clock, choices, names)
+    def __init__(
+        self, answer: AttemptFacts, clock: Clock, endpoint: Endpoint, *, choices: int, names: frozenset[str] | None = None
+    ) -> None:
+        super().__init__(answer, clock, choices, names)
         self._endpoint = endpoint
         self._body: list[bytes] = []
         self._size = 0
@@ -225,7 +242,7 @@ class PlainTap(_Judge):
             return b""
         if isinstance(document.usage, ReportedUsage):
             self.usage, self.cached = document.usage.value(), document.usage.cached
-        self._story.note_event(self._clock())
+        self._answer.note_event(self._clock())
         self.over = True
         return body
 
@@ -245,19 +262,22 @@ class PlainTap(_Judge):
                 self._fail(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
                 return
             if choice.finish_reason == DECLINED:
-                self._story.declined = True
+                self._answer.declined = True
         if len(choices) < self._to_finish:
             self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
 
 
 class RenameTap:
-    """Gives the reply the public model name where the engines serve it under others.
+    """Gives the reply the public model name where the engines serve the model under others.
 
     Stands behind a judging tap, so it is fed whole events or a whole body. Replaces every `"model"` value that is a
     served name; unescaped quotes cannot stand inside a JSON string, so no text of the answer is touched.
     """
 
     __slots__ = ("_pattern", "_replacement")
+
+    over = False
+    fault: Fault | None = None
 
     def __init__(self, served: Collection[str], public: str) -> None:
         names = b"|".join(re.escape(msgspec.json.encode(name)) for name in sorted(served))
@@ -271,6 +291,78 @@ class RenameTap:
     def end(self) -> bytes:
         """Nothing is ever held."""
         return b""
+
+
+class ReplyChain:
+    """Several taps as one. What a tap lets go on is fed to the next; when one is over, or the reply ends, the taps after it are ended in
+    order, each fed first with what the one before it still held.
+
+    A fault of any tap ends the reply. The good bytes before it pass the taps after it; what those hold back then stays with them: it was
+    never released.
+
+    Args:
+        judge: the one of `taps` that judges whether the answer is whole and reads the engine's usage.
+    """
+
+    __slots__ = ("_judge", "_taps", "fault", "over")
+
+    def __init__(self, taps: Sequence[Tap], judge: StreamTap | PlainTap) -> None:
+        self._taps = tuple(taps)
+        self._judge = judge
+        self.over = False
+        self.fault: Fault | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage that the engine reported last."""
+        return self._judge.usage
+
+    @property
+    def cached(self) -> int | None:
+        """Prompt tokens that the engine says it had cached."""
+        return self._judge.cached
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes of the reply in, what the last tap lets go on out."""
+        return b"" if self.over else self._pass(data, ending=False)
+
+    def end(self) -> bytes:
+        """The reply is complete: end every tap, in order."""
+        return b"" if self.over else self._pass(b"", ending=True)
+
+    def _pass(self, data: bytes, *, ending: bool) -> bytes:
+        for tap in self._taps:
+            if data:
+                data = tap.feed(data)
+            if ending and self.fault is None and tap.fault is None:
+                data += tap.end()
+            self.fault = self.fault or tap.fault
+            ending = ending or tap.over
+            if not data and not ending:
+                return b""
+        self.over = ending
+        return data
+
+
+def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: frozenset[str] | None) -> StreamTap | PlainTap | ReplyChain:
+    """The chain of one attempt's reply; the judging tap alone where nothing else has anything to do, so that an event costs one call.
+
+    A tap that needs whole events stands right behind the judge; one that holds back or cuts bytes anywhere stands behind those.
+
+    Args:
+        engine_model: the model that the engine was asked for.
+        names: models the reply may name; None to take any.
+    """
+    judge: StreamTap | PlainTap
+    if ask.stream:
+        judge = StreamTap(story.attempt, clock, choices=ask.choices, include_usage=ask.include_usage, names=names)
+    else:
+        judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names)
+    taps: list[Tap] = [judge]
+    # an engine with several names for its model answers in whichever it likes
+    if story.asked.model != engine_model or (names is not None and len(names) > 1):
+        taps.append(RenameTap({engine_model, *(names or ())}, story.asked.model))
+    return judge if len(taps) == 1 else ReplyChain(taps, judge)
 
 
 def _without_usage(payload: bytes) -> bytes:

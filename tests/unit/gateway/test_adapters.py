@@ -3,8 +3,9 @@ import pytest
 
 from backends.loras import NONE, InUse
 from backends.signals import Signals
-from gateway.adapters import COMING_BACK, FRESH_S, adapters_in_use
+from gateway.adapters import FRESH_S, adapters_in_use
 from gateway.deps import Live
+from gateway.placing.placing import COMING_BACK
 from routing.fleet import Fleet
 from tests.placed import Worker, chat
 

@@ -36,8 +36,8 @@ def test_the_story_says_how_the_request_is_treated() -> None:
     made, ask = found({}, max_output_tokens=9, expose_headers=True, parameters={"defaults": {"temperature": 0.5}})
     given, rule = apply_policy(made, ask, GRANT, EXCHANGE, story, NO_ROLLOUTS)
     assert (b'"temperature":0.5' in given.fields, rule) == (True, made.model)
-    assert (story.model, story.asked_model, story.output_cap, story.expose) == ("chat", "alias", 9, True)
-    assert story.priority_class is Class.BATCH
+    assert (story.asked.model, story.asked.asked_model, story.asked.output_cap, story.asked.expose) == ("chat", "alias", 9, True)
+    assert story.asked.priority_class is Class.BATCH
 
 
 def test_what_it_may_not_set_is_refused() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 from domain.ask import Endpoint
 from domain.faults import Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
-from gateway.falling_back import Chain
+from gateway.falling_back import FallbackChain
 from gateway.http.openai import interpret
 from gateway.ruling import Asked, match_policy
 from policies.compile import compiled
@@ -16,7 +16,7 @@ CAPACITY, LENGTH, ERROR = ["no_capacity"], ["context_too_long"], ["error"]
 KINDS = {"no_capacity": Kind.OVERLOADED, "context_too_long": Kind.CONTEXT_TOO_LONG, "error": Kind.BROKEN_STREAM, "limit": Kind.TOKEN_LIMIT}
 
 
-def chain(fallback: list[tuple[str, list[str]]], allowed: Allowed = EVERYTHING, **more: Any) -> Chain:
+def chain(fallback: list[tuple[str, list[str]]], allowed: Allowed = EVERYTHING, **more: Any) -> FallbackChain:
     models = [{"name": name, "pool": name} for name in ("big", "small", "long", "other")]
     models[0]["fallback"] = [{"to": to, "on": on} for to, on in fallback]  # type: ignore[assignment]  # a model's entry
     policies = compiled([PolicyDocument.model_validate({"tenant": "acme", "models": models, **more})])
@@ -25,10 +25,10 @@ def chain(fallback: list[tuple[str, list[str]]], allowed: Allowed = EVERYTHING, 
     asked = Asked(ask, Caller(TenantId("acme"), ProjectId("lab"), KeyId("k")), "", {}, 0.0)
     found = match_policy(policies, asked, allowed, "key")
     assert found is not None
-    return Chain(policies, asked, found, allowed, "key")
+    return FallbackChain(policies, asked, found, allowed, "key")
 
 
-def walked(made: Chain, *failures: str) -> list[tuple[str, str]]:
+def walked(made: FallbackChain, *failures: str) -> list[tuple[str, str]]:
     """The models tried, each of which fails in the next way, and why."""
     model, seen = "big", []
     for failure in failures:

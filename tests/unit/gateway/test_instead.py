@@ -9,8 +9,8 @@ import pytest
 from domain.faults import Fault, Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.usage import Usage
-from gateway.falling_back import Chain
-from gateway.instead import fall_back, let_go
+from gateway.falling_back import FallbackChain
+from gateway.instead import fall_back, release_hold
 from gateway.open_holds import OpenHold
 from gateway.record import Record
 from gateway.ruling import Asked, match_policy
@@ -22,6 +22,7 @@ from tenancy.limits import UNUSED, Amounts
 from tenancy.prices import FREE
 from tenancy.rights import EVERYTHING
 from tests.placed import Worker, chat
+from tests.stories import with_facts
 
 CALLER = Caller(TenantId("acme"), ProjectId("lab"), KeyId("k"))
 GRANT: Any = SimpleNamespace(rights=EVERYTHING)
@@ -38,11 +39,9 @@ def begun(worker: Worker, **values: Any) -> Story:
     asked = Asked(chat("x"), CALLER, "", {}, 0.0)
     found = match_policy(policies, asked, EVERYTHING, "k")
     assert found is not None
-    story = Story("mine", worker.now, 0.0, worker.now, "own-1", CALLER, model="sim", placed_by=found.policy)
-    story.chain = Chain(policies, asked, found, EVERYTHING, "k")
-    for name, value in values.items():
-        setattr(story, name, value)
-    return story
+    story = with_facts(Story("mine", worker.now, 0.0, worker.now, "own-1"), caller=CALLER, model="sim", tenant_policy=found.policy)
+    story.asked.chain = FallbackChain(policies, asked, found, EVERYTHING, "k")
+    return with_facts(story, **values)
 
 
 def exchange(**values: bool) -> Any:
@@ -51,12 +50,14 @@ def exchange(**values: bool) -> Any:
 
 async def test_the_next_model_has_an_id_of_its_own_and_what_is_left_of_the_time() -> None:
     worker = Worker("a")
-    story = begun(worker, queue_s=2.0, dispatched_at=worker.now + 3.0, attempts=2, backend="a", usage_reported=True, usage=Usage(9, 9))
+    story = begun(worker, queue_s=2.0, dispatched_at=worker.now + 3.0, attempts=2, backend="a", usage=Usage(9, 9))
     worker.now += 10.0
     ask, rule, made = fall_back(away(), GRANT, exchange(), story, worker.deps)
-    assert (ask.model, rule.name, made.model, made.asked_model) == ("sim", "b", "b", "sim")
+    assert (ask.model, rule.name, made.asked.model, made.asked.asked_model) == ("sim", "b", "b", "sim")
     assert (made.request_id, made.own_id != "own-1", made.started_at, made.queue_s) == ("mine", True, story.started_at, 2.0)
-    assert (made.attempts, made.backend, made.usage_reported, made.asked_wait_s) == (0, "", False, 50.0), "of the class's 60 s"
+    assert (made.tried.attempts, made.tried.backend, made.attempt.usage, made.asked.asked_wait_s) == (0, "", None, 50.0), (
+        "of the class's 60 s"
+    )
     assert made.overhead_s(worker.now) == pytest.approx(1.0), "neither the wait nor the engine is ours"
     assert made.first_model == "sim"
 
@@ -91,11 +92,17 @@ async def test_where_all_have_failed_it_is_told_as_what_became_of_the_first() ->
     story, fault = begun(worker, pool="first", backend="a", attempts=1), away()
     _, _, second = fall_back(fault, GRANT, exchange(), story, worker.deps)
     _, _, third = fall_back(Fault(Kind.TOKEN_LIMIT, "x"), GRANT, exchange(), second, worker.deps)
-    third.pool, third.backend = "third", "c"
+    with_facts(third, pool="third", backend="c")
     with pytest.raises(Fault) as raised:
         fall_back(Fault(Kind.ENGINE_ERROR, "x"), GRANT, exchange(), third, worker.deps)
     assert raised.value is fault
-    assert (third.model, third.asked_model, third.pool, third.backend, third.attempts) == ("sim", "", "first", "a", 1)
+    assert (third.asked.model, third.asked.asked_model, third.placed.pool, third.tried.backend, third.tried.attempts) == (
+        "sim",
+        "",
+        "first",
+        "a",
+        1,
+    )
     words = [(one.model, one.to, one.outcome) for one in third.fell_back]
     assert words == [("sim", "b", "no_backend"), ("b", "c", "token_limit"), ("c", "", "engine_error")]
 
@@ -108,7 +115,7 @@ async def test_a_rollout_hears_of_what_became_of_its_arm_and_nobody_else_does() 
     story = begun(worker, dealt=dealt)
     _, _, second = fall_back(Fault(Kind.ENGINE_ERROR, "x"), GRANT, exchange(), story, worker.deps)
     assert [(one.outcome, one.dealt, one.shadow, one.model) for one in told] == [("engine_error", dealt, True, "sim")]
-    assert second.dealt is None
+    assert second.asked.dealt is None
 
 
 async def test_what_was_held_for_a_model_that_did_not_answer_is_given_back_whole() -> None:
@@ -124,16 +131,16 @@ async def test_what_was_held_for_a_model_that_did_not_answer_is_given_back_whole
             if len(settled) > 1:
                 raise RuntimeError("a defect")
 
-    story = begun(worker, on_used=told.append, usage_reported=True, usage=Usage(5, 5))
+    story = begun(worker, on_used=told.append, usage=Usage(5, 5))
     grouped: Any = (SimpleNamespace(),)
     deps: Any = SimpleNamespace(holds=worker.deps.holds, counters=Store(), log_defect=lambda *_: told.append(Usage(7, 7)))
     hold = Hold("own-1", CALLER.tenant, Amounts(5, 5), grouped)
     one = deps.holds.open(hold, FREE, story, 5, 5, 1)
-    await let_go(one, deps)
+    await release_hold(one, deps)
     assert (settled, told, len(deps.holds)) == ([(hold, UNUSED)], [Usage()], 0)
-    await let_go(deps.holds.open(hold, FREE, begun(worker), 5, 5, 1), deps)
+    await release_hold(deps.holds.open(hold, FREE, begun(worker), 5, 5, 1), deps)
     assert told[1:] == [Usage(7, 7)], "written down, and the request goes on"
-    await let_go(None, deps)
+    await release_hold(None, deps)
     free: OpenHold = deps.holds.open(Hold("own-2", CALLER.tenant, Amounts()), FREE, begun(worker), 5, 5, 1)
-    await let_go(free, deps)
+    await release_hold(free, deps)
     assert len(settled) == 2, "nobody limits it"

@@ -17,6 +17,7 @@ from routing.ports import UNMATCHED
 from routing.schedule import place
 from tenancy.hold import Standing
 from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
+from tests.stories import with_facts
 
 LINES = [line_of(Limit(Scope(Level.TENANT, "t"), meter, Window.DAY, 10, soft=1), 0.0) for meter in (Meter.REQUESTS, Meter.TOKENS)]
 OURS = {"backend", "pool", "revision", "cache", "queue-ms", "overhead-ms", "decision", "reason", "prefix-hit-tokens"}
@@ -29,11 +30,8 @@ def made(
     deps: Any = SimpleNamespace(clock=lambda: 10.25, cors_origins=frozenset({"https://app.example"}))
     pool = Pool("chat", "m", "3", "vllm", (Backend("a", "chat", State.UP), Backend("b", "chat", State.DOWN, "no answer")))
     pool = Fleet({"chat": pool}).pools["chat"]
-    story = Story(
-        "req-1",
-        10.0,
-        0.0,
-        10.125,
+    story = with_facts(
+        Story("req-1", 10.0, 0.0, 10.125),
         expose=expose,
         pool="chat",
         revision="3",
@@ -43,7 +41,7 @@ def made(
         events=events,
         fell_back=fell_back,
     )
-    story.route = place(Demand(9), pool, Board("ab"), UNMATCHED, choosing("least_load"), 0.0, random.Random(1))
+    story.placed.route = place(Demand(9), pool, Board("ab"), UNMATCHED, choosing("least_load"), 0.0, random.Random(1))
     lines = reply_headers(exchange, story, usage, deps, stream=stream)
     assert lines.endswith(b"\r\n")
     pairs = [line.split(": ", 1) for line in lines.decode("ascii").split("\r\n")[:-1]]
@@ -100,7 +98,7 @@ def test_an_origin_matches_whole_or_not_at_all(origin: bytes) -> None:
 def test_everybody_is_told_what_it_got_instead(limits: bool, steps: tuple[str, ...], said: str) -> None:
     exchange: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
     deps: Any = SimpleNamespace(clock=lambda: 10.25, cors_origins=frozenset())
-    story = Story("req-1", 10.0, 0.0, 10.125, degraded=limits, steps=steps)
+    story = with_facts(Story("req-1", 10.0, 0.0, 10.125), degraded=limits, steps=steps)
     assert f"x-tidegate-degraded: {said}\r\n".encode() in common_headers(exchange, story, deps)
 
 

@@ -10,7 +10,7 @@ import pytest
 from backends.dialects import DIALECTS
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
-from gateway.sharing import shared
+from gateway.sharing import split_request
 from gateway.story import Story
 from routing.board import Board
 from routing.demand import Demand
@@ -38,9 +38,10 @@ def placed(
         sharing={} if terms is None else {"chat": terms}, dialects={"chat": DIALECTS[dialect]}, rng=random.Random(1)
     )
     story = Story("r", 0.0, 0.0, 0.0)
-    story.lora = lora
+    story.placed.lora = lora
     route = Route("least_load", tuple((b, (0.0, 1.0)) for b in backends), (), matched=tuple(0.0 for _ in backends))
-    return shared(ask, Demand(9_000), pool, route, board, story, deps, random.Random(1)), story
+    placing: Any = SimpleNamespace(pool=pool, route=route, demand=Demand(9_000), ground=SimpleNamespace(board=board))
+    return split_request(ask, placing, story, deps, random.Random(1)), story
 
 
 ALL = {"p": "prefill", "w1": "both", "d1": "decode", "w2": "both", "d2": "decode"}
@@ -58,13 +59,13 @@ def test_half_backends_never_serve_whole_requests() -> None:
         "d1": "serves one half of requests only (decode)",
         "d2": "serves one half of requests only (decode)",
     }
-    assert story.shared.split.decode is None
+    assert story.placed.shared.split.decode is None
     assert len(route.matched) == 2
 
 
 def test_a_split_request_falls_back_on_whom_it_can() -> None:
     route, story = placed(ALL, busy=5)
-    first = story.shared.split.decode.id
+    first = story.placed.shared.split.decode.id
     assert ids(route) == [first, "w1", "w2", "d2" if first == "d1" else "d1"]
     assert [b.id for b in route.excluded] == ["p"]
     assert len(route.matched) == 4
@@ -73,7 +74,7 @@ def test_a_split_request_falls_back_on_whom_it_can() -> None:
 def test_without_terms_halves_take_no_part() -> None:
     route, story = placed(ALL, terms=None, busy=5)
     assert ids(route) == ["w1", "w2"]
-    assert story.shared is None
+    assert story.placed.shared is None
 
 
 CANNOT = [
@@ -88,7 +89,7 @@ CANNOT = [
 def test_what_cannot_be_split_is_served_whole_or_refused(ask: Ask, lora: str, what: str) -> None:
     route, story = placed(ALL, ask=ask, lora=lora, busy=5)
     assert ids(route) == ["w1", "w2"]
-    assert story.shared is None
+    assert story.placed.shared is None
     with pytest.raises(Fault) as refused:
         placed({"p": "prefill", "d": "decode"}, ask=ask, lora=lora)
     assert refused.value.kind is Kind.UNSUPPORTED_PARAMETER
@@ -98,4 +99,4 @@ def test_what_cannot_be_split_is_served_whole_or_refused(ask: Ask, lora: str, wh
 def test_nobody_for_one_half_is_nobody_at_all() -> None:
     route, story = placed({"p": "prefill"})
     assert ids(route) == []
-    assert "no backend generates" in story.shared.split.sentence()
+    assert "no backend generates" in story.placed.shared.split.sentence()

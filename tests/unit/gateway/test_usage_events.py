@@ -7,6 +7,7 @@ from domain.usage import Usage
 from gateway.record import Record
 from gateway.story import Story
 from gateway.usage_events import usage_event
+from tests.stories import with_facts
 
 RECORD = Record(
     request_id="theirs",
@@ -85,7 +86,9 @@ def test_a_request_that_never_had_one_is_not() -> None:
 
 
 def test_what_steps_note_in_the_story_is_in_the_record() -> None:
-    story = Story("theirs", 1.0, 2.0, 1.0, "req-own", user="ann", organisation="north", units=5, cost_nanousd=6, price_id="price-1")
+    story = with_facts(
+        Story("theirs", 1.0, 2.0, 1.0, "req-own"), user="ann", organisation="north", units=5, cost_nanousd=6, price_id="price-1"
+    )
     record = story.close(3.0)
     assert record.own_id == "req-own"
     assert (record.user, record.organisation, record.units, record.cost_nanousd, record.price_id) == ("ann", "north", 5, 6, "price-1")

@@ -14,7 +14,7 @@ async def answered(worker: Worker, prompt_tokens: int, cached: int | None, compl
     placing = await worker.placed(ask)
     stake = Stake(placing, placing.route.backends[0].id, worker.deps, stream=True)
     stake.begun()
-    story = worker.story(usage=Usage(prompt_tokens, completion), usage_reported=reported, cached=cached)
+    story = worker.story(usage=Usage(prompt_tokens, completion) if reported else None, cached=cached)
     learn(ask, placing, stake, story, worker.deps)
     stake.over()
 

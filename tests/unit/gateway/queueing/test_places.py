@@ -5,15 +5,14 @@ from gateway.queueing.places import class_of, may_wait_s, place_back, place_of
 from gateway.story import Story
 from routing.board import Board
 from tenancy.fair_row import NOT_YET
+from tests.stories import with_facts
 
 CALLER = Caller(TenantId("acme"), ProjectId("p"), KeyId("k"))
 
 
 def story(**options: object) -> Story:
-    made = Story("r", 9.0, 0.0, 10.0, "r", CALLER, priority_class=Class.BATCH, request_bytes=77)
-    for name, value in options.items():
-        setattr(made, name, value)
-    return made
+    facts = {"caller": CALLER, "priority_class": Class.BATCH, "request_bytes": 77, **options}
+    return with_facts(Story("r", 9.0, 0.0, 10.0, "r"), **facts)
 
 
 def test_its_place_is_made_of_who_asks_how_soon_and_for_how_much() -> None:
@@ -40,7 +39,7 @@ def test_one_that_never_waited_comes_back_as_old_as_it_is() -> None:
 def test_one_that_waited_comes_back_with_the_place_it_had() -> None:
     before = place_of(500, 64, 7.0, story(), 20.0)
     before.seq, before.by_share = 12, True
-    place = place_back(story(place=before), Board("a").charge("a", 1, 1, 50.0))
+    place = place_back(story(queue_place=before), Board("a").charge("a", 1, 1, 50.0))
     assert (place.cost, place.held, place.deadline, place.entered_at, place.size_bytes) == (500, 64, 27.0, 20.0, 77)
     assert (place.back, place.by_share, place.seq) == (True, False, NOT_YET)
     assert not before.back, "what was charged stays as it was"

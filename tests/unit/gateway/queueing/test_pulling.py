@@ -13,8 +13,8 @@ from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from domain.usage import NO_USAGE, Usage
-from gateway.http.edge.patience import Patience
-from gateway.http.edge.relay import ReplyRelay
+from gateway.http.edge.patience import Timeouts
+from gateway.http.edge.relay import ReplyRelay, Source
 from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.placing.limits import Limits
 from gateway.placing.stake import LONG_PREFILL_TOKENS
@@ -25,9 +25,10 @@ from gateway.queueing.waiter import Waiter
 from gateway.story import Story
 from routing.board import Board
 from tenancy.fair_row import Waiting
+from tests.stories import with_facts
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
-PATIENCE = Patience(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30)
+TIMEOUTS = Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30)
 
 
 class Exchange:
@@ -66,31 +67,24 @@ class World:
 
     def story(self, tier: Class, **options: Any) -> Story:
         caller = Caller(TenantId("acme"), ProjectId("p"), KeyId("k"))
-        made = Story("r", self.now, 0.0, self.now, "r", caller, pool="chat", priority_class=tier, stream=True)
-        for name, value in options.items():
-            setattr(made, name, value)
-        return made
+        made = Story("r", self.now, 0.0, self.now, "r")
+        return with_facts(made, **{"caller": caller, "pool": "chat", "priority_class": tier, "stream": True, **options})
 
     def sent(self, tier: Class = Class.BATCH, *, on: str = "a", tokens: int = 1000, **options: Any) -> ReplyRelay:
         self.now += 1.0
         story = self.story(tier, **options)
-        story.charge = self.board.charge(on, tokens, tokens + 50, self.now)
-        judge: StreamTap | PlainTap = PlainTap(story, lambda: self.now, Endpoint.CHAT, choices=1)
-        if story.stream:
-            judge = StreamTap(story, lambda: self.now, choices=1, include_usage=False)
+        story.tried.charge = self.board.charge(on, tokens, tokens + 50, self.now)
+        judge: StreamTap | PlainTap = PlainTap(story.attempt, lambda: self.now, Endpoint.CHAT, choices=1)
+        if story.asked.stream:
+            judge = StreamTap(story.attempt, lambda: self.now, choices=1, include_usage=False)
         relay = ReplyRelay(
             Exchange(),  # type: ignore[arg-type]  # what a relay uses of one before its first event
             story,
             judge,
-            (),
-            backend=on,
-            called=(Endpoint.CHAT, ()),
+            Source(on, Endpoint.CHAT, (), 10.0, 10.0),
             headers=lambda: b"",
-            first_token_s=10.0,
-            begin_s=10.0,
-            patience=PATIENCE,
+            timeouts=TIMEOUTS,
             clock=lambda: self.now,
-            loop=asyncio.get_running_loop(),
         )
         relay.flight = Flight()
         self.relays.append(relay)
@@ -125,8 +119,8 @@ async def test_the_one_sent_last_gives_way_and_its_engine_is_told_to_stop() -> N
     assert isinstance(flight, Flight) and flight.aborted
     assert not old.outcome.done()
     story = young.story
-    assert story.pulled_back
-    assert story.place is not None and story.place.back
+    assert story.placed.pulled_back
+    assert story.placed.queue_place is not None and story.placed.queue_place.back
 
 
 @pytest.mark.parametrize(
@@ -162,7 +156,8 @@ async def test_who_has_begun_to_answer_is_left_alone_and_a_heartbeat_is_no_answe
         relay.on_head(200, {b"content-type": b"text/event-stream"})
     begun.on_data(EVENT)
     world.now += 20.0
-    beaten._heartbeat(world.now)
+    assert beaten._heartbeat is not None
+    beaten._heartbeat.beat(world.now)
     assert world.make_room(world.waits()) == [beaten]
     assert world.make_room(world.waits()) == []
 
@@ -174,7 +169,7 @@ async def test_who_has_begun_to_answer_is_left_alone_and_a_heartbeat_is_no_answe
         {"pulled_back": True},
         {"failed": ("b",)},
         {"hedged": ("a", "b")},
-        {"place": Waiting("acme", 3, False, 1, 900.0, 0.0, 1, by_share=True)},
+        {"queue_place": Waiting("acme", 3, False, 1, 900.0, 0.0, 1, by_share=True)},
         {"stream": False, "tokens": LONG_PREFILL_TOKENS - 1},
     ],
     ids=["of another pool", "gave way before", "a retry", "on two backends", "what its class is due", "a plain one that may have begun"],
@@ -192,8 +187,8 @@ async def test_these_do_not_give_way(options: dict[str, Any]) -> None:
 async def test_a_long_plain_one_gives_way_until_its_prompt_is_taken_to_be_computed() -> None:
     world = World(cap=2)
     one, other = world.sent(stream=False), world.sent(stream=False)
-    assert other.story.charge is not None
-    world.board.begun(other.story.charge)
+    assert other.story.tried.charge is not None
+    world.board.begun(other.story.tried.charge)
     assert world.make_room(world.waits()) == [one]
 
 
@@ -237,12 +232,12 @@ async def test_who_could_not_wait_for_another_turn_keeps_its_place() -> None:
 async def test_its_tenant_has_its_charge_back_and_nobody_else_counts_it() -> None:
     world, used = World(cap=1), list[Usage]()
     place = Waiting("acme", 3, False, 500, 900.0, 7.0, 1)
-    relay = world.sent(place=place, on_used=used.append)
+    relay = world.sent(queue_place=place, on_used=used.append)
     assert world.make_room(world.waits()) == [relay]
     assert used == [NO_USAGE]
     story = relay.story
-    assert story.on_used is None, "it is not settled once more at its end"
-    assert story.place is not None and (story.place.deadline, story.place.entered_at) == (900.0, 7.0)
+    assert story.placed.on_used is None, "it is not settled once more at its end"
+    assert story.placed.queue_place is not None and (story.placed.queue_place.deadline, story.placed.queue_place.entered_at) == (900.0, 7.0)
     fault = relay.outcome.result()
     assert isinstance(fault, Fault)
     assert VERDICTS[fault.kind] is Verdict.NEUTRAL

@@ -30,8 +30,8 @@ def dealt(worker: Worker, headers: dict[bytes, bytes] | None = None, choose_arm:
 async def test_the_canarys_requests_go_to_its_pool_under_the_same_name() -> None:
     rule, story = dealt(worker_with())
     assert (rule.name, rule.pool) == ("sim", "chat-v2")
-    assert story.dealt is not None
-    assert story.dealt.counted
+    assert story.asked.dealt is not None
+    assert story.asked.dealt.counted
 
 
 async def test_without_a_backend_up_or_the_pool_itself_the_baseline_answers() -> None:
@@ -39,8 +39,8 @@ async def test_without_a_backend_up_or_the_pool_itself_the_baseline_answers() ->
     for worker in (there, away):
         rule, story = dealt(worker)
         assert rule.pool == POOL
-        assert story.dealt is not None
-        assert story.dealt.away
+        assert story.asked.dealt is not None
+        assert story.asked.dealt.away
 
 
 async def test_a_tester_chooses_and_whoever_may_not_is_told() -> None:
@@ -59,10 +59,10 @@ async def test_other_pools_are_left_alone() -> None:
     worker, story = worker_with(), Story("r", 0.0, 0.0, 0.0)
     rule = msgspec.structs.replace(RULE, pool="other")
     assert deal(rule, chat("x"), "acme", worker.policy, {}, story, worker.deps) is rule
-    assert story.dealt is None
+    assert story.asked.dealt is None
 
 
 async def test_a_header_that_chooses_is_looked_at_only_where_a_rollout_is_about_the_request() -> None:
     worker = worker_with(msgspec.structs.replace(RUNNING, tenants=frozenset({"other"})))
     rule, story = dealt(worker, {b"x-tidegate-rollout": b"canary"})
-    assert (rule.pool, story.dealt) == (POOL, None), "other tenants' rollouts refuse nobody"
+    assert (rule.pool, story.asked.dealt) == (POOL, None), "other tenants' rollouts refuse nobody"

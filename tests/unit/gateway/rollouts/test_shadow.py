@@ -31,8 +31,8 @@ class Served:
         connection: Any = None
         headers: Mapping[bytes, bytes] = {}
         story = self.worker.story(own_id="req-1")
-        story.caller = Caller(TenantId("acme"), ProjectId("default"), KeyId("k"))
-        story.placed_by, story.model, story.dealt = self.worker.policy, "sim", dealt
+        story.asked.caller = Caller(TenantId("acme"), ProjectId("default"), KeyId("k"))
+        story.asked.tenant_policy, story.asked.model, story.asked.dealt = self.worker.policy, "sim", dealt
         exchange = Exchange(connection, RequestHead("POST", "/v1/chat/completions", dict(headers), 0, False, True))
         mirror(chat("x"), RULE, exchange, story, self.deps)
         return story
@@ -77,8 +77,8 @@ async def test_what_a_copy_comes_to_is_the_canarys_and_its_own() -> None:
     assert record.dealt == Dealt(RUNNING, Arm.CANARY, counted=True)
     assert (record.pool, record.outcome, record.priority_class) == (POOL, "backend_drained", "batch")
     assert record.request_id != story.own_id
-    assert story.fault is None
-    assert story.priority_class is not Class.BATCH
+    assert story.settled.fault is None
+    assert story.asked.priority_class is not Class.BATCH
     assert not list(served.deps.live.suspects.look(lambda _: 0.0, 0.0))
 
 

@@ -1,4 +1,3 @@
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.prefill_leg import PrefillLeg
+from gateway.http.edge.relay import Heartbeat, Source
 from gateway.http.edge.taps import HEARTBEAT
 from tests.unit.gateway.http.edge.test_relay import FakeExchange, FakeFlight
 
@@ -24,14 +24,10 @@ class Bench:
         self.flight = FakeFlight()
         self.leg = PrefillLeg(
             self.exchange,
-            backend="p",
-            called=(Endpoint.CHAT, ("m",)),
-            within_s=5.0,
-            beat_s=beat_s,
-            headers=lambda: b"",
+            Source("p", Endpoint.CHAT, ("m",), 5.0, 5.0),
+            heartbeat=Heartbeat(self.exchange, lambda: b"", beat_s, self.now),
             fetched=lambda: self.fetched,
             clock=lambda: self.now,
-            loop=asyncio.get_running_loop(),
         )
         self.leg.flight = self.flight
         self.exchange.listener = self.leg

@@ -1,4 +1,3 @@
-import asyncio
 from typing import Any
 
 import pytest
@@ -6,10 +5,11 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.patience import Patience
-from gateway.http.edge.relay import ReplyRelay
-from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, StreamTap
-from gateway.story import Story
+from gateway.http.edge.patience import Timeouts
+from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, Source
+from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
+from gateway.story import AttemptFacts, Story
+from tests.stories import with_facts
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 LAST = EVENT.replace(b"null", b'"stop"')
@@ -60,26 +60,21 @@ class Bench:
 
     def __init__(self, *, stream: bool = True) -> None:
         self.now = 100.0
-        self.story = Story("r", self.now, 0.0, self.now)
+        self.story = with_facts(Story("r", self.now, 0.0, self.now), stream=stream)
         self.exchange, self.flight = FakeExchange(), FakeFlight()
         self.tap: Any = (
-            StreamTap(self.story, self.clock, choices=1, include_usage=False)
+            StreamTap(self.story.attempt, self.clock, choices=1, include_usage=False)
             if stream
-            else PlainTap(self.story, self.clock, Endpoint.CHAT, choices=1)
+            else PlainTap(self.story.attempt, self.clock, Endpoint.CHAT, choices=1)
         )
         self.relay = ReplyRelay(
             self.exchange,  # type: ignore[arg-type]  # the fake has what the relay uses
             self.story,
             self.tap,
-            (),
-            backend="b",
-            called=(Endpoint.CHAT, ("served",)),
+            Source("b", Endpoint.CHAT, ("served",), 10.0 if stream else 600.0, 10.0),
             headers=lambda: b"",
-            first_token_s=10.0 if stream else 600.0,
-            begin_s=10.0,
-            patience=Patience(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
+            timeouts=Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
             clock=self.clock,
-            loop=asyncio.get_running_loop(),
         )
         self.relay.flight = self.flight
 
@@ -264,14 +259,91 @@ async def test_an_engine_that_says_busy_and_hangs_up_is_busy() -> None:
 async def test_when_its_time_is_over_an_answer_is_ended_whatever_it_does() -> None:
     silent, streaming, paused, whole = Bench(), Bench(), Bench(), Bench(stream=False)
     for bench in (silent, streaming, paused, whole):
-        bench.story.end_at = bench.now + 5.0
+        bench.story.asked.end_at = bench.now + 5.0
     streaming.relay.on_head(200, SSE)
     streaming.relay.on_data(EVENT)
     paused.relay.full()
     for bench in (silent, streaming, paused, whole):
         bench.after(4.9)
         assert not bench.relay.outcome.done()
-        assert bench.relay.look_at <= bench.story.end_at
+        assert bench.relay.look_at <= bench.story.asked.end_at
         bench.after(0.2)
         assert bench.fault is not None
         assert (bench.fault.kind, bench.fault.retry.should, bench.flight.calls[-1]) == (Kind.DEADLINE_PASSED, False, "abort")
+
+
+def relay_of(chain: Tap, *, stream: bool = True) -> tuple[ReplyRelay, FakeExchange, Story]:
+    """A relay of an answer from memory: no backend, no flight and no deadline."""
+    story, exchange = with_facts(Story("r", 100.0, 0.0, 100.0), stream=stream), FakeExchange()
+    timeouts = Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30)
+    relay = ReplyRelay(
+        exchange,  # type: ignore[arg-type]  # the fake has what the relay uses
+        story,
+        chain,
+        FROM_MEMORY,
+        headers=lambda: b"",
+        timeouts=timeouts,
+        clock=lambda: 100.0,
+    )
+    return relay, exchange, story
+
+
+async def test_an_answer_from_memory_goes_through_the_same_chain() -> None:
+    judge, kept = StreamTap(AttemptFacts(), lambda: 100.0, choices=1, include_usage=False), LAST + DONE
+    relay, exchange, _ = relay_of(ReplyChain((judge, RenameTap({"served"}, "public")), judge))
+    relay.on_head(200, SSE)
+    relay.on_data(EVENT.replace(b'{"choices"', b'{"model":"served","choices"'))
+    relay.on_data(kept)
+    assert relay.outcome.result() is None
+    assert exchange.how == "ended"
+    assert b"".join(exchange.out) == EVENT.replace(b'{"choices"', b'{"model":"public","choices"') + kept
+    assert relay.over
+    relay.check(10**9)
+
+
+async def test_a_plain_answer_from_memory_is_one_reply() -> None:
+    body = b'{"choices":[{"index":0,"finish_reason":"stop"}]}'
+    relay, exchange, _ = relay_of(PlainTap(AttemptFacts(), lambda: 100.0, choices=1), stream=False)
+    relay.on_head(200, {b"content-type": b"application/json"})
+    relay.on_data(body)
+    relay.on_end()
+    assert (relay.outcome.result(), exchange.out) == (None, [body])
+
+
+class Dropping:
+    """A tap that lets nothing go on, and may fail at the end."""
+
+    over = False
+
+    def __init__(self, at_end: bytes = b"", fault: Fault | None = None) -> None:
+        self.fault: Fault | None = None
+        self._at_end, self._fault_at_end = at_end, fault
+
+    def feed(self, data: bytes) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        self.fault = self._fault_at_end
+        return self._at_end
+
+
+@pytest.mark.parametrize("done", [DONE, b""], ids=["at the terminator", "at the end of the message"])
+async def test_a_fault_of_a_later_tap_ends_the_attempt_behind_its_good_bytes(done: bytes) -> None:
+    judge, fault = StreamTap(AttemptFacts(), lambda: 100.0, choices=1, include_usage=False), Fault(Kind.INVALID_REPLY, "x")
+    relay, exchange, _ = relay_of(ReplyChain((judge, Dropping(b"good", fault)), judge))
+    flight = relay.flight = FakeFlight()
+    relay.on_head(200, SSE)
+    relay.on_data(EVENT)
+    assert not exchange.started
+    relay.on_data(LAST + done)
+    relay.on_end()
+    assert (exchange.out, exchange.how, relay.outcome.result()) == ([b"good"], "", fault)
+    assert flight.calls == (["abort"] if done else [])
+
+
+async def test_an_answer_of_which_no_tap_lets_anything_go_on_is_an_empty_reply() -> None:
+    judge = StreamTap(AttemptFacts(), lambda: 100.0, choices=1, include_usage=False)
+    relay, exchange, _ = relay_of(ReplyChain((judge, Dropping()), judge))
+    relay.on_head(200, SSE)
+    relay.on_data(LAST + DONE)
+    assert (exchange.started, exchange.out, exchange.how, relay.outcome.result()) == (True, [], "ended", None)

@@ -1,14 +1,16 @@
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.ask import Endpoint
-from domain.faults import Kind
+from domain.ask import Ask, Endpoint
+from domain.faults import Fault, Kind
 from domain.usage import Usage
-from gateway.http.edge.taps import BUFFERED_REPLY_BYTES, DONE, PlainTap, RenameTap, StreamTap
-from gateway.story import Story
+from gateway.http.edge.taps import BUFFERED_REPLY_BYTES, DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
+from gateway.story import AttemptFacts, Story
+from tests.stories import with_facts
 
 
 def event(index: int = 0, text: str | None = " gate", finish: str | None = None, **fields: object) -> bytes:
@@ -25,7 +27,7 @@ SEVERAL = event(0) + event(1) + event(0, finish="stop") + event(1, finish="tool_
 
 
 def tap(choices: int = 1, include_usage: bool = False) -> StreamTap:
-    return StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, choices=choices, include_usage=include_usage)
+    return StreamTap(AttemptFacts(), lambda: 1.0, choices=choices, include_usage=include_usage)
 
 
 def through(made: StreamTap, stream: bytes, step: int | None = None) -> bytes:
@@ -147,7 +149,7 @@ def test_the_last_usage_wins() -> None:
 
 
 def plain(body: bytes, choices: int = 1) -> tuple[PlainTap, bytes]:
-    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, Endpoint.CHAT if choices else Endpoint.EMBEDDINGS, choices=choices)
+    made = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.CHAT if choices else Endpoint.EMBEDDINGS, choices=choices)
     assert made.feed(body[:10]) + made.feed(body[10:]) == b""
     return made, made.end()
 
@@ -193,7 +195,7 @@ def test_a_broken_plain_reply_never_passes(body: bytes) -> None:
 
 
 def test_a_plain_reply_is_bounded() -> None:
-    made = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 1.0, Endpoint.CHAT, choices=1)
+    made = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.CHAT, choices=1)
     for _ in range(BUFFERED_REPLY_BYTES // 65536 + 1):
         made.feed(b"x" * 65536)
     assert made.fault is not None
@@ -213,7 +215,7 @@ def test_the_public_name_replaces_the_served_one_and_nothing_else() -> None:
 @pytest.mark.req("R43")
 @pytest.mark.parametrize("names", [frozenset({"m"}), frozenset({"a", "m"}), None])
 def test_an_answer_in_a_listed_name_passes(names: frozenset[str] | None) -> None:
-    made = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False, names=names)
+    made = StreamTap(AttemptFacts(), lambda: 0.0, choices=1, include_usage=False, names=names)
     assert b'"model":"m"' in event()
     answer = event() + event() + event(finish="stop") + DONE
     assert through(made, answer) == answer
@@ -222,13 +224,13 @@ def test_an_answer_in_a_listed_name_passes(names: frozenset[str] | None) -> None
 
 @pytest.mark.req("R43")
 def test_an_answer_in_another_name_is_not_passed_on() -> None:
-    made = StreamTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, choices=1, include_usage=False, names=frozenset({"m"}))
+    made = StreamTap(AttemptFacts(), lambda: 0.0, choices=1, include_usage=False, names=frozenset({"m"}))
     swapped = event().replace(b'"model":"m"', b'"model":"swapped"')
     assert through(made, swapped + event(finish="stop") + DONE) == b""
     assert made.fault is not None
     assert made.fault.kind is Kind.WRONG_MODEL
     assert "swapped" not in made.fault.message
-    judged = PlainTap(Story("r", 0.0, 0.0, 0.0), lambda: 0.0, Endpoint.CHAT, choices=1, names=frozenset({"m"}))
+    judged = PlainTap(AttemptFacts(), lambda: 0.0, Endpoint.CHAT, choices=1, names=frozenset({"m"}))
     judged.feed(b'{"model":"swapped","choices":[{"index":0,"finish_reason":"stop"}]}')
     assert judged.end() == b""
     assert judged.fault is not None
@@ -239,3 +241,149 @@ def test_every_name_an_engine_has_for_its_model_is_replaced() -> None:
     renamed = RenameTap({"a", "b.c"}, "public")
     out = renamed.feed(b'{"model":"a"} {"model":"b.c"} {"model":"bxc"}')
     assert out == b'{"model":"public"} {"model":"public"} {"model":"bxc"}'
+
+
+class Window:
+    """A guard's hold-back window: lets everything but the last `size` bytes go on, and those at the end."""
+
+    over = False
+    fault: Fault | None = None
+
+    def __init__(self, size: int = 10**6, forbidden: bytes = b"\0") -> None:
+        self.size, self.forbidden, self.held = size, forbidden, b""
+        self.ended = 0
+
+    def feed(self, data: bytes) -> bytes:
+        self.held += data
+        good, found, _ = self.held.partition(self.forbidden)
+        if found:
+            self._fail()
+            return good
+        out, self.held = self.held[: -self.size], self.held[-self.size :]
+        return out
+
+    def end(self) -> bytes:
+        self.ended += 1
+        out, self.held = self.held, b""
+        return out
+
+    def _fail(self) -> None:
+        self.over, self.fault = True, Fault(Kind.INVALID_REPLY, "forbidden")
+
+
+class Recorder:
+    """A cache's recorder: keeps what went on, and nothing of an answer that was not whole."""
+
+    over = False
+    fault: Fault | None = None
+
+    def __init__(self) -> None:
+        self.seen, self.kept = b"", b""
+
+    def feed(self, data: bytes) -> bytes:
+        self.seen += data
+        return data
+
+    def end(self) -> bytes:
+        self.kept = self.seen
+        return b""
+
+
+class Failing(Recorder):
+    """Fails at the end, with its last bytes good."""
+
+    def end(self) -> bytes:
+        self.over, self.fault = True, Fault(Kind.INVALID_REPLY, "at the end")
+        return b"last"
+
+
+class Upper:
+    """A dialect's translation, in front of the judge."""
+
+    over = False
+    fault: Fault | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        return data.replace(b"%", b'"')
+
+    def end(self) -> bytes:
+        return b""
+
+
+def chained(judge: StreamTap, *after: Tap, before: tuple[Tap, ...] = ()) -> ReplyChain:
+    return ReplyChain((*before, judge, *after), judge)
+
+
+def fed(chain: Tap, stream: bytes, step: int = 50) -> bytes:
+    out = b"".join([chain.feed(stream[at : at + step]) for at in range(0, len(stream), step)])
+    return out if chain.over else out + chain.end()
+
+
+@pytest.mark.parametrize("step", [7, 50, 10**6])
+def test_a_window_holds_bytes_back_and_releases_them_through_the_taps_behind_it(step: int) -> None:
+    window, recorder = Window(size=30), Recorder()
+    chain = chained(tap(), RenameTap({"m"}, "public"), window, recorder)
+    assert fed(chain, SGLANG, step) == SGLANG.replace(USAGE, b"").replace(b'"model":"m"', b'"model":"public"')
+    assert (chain.over, chain.fault, window.ended) == (True, None, 1)
+    assert recorder.kept.endswith(DONE)
+    assert chain.usage is not None
+
+
+def test_the_end_of_a_stream_ends_every_tap_once_in_order() -> None:
+    windows = Window(), Window(), Window()
+    chain = chained(tap(), *windows)
+    assert chain.feed(SGLANG[:200]) == b""
+    assert fed(chain, SGLANG[200:]) == SGLANG.replace(USAGE, b"")
+    assert [window.ended for window in windows] == [1, 1, 1]
+    assert (chain.feed(SGLANG), chain.end()) == (b"", b"")
+
+
+def test_a_stream_without_done_is_completed_behind_a_window_as_well() -> None:
+    chain = chained(tap(), Window())
+    assert chain.feed(event() + event(finish="stop")) == b""
+    assert chain.end() == event() + event(finish="stop") + DONE
+
+
+def test_any_tap_can_end_the_reply_behind_the_good_bytes_before_its_fault() -> None:
+    recorder = Recorder()
+    chain = chained(tap(), Window(size=1, forbidden=b"secret"), recorder)
+    first = chain.feed(event(text="fine"))
+    rest = chain.feed(event(text="a secret"))
+    assert (chain.over, chain.fault is not None) == (True, True)
+    assert (first + rest).endswith(b'"content":"a ')
+    assert (recorder.seen, recorder.kept) == (first + rest, b""), "it has seen them, and keeps nothing of an answer that failed"
+    assert chain.feed(event()) == b""
+
+
+def test_a_tap_can_fail_at_the_end() -> None:
+    behind = Window(size=1)
+    chain = chained(tap(), Failing(), behind)
+    assert fed(chain, SGLANG).endswith(b"las")
+    assert chain.fault is not None
+    assert chain.fault.message == "at the end"
+    assert behind.ended == 0, "what a window holds back of an answer that failed stays there"
+
+
+def test_of_a_judges_fault_nothing_that_was_held_back_goes_on() -> None:
+    chain = chained(tap(), Window())
+    assert fed(chain, event() + event(finish="abort")) == b""
+    assert chain.fault is not None
+    assert chain.fault.kind is Kind.ENGINE_ABORTED
+
+
+def test_a_translation_stands_in_front_of_the_judge() -> None:
+    chain = chained(tap(), before=(Upper(),))
+    assert fed(chain, SGLANG.replace(b'"', b"%"), step=10**6) == SGLANG.replace(USAGE, b"")
+    assert chain.fault is None
+
+
+def test_the_chain_of_an_answer_under_its_own_name_is_its_judge_alone() -> None:
+    story = with_facts(Story("r", 0.0, 0.0, 0.0), model="m")
+    ask = Ask(Endpoint.CHAT, "m", b"{}", True, False, 1, 9, None)
+    assert isinstance(taps_for(ask, story, lambda: 0.0, "m", frozenset({"m"})), StreamTap)
+    plain = msgspec.structs.replace(ask, stream=False)
+    assert isinstance(taps_for(plain, story, lambda: 0.0, "m", None), PlainTap)
+    renamed = taps_for(ask, story, lambda: 0.0, "served", None)
+    assert fed(renamed, SGLANG.replace(b'"model":"m"', b'"model":"served"')) == SGLANG.replace(USAGE, b"")
+    several = taps_for(ask, story, lambda: 0.0, "m", frozenset({"m", "alias"}))
+    assert fed(several, SGLANG.replace(b'"model":"m"', b'"model":"alias"')) == SGLANG.replace(USAGE, b"")
