@@ -1,1 +1,1 @@
-"""Who may, and how much of it: keys, holds and their ledger, isolation inside engines. Knows no HTTP and no engine."""
+"""Tenants, API keys, rights, limits, holds and the usage ledger, and tenant isolation inside engines. Knows no HTTP and no engine."""

@@ -1,4 +1,4 @@
-"""Organisations, their tenants, the tenants' projects, and what else a directory holds, as stored. Pure values.
+"""The records of a directory as stored: organisations, tenants, projects, limits, and the bounds on one tenant. Pure values.
 
 Every record that can be changed has a `version`: an update names the version it was made from, so that two operators do not
 overwrite each other. Times are seconds since the epoch.
@@ -16,18 +16,18 @@ from tenancy.prices import Price
 from tenancy.rights import NO_RIGHTS_SET, Rights
 
 DEFAULT_ORGANISATION: Final = "default"
-"""The one that is always there: tenants that name no other belong to it."""
+"""The organisation that always exists; a tenant that names no other belongs to it."""
 DEFAULT_PROJECT: Final = ProjectId("default")
 """The project every tenant has from the start."""
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""Of organisations, tenants and projects. A DNS label: fits metric labels, file names and hash tags."""
+"""Names of organisations, tenants and projects. A DNS label: it fits metric labels, file names and hash tags."""
 NAME_RULE: Final = "1 to 63 lower-case letters, digits and inner dashes, for instance acme-research"
 MAX_LABEL_CHARS: Final = 200
 
 
 class Organisation(msgspec.Struct, frozen=True):
-    """Tenants that are limited and billed together. A disabled one refuses every key of its tenants."""
+    """Tenants that are limited and billed together. While it is disabled, every key of its tenants is refused."""
 
     name: str
     label: str = ""
@@ -38,7 +38,7 @@ class Organisation(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """Whose data is kept apart from everybody else's. A disabled one refuses every key."""
+    """A customer whose data is isolated from every other tenant's. While it is disabled, every one of its keys is refused."""
 
     name: TenantId
     organisation: str = DEFAULT_ORGANISATION
@@ -50,7 +50,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Project(msgspec.Struct, frozen=True):
-    """A part of a tenant with keys of its own. A disabled one refuses them."""
+    """A part of a tenant with keys of its own. While it is disabled, its keys are refused."""
 
     tenant: TenantId
     name: ProjectId
@@ -62,7 +62,7 @@ class Project(msgspec.Struct, frozen=True):
 
 
 class LimitRecord(msgspec.Struct, frozen=True):
-    """A limit as stored. `tenant` is whose it is; empty for those of an organisation, a model or the gateway."""
+    """A limit as stored. `tenant` owns it; empty for limits of an organisation, a model or the gateway."""
 
     limit: Limit
     tenant: str = ""
@@ -70,10 +70,10 @@ class LimitRecord(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What one tenant may have at most, so that nobody who administers a tenant fills the directory of all."""
+    """The most records that one tenant may have, so that a tenant's administrator cannot fill the directory that all tenants share."""
 
     keys: int = 10_000
-    """That are not revoked. As many revoked ones are remembered."""
+    """Keys that are not revoked. The same number of revoked keys is remembered."""
     projects: int = 1_000
 
 

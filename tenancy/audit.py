@@ -1,8 +1,8 @@
 """The audit chain, pure: who changed what, each row bound to all rows before it by its hash.
 
-A row's hash is SHA-256 over the hash before it and the row as canonical JSON, so that no row can be changed, taken out or put in
-without every later hash telling. Whoever can write the whole database could make a new chain; so its end is a value to keep
-elsewhere (`tidegate audit verify` prints it).
+A row's hash is SHA-256 over the hash before it and the row as canonical JSON, so that a row that is changed, removed or inserted
+makes every later hash wrong. An attacker who can write the whole database could compute a new chain; so the last hash is a value to
+keep elsewhere (`tidegate audit verify` prints it).
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 GENESIS: Final = bytes(32)
-"""What stands before the first row."""
+"""The hash before the first row."""
 
 _ORDERED: Final = msgspec.json.Encoder(order="deterministic")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One change, as it is written down. `before` and `after` are canonical JSON, empty for nothing; no secret stands in them."""
+    """One change as recorded. `before` and `after` are canonical JSON, empty for nothing; neither holds a secret."""
 
     actor: str
     """`bootstrap`, or `key` and a public id."""
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True):
     target: str
     """What it was done to, for instance `tenant/acme/key/abcdefghij`."""
     tenant: str = ""
-    """Whose it is; empty for what belongs to nobody in particular."""
+    """The tenant that the target belongs to; empty when it belongs to none."""
     before: str = ""
     after: str = ""
 
@@ -48,19 +48,19 @@ class AuditRow(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a walk along the chain found."""
+    """The result of checking the chain."""
 
     rows: int
-    """Rows that are as they were written."""
+    """Rows from the first on that are as they were written."""
     head: bytes
-    """Hash of the last of them."""
+    """Hash of the last of these rows."""
     broken_at: int | None = None
-    """Number of the first row that is not."""
+    """Number of the first row that is not as it was written; None when every row is."""
     why: str = ""
 
 
 def next_row(seq: int, previous: bytes, at_unix_ms: int, entry: Entry) -> AuditRow:
-    """The row that follows the one with hash `previous`."""
+    """The row that follows the row with hash `previous`."""
     return AuditRow(seq, at_unix_ms, entry, _hash(seq, previous, at_unix_ms, entry))
 
 
@@ -87,11 +87,11 @@ class Walk:
         return Finding(row.seq, row.hash)
 
     def end(self, seq: int, head: bytes) -> Finding:
-        """What was found, held against the number and hash that the database keeps of the last row."""
-        found = self._found
-        if found.broken_at is None and (found.rows, found.head) != (seq, head):
-            return Finding(found.rows, found.head, found.rows + 1, f"{seq} rows were written, {found.rows} are there")
-        return found
+        """The result, compared with the number and hash that the database keeps of the last row."""
+        finding = self._found
+        if finding.broken_at is None and (finding.rows, finding.head) != (seq, head):
+            return Finding(finding.rows, finding.head, finding.rows + 1, f"{seq} rows were written, {finding.rows} are there")
+        return finding
 
 
 def canonical(value: Any) -> str:
@@ -100,7 +100,7 @@ def canonical(value: Any) -> str:
 
 
 def shadow(secret: bytes, value: bytes) -> str:
-    """A secret as the audit may show it: enough to see that it changed, nothing to use (HMAC-SHA256, 16 hex digits)."""
+    """A fingerprint of a secret for the audit: it shows that the secret changed and cannot be used (HMAC-SHA256, 16 hex digits)."""
     return hmac.digest(secret, b"tidegate audit v1" + value, "sha256").hex()[:16]
 
 

@@ -1,7 +1,7 @@
-"""What is counted for the groups of one tag: the state of every limit, and the holds that are in it. Pure.
+"""The counters of one tag: the state of every limit whose group has this tag, and the holds counted in it. Pure.
 
-State is plain integers in dictionaries; `tenancy.quota` says what is done with it. This is the hottest code of admission: it
-loops once per kind of limit, and calls nothing per limit.
+State is plain integers in dictionaries; `tenancy.quota` has the life cycle of a hold. This is the hottest code of admission: it
+loops once per kind of limit, and calls no function per limit.
 """
 
 from functools import partial
@@ -16,17 +16,17 @@ from tenancy.seeds import Seed
 
 LEASE_US: Final = int(LEASE_S * 1_000_000)
 SETTLED_US: Final = 120_000_000
-"""How long a settled hold is remembered: longer than a settlement is retried, and than a delayed call travels."""
+"""How long a settled hold is remembered: longer than a settlement is retried, and longer than a call can be delayed."""
 REAPED_US: Final = 3_600_000_000
-"""How long a reaped hold waits for a late settlement; afterwards what was delivered by the last beat stands."""
+"""How long a reaped hold waits for a late settlement; afterwards the charge for what the last heartbeat reported is final."""
 REAP_AT_MOST: Final = 64
-"""Expired holds reaped by one decision, which is what a request of another caller may be made to wait for."""
+"""The most expired holds that one decision reaps: the request that is being decided waits meanwhile."""
 
 Vector = tuple[int, int, int, int, int, int, int]
 NOTHING: Final[Vector] = (0, 0, 0, 0, 0, 0, 0)
 _OPEN, _REAPED, _SETTLED = range(3)
 _COUNTED, _HELD = 1, 2
-"""Places in a cell, behind the number of its period."""
+"""Indexes into a cell; at index 0 it has the number of its period."""
 
 
 class _Record:
@@ -37,21 +37,21 @@ class _Record:
     def __init__(self, plan: Plan, cells: list[list[int]], vector: Vector, now_us: int) -> None:
         self.plan = plan
         self.cells = cells
-        """Of its calendar lines, in the periods it was opened in: there it is counted, whenever it is settled."""
+        """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
         self.vector = vector
         self.delivered: Vector = (vector[0], 0, 0, 0, 0, 0, 0)
-        """Until the first beat: it was a request, and that is all that is known."""
+        """What the last heartbeat reported as delivered; before the first one nothing but the request itself."""
         self.phase = _OPEN
         self.until_us = now_us + LEASE_US
-        """The end of its lease; of its being remembered once it is reaped or settled."""
+        """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
 
 
 class Books:
-    """The state of one tag. What no decision depends on any more is dropped while new state is made, so that memory follows
+    """The counters of one tag. State that no decision depends on any more is dropped while new state is made, so that memory follows
     the limits and labels in use, and the requests of the last two minutes.
 
     Args:
-        forgetting: shared by all tags, so that what a tag settled is forgotten whoever asks next.
+        forgetting: shared by all tags, so that a tag's settled holds are forgotten by the next decision on any tag.
     """
 
     __slots__ = (
@@ -73,28 +73,28 @@ class Books:
         self._forgetting = forgetting
         self._tats: dict[str, int] = {}
         self._cells: dict[str, list[int]] = {}
-        """By calendar line: the period, what is settled in it, what is held."""
+        """By key of a calendar line: the period, the settled amount, the held amount."""
         self._gauges: dict[str, int] = {}
         self._records: dict[str, _Record] = {}
-        """Open and reaped holds."""
+        """Open and reaped holds, by id."""
         self._open: dict[str, _Record] = {}
-        """Leases are of one length, so the first is the first to expire: a beat moves a hold to the end."""
+        """Open holds in the order in which they expire: all leases have one length, and a heartbeat moves a hold to the end."""
         self._due_us = 0
-        """Nothing expires before."""
+        """No open hold expires before this time."""
         self._settled: dict[str, int] = {}
-        """By id, when it is forgotten; nothing else of a settled hold is kept, there are as many as requests in two minutes."""
+        """By id of a settled hold, when it is forgotten. Nothing else of it is kept: there are as many as requests in two minutes."""
         self._unswept: list[str] = []
         self.users = EndUsers()
 
     def knows(self, hold_id: str, now_us: int) -> bool:
-        """Whether there is such a hold, and it is not to be forgotten."""
+        """Whether there is such a hold, and its time to be remembered is not over."""
         record = self._records.get(hold_id)
         if record is None:
             return self._settled.get(hold_id, 0) > now_us
         return record.phase == _OPEN or record.until_us > now_us
 
     def decide(self, plan: Plan, vector: Vector, now_us: int) -> list[int] | None:
-        """Where every line of the plan would stand, rates in microseconds ahead; None when one of them refuses."""
+        """Where every line of the plan would stand with `vector` added, rates in microseconds ahead; None when a line refuses."""
         afters: list[int] = []
         state = self._tats.get
         for meter, key, amount, burst, burst_us, each_us in plan.rates:
@@ -127,7 +127,7 @@ class Books:
         return afters
 
     def open(self, hold_id: str, plan: Plan, vector: Vector, afters: list[int], now_us: int) -> None:
-        """Write down what `decide` found."""
+        """Open a hold: store the positions that `decide` has returned."""
         at = 0
         tats = self._tats
         for _, key, _, _, _, _ in plan.rates:
@@ -148,7 +148,7 @@ class Books:
         self._records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, now_us)
 
     def beat(self, hold_id: str, plan: Plan, delivered: Vector, at_most: Vector, now_us: int) -> None:
-        """See `tenancy.quota.Quota.beat`."""
+        """Extend the lease of a hold and hold `at_most` for it; open it again when it is reaped or unknown."""
         if not self.knows(hold_id, now_us):
             record = _Record(plan, self._cells_now(plan, now_us), NOTHING, now_us)
             self._move(record, at_most, _REAPED, _OPEN, now_us)
@@ -164,7 +164,7 @@ class Books:
         self._records[hold_id] = self._open[hold_id] = record
 
     def settle(self, hold_id: str, actual: Vector, now_us: int) -> None:
-        """See `tenancy.quota.Quota.settle`."""
+        """Put `actual` in the place of what is counted for a hold; nothing happens for a settled or an unknown one."""
         record = self._records.get(hold_id)
         if record is None or (record.phase == _REAPED and record.until_us <= now_us):
             return
@@ -174,7 +174,7 @@ class Books:
         self._forgetting.remember(self._settled, hold_id, now_us + SETTLED_US)
 
     def reap(self, now_us: int) -> int:
-        """Close what has expired, at most `REAP_AT_MOST`, and forget what needs no remembering; returns how many were closed."""
+        """Reap expired holds, at most `REAP_AT_MOST`, and forget those whose time is over; returns how many were reaped."""
         self._forgetting.forget(now_us)
         if now_us < self._due_us:
             return 0
@@ -195,7 +195,8 @@ class Books:
         return len(expired)
 
     def seed(self, kind: int, seed: Seed, now_us: int) -> int | None:
-        """See `tenancy.seeds.Tallies`."""
+        """Set the settled amount of a calendar counter as `tenancy.seeds.Seed` says; returns the amount after it, None where the
+        seed is for another period than the current one."""
         if seed.period != self._calendar.periods[kind]:
             return None
         cell = self._cells.get(seed.key)
@@ -209,7 +210,7 @@ class Books:
         return cell[_COUNTED]
 
     def counted(self, line: Ready, now_us: int) -> tuple[int, int]:
-        """How a line is used: settled and held of a counter, held of a gauge; of a rate the microseconds it is ahead."""
+        """How a line is used: settled and held amount of a counter, 0 and held of a gauge; microseconds ahead and 0 of a rate."""
         if line.kind == RATE:
             return max(self._tats.get(line.key, 0) - now_us, 0), 0
         if line.kind == NOW:
@@ -218,12 +219,14 @@ class Books:
         return (cell[1], cell[2]) if cell is not None and cell[0] == self._calendar.periods[line.kind] else (0, 0)
 
     def positions(self, plan: Plan, now_us: int) -> list[int]:
-        """Where each line of a plan is: microseconds ahead for a rate, else how much is counted."""
+        """Where each line of a plan stands: microseconds ahead for a rate, else the settled and held amounts together."""
         return [sum(self.counted(line, now_us)) for line in plan.lines]
 
     def _move(self, record: _Record, new: Vector, before: int, after: int, now_us: int) -> None:
-        """Put `new` in the place of what is counted for a hold. An open hold's amounts are held, others' are settled."""
-        old, record.vector, tats = record.vector, new, self._tats
+        """Put `new` in the place of what is counted for a hold. Amounts of an open hold are held, those of every other are settled."""
+        old = record.vector
+        record.vector = new
+        tats = self._tats
         for meter, key, amount, _, _, each_us in record.plan.rates:
             was, n = old[meter], new[meter]
             if n == was or not amount:
@@ -237,7 +240,8 @@ class Books:
                 tats[key] = now_us + (ahead if ahead < MAX_AHEAD_US else MAX_AHEAD_US)
             elif tat:
                 del tats[key]
-        away, to = (_HELD if before == _OPEN else _COUNTED), (_HELD if after == _OPEN else _COUNTED)
+        away = _HELD if before == _OPEN else _COUNTED
+        to = _HELD if after == _OPEN else _COUNTED
         for (_, meter, _, _), cell in zip(record.plan.cells, record.cells, strict=True):
             rest = cell[away] - old[meter]
             cell[away] = rest if rest > 0 else 0  # a correction may have taken it away already
@@ -250,7 +254,8 @@ class Books:
                 gauges[key] = gauges.get(key, 0) + step
 
     def _cells_now(self, plan: Plan, now_us: int) -> list[list[int]]:
-        cells, periods = [], self._calendar.periods
+        cells = []
+        periods = self._calendar.periods
         for kind, _, key, _ in plan.cells:
             cell = self._cells.get(key)
             if cell is None or cell[0] != periods[kind]:
@@ -264,13 +269,13 @@ class Books:
         return cell
 
     def _forget(self, hold_id: str, until_us: int) -> None:
-        """A hold that was to wait for its settlement until then."""
+        """Forget a reaped hold, unless a heartbeat has opened it again or it was reaped anew since."""
         record = self._records.get(hold_id)
         if record is not None and record.phase == _REAPED and record.until_us == until_us:
             del self._records[hold_id]
 
     def _sweep(self, now_us: int) -> None:
-        """Look at two older states for each one made, so that the dead never outnumber the living for long."""
+        """Check two older entries for each new one, so that entries no longer needed never outnumber the others for long."""
         if not self._unswept:
             self._unswept = [*self._tats, *self._cells, *self._gauges]
         for _ in range(min(2, len(self._unswept))):

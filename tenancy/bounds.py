@@ -1,4 +1,4 @@
-"""Whether a tenant has room for one more of something. Asked in the transaction that makes it, where nobody else writes."""
+"""Checks that a tenant may have one more key or project. Called in the transaction that creates it, where no other writer writes."""
 
 from domain.identity import TenantId
 from tenancy.accounts import Bounds
@@ -6,11 +6,11 @@ from tenancy.directory_ports import DirectoryChange
 
 
 class NoRoom(ValueError):
-    """The tenant has as many as it may; the message says of what, how many, and what to do."""
+    """The tenant has as many records as it may; the message says which, how many, and what to do."""
 
 
 async def room_for_key(change: DirectoryChange, tenant: TenantId, bounds: Bounds) -> None:
-    """Forget the oldest revoked keys where there are too many of them. Raises NoRoom when too many are not revoked."""
+    """Forget the tenant's oldest revoked keys beyond the bound. Raises NoRoom when it has as many unrevoked keys as it may."""
     if await change.keys.alive(tenant) >= bounds.keys:
         raise NoRoom(
             f"tenant {tenant!r} has {bounds.keys} keys that are not revoked, which is as many as tenants.max_keys allows; "
@@ -20,7 +20,7 @@ async def room_for_key(change: DirectoryChange, tenant: TenantId, bounds: Bounds
 
 
 async def room_for_project(change: DirectoryChange, tenant: TenantId, bounds: Bounds) -> None:
-    """Raises NoRoom."""
+    """Raises NoRoom when the tenant has as many projects as it may."""
     if await change.projects.count(tenant) >= bounds.projects:
         raise NoRoom(
             f"tenant {tenant!r} has {bounds.projects} projects, which is as many as tenants.max_projects allows; "

@@ -29,7 +29,7 @@ _SERVICE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Kind(Enum):
-    """How the store is found."""
+    """The kind of store that a URL names."""
 
     MEMORY = "memory"
     EMBEDDED = "embedded"
@@ -55,18 +55,18 @@ class CounterUrl(msgspec.Struct, frozen=True):
 
     kind: Kind
     addresses: tuple[Address, ...] = ()
-    """Of the server, of the Sentinels, or of some nodes of the cluster."""
+    """Addresses of the server, of the Sentinels, or of some nodes of the cluster."""
     folder: str = ""
-    """Of an embedded store: where its files lie; empty for the place the gateway picks."""
+    """Folder of an embedded store's files; empty for the one that the gateway picks."""
     service: str = ""
-    """What the Sentinels call the primary."""
+    """The name by which the Sentinels know the primary."""
     db: int = 0
     username: str = ""
     password: str = ""
     tls: bool = False
 
     def shown(self) -> str:
-        """For people and logs: without credentials."""
+        """The store in words, without credentials, for operators and logs."""
         where = ",".join(map(str, self.addresses))
         if self.kind is Kind.MEMORY:
             return "in this process"
@@ -79,10 +79,11 @@ def parse_counter_url(url: str) -> CounterUrl:
     """Take a URL apart.
 
     Raises:
-        ValueError: it names no store there is; says what to write and never repeats the URL, which may hold a password.
+        ValueError: the URL names no supported store; the message says what to write and never repeats the URL, which may hold a
+            password.
     """
-    scheme, found, rest = url.partition("://")
-    if not found:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
         raise ValueError(f"is no URL; write {SCHEMES}")
     if scheme == "memory":
         if rest:
@@ -140,11 +141,11 @@ def _network(scheme: str, tls: bool, rest: str) -> CounterUrl:
 
 
 def _address(text: str, default: int) -> Address:
-    found = _HOST.fullmatch(text)
-    port = int(found[3]) if found and found[3] else default
-    if found is None or not 0 < port <= 65_535:
+    matched = _HOST.fullmatch(text)
+    port = int(matched[3]) if matched and matched[3] else default
+    if matched is None or not 0 < port <= 65_535:
         raise ValueError("has no usable host or port; write for instance redis://valkey.internal:6379")
-    return Address(found[1] or found[2], port)
+    return Address(matched[1] or matched[2], port)
 
 
 def _db(text: str) -> int:

@@ -1,8 +1,8 @@
 """The arithmetic of one limit: what a cost is in microseconds, which calendar period a moment is in, what is left. Pure.
 
-A rate's state is the time at which everything of it is there again (the TAT of a generic cell rate algorithm); `ahead` is
-how far that lies in the future. Everything is an integer below 2**53, and the Lua twin (`tenancy/stores/valkey/lua/`) does the
-same steps in the same order.
+A rate limit's state is the time at which all of it is available again (the theoretical arrival time, TAT, of a generic cell rate
+algorithm); `ahead` is how far that lies in the future. Everything is an integer below 2**53, and the Lua twin
+(`tenancy/stores/valkey/lua/`) does the same steps in the same order.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,12 @@ from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, Line, Window
 
 DAY_US: Final = 86_400_000_000
 MAX_COUNT: Final = 2**53 - 1
-"""Calendar counters stay here: what lies above is not an exact number to the Lua twin."""
+"""Calendar counters stop here: the Lua twin has no exact numbers above."""
 MAX_AHEAD_US: Final = MAX_RATE * MINUTE_US
 """How far a rate can be in debt: the largest cost at the lowest rate, 190 years."""
 
 AT_MOST: Final = 8192
+"""Plans, and lines, that are kept compiled."""
 
 RATE: Final = 0
 DAY: Final = 1
@@ -28,12 +29,14 @@ KINDS: Final = {Window.MINUTE: RATE, Window.DAY: DAY, Window.MONTH: MONTH, Windo
 
 HOUR_US: Final = 3_600_000_000
 KEPT_US: Final = {RATE: HOUR_US, DAY: DAY_US, MONTH: 31 * DAY_US, EVER: MAX_COUNT, NOW: HOUR_US}
-"""How long an end user counts as one of its tenant's after a request, by the kinds of its limits: as long as its state may matter."""
+"""How long after a request an end user counts towards the bound on its tenant's end users, by the kinds of its limits: as long as its
+state may matter."""
 OTHERS: Final = digest_of_label(OTHER_LABEL)
+"""Digest of the label that all end users beyond the bound share."""
 
 
 class Ready(NamedTuple):
-    """A line with everything worked out that no request changes."""
+    """A limit line, compiled: everything is worked out that no request changes."""
 
     kind: int
     meter: int
@@ -42,13 +45,14 @@ class Ready(NamedTuple):
     burst: int
     burst_us: int
     each_us: int
-    """What one costs of a rate, where that is a whole number; else 0."""
+    """Microseconds that one of a rate costs, where that is a whole number; else 0."""
     soft: int
     line: Line
 
 
 class Plan(NamedTuple):
-    """The lines of a group in the order they are counted in: rates, calendar counters, gauges; and what counting needs of each."""
+    """A group, compiled: its lines in the order they are counted in (rates, calendar counters, gauges), and what counting needs of
+    each."""
 
     lines: tuple[Ready, ...]
     rates: tuple[tuple[int, str, int, int, int, int], ...]
@@ -58,28 +62,29 @@ class Plan(NamedTuple):
     gauges: tuple[tuple[str, int], ...]
     """Key, amount."""
     label: str = ""
-    """The end user's, whose lines end in it; empty for none."""
+    """Digest of the end user whose lines are among them, with keys that end in it; empty for none."""
     keep_us: int = 0
-    """How long that one counts as one of the tenant's end users."""
+    """How long that end user counts towards the bound on its tenant's end users."""
 
 
 def cost_us(n: int, amount: int) -> int:
-    """What `n` of a rate of `amount` a minute costs, rounded up to a microsecond."""
+    """Microseconds that `n` of a rate of `amount` a minute cost, rounded up."""
     return -(-(n if n < MAX_RATE else MAX_RATE) * MINUTE_US // amount)
 
 
 def room_us(burst: int, amount: int) -> int:
-    """How far a rate may run ahead for `burst` at once.
+    """Microseconds that a rate may run ahead, for `burst` at once.
 
-    What one costs is rounded up, so the room has the roundings of `burst` single ones in it, as long as `burst + 1` together
+    The cost of one is rounded up, so the room includes the roundings of `burst` single requests, as long as `burst + 1` together
     still don't fit: up to 7,745 a minute exactly `burst` single requests pass, above a few in ten thousand fewer, and never more.
     """
     return max(cost_us(burst, amount), min(burst * cost_us(1, amount), cost_us(burst + 1, amount) - 1))
 
 
 def ready(line: Line) -> Ready:
-    """A line, prepared."""
-    kind, amount = KINDS[line.window], line.amount
+    """Compile a limit line."""
+    kind = KINDS[line.window]
+    amount = line.amount
     rate = kind == RATE and amount > 0
     return Ready(
         kind,
@@ -95,31 +100,32 @@ def ready(line: Line) -> Ready:
 
 
 def plan(lines: Iterable[Ready]) -> Plan:
-    """Prepared lines in the order they are counted in."""
-    of = sorted(lines, key=lambda line: line.kind)
+    """Put compiled lines in the order they are counted in."""
+    ordered = sorted(lines, key=lambda line: line.kind)
     return Plan(
-        tuple(of),
-        tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in of if line.kind == RATE),
-        tuple((line.kind, line.meter, line.key, line.amount) for line in of if line.kind not in (RATE, NOW)),
-        tuple((line.key, line.amount) for line in of if line.kind == NOW),
+        tuple(ordered),
+        tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in ordered if line.kind == RATE),
+        tuple((line.kind, line.meter, line.key, line.amount) for line in ordered if line.kind not in (RATE, NOW)),
+        tuple((line.key, line.amount) for line in ordered if line.kind == NOW),
     )
 
 
-def shared(of: Plan) -> Plan:
-    """The plan for an end user beyond the bound: its lines are those that all beyond it share. They are told as the limits they are."""
-    tail = ":" + of.label
-    return plan(line._replace(key=line.key[: -len(of.label)] + OTHERS) if line.key.endswith(tail) else line for line in of.lines)
+def shared(own: Plan) -> Plan:
+    """The plan for an end user beyond the bound: its own lines count in the state that all end users beyond the bound share. Callers
+    see them as the limits per end user that they are."""
+    tail = ":" + own.label
+    return plan(line._replace(key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines)
 
 
 def left_of_rate(line: Ready, ahead_us: int) -> int:
-    """The largest `n` that would pass now."""
+    """The largest `n` that a rate would let pass now."""
     if ahead_us >= line.burst_us:
         return 0
     return min(line.burst, (line.burst_us - ahead_us) * line.amount // MINUTE_US)
 
 
 def month_of(day: int) -> int:
-    """Months since year 0 of a day since 1970 (Howard Hinnant, chrono-compatible low-level date algorithms)."""
+    """The month, counted since year 0, of a day, counted since 1970 (Howard Hinnant, chrono-compatible low-level date algorithms)."""
     z = day + 719_468
     era = z // 146_097
     doe = z - era * 146_097
@@ -145,23 +151,24 @@ class Calendar:
         self.periods = (0, 0, 0, 0, 0)
         """The number of the day, of the month, 0 for ever."""
         self.ends_us = (0, 0, 0, 0, 0)
-        """When the period is over; 0 where it never is."""
+        """When each period ends; 0 where it never does."""
 
     def turn_to(self, now_us: int) -> None:
-        """Be at a moment."""
+        """Move to the periods around `now_us`."""
         if not self._from <= now_us < self._until:
             day = now_us // DAY_US
             month = month_of(day)
-            self._from, self._until = day * DAY_US, (day + 1) * DAY_US
+            self._from = day * DAY_US
+            self._until = (day + 1) * DAY_US
             self.periods = (0, day, month, 0, 0)
             self.ends_us = (0, self._until, first_day_of(month + 1) * DAY_US, 0, 0)
 
 
 class Prepared:
-    """Plans of groups, by identity: a group is built once per configuration and asked about in every request.
+    """Compiled plans of groups, by identity: a group is built once per configuration and looked up by every request.
 
-    At most `AT_MOST` are kept: a tenant with limits per end user brings groups of its own for every label. At the bound all
-    are forgotten and prepared again when asked for.
+    At most `AT_MOST` are kept, because a tenant with limits per end user brings a group for every label. At the bound all of them
+    are dropped, and compiled again when they are asked for.
     """
 
     __slots__ = ("_lines", "_plans")
@@ -171,22 +178,22 @@ class Prepared:
         self._lines: dict[int, Ready] = {}
 
     def plan(self, group: Group) -> Plan:
-        """The plan of a group."""
-        found = self._plans.get(id(group))
-        if found is None:
+        """The compiled plan of a group."""
+        prepared = self._plans.get(id(group))
+        if prepared is None:
             if len(self._plans) >= AT_MOST or len(self._lines) >= AT_MOST:
                 self._plans.clear()
                 self._lines.clear()
             # the group is kept beside its plan so that its id stays taken
-            made = plan(self._line(line) for line in group.lines)
+            group_plan = plan(self._line(line) for line in group.lines)
             if group.label:
-                kinds = [line.kind for line in made.lines if line.key.endswith(":" + group.label)]
-                made = made._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
-            found = self._plans[id(group)] = (group, made)
-        return found[1]
+                kinds = [line.kind for line in group_plan.lines if line.key.endswith(":" + group.label)]
+                group_plan = group_plan._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
+            prepared = self._plans[id(group)] = (group, group_plan)
+        return prepared[1]
 
     def _line(self, line: Line) -> Ready:
-        found = self._lines.get(id(line))
-        if found is None:
-            found = self._lines[id(line)] = ready(line)
-        return found
+        prepared = self._lines.get(id(line))
+        if prepared is None:
+            prepared = self._lines[id(line)] = ready(line)
+        return prepared

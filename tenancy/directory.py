@@ -1,8 +1,7 @@
-"""The directory: who there is, what they may do, how they are limited and what they pay, as one immutable snapshot for the request
-path. Pure; a store's contents go in, look-ups come out.
+"""The directory: keys with their rights, limits and prices, as one immutable snapshot for the request path. Pure; a store's contents
+go in, look-ups come out.
 
-Grants are compiled when they are first asked for: a snapshot of 10,000 keys is swapped in without working for those that are
-silent.
+Grants are compiled when they are first asked for: swapping in a snapshot of 10,000 keys costs nothing for keys that send no request.
 """
 
 import math
@@ -28,7 +27,7 @@ CALENDAR: Final = frozenset({Window.DAY, Window.MONTH, Window.EVER})
 
 
 class Directory:
-    """See the module. `keys` says who asks, `grant` what they may, `prices` what it costs."""
+    """A snapshot of the directory: `keys` authenticates a caller, `grant` returns its rights and limits, `prices` has the prices."""
 
     __slots__ = (
         "_everywhere",
@@ -52,11 +51,11 @@ class Directory:
     def __init__(self, contents: Contents, pepper: Pepper, digest: Digest = digest_of) -> None:
         self.version = contents.version
         self.prices = PriceBook(contents.prices)
-        self._organisations = {one.name: one for one in contents.organisations}
-        self._tenants = {one.name: one for one in contents.tenants}
-        self._projects = {(one.tenant, one.name): one for one in contents.projects}
+        self._organisations = {organisation.name: organisation for organisation in contents.organisations}
+        self._tenants = {tenant.name: tenant for tenant in contents.tenants}
+        self._projects = {(project.tenant, project.name): project for project in contents.projects}
         self._records = {record.id: record for record in contents.keys}
-        self.keys = KeyRing(map(self._as_it_counts, contents.keys), pepper, digest)
+        self.keys = KeyRing(map(self._effective_record, contents.keys), pepper, digest)
         self._limits: defaultdict[Scope, list[Limit]] = defaultdict(list)
         for limit in contents.limits:
             self._limits[limit.scope].append(limit)
@@ -65,19 +64,19 @@ class Directory:
         self._of_projects: dict[tuple[TenantId, ProjectId], Grant] = {}
         self._of_users: OfUsers = {}
         self._lines_of: dict[Scope, tuple[Line, ...]] = {}
-        """Of levels that many keys have in common."""
+        """Lines of the scopes that many keys share."""
         self._organisation_groups: dict[str, Group] = {}
         self._models: dict[str, Group] = {}
         self._everywhere: Group | None = None
 
     def grant(self, key_id: KeyId, now_unix: float) -> Grant:
-        """What a key may do. One look-up, until a raise of some limit ends.
+        """The rights and limits of a key. One look-up, until a temporary raise of some limit ends.
 
         Raises:
-            KeyError: no such key. One that `keys` has just authenticated is there.
+            KeyError: there is no such key; never for a key that `keys` has just authenticated.
         """
         if now_unix >= self._until_unix:
-            self._begin(now_unix)
+            self._drop_compiled(now_unix)
         grant = self._grants.get(key_id)
         if grant is None:
             record = self._records[key_id]
@@ -88,13 +87,13 @@ class Directory:
         return grant
 
     def for_tenant(self, tenant: TenantId, project: ProjectId, now_unix: float) -> Grant | None:
-        """The same for a caller without a key of ours; None where there is no such project, or it is disabled."""
+        """The rights and limits of a caller with a token and no API key; None where there is no such project, or it is disabled."""
         if now_unix >= self._until_unix:
-            self._begin(now_unix)
+            self._drop_compiled(now_unix)
         grant = self._of_projects.get((tenant, project))
         if grant is None:
             home = self._home(tenant, project)
-            if home is None or any(one.disabled for one in home):
+            if home is None or any(level.disabled for level in home):
                 return None
             grant = self._of_projects[tenant, project] = self._compiled(home, None, now_unix)
         return grant
@@ -115,20 +114,20 @@ class Directory:
         return SHARED_TAGS[scope.level] + scope.name
 
     def _home(self, tenant: TenantId, project: ProjectId) -> tuple[Organisation, Tenant, Project] | None:
-        owner, place = self._tenants.get(tenant), self._projects.get((tenant, project))
+        owner = self._tenants.get(tenant)
+        place = self._projects.get((tenant, project))
         organisation = self._organisations.get(owner.organisation) if owner is not None else None
         return None if owner is None or place is None or organisation is None else (organisation, owner, place)
 
-    def _as_it_counts(self, record: KeyRecord) -> KeyRecord:
-        """A key is refused with its project, its tenant and its organisation."""
+    def _effective_record(self, record: KeyRecord) -> KeyRecord:
+        """The key, disabled where its project, its tenant or its organisation is."""
         home = self._home(record.tenant, record.project)
-        if home is not None and not any(one.disabled for one in home):
+        if home is not None and not any(level.disabled for level in home):
             return record
         return msgspec.structs.replace(record, disabled=True)
 
-    def _begin(self, now_unix: float) -> None:
-        """Forget what was compiled for a time that is over. Everything is, when any raise ends: raises are few, and what is compiled
-        again is only what is asked for."""
+    def _drop_compiled(self, now_unix: float) -> None:
+        """Drop all that was compiled before a raise ended: raises are few, and only what is asked for is compiled again."""
         every = [limit for limits in self._limits.values() for limit in limits]
         ends = (limit.raised_until_unix for limit in every if limit.raised_until_unix is not None)
         self._until_unix = min((end for end in ends if end > now_unix), default=math.inf)
@@ -136,7 +135,7 @@ class Directory:
         self._of_projects.clear()
         self._of_users.clear()
         self._lines_of.clear()
-        # new ones, because grants that requests still hold share the old
+        # new dictionaries, because grants that requests still use share the old ones
         self._organisation_groups = {
             scope.name: Group(SHARED_TAGS[scope.level] + scope.name, self._lines([scope], now_unix))
             for scope in self._limits
@@ -174,15 +173,15 @@ class Directory:
         )
 
     def _lines(self, scopes: Iterable[Scope], now_unix: float) -> tuple[Line, ...]:
-        found: tuple[Line, ...] = ()
+        compiled: tuple[Line, ...] = ()
         for scope in scopes:
             lines = self._lines_of.get(scope)
             if lines is None:
                 lines = tuple(line_of(limit, now_unix) for limit in self._limits.get(scope, ()))
                 if scope.level is not Level.KEY:
                     self._lines_of[scope] = lines
-            found += lines
-        return found
+            compiled += lines
+        return compiled
 
     def __repr__(self) -> str:
         return f"Directory(version {self.version}, {len(self.keys)} keys)"

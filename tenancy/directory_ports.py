@@ -29,30 +29,30 @@ MAX_PAGE: Final = 1000
 
 
 class NotFound(LookupError):
-    """No such record, or not within reach; the message names it."""
+    """There is no such record, or it is not within reach; the message names it."""
 
 
 class AlreadyExists(ValueError):
-    """The name is taken; the message names it."""
+    """The name is taken; the message has the name."""
 
 
 class Conflict(ValueError):
-    """The record is no longer the version the change was made from; the message names it. Read it again."""
+    """The record is no longer of the version that the change was made from; the message names the record. Read it again."""
 
 
 class InUse(ValueError):
-    """It cannot be deleted while something needs it; the message says what."""
+    """The record cannot be deleted while others need it; the message names them."""
 
 
 class DirectorySource(Protocol):
-    """What the request path's snapshot is made from."""
+    """The source of the request path's snapshot."""
 
     async def version(self) -> int:
         """A number that every write raises; cheap enough to ask every second."""
         ...
 
     async def load(self) -> Contents:
-        """Everything, of one moment."""
+        """All contents, as they stood at one moment."""
         ...
 
 
@@ -60,23 +60,23 @@ class Organisations(Protocol):
     """Organisations, for operators of the whole gateway."""
 
     async def page(self, after: str, limit: int) -> list[Organisation]:
-        """Up to `limit` by name, from behind `after`; `""` for the start."""
+        """Up to `limit` organisations by name, those after `after`; `""` for the start."""
         ...
 
     async def get(self, name: str) -> Organisation:
-        """Raises NotFound."""
+        """The organisation of this name. Raises NotFound."""
         ...
 
     async def create(self, organisation: Organisation) -> Organisation:
-        """As stored, with version 1. Raises AlreadyExists."""
+        """Add an organisation; returns it as stored, with version 1. Raises AlreadyExists."""
         ...
 
     async def update(self, organisation: Organisation) -> Organisation:
-        """Replace the record of `organisation.version`; as stored, with the next version. Raises NotFound, Conflict."""
+        """Replace the record of `organisation.version`; returns it as stored, with the next version. Raises NotFound, Conflict."""
         ...
 
     async def delete(self, name: str, version: int) -> None:
-        """With its limits. Raises NotFound, Conflict; InUse for one with tenants, and for the default one."""
+        """Remove an organisation with its limits. Raises NotFound, Conflict; InUse for one with tenants, and for the default one."""
         ...
 
 
@@ -84,25 +84,25 @@ class Tenants(Protocol):
     """Tenants."""
 
     async def page(self, within: Within, after: str, limit: int) -> list[Tenant]:
-        """Up to `limit` by name, from behind `after`."""
+        """Up to `limit` tenants by name, those after `after`."""
         ...
 
     async def get(self, within: Within, name: TenantId) -> Tenant:
-        """Raises NotFound."""
+        """The tenant of this name. Raises NotFound."""
         ...
 
     async def create(self, tenant: Tenant) -> Tenant:
-        """With its `default` project. Raises AlreadyExists, for the name of a deleted tenant as well; NotFound for an unknown
-        organisation."""
+        """Add a tenant with its `default` project. Raises AlreadyExists, for the name of a deleted tenant as well; NotFound for an
+        unknown organisation."""
         ...
 
     async def update(self, within: Within, tenant: Tenant) -> Tenant:
-        """Raises NotFound (of the tenant or its organisation), Conflict."""
+        """Replace the record of `tenant.version`. Raises NotFound (of the tenant or its organisation), Conflict."""
         ...
 
     async def delete(self, within: Within, name: TenantId, version: int) -> None:
-        """With its projects, revoked keys and limits; its name is not given out again. Raises NotFound, Conflict; InUse while a key
-        is not revoked."""
+        """Remove a tenant with its projects, revoked keys and limits; its name cannot be used again. Raises NotFound, Conflict; InUse
+        while a key is not revoked."""
         ...
 
 
@@ -110,44 +110,45 @@ class Projects(Protocol):
     """Projects of tenants."""
 
     async def page(self, within: Within, tenant: TenantId, after: str, limit: int) -> list[Project]:
-        """Those of one tenant, by name. Raises NotFound for an unknown tenant."""
+        """Up to `limit` projects of a tenant by name, those after `after`. Raises NotFound for an unknown tenant."""
         ...
 
     async def get(self, within: Within, tenant: TenantId, name: ProjectId) -> Project:
-        """Raises NotFound."""
+        """The project of this name. Raises NotFound."""
         ...
 
     async def count(self, tenant: TenantId) -> int:
-        """How many a tenant has."""
+        """How many projects a tenant has."""
         ...
 
     async def create(self, within: Within, project: Project) -> Project:
-        """Raises AlreadyExists, NotFound for an unknown tenant."""
+        """Add a project. Raises AlreadyExists, NotFound for an unknown tenant."""
         ...
 
     async def update(self, within: Within, project: Project) -> Project:
-        """Raises NotFound, Conflict."""
+        """Replace the record of `project.version`. Raises NotFound, Conflict."""
         ...
 
     async def delete(self, within: Within, tenant: TenantId, name: ProjectId, version: int) -> None:
-        """With its revoked keys and limits. Raises NotFound, Conflict; InUse while a key is not revoked, and for `default`."""
+        """Remove a project with its revoked keys and limits. Raises NotFound, Conflict; InUse while a key is not revoked, and for
+        `default`."""
         ...
 
 
 class Keys(Protocol):
-    """API keys. `tenancy.keys` has what is done to one: `rotated`, `revoked`. Keys are deleted with their project,
-    and the oldest revoked ones of a tenant that makes very many."""
+    """API keys. `tenancy.keys` has the changes to a key's record: `rotated`, `revoked`. Keys are deleted with their project, and a
+    tenant's oldest revoked keys when it has very many."""
 
     async def page(self, within: Within, after: str, limit: int) -> list[KeyRecord]:
-        """Up to `limit` by id, from behind `after`."""
+        """Up to `limit` keys by id, those after `after`."""
         ...
 
     async def get(self, within: Within, key_id: KeyId) -> KeyRecord:
-        """Raises NotFound."""
+        """The key of this id. Raises NotFound."""
         ...
 
     async def create(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """Raises NotFound for an unknown tenant or project, AlreadyExists for a taken id."""
+        """Add a key. Raises NotFound for an unknown tenant or project, AlreadyExists for a taken id."""
         ...
 
     async def alive(self, tenant: TenantId) -> int:
@@ -155,53 +156,53 @@ class Keys(Protocol):
         ...
 
     async def forget_revoked(self, tenant: TenantId, keep: int) -> None:
-        """Remove revoked keys of a tenant with their limits, all but the `keep` that were revoked last."""
+        """Remove the tenant's revoked keys with their limits, all but the `keep` keys that were revoked last."""
         ...
 
     async def update(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """Tenant and project of a key stay what they were. Raises NotFound, Conflict."""
+        """Replace the record of `record.version`; the key's tenant and project do not change. Raises NotFound, Conflict."""
         ...
 
 
 class Limits(Protocol):
-    """Limits. Those of organisations, models and the gateway are EVERYWHERE's only."""
+    """Limits. Limits of organisations, models and the gateway are within EVERYWHERE only."""
 
     async def page(self, within: Within, after: str, limit: int) -> list[LimitRecord]:
-        """Up to `limit` by `tenancy.limits.state_key`, from behind `after`."""
+        """Up to `limit` limits by `tenancy.limits.state_key`, those after `after`."""
         ...
 
     async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
-        """Raises NotFound."""
+        """The limit of this scope, meter and window. Raises NotFound."""
         ...
 
     async def put(self, within: Within, limit: Limit, version: int) -> LimitRecord:
-        """Set a limit, or change it. `version` is that of the record it replaces, 0 for none. A raise is a limit with
-        `raised_to`. Raises NotFound for an unknown scope, Conflict."""
+        """Set a limit, or change it. `version` is the version of the record that it replaces, 0 for none. A temporary raise is a limit
+        with `raised_to`. Raises NotFound for an unknown scope, Conflict."""
         ...
 
     async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
-        """Raises NotFound, Conflict."""
+        """Remove a limit. Raises NotFound, Conflict."""
         ...
 
 
 class Prices(Protocol):
-    """Prices. One that is written stays as it is; a new one takes over from its own moment on."""
+    """Prices. A stored price never changes; a newer one replaces it from its own `effective_unix` on."""
 
     async def page(self, model: str, after: str, limit: int) -> list[Price]:
-        """Up to `limit` by id, from behind `after`; of one model, or of all for `""`."""
+        """Up to `limit` prices by id, those after `after`; of one model, or of all for `""`."""
         ...
 
     async def get(self, price_id: str) -> Price:
-        """Raises NotFound."""
+        """The price of this id. Raises NotFound."""
         ...
 
     async def add(self, price: Price) -> None:
-        """Raises AlreadyExists for a taken id, and where the model's revision has a price from that moment already."""
+        """Add a price. Raises AlreadyExists for a taken id, and where the model's revision has a price from that moment already."""
         ...
 
 
 class DirectoryChange(Protocol):
-    """One open transaction. A store in SQL that was opened on the connection of a transaction under way takes part in that one
+    """One open transaction. A store in SQL that is opened on the connection of an open transaction takes part in it
     (`tenancy.stores.sql.joined`), so that a change and its row of the audit log are durable together or not at all."""
 
     @property
@@ -227,5 +228,5 @@ class DirectoryStore(DirectorySource, Protocol):
     """A store: the snapshot, and changes to it."""
 
     def transaction(self) -> AbstractAsyncContextManager[DirectoryChange]:
-        """Open one; see the module. Reading alone raises no counter."""
+        """Open a transaction, as the module's docstring shows. A transaction that only reads does not raise the change counter."""
         ...

@@ -1,10 +1,9 @@
-"""Counters against the ledger: what the ledger says of each calendar limit, and what is to be done where counters say something
-else. Pure.
+"""Reconciles counters with the ledger: the ledger's amount for each calendar limit, and the correction where a counter differs. Pure.
 
-A settlement counts before its event is written down, and its event is in SQL within seconds. So at any moment
+A settlement is counted before its usage event is logged, and the event is in SQL within seconds. So at any moment
 
-    ledger, read first          <= settled, read after it       or something was settled that the counters have not heard of
-    settled, read a minute ago  <= ledger, read now             or something counts that nobody has used
+    ledger, read first          <= settled, read after it       else usage was booked that the counter does not have
+    settled, read a minute ago  <= ledger, read now             else the counter has usage that was never booked
 
 and no tolerance is needed for requests under way, however many there are.
 """
@@ -24,13 +23,13 @@ from tenancy.usage import Spent, day_of, first_of_month
 from tenancy.usage_event import FREE_CLOSING, FREE_OUTCOMES, UsageEvent
 
 TOLERATED: Final = 0.005
-"""Share of what is counted by which counters and ledger may differ (reliability research, 4.5)."""
+"""Difference between counter and ledger that is tolerated, as a share of the amount (reliability research, 4.5)."""
 
 Question = tuple[Level, Window]
 Asked = dict[Question, dict[str, list[tuple[str, Limit]]]]
-"""What has to be read from the ledger: by level and window, then by the scope's name, the limits with their tags."""
+"""What to read from the ledger: by level and window, then by the scope's name, the limits with their tags."""
 Figures = dict[str, list[Seed]]
-"""By tag, what the ledger says of each counter."""
+"""By tag, the ledger's amount for each counter."""
 EPOCH: Final = dt.date(1970, 1, 1)
 
 
@@ -39,7 +38,7 @@ class Today(msgspec.Struct, frozen=True):
 
     day: dt.date
     periods: tuple[int, ...]
-    """By kind (`tenancy.counting`)."""
+    """Numbers of the periods, by kind (`tenancy.counting`)."""
 
     def begins(self, window: Window) -> dt.date | None:
         """The first day of the period; None where there is none."""
@@ -47,19 +46,20 @@ class Today(msgspec.Struct, frozen=True):
 
     @property
     def settled_before(self) -> dt.date:
-        """What was used before this day does not change any more: the beginning of last month."""
+        """Usage before this day does not change any more: the first day of last month."""
         return first_of_month(first_of_month(self.day) - dt.timedelta(days=1))
 
 
 def today_at(now_unix: float) -> Today:
     """The periods around a moment."""
-    calendar, now_us = Calendar(), int(now_unix * 1e6)
+    calendar = Calendar()
+    now_us = int(now_unix * 1e6)
     calendar.turn_to(now_us)
     return Today(EPOCH + dt.timedelta(days=now_us // DAY_US), calendar.periods)
 
 
 def asked_of(limits: Iterable[tuple[str, Limit]]) -> Asked:
-    """What to read for these limits and their tags."""
+    """What to read from the ledger for these limits and their tags."""
     asked: Asked = defaultdict(lambda: defaultdict(list))
     for tag, limit in limits:
         asked[limit.scope.level, limit.window][limit.scope.name].append((tag, limit))
@@ -67,28 +67,30 @@ def asked_of(limits: Iterable[tuple[str, Limit]]) -> Asked:
 
 
 def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today: Today) -> Figures:
-    """What the ledger says of every limit; of limits per end user only for those who used something."""
+    """The ledger's amount for every limit; of limits per end user only for end users with usage."""
     figures: Figures = defaultdict(list)
     for question, by_name in asked.items():
         level, window = question
-        period, silent = today.periods[KINDS[window]], dict(by_name)
+        period = today.periods[KINDS[window]]
+        unused = dict(by_name)
         for spent in answers[question]:
             limits = by_name.get(spent.name)
             if limits is None:
                 continue
-            silent.pop(spent.name, None)
-            vector, label = spent.amounts.vector(), digest_of_label(spent.label) if spent.label else ""
+            unused.pop(spent.name, None)
+            vector = spent.amounts.vector()
+            label = digest_of_label(spent.label) if spent.label else ""
             for tag, limit in limits:
                 key = state_key(limit.scope, limit.meter, window, label)
                 figures[tag].append(Seed(key, window, period, vector[limit.meter]))
-        for limits in silent.values() if level is not Level.USER else ():
+        for limits in unused.values() if level is not Level.USER else ():
             for tag, limit in limits:
                 figures[tag].append(Seed(state_key(limit.scope, limit.meter, window), window, period, 0))
     return figures
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
-    """One counter at one comparison; the ledger was read first."""
+    """One counter and its ledger amount at one comparison; the ledger was read first."""
 
     period: int
     ledger: int
@@ -96,18 +98,18 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drift(msgspec.Struct, frozen=True, gc=False):
-    """A counter that says something else than the ledger, at two successive comparisons."""
+    """A counter that differs from the ledger at two successive comparisons."""
 
     share: float
-    """Of what it should be or is, whichever is more."""
+    """The difference, as a share of what the counter should have or has, whichever is more."""
     right: int
-    """What should be settled."""
+    """The amount that should be settled."""
     instead_of: int | None
-    """For a correction that lowers (`tenancy.seeds.Seed`); None for one that raises."""
+    """The settled amount that a lowering correction replaces (`tenancy.seeds.Seed`); None for a correction that raises."""
 
 
 def judged(before: Look | None, now: Look) -> Drift | None:
-    """Whether a counter has drifted, as two successive comparisons show it."""
+    """The drift that two successive comparisons show; None for none."""
     if before is None or before.period != now.period:
         return None
     missing = min(now.ledger - now.settled, before.ledger - before.settled)
@@ -120,7 +122,7 @@ def judged(before: Look | None, now: Look) -> Drift | None:
 
 
 def spent_in(events: Iterable[UsageEvent], level: Level, since: dt.date | None) -> list[Spent]:
-    """What events that the ledger does not have yet come to, as it would answer."""
+    """The sums of events that the ledger does not have yet, in the form of the ledger's answer."""
     sums: dict[tuple[str, str], list[int]] = {}
     for event in events:
         if since is not None and day_of(event.at_unix_ms) < since:
@@ -136,7 +138,7 @@ def spent_in(events: Iterable[UsageEvent], level: Level, since: dt.date | None) 
 
 
 def _places(event: UsageEvent, level: Level) -> list[tuple[str, str]]:
-    """Scopes of a level that an event counts towards, and for end users the label."""
+    """Name and label of the scopes of a level that an event counts towards; only scopes of end users have a label."""
     project = f"{event.tenant}/{event.project}"
     if level is Level.USER:
         return [(event.tenant, event.user), (project, event.user)] if event.user else []
@@ -152,12 +154,12 @@ def _places(event: UsageEvent, level: Level) -> list[tuple[str, str]]:
 
 
 def added(some: Iterable[Spent], more: Iterable[Spent]) -> list[Spent]:
-    """Two answers to one question about different days, as one."""
-    found = {(spent.name, spent.label): spent for spent in some}
+    """The sum of two answers to one question about different days."""
+    by_scope = {(spent.name, spent.label): spent for spent in some}
     for spent in more:
-        was = found.get((spent.name, spent.label))
+        was = by_scope.get((spent.name, spent.label))
         if was is not None:
             sums = {name: getattr(was.amounts, name) + getattr(spent.amounts, name) for name in Amounts.__struct_fields__}
             spent = Spent(spent.name, spent.label, Amounts(**sums))
-        found[spent.name, spent.label] = spent
-    return list(found.values())
+        by_scope[spent.name, spent.label] = spent
+    return list(by_scope.values())

@@ -1,15 +1,16 @@
-"""The waiting requests of one rank: whose turn it is, and which of that tenant's is first. Pure; `tenancy.fairness` has the laws.
+"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fairness` has the
+laws.
 
-A tenant with something waiting here has a row, and a row has a running total of the tokens its tenant was served here. Totals are told
-apart by quanta: tenants whose total lies in a lower one come first, and of those in the same one the tenant with the longest held
-prefix, then the least served. So prefixes decide between tenants, and keep their places in the caches, as long as nobody is served a
-quantum more than the others. That is what DLPM's deficits and refills come to, where all begin alike; written so, there is nothing to
-refill, and every step costs a few bisections.
+A tenant with something waiting here has a row, and a row has a running total of the tokens that its tenant was served here. Totals are
+compared by quanta: tenants whose total is in a lower quantum come first, and of those in the same quantum the tenant with the longest
+held prefix, then the least served. So prefixes decide between tenants, and keep their places in the caches, as long as no tenant is
+served a quantum more than the others. This is equivalent to DLPM's deficits and refills where all tenants begin alike; in this form
+there is nothing to refill, and every step costs a few bisections.
 
-- A tenant that comes starts in the quantum below that in which the least served one has been, so that who seldom asks does not wait
-  behind who always does; no further behind, so that nobody saves up more service than that while it asks for nothing (the lift of
-  VTC, less one quantum). One that has had more when it leaves finds its total again.
-- Totals stay when nobody waits any more: a pool whose load is about what it can answer has a line again and again, each time a short one.
+- A tenant that comes starts in the quantum below that in which the least served tenant has been, so that a tenant that seldom asks does
+  not wait behind one that always does; no further below, so that no tenant saves up more service than that while it asks for nothing
+  (the lift of VTC, less one quantum). A tenant whose total was higher when it left starts with that total.
+- Totals stay when nothing waits any more: a pool whose load is about its capacity has a queue again and again, each time a short one.
 """
 
 from bisect import bisect_left, insort
@@ -21,19 +22,31 @@ from typing import Final
 from tenancy.fair_row import Head, Row, Waiting, key_of
 
 LOOKS: Final = 16
-"""Requests of one tier that are asked about in one go. To place one takes some tens of microseconds, and the loop does nothing else
+"""Requests of one tier that are tried at a time. To place one takes some tens of microseconds, and the event loop does nothing else
 meanwhile."""
 SUMMED: Final = 32
-"""Tenants whose waiting tokens are added up for an estimate; those of further ones are taken to be like theirs."""
+"""Tenants whose waiting tokens are added up for an estimate; further tenants are taken to be like them on average."""
 MOST_AHEAD: Final = 4096
-"""Tenants that wait for nothing but were served more than the others: the one that left first is forgotten first."""
+"""Tenants remembered that have nothing waiting but were served more than the others: the one that left first is forgotten first."""
 
 
 class Tier:
     """The rows of one rank."""
 
-    __slots__ = ("_ahead", "_fattest", "_heads", "_least", "_numbers", "_order", "_quantum", "_skip", "count", "rows", "size_bytes",
-                 "tokens")  # fmt: skip
+    __slots__ = (
+        "_ahead",
+        "_by_count",
+        "_heads",
+        "_least",
+        "_numbers",
+        "_order",
+        "_quantum",
+        "_skip",
+        "count",
+        "rows",
+        "size_bytes",
+        "tokens",
+    )
 
     def __init__(self, quantum: int) -> None:
         self.rows: dict[str, Row] = {}
@@ -41,15 +54,15 @@ class Tier:
         self.tokens = 0
         self.size_bytes = 0
         self._order: list[tuple[int, int, Row]] = []
-        """By total: the least served tenant first."""
+        """The rows by total: the least served tenant first."""
         self._heads: list[tuple[Head, Row]] = []
         """The rows, in order of their turn."""
         self._least = 0
         """The highest that the least total has been."""
-        self._fattest: list[tuple[int, int, Row]] = []
-        """By how many requests wait: the tenant with the most last."""
+        self._by_count: list[tuple[int, int, Row]] = []
+        """The rows by how many requests wait: the tenant with the most last."""
         self._ahead: OrderedDict[str, int] = OrderedDict()
-        """Totals of tenants that wait for nothing and would start lower than they left."""
+        """Totals of tenants that have nothing waiting and would start with less than they left with."""
         self._numbers = 0
         self._quantum = max(quantum, 1)
         self._skip = 0
@@ -66,11 +79,11 @@ class Tier:
             self._unsize(row)
         row.add(waiting)
         self._list(row)
-        insort(self._fattest, (len(row.ranked), row.number, row))
+        insort(self._by_count, (len(row.ranked), row.number, row))
         self._count(waiting, 1)
 
     def drop(self, waiting: Waiting) -> None:
-        """Forget a request that is gone, and its tenant with its last one.
+        """Forget a request that does not wait any more, and its tenant's row with the tenant's last request.
 
         Raises:
             KeyError: it does not wait here.
@@ -78,16 +91,16 @@ class Tier:
         row = self.rows[waiting.tenant]
         size = len(row.ranked)
         row.drop(waiting)
-        del self._fattest[bisect_left(self._fattest, (size, row.number))]
+        del self._by_count[bisect_left(self._by_count, (size, row.number))]
         self._count(waiting, -1)
         self._list(row)
         if row.ranked:
-            insort(self._fattest, (len(row.ranked), row.number, row))
+            insort(self._by_count, (len(row.ranked), row.number, row))
         else:
             self._leave(row)
 
     def hold(self, waiting: Waiting, held: int) -> None:
-        """Rank a request anew among its tenant's.
+        """Rank a request anew among its tenant's: `held` tokens of its prompt are held now.
 
         Raises:
             KeyError: it does not wait here.
@@ -99,7 +112,7 @@ class Tier:
         self._list(row)
 
     def serve(self, waiting: Waiting) -> None:
-        """A request goes, and its tenant is charged."""
+        """Charge a request to its tenant, and forget it."""
         row = self.rows[waiting.tenant]
         row.picks += 1
         row.skip = self._skip = 0
@@ -107,7 +120,7 @@ class Tier:
         self.drop(waiting)
 
     def shift(self, tenant: str, tokens: int) -> None:
-        """Correct what a tenant was served by `tokens`, of either sign. Nobody is asked to remember it where nobody waits."""
+        """Add `tokens`, of either sign, to what a tenant was served, whether it has anything waiting or not."""
         row = self.rows.get(tenant)
         if row is not None:
             del self._order[bisect_left(self._order, (row.total, row.number))]
@@ -121,7 +134,8 @@ class Tier:
     def find(self, can_place: Callable[[Waiting], bool]) -> Waiting | None:
         """The first request in order that can be placed; None where none of the first `LOOKS` can.
 
-        Where the looks run out the next call goes on behind them, so that nobody who cannot be placed hides the others for long.
+        Where the looks run out, the next call goes on behind the rows tried, so that requests that cannot be placed hide no others for
+        long.
         """
         looks = LOOKS
         for _, row in islice(self._heads, self._skip, None):
@@ -137,35 +151,36 @@ class Tier:
         return None
 
     def last(self) -> Waiting:
-        """The first to give way: the last in order of the tenant that has the most waiting here. There is one."""
-        return self._fattest[-1][2].ranked[-1][1]
+        """The first request to give way: the last in order of the tenant that has the most waiting here. The tier is not empty."""
+        return self._by_count[-1][2].ranked[-1][1]
 
     def ahead_of(self, waiting: Waiting) -> int:
-        """Tokens in this tier that are likely served before it. An estimate: what its tenant has in front of it, taken at the average
-        cost, and as much for each other tenant, as far as they have it."""
+        """Tokens in this tier that are likely served before a request. An estimate: what its tenant has in front of it, taken at the
+        average cost, and as much for each other tenant, as far as that has so much waiting."""
         if not self._order:
             return 0
-        row, least = self.rows.get(waiting.tenant), self._order[0][0]
+        row = self.rows.get(waiting.tenant)
+        least = self._order[0][0]
         own = own_tokens = 0
         total = self._start(waiting.tenant)
         if row is not None:
             own = row.tokens * row.place_of(waiting) // len(row.ranked)
             total, own_tokens = row.total, row.tokens
-        # who has had a quantum more comes after it, unless what its tenant has in front of it takes that long
+        # tenants that were served a quantum more come after it, unless what its own tenant has in front of it takes that long
         behind = bisect_left(self._order, ((total + own) // self._quantum * self._quantum + self._quantum,))
         later = len(self._order) - behind
-        seen = [one.tokens for _, _, one in islice(self._order, behind, behind + SUMMED)]
+        seen = [row.tokens for _, _, row in islice(self._order, behind, behind + SUMMED)]
         after = sum(seen) * later // len(seen) if seen else 0
-        others = behind - (row is not None)
-        return own + max(0, min(self.tokens - own_tokens - after, others * max(0, own + total - least + self._quantum // 2)))
+        other_tenants = behind - (row is not None)
+        return own + max(0, min(self.tokens - own_tokens - after, other_tenants * max(0, own + total - least + self._quantum // 2)))
 
     def _start(self, tenant: str) -> int:
-        """The total of a tenant that comes."""
+        """The total that a tenant without a row would start with."""
         floor = self._floor()
         return max(self._ahead.get(tenant, floor), floor)
 
     def _floor(self) -> int:
-        """Where the quantum below that of the least served one begins, so that it is a whole one."""
+        """Where the quantum below that of the least served tenant begins: the lead of a new tenant is at least one whole quantum."""
         return (self._least // self._quantum - 1) * self._quantum
 
     def _rise(self) -> None:
@@ -183,7 +198,7 @@ class Tier:
             row.listed = key
 
     def _unsize(self, row: Row) -> None:
-        del self._fattest[bisect_left(self._fattest, (len(row.ranked), row.number))]
+        del self._by_count[bisect_left(self._by_count, (len(row.ranked), row.number))]
 
     def _count(self, waiting: Waiting, sign: int) -> None:
         self.count += sign

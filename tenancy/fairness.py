@@ -35,20 +35,20 @@ from tenancy.fair_row import Waiting
 from tenancy.fair_tier import Tier
 
 SHARE: Final = 1 / 20
-"""Of the tokens that the first rank with something waiting is served, for all ranks below it together."""
+"""Tokens that all ranks below the first rank with something waiting get together, as a share of the tokens which that rank is served."""
 QUANTUM: Final = 8192
 """Tokens that a tenant may be served beyond the least served one before its turn ends: three or four average chat requests, so that
 a prefix is used some times before another tenant's may push it out; and on an engine that prefills 10,000 tokens/s no tenant
 waits a second longer for it."""
 KEPT: Final = 8
-"""One place in so many is for those for whom others would give way: who would be the first to go is refused at once rather than let
-wait until somebody needs its place."""
+"""One place in so many is reserved for requests to which others would give way: a request that would be the first to give way is
+refused at once rather than let wait until another one needs its place."""
 RANKS: Final = 8
 """Four classes, each in first tries and retries."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How much may wait: in all, and of one tenant."""
+    """Bounds of the queue: in all, and for one tenant."""
 
     count: int = 2048
     size_bytes: int = 256 * 1024 * 1024
@@ -57,38 +57,38 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """What became of a request that wants to wait."""
+    """The result of `FairQueue.put`."""
 
     full: str | None = None
-    """The bound of `Bounds` that refused it; None where it waits."""
+    """The bound of `Bounds` that refused the request; None where it waits."""
     evicted: tuple[Waiting, ...] = ()
-    """Lower ranked ones that gave way to it and do not wait any more: the caller refuses them."""
+    """Lower ranked requests that gave way to it and do not wait any more: the caller refuses them."""
 
     @property
     def accepted(self) -> bool:
-        """Whether it waits."""
+        """Whether the request waits."""
         return self.full is None
 
 
 class Ahead(NamedTuple):
-    """What is likely served before a request, in tokens, of what waits now."""
+    """Tokens, of what waits now, that are likely served before a request."""
 
     above: int
-    """Of higher ranks: all of it, and of those that come meanwhile as well."""
+    """Tokens of higher ranks: all of them. Requests of higher ranks that come meanwhile go first as well."""
     own: int
-    """Of its own."""
+    """Tokens of its own rank."""
     below: int
-    """Of lower ones, which have a share of what the others are served."""
+    """Tokens of lower ranks, which have a share of what the others are served."""
     until: float
-    """Of whatever rank, until its own rank's share of them brings it its turn; infinite for the highest."""
+    """Tokens of whatever rank, until its own rank's share of them brings the request its turn; infinite for the highest rank."""
 
 
 class FairQueue:
-    """What waits for one pool.
+    """The queue of one pool.
 
     Args:
         bounds: how much may wait.
-        quantum: tokens a tenant may be ahead of the least served one.
+        quantum: tokens that a tenant may be ahead of the least served one.
     """
 
     def __init__(self, bounds: Bounds, quantum: int = QUANTUM) -> None:
@@ -97,27 +97,29 @@ class FairQueue:
         self._tiers = [Tier(quantum) for _ in range(RANKS)]
         self._seq = 0
         self._owed = 0.0
-        """Tokens that the lower ranks have coming."""
+        """Tokens of service that the lower ranks are due."""
         self._turn = 0
-        """The rank that had the last of those."""
+        """The rank that was last served from what is owed."""
         self.count = 0
         self.size_bytes = 0
 
     def refused(self, waiting: Waiting) -> str | None:
-        """The bound of `Bounds` that would refuse it now; None where it may wait."""
+        """The bound of `Bounds` that would refuse a request now; None where it may wait."""
         rank = rank_of(waiting)
         return self._tenant_full(waiting, rank) or self._full(waiting, rank)
 
     def put(self, waiting: Waiting) -> Put:
-        """Let a request wait, where need be instead of lower ranked ones.
+        """Let a request wait, where necessary instead of lower ranked ones.
 
         A request gives way only to one of a higher rank, or, where nothing of a lower rank waits, to one of its own rank whose
         tenant has at least two fewer waiting there: the longest row is cut first, so no tenant keeps the others out.
         """
-        rank, refused = rank_of(waiting), self.refused(waiting)
+        rank = rank_of(waiting)
+        refused = self.refused(waiting)
         if refused:
             return Put(refused)
-        bounds, size = self._bounds, waiting.size_bytes
+        bounds = self._bounds
+        size = waiting.size_bytes
         evicted = []
         while self._over(self._of_tenant(waiting.tenant), bounds.tenant_count, bounds.tenant_bytes, size):
             lowest = next(tier for tier in reversed(self._tiers) if waiting.tenant in tier.rows)
@@ -132,32 +134,32 @@ class FairQueue:
         return Put(None, tuple(evicted))
 
     def next(self, can_place: Callable[[Waiting], bool]) -> Waiting | None:
-        """The one whose turn it is among those that can be placed; it stays in the queue until `take`.
+        """The request whose turn it is among those that can be placed; it stays in the queue until `take`.
 
-        It asks about at most `fair_tier.LOOKS` of each rank. One that cannot be placed is passed over and keeps its place.
+        At most `fair_tier.LOOKS` requests of each rank are tried. One that cannot be placed is passed over and keeps its place.
         """
         owed = self._owed_to() if self._owed >= self._quantum else None
         if owed is not None:
-            found = self._tiers[owed].find(can_place)
-            if found is not None:
-                return found
+            waiting = self._tiers[owed].find(can_place)
+            if waiting is not None:
+                return waiting
         for rank, tier in enumerate(self._tiers):
             if tier.count and rank != owed:
-                found = tier.find(can_place)
-                if found is not None:
-                    return found
+                waiting = tier.find(can_place)
+                if waiting is not None:
+                    return waiting
         return None
 
     def take(self, waiting: Waiting) -> None:
-        """It is served: charge its tenant, and let it leave.
+        """Remove a request that is served from now on, and charge its tenant.
 
         Raises:
-            KeyError: it does not wait.
+            KeyError: the request does not wait.
         """
         rank = rank_of(waiting)
         first = next((at for at, tier in enumerate(self._tiers) if tier.count), rank)
         self._tiers[rank].serve(waiting)
-        self._left(waiting)
+        self._subtract(waiting)
         if rank > first:
             if self._owed >= self._quantum:
                 self._owed -= waiting.cost
@@ -169,38 +171,39 @@ class FairQueue:
             self._owed = min(self._owed, 0.0)
 
     def remove(self, waiting: Waiting) -> None:
-        """It does not want to be served any more: its caller is gone, or its deadline is over. Nobody is charged.
+        """Remove a request that is not served: its caller is gone, or its deadline is over. No tenant is charged.
 
         Raises:
-            KeyError: it does not wait.
+            KeyError: the request does not wait.
         """
         self._tiers[rank_of(waiting)].drop(waiting)
-        self._left(waiting)
+        self._subtract(waiting)
 
     def settle(self, waiting: Waiting, used: int) -> None:
-        """Put right what the tenant of a request that was taken was charged: it really used `used` tokens, weighted as `cost` is."""
+        """Correct what was charged for a request that was taken: it really used `used` tokens, weighted as `cost` is."""
         self._tiers[rank_of(waiting)].shift(waiting.tenant, used - waiting.cost)
 
     def hold(self, waiting: Waiting, held: int) -> None:
-        """Another count of its tokens is held by now by a backend with room.
+        """Rank a request anew: a backend with room holds `held` tokens of its prompt by now.
 
         Raises:
-            KeyError: it does not wait.
+            KeyError: the request does not wait.
         """
         if held != waiting.held:
             self._tiers[rank_of(waiting)].hold(waiting, held)
 
     def ahead_of(self, waiting: Waiting) -> int:
-        """Tokens that are likely served before a request that waits, or would if it did now. O(log n).
+        """Tokens that are likely served before a request that waits, or would be if it did now. O(log n).
 
-        An estimate from what waits now: who comes later with a higher class is not in it.
+        An estimate from what waits now: later requests of a higher class are not in it.
         """
         return sum(self.before(waiting)[:3])
 
     def before(self, waiting: Waiting) -> Ahead:
-        """The same by where it comes from. O(log n)."""
+        """Tokens that are likely served before a request, by the rank they are of. O(log n)."""
         rank = rank_of(waiting)
-        above, own = sum([tier.tokens for tier in self._tiers[:rank]]), self._tiers[rank].ahead_of(waiting)
+        above = sum([tier.tokens for tier in self._tiers[:rank]])
+        own = self._tiers[rank].ahead_of(waiting)
         below = min(sum([tier.tokens for tier in self._tiers[rank + 1 :]]), int((above + own) * SHARE))
         if not rank:
             return Ahead(above, own, below, inf)
@@ -212,18 +215,18 @@ class FairQueue:
         return self._of_tenant(tenant)[0]
 
     def in_rank(self, rank: int) -> int:
-        """How many wait in one rank."""
+        """How many requests wait in one rank."""
         return self._tiers[rank].count
 
     def by_tier(self) -> list[int]:
-        """How many wait, by class."""
+        """How many requests wait, by class."""
         return [self._tiers[at].count + self._tiers[at + 1].count for at in range(0, RANKS, 2)]
 
     def __len__(self) -> int:
         return self.count
 
     def _owed_to(self) -> int | None:
-        """The rank below the first that waits whose turn it is of what is owed, round and round."""
+        """The rank to serve next from what is owed: the ranks below the first with something waiting, round robin; None for none."""
         waits = [rank for rank, tier in enumerate(self._tiers) if tier.count][1:]
         return next((rank for rank in waits if rank > self._turn), waits[0] if waits else None)
 
@@ -232,7 +235,7 @@ class FairQueue:
         return sum(len(row.ranked) for row in rows), sum(row.size_bytes for row in rows)
 
     def _tenant_full(self, waiting: Waiting, rank: int) -> str | None:
-        """The bound of its tenant that not even the tenant's own lower ranked ones could make room under."""
+        """The tenant's bound that would be exceeded even if all lower ranked requests of the tenant gave way; None for none."""
         count, size = self._of_tenant(waiting.tenant)
         lower_count, lower_size = self._of_tenant(waiting.tenant, rank + 1)
         most = self._bounds.tenant_count
@@ -243,13 +246,15 @@ class FairQueue:
         return "tenant_bytes" if size - lower_size + waiting.size_bytes > self._bounds.tenant_bytes else None
 
     def _full(self, waiting: Waiting, rank: int) -> str | None:
-        """The bound of all that not even those that would give way to it could make room under."""
+        """The bound of the whole queue that would be exceeded even if all requests that may give way did; None for none."""
         lower = self._tiers[rank + 1 :]
         count = self.count - sum(tier.count for tier in lower)
         size = self.size_bytes - sum(tier.size_bytes for tier in lower) + waiting.size_bytes
-        most, most_bytes = self._bounds.count, self._bounds.size_bytes
-        tier, freed = self._tiers[rank], 0
-        if not any(one.count for one in lower):
+        most = self._bounds.count
+        most_bytes = self._bounds.size_bytes
+        tier = self._tiers[rank]
+        freed = 0
+        if not any(tier.count for tier in lower):
             row = tier.rows.get(waiting.tenant)
             last = tier.last() if tier.count else None
             if last is not None and len(tier.rows[last.tenant].ranked) - (len(row.ranked) if row is not None else 0) >= 2:
@@ -269,11 +274,11 @@ class FairQueue:
         self.remove(waiting)
         return waiting
 
-    def _left(self, waiting: Waiting) -> None:
+    def _subtract(self, waiting: Waiting) -> None:
         self.count -= 1
         self.size_bytes -= waiting.size_bytes
 
 
 def rank_of(waiting: Waiting) -> int:
-    """0 for the one that is served first, below `RANKS`."""
+    """The rank of a request, from 0, which is served first, to below `RANKS`."""
     return 2 * waiting.tier + waiting.retry

@@ -1,7 +1,7 @@
-"""When what is over is forgotten: one order over all tags, so that a tag that nobody asks about any more keeps nothing either. Pure.
+"""Expiry of settled and reaped holds, in one order over all tags, so that a tag without requests keeps nothing either. Pure.
 
-There is an entry for every request of two minutes, so it is made of no object of its own: two references, beside the id and the time
-that the tag's own dictionary has.
+There is an entry for every request of the last two minutes, so an entry is no object of its own: two references, beside the id and the
+time that the tag's own dictionary has.
 """
 
 from collections import deque
@@ -9,47 +9,52 @@ from collections.abc import Callable
 from typing import Final
 
 AT_ONCE: Final = 64
-"""Entries forgotten by one decision, which is what a request of another caller may be made to wait for."""
+"""The most entries of each kind that one decision forgets: the request that is being decided waits meanwhile."""
 
 
 class Forgetting:
-    """Of all tags. Times must not go backwards."""
+    """The entries of all tags that are to be forgotten. Times must not go backwards."""
 
-    __slots__ = ("_ids", "_later", "_of")
+    __slots__ = ("_expiries", "_ids", "_later")
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
-        self._of: deque[dict[str, int]] = deque()
-        """For each of the ids, where it stands until when it is remembered: all of these are remembered for the same time."""
+        self._expiries: deque[dict[str, int]] = deque()
+        """For each id the dictionary that has its expiry: all these ids are remembered for the same time, so their order is that of
+        their expiries."""
         self._later: deque[tuple[int, Callable[[], None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._ids) + len(self._later)
 
-    def remember(self, of: dict[str, int], hold_id: str, until_us: int) -> None:
-        """The id stands in this dictionary until then."""
-        of[hold_id] = until_us
+    def remember(self, expiry: dict[str, int], hold_id: str, until_us: int) -> None:
+        """Keep the id in `expiry`, with its time, until then."""
+        expiry[hold_id] = until_us
         self._ids.append(hold_id)
-        self._of.append(of)
+        self._expiries.append(expiry)
 
     def at(self, until_us: int, forget: Callable[[], None]) -> None:
-        """Call this then: for the few that are remembered for longer, all of them for the same time."""
+        """Call `forget` at a time: for the few holds that are remembered for longer, all of them for the same time."""
         self._later.append((until_us, forget))
 
     def forget(self, now_us: int) -> None:
-        """What is over, `AT_ONCE` of each kind at most."""
-        ids, all_of, left = self._ids, self._of, AT_ONCE
+        """Forget entries whose time is over, at most `AT_ONCE` of each kind."""
+        ids = self._ids
+        expiries = self._expiries
+        left = AT_ONCE
         while ids and left:
-            of, hold_id = all_of[0], ids[0]
-            until_us = of.get(hold_id)
+            expiry = expiries[0]
+            hold_id = ids[0]
+            until_us = expiry.get(hold_id)
             if until_us is not None:
                 if until_us > now_us:
                     break
-                del of[hold_id]
+                del expiry[hold_id]
             ids.popleft()
-            all_of.popleft()
+            expiries.popleft()
             left -= 1
-        later, left = self._later, AT_ONCE
+        later = self._later
+        left = AT_ONCE
         while later and left and later[0][0] <= now_us:
             later.popleft()[1]()
             left -= 1

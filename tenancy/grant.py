@@ -1,4 +1,4 @@
-"""What one key may do and how it is limited, compiled once and looked up by every request. Pure."""
+"""The rights and limits of one key, compiled once and looked up by every request. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,26 +11,26 @@ from tenancy.limits import Group, Line
 from tenancy.rights import INFERENCE_ONLY, Allowed, KeyScope, Role
 
 LABEL_BYTES: Final = 8
-"""Of an end-user label's digest, 16 hexadecimal digits. Two labels that meet in one digest would share a limit; the label itself
-stands in no store."""
+"""Length of an end-user label's digest, 16 hexadecimal digits. Two labels with the same digest would share a limit; the counter store
+has only the digest."""
 
 Groups = tuple[Group, ...]
 
 MAX_LABELLED: Final = 4096
-"""Groups of end users that are kept for all grants of a directory, about 1.5 KB each; at the bound all are made again when needed.
-Counters keep what they prepared of a group for as long as it is the same one."""
+"""Groups of end users that are kept for all grants of a directory, about 1.5 KB each; at the bound all are dropped, and made again when
+needed. Counters keep what they compiled of a group for as long as it is the same object."""
 
 OfUsers = dict[tuple["Grant", str, str], Groups]
-"""By grant, model where that has limits of its own, and label."""
+"""Groups by grant, model (empty for one without limits of its own), and label."""
 
 
 def digest_of_label(user: str) -> str:
-    """What an end user's counters are known by."""
+    """The digest that names an end user's counters."""
     return hashlib.blake2b(user.encode("utf-8", "surrogatepass"), digest_size=LABEL_BYTES).hexdigest()
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Whose a grant is. `key_id` is empty for callers without a key of ours."""
+    """The organisation, tenant, project and key that a grant belongs to. `key_id` is empty for callers without an API key."""
 
     organisation: str
     tenant: TenantId
@@ -44,10 +44,10 @@ class Grant:
     """The rights and limits of one key, or of a project for callers without one.
 
     Args:
-        holder: whose it is.
+        holder: organisation, tenant, project and key that the grant belongs to.
         rights: the tightest of all levels.
         own: lines of the tenant, the project and the key.
-        per_user: lines that count for each end user by itself; their keys lack the user.
+        per_user: lines that count for each end user separately; their keys lack the user.
         organisation: the group of the organisation's limits; None without any.
         models: groups of limits of models, by public name; shared by all grants.
         everywhere: the group of the gateway's limits; None without any.
@@ -91,28 +91,28 @@ class Grant:
         self._of_users = of_users
 
     def groups(self, model: str, user: str = "") -> Groups:
-        """Every limit on a request for a public model name, by where it is counted: the tenant's first, then those that are shared
-        with others. Without any limit it is empty.
+        """Every limit on a request for a public model name, grouped by where it is counted: the tenant's group first, then those
+        shared with other tenants. Empty without any limit.
 
         Args:
             user: the end-user label; empty for none, and then no limit per end user counts.
         """
         if user and self._per_user:
             key = (self, model if model in self._model_groups else "", user)
-            found = self._of_users.get(key)
-            if found is None:
+            groups = self._of_users.get(key)
+            if groups is None:
                 if len(self._of_users) >= MAX_LABELLED:
                     self._of_users.clear()
-                found = self._of_users[key] = self._labelled(model, user)
-            return found
-        found = self._of_model.get(model)
-        if found is not None:
-            return found
+                groups = self._of_users[key] = self._labelled(model, user)
+            return groups
+        groups = self._of_model.get(model)
+        if groups is not None:
+            return groups
         shared = self._model_groups.get(model)
         if shared is None:
             return self._plain
-        found = self._of_model[model] = self._groups(shared, self._own)  # as many as there are limited models
-        return found
+        groups = self._of_model[model] = self._groups(shared, self._own)  # as many as there are limited models
+        return groups
 
     def _labelled(self, model: str, user: str) -> Groups:
         label = digest_of_label(user)

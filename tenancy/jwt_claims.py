@@ -184,15 +184,15 @@ def _name(claims: Claims, mapped: Mapped, rules: IssuerRules, what: str) -> str:
     if value is None and mapped.otherwise:
         return mapped.otherwise
     table = mapped.table
-    found = [_text(value)] if table is None else sorted({table[text] for text in _texts(value) if text in table})
-    if len(found) != 1 or not NAME.fullmatch(found[0]):
-        _claims(rules, f"the claim for {what} names {'none' if len(found) <= 1 else 'more than one'}")
-    return found[0]
+    names = [_text(value)] if table is None else sorted({table[text] for text in _texts(value) if text in table})
+    if len(names) != 1 or not NAME.fullmatch(names[0]):
+        _claims(rules, f"the claim for {what} names {'none' if len(names) <= 1 else 'more than one'}")
+    return names[0]
 
 
 def _roles(claims: Claims, roles: Roles) -> tuple[str, ...]:
-    given = {roles.table[text] for text in _texts(_at(claims, roles.claim)) if text in roles.table}
-    return tuple(sorted(given))
+    names = {roles.table[text] for text in _texts(_at(claims, roles.claim)) if text in roles.table}
+    return tuple(sorted(names))
 
 
 def _user(claims: Claims, rules: IssuerRules) -> str:

@@ -45,8 +45,8 @@ class KeySet(msgspec.Struct, frozen=True):
 
     def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
         """The one key that can verify a token with this header; None when there is none, or several and no name to choose by."""
-        found = [key.by_algorithm[algorithm] for key in self.named(kid) if algorithm in key.by_algorithm]
-        return found[0] if len(found) == 1 else None
+        views = [key.by_algorithm[algorithm] for key in self.named(kid) if algorithm in key.by_algorithm]
+        return views[0] if len(views) == 1 else None
 
 
 def key_set(document: bytes, algorithms: frozenset[str]) -> KeySet:
@@ -58,10 +58,10 @@ def key_set(document: bytes, algorithms: frozenset[str]) -> KeySet:
     if len(document) > MAX_DOCUMENT_BYTES:
         raise JwksError(f"the document has more than {MAX_DOCUMENT_BYTES} bytes")
     try:
-        found = msgspec.json.decode(document)
+        parsed = msgspec.json.decode(document)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise JwksError("the document is no JSON") from None
-    entries = found.get("keys") if isinstance(found, dict) else None
+    entries = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(entries, list):
         raise JwksError('the document has no list "keys"')
     keys = tuple(key for key in (_signing_key(entry, algorithms) for entry in entries[:MAX_KEYS]) if key is not None)

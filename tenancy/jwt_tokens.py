@@ -73,14 +73,14 @@ class Tokens:
     def take_keys(self, issuer: str, keys: KeySet) -> None:
         """Verify with these keys from now on; what was verified with others is forgotten, since one of them may be gone."""
         self._keys[issuer] = keys
-        self._remembered = {digest: found for digest, found in self._remembered.items() if found[2] != issuer}
+        self._remembered = {digest: verified for digest, verified in self._remembered.items() if verified[2] != issuer}
 
     def remembered(self, token: str, now_unix: float) -> tuple[Caller, str] | None:
         """The caller and issuer of a token that was verified before and is still valid: one digest and one look-up."""
-        found = self._remembered.get(_digest(token))
-        if found is None or now_unix >= found[1]:
+        verified = self._remembered.get(_digest(token))
+        if verified is None or now_unix >= verified[1]:
             return None
-        return found[0], found[2]
+        return verified[0], verified[2]
 
     def verify(self, token: str, now_unix: float) -> tuple[Caller, str]:
         """The caller and issuer of a token; it is remembered.

@@ -39,12 +39,12 @@ def written_tags(words: Iterable[str]) -> dict[str, str]:
     Raises:
         BadTags: one without `=`, or the same name twice.
     """
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise BadTags(f"{ascii(word)[:64]} is no tag; write name=value")
-        if name in found:
+        if name in tags:
             raise BadTags(f"tag {name!r} is given twice; keep one")
-        found[name] = value
-    return found
+        tags[name] = value
+    return tags

@@ -177,10 +177,10 @@ def parse(text: str) -> Parsed | None:
     """The parts of a key, or None for anything that is none; total over all strings, and quick for long ones."""
     if len(text) > _MAX_CHARS:
         return None
-    found = _KEY.fullmatch(text)
-    if found is None or _checksum(text[:-_CRC_CHARS]) != found[4]:
+    matched = _KEY.fullmatch(text)
+    if matched is None or _checksum(text[:-_CRC_CHARS]) != matched[4]:
         return None
-    return Parsed(KeyId(found[2]), found[3].encode("ascii"))
+    return Parsed(KeyId(matched[2]), matched[3].encode("ascii"))
 
 
 def digest_of(pepper: bytes, secret: bytes) -> bytes:

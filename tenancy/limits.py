@@ -189,10 +189,10 @@ class Group(msgspec.Struct, frozen=True):
     """The digest of the end user whose lines are among them, which end in it; empty where none are."""
 
     def __post_init__(self) -> None:
-        found = 0
+        meters = 0
         for line in self.lines:
-            found |= 1 << line.meter
-        msgspec.structs.force_setattr(self, "meters", found)
+            meters |= 1 << line.meter
+        msgspec.structs.force_setattr(self, "meters", meters)
 
 
 def bits(*meters: Meter) -> int:

@@ -103,9 +103,9 @@ class PriceBook:
     def at(self, model: str, revision: str, at_unix: float) -> Price:
         """The price in force; FREE where there is none. A request keeps the one it was admitted at."""
         for key in ((model, revision), (model, ANY_REVISION)):
-            found = self._by_model.get(key)
-            if found is not None:
-                starts, versions = found
+            entry = self._by_model.get(key)
+            if entry is not None:
+                starts, versions = entry
                 place = bisect_right(starts, at_unix)
                 if place:
                     return versions[place - 1]

@@ -58,16 +58,16 @@ class Quota:
                 if afters is None:
                     return refusal(plan, vector, books.positions(plan, now_us), now_us, ends_us)
             decided.append((books, plan, afters))
-        told: tuple[Standing, ...] = ()
+        statuses: tuple[Standing, ...] = ()
         for books, plan, afters in decided:
             if afters is None:
-                told += standings(plan, NOTHING, books.positions(plan, now_us), now_us, ends_us)
+                statuses += standings(plan, NOTHING, books.positions(plan, now_us), now_us, ends_us)
             else:
                 books.open(hold.id, plan, vector, afters, now_us)
                 if plan.label:
                     books.users.keep(plan.label, plan.keep_us, now_us)
-                told += standings(plan, vector, afters, now_us, ends_us)
-        return Admitted(told)
+                statuses += standings(plan, vector, afters, now_us, ends_us)
+        return Admitted(statuses)
 
     def beat(self, beats: Sequence[Beat], now_us: int) -> None:
         """Extend leases, note what was delivered, and hold no more (and no less) than the worst case that is known by now."""
@@ -121,7 +121,7 @@ class Quota:
         return shared(plan) if plan.label and books.users.crowded_out(plan.label, self._most_labels, now_us) else plan
 
     def _of(self, tag: str) -> Books:
-        found = self._books.get(tag)
-        if found is None:
-            found = self._books[tag] = Books(self._calendar, self._forgetting)
-        return found
+        books = self._books.get(tag)
+        if books is None:
+            books = self._books[tag] = Books(self._calendar, self._forgetting)
+        return books

@@ -124,9 +124,9 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 def _refusing(lists: tuple[Allowlist, ...], name: str) -> Scope | None:
-    for one in lists:
-        if name not in one.names:
-            return one.scope
+    for allowlist in lists:
+        if name not in allowlist.names:
+            return allowlist.scope
     return None
 
 

@@ -20,7 +20,7 @@ Ends = tuple[int, int, int, int, int]
 
 def standings(plan: Plan, vector: Sequence[int], afters: Sequence[int], now_us: int, ends_us: Ends) -> tuple[Standing, ...]:
     """How the lines of a plan stand at `afters`, of which `vector` came by this decision."""
-    told: list[Standing] = []
+    statuses: list[Standing] = []
     for ready, after in zip(plan.lines, afters, strict=True):
         kind, meter, _, amount, burst, burst_us, each_us, soft, line = ready
         if kind == RATE:
@@ -28,19 +28,19 @@ def standings(plan: Plan, vector: Sequence[int], afters: Sequence[int], now_us: 
             remaining = 0 if left_us <= 0 else left_us // each_us if each_us else left_us * amount // MINUTE_US
             if remaining > burst:
                 remaining = burst
-            told.append(Standing(line, remaining, after, soft > 0 and _crossed(ready, vector[meter], remaining, after)))
+            statuses.append(Standing(line, remaining, after, soft > 0 and _crossed(ready, vector[meter], remaining, after)))
         else:
             end_us = ends_us[kind]
             reset_us = end_us - now_us if end_us and after else 0
-            told.append(Standing(line, amount - after if after < amount else 0, reset_us, after >= soft > after - vector[meter]))
-    return tuple(told)
+            statuses.append(Standing(line, amount - after if after < amount else 0, reset_us, after >= soft > after - vector[meter]))
+    return tuple(statuses)
 
 
 def over_soft(told: Sequence[Standing]) -> bool:
     """Whether a limit of the caller's own, its tenant's or its organisation's stands at its soft threshold or above."""
-    for one in told:
-        line = one.line
-        if line.soft and (line.burst or line.amount) - one.remaining >= line.soft and line.limit.scope.level not in _EVERYBODYS:
+    for status in told:
+        line = status.line
+        if line.soft and (line.burst or line.amount) - status.remaining >= line.soft and line.limit.scope.level not in _EVERYBODYS:
             return True
     return False
 

@@ -198,13 +198,13 @@ def from_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[Any])
         if len(place) != len(kinds):
             raise BadCursor("the cursor belongs to another question")
-        made: list[Any] = [msgspec.convert(value, kind) for value, kind in zip(place, kinds, strict=True)]
+        values: list[Any] = [msgspec.convert(value, kind) for value, kind in zip(place, kinds, strict=True)]
     except (ValueError, msgspec.MsgspecError, UnicodeError):
         raise BadCursor("is no cursor of this question; leave it out to begin at the start") from None
     # what no store could look for: texts with a NUL, and numbers beyond 64 bits
-    if any("\0" in value if isinstance(value, str) else isinstance(value, int) and abs(value) >= 2**63 for value in made):
+    if any("\0" in value if isinstance(value, str) else isinstance(value, int) and abs(value) >= 2**63 for value in values):
         raise BadCursor("is no cursor of this question; leave it out to begin at the start")
-    return made
+    return values
 
 
 def first_of_month(day: dt.date) -> dt.date:

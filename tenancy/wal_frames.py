@@ -61,22 +61,22 @@ def tamed(event: UsageEvent) -> UsageEvent:
 
 
 def _tame(value: msgspec.Struct) -> dict[str, str | int]:
-    found = {name: getattr(value, name) for name in value.__struct_fields__}
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
     texts = {
         name: text[:MAX_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-        for name, text in found.items()
+        for name, text in fields.items()
         if isinstance(text, str)
     }
-    return {**texts, **{name: min(max(number, 0), MAX_NUMBER) for name, number in found.items() if isinstance(number, int)}}
+    return {**texts, **{name: min(max(number, 0), MAX_NUMBER) for name, number in fields.items() if isinstance(number, int)}}
 
 
 def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
     """Every event of a segment in order, and between them what could not be read. Total: any bytes are accepted."""
     at, bad_from, why = 0, None, ""
     while at < len(data):
-        found = _frame_at(data, at)
-        if not isinstance(found, str):
-            event, after = found
+        result = _frame_at(data, at)
+        if not isinstance(result, str):
+            event, after = result
             if bad_from is not None:
                 yield Damage(bad_from, at - bad_from, why)
                 bad_from = None
@@ -84,7 +84,7 @@ def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
             at = after
             continue
         if bad_from is None:
-            bad_from, why = at, found
+            bad_from, why = at, result
         at = data.find(MAGIC, at + 1)
         if at < 0:
             break

@@ -97,7 +97,7 @@ def test_what_is_remembered_of_tenants_that_left_is_bounded():
     tier.drop(last)
     tier.shift("z", 10)
     assert len(tier._ahead) == MOST_AHEAD
-    assert not tier._order and not tier._fattest and not tier._heads and (tier.count, tier.tokens, tier.size_bytes) == (0, 0, 0)
+    assert not tier._order and not tier._by_count and not tier._heads and (tier.count, tier.tokens, tier.size_bytes) == (0, 0, 0)
 
 
 def test_the_oldest_has_one_turn_in_so_many():
