@@ -19,7 +19,7 @@ from tenancy.limits import Amounts, Group, Line
 LEASE_S: Final = 15.0
 """How long a hold stays open without a heartbeat: after a crash its concurrency and unused tokens are free again by then."""
 BEAT_S: Final = 5.0
-"""Between heartbeats; two may be lost."""
+"""Interval between heartbeats; two may be lost."""
 
 Word = Literal["settle", "estimate", "release"]
 
@@ -45,15 +45,15 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 
     line: Line
     remaining: int
-    """Of the amount; never negative."""
+    """What remains of the amount; never negative."""
     reset_us: int
-    """Microseconds until all of it is there again; 0 when it is, and for concurrency."""
+    """Microseconds until the whole amount is available again; 0 when it is, and for concurrency."""
     soft_crossed: bool = False
-    """Whether this very decision took it over its soft threshold."""
+    """Whether this very decision crossed the soft threshold."""
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """The hold is open."""
+    """A decision by which the hold is open."""
 
     standings: tuple[Standing, ...] = ()
     degraded: bool = False
@@ -61,14 +61,14 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Nothing was consumed anywhere."""
+    """A decision by which the hold is not open: nothing was reserved in any limit."""
 
     line: Line
     """The limit that refuses; of several the one that asks for the longest wait."""
     remaining: int
     wait_us: int | None
-    """After exactly this time the same request passes this limit, if nothing else comes; None when no wait of use is known:
-    spent for ever, or a slot that frees when another request ends."""
+    """After exactly this time the same request passes this limit, if nothing else comes; None when no such time is known: the amount
+    is spent for ever, or a slot frees when another request ends."""
     never: bool = False
     """The request is larger than the whole limit: no wait helps."""
     degraded: bool = False
@@ -78,7 +78,7 @@ Admission = Admitted | Refused
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A sign of life of one hold: what has been delivered so far, and the worst case as it is known by now."""
+    """A heartbeat of one hold: what has been delivered so far, and the worst case as it is known by now."""
 
     hold: Hold
     delivered: Amounts
@@ -86,8 +86,8 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class LineState(msgspec.Struct, frozen=True):
-    """How a limit stands, for operators: `used` has settled and held amounts in it. A rate does not keep the two apart; its `held`
-    is 0."""
+    """How a limit stands, for operators: `used` is the settled and held amounts together. A rate does not keep the two apart; its
+    `held` is 0."""
 
     line: Line
     used: int
@@ -102,9 +102,9 @@ def settled(usage: Usage) -> Closing:
 
 
 def estimated(usage: Usage) -> Closing:
-    """Close with what was counted on the way."""
+    """Close with what the gateway counted itself, where the engine reported nothing."""
     return Closing("estimate", usage)
 
 
 RELEASED: Final = Closing("release", NO_USAGE)
-"""Close with nothing: nothing was generated."""
+"""Close with no usage: nothing was generated."""

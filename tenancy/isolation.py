@@ -9,7 +9,7 @@ import hmac
 from typing import Final
 
 PREFIX: Final = "tg1-"
-"""Opens every salt. vLLM keeps salts and adapter names as untagged strings in one tuple, so an adapter named like a salt
+"""Prefix of every salt. vLLM keeps salts and adapter names as untagged strings in one tuple, so an adapter named like a salt
 would hit its blocks; no adapter may be named with this prefix."""
 
 

@@ -1,4 +1,5 @@
-"""What the admin API needs of the books: changes that are written down in the transaction that makes them, and the audit for readers."""
+"""Ports of the admin API's database: changes that are recorded in the audit by the transaction that makes them, and the audit for
+readers."""
 
 from typing import Protocol
 
@@ -8,9 +9,9 @@ from tenancy.audit import AuditRow, Entry, Finding
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What a POST with an `Idempotency-Key` was answered, so that it is answered again and not done again.
+    """The answer to a POST with an `Idempotency-Key`, kept so that a repeated request is answered again and not executed again.
 
-    The secret of a new key is not in it: it is made again from what the caller sends and a nonce.
+    The secret of a new key is not in it: the secret is derived again from what the caller sends and a nonce.
     """
 
     request: bytes
@@ -19,7 +20,7 @@ class Remembered(msgspec.Struct, frozen=True):
     body: str
     etag: str = ""
     nonce: bytes = b""
-    """What its key was made with; empty where no key was made."""
+    """The nonce that the key's secret was derived with; empty where no key was made."""
 
 
 class JournalAway(Exception):
@@ -27,39 +28,39 @@ class JournalAway(Exception):
 
 
 class TooManyRemembered(Exception):
-    """No more idempotency keys can be kept within their day. The message says of whom.
+    """No more idempotency keys can be kept within a day. The message says whose share is used up.
 
     Args:
-        own: the holder's own share is used up; everybody else's is not.
+        own: only the holder's own share is used up.
     """
 
-    def __init__(self, said: str, *, own: bool) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, own: bool) -> None:
+        super().__init__(message)
         self.own = own
 
 
 class Change(Protocol):
-    """One transaction of the books: what is done through it is durable together with its audit row, or not at all."""
+    """One transaction of the database: what is done through it is durable together with its audit row, or not at all."""
 
     async def write_down(self, entry: Entry) -> None:
-        """Append to the chain."""
+        """Append an entry to the audit chain."""
         ...
 
     async def remembered(self, actor: str, key: bytes) -> Remembered | None:
-        """What a request with this idempotency key was answered within the last day."""
+        """The answer to an earlier request with this idempotency key within the last day; None for none."""
         ...
 
     async def remember(self, actor: str, holder: str, key: bytes, answer: Remembered) -> None:
         """Keep an answer for a day. Raises TooManyRemembered.
 
         Args:
-            holder: whose share of what can be kept it takes; actors of one tenant have one together.
+            holder: counts the answer towards its share of the table; all actors of one tenant have one share together.
         """
         ...
 
 
 class AuditLog(Protocol):
-    """The chain, for readers."""
+    """The audit chain, for readers."""
 
     async def page(self, after: int, limit: int, tenant: str | None = None) -> list[AuditRow]:
         """Rows with numbers above `after`, oldest first. Raises JournalAway."""

@@ -1,7 +1,7 @@
-"""What a verified token says, turned into a Caller: issuer's rules, times, audience, and the claims that name tenant and user.
+"""Turns the claims of a verified token into a Caller: issuer's rules, times, audience, and the claims that name tenant and user.
 
-Pure, and the second half of a verification: whoever calls has checked the signature (`tenancy.jwt_tokens`). Every refusal
-has an Outcome for counters and logs; callers are told one sentence for all of them.
+Pure, and the second half of a verification: the signature has been checked before (`tenancy.jwt_tokens`). Every refusal has an
+Outcome for metrics and logs; callers get the same message for all of them.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ Claims = Mapping[str, Any]
 """The payload as decoded JSON: whatever the issuer wrote."""
 
 MAX_TEXT_CHARS: Final = 256
-"""Of a subject, a user or a value that is looked up; OpenID Connect caps `sub` at 255."""
+"""Longest subject, user or value that is looked up; OpenID Connect caps `sub` at 255."""
 MAX_VALUES: Final = 1000
-"""Of a list claim that is looked through: directories put every group of a person into one."""
+"""Values of a list claim that are read: directories put every group of a person into one claim."""
 _ID_BYTES: Final = 8
 
 
@@ -31,10 +31,10 @@ class Outcome(Enum):
     """Verified before, and still valid."""
     VERIFIED = "verified"
     MALFORMED = "malformed"
-    """No token at all: its form, size, header or JSON."""
+    """Not a token: wrong form, size, header or JSON."""
     UNKNOWN_ISSUER = "unknown_issuer"
     ALGORITHM = "algorithm"
-    """One that the issuer's list does not have, `none` and the symmetric ones among them."""
+    """An algorithm that the issuer's list does not have, `none` and the symmetric ones among them."""
     NO_KEYS = "no_keys"
     """The issuer's keys have never been read; the only refusal that is not the token's fault."""
     UNKNOWN_KEY = "unknown_key"
@@ -44,13 +44,13 @@ class Outcome(Enum):
     TOO_OLD = "too_old"
     AUDIENCE = "audience"
     CLAIMS = "claims"
-    """A claim that is needed is missing, of another type, or says something no rule knows."""
+    """A claim that is needed is missing, of another type, or has a value that no rule knows."""
     UNKNOWN_TENANT = "unknown_tenant"
-    """It names a tenant or project that does not exist here, or is disabled."""
+    """The token names a tenant or project that does not exist here, or is disabled."""
 
 
 class Rejected(Exception):
-    """A token that opens nothing; `issuer` is one of ours or empty. The message is for operators and repeats no claim."""
+    """A token is refused; `issuer` is a configured one or empty. The message is for operators and repeats no claim."""
 
     def __init__(self, outcome: Outcome, why: str = "", issuer: str = "") -> None:
         super().__init__(why or outcome.value)
@@ -59,15 +59,15 @@ class Rejected(Exception):
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """Where a tenant or project comes from: a fixed name, or a claim, as it is or through a table."""
+    """Where the name of a tenant or project comes from: fixed, or a claim, as it is or through a table."""
 
     fixed: str = ""
     claim: tuple[str, ...] = ()
     """Path into the claims, outermost name first."""
     table: Mapping[str, str] | None = None
-    """By the claim's value; a list claim may have one name in the table, not two."""
+    """Names by the claim's value. The values of a list claim must give exactly one name."""
     otherwise: str = ""
-    """When the claim is missing; empty to refuse."""
+    """The name when the claim is missing; empty to refuse the token."""
 
 
 class Roles(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Roles(msgspec.Struct, frozen=True):
 
 
 class IssuerRules(msgspec.Struct, frozen=True):
-    """What is believed of one issuer's tokens. Seconds and bytes."""
+    """The rules for one issuer's tokens. Times are in seconds, sizes in bytes."""
 
     issuer: str
     audiences: frozenset[str]
@@ -87,7 +87,7 @@ class IssuerRules(msgspec.Struct, frozen=True):
     project: Mapped
     roles: Roles | None = None
     user: tuple[str, ...] = ()
-    """Path of the claim that names the end user; empty when tokens say nothing of it."""
+    """Path of the claim that names the end user; empty when the tokens name none."""
     required: Mapping[str, str] = {}
     """Claims that must have exactly this value."""
     leeway_s: float = 60.0
@@ -100,7 +100,7 @@ def caller_of(claims: Claims, rules: IssuerRules, now_unix: float) -> tuple[Call
     """The caller a token stands for, and until when (seconds since the epoch, leeway included).
 
     Raises:
-        Rejected: it is out of its time, for somebody else, or names nobody.
+        Rejected: the token is expired, too old or not valid yet, is for another audience, or lacks a claim.
     """
     until = _valid_until(claims, rules, now_unix)
     audience = claims.get("aud")
@@ -109,10 +109,10 @@ def caller_of(claims: Claims, rules: IssuerRules, now_unix: float) -> tuple[Call
         raise Rejected(Outcome.AUDIENCE, "aud names none of the audiences", rules.issuer)
     for name, value in rules.required.items():
         if claims.get(name) != value:
-            _claims(rules, f"{name} is not what auth.jwt requires")
+            _reject_claims(rules, f"{name} is not what auth.jwt requires")
     subject = _text(claims.get("sub"))
     if not subject:
-        _claims(rules, "sub is missing")
+        _reject_claims(rules, "sub is missing")
     caller = Caller(
         TenantId(_name(claims, rules.tenant, rules, "tenant")),
         ProjectId(_name(claims, rules.project, rules, "project")),
@@ -124,8 +124,8 @@ def caller_of(claims: Claims, rules: IssuerRules, now_unix: float) -> tuple[Call
 
 
 def key_id(issuer: str, subject: str) -> KeyId:
-    """What logs and limits know this subject by: `jwt:` and 16 hex digits of a digest over issuer and subject, so that neither
-    names nor mail addresses get there. Length-prefixed, so that no two pairs can meet."""
+    """The id of a subject in logs and limits: `jwt:` and 16 hex digits of a digest over issuer and subject, so that neither names nor
+    mail addresses get there. Length-prefixed, so that no two pairs give the same bytes."""
     message = b"".join(b"%d:%b" % (len(raw), raw) for raw in (issuer.encode(), subject.encode()))
     return KeyId(TOKEN_PREFIX + hashlib.blake2b(message, digest_size=_ID_BYTES, person=b"tidegate subject").hexdigest())
 
@@ -133,16 +133,17 @@ def key_id(issuer: str, subject: str) -> KeyId:
 def _valid_until(claims: Claims, rules: IssuerRules, now_unix: float) -> float:
     expires = _moment(claims, "exp", rules)
     if expires is None:
-        _claims(rules, "exp is missing")
+        _reject_claims(rules, "exp is missing")
     until = expires + rules.leeway_s
     if now_unix >= until:
         raise Rejected(Outcome.EXPIRED, issuer=rules.issuer)
-    begins, issued = _moment(claims, "nbf", rules), _moment(claims, "iat", rules)
+    begins = _moment(claims, "nbf", rules)
+    issued = _moment(claims, "iat", rules)
     if max(begins or 0.0, issued or 0.0) > now_unix + rules.leeway_s:
         raise Rejected(Outcome.NOT_YET_VALID, issuer=rules.issuer)
     if rules.max_age_s is not None:
         if issued is None:
-            _claims(rules, "iat is missing, and auth.jwt max_age_s needs it")
+            _reject_claims(rules, "iat is missing, and auth.jwt max_age_s needs it")
         until = min(until, issued + rules.max_age_s + rules.leeway_s)
         if now_unix >= until:
             raise Rejected(Outcome.TOO_OLD, issuer=rules.issuer)
@@ -154,7 +155,7 @@ def _moment(claims: Claims, name: str, rules: IssuerRules) -> float | None:
     if value is None and name not in claims:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e12:
-        _claims(rules, f"{name} is no time")
+        _reject_claims(rules, f"{name} is no time")
     return float(value)
 
 
@@ -166,7 +167,7 @@ def _at(claims: Claims, path: tuple[str, ...]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value that may be looked up or kept: short text that can be encoded; else nothing."""
+    """The value if it is a text of at most MAX_TEXT_CHARS; else an empty text."""
     if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
         return ""
     return value
@@ -177,7 +178,7 @@ def _texts(value: Any) -> list[str]:
     return [text for text in map(_text, values) if text]
 
 
-def _name(claims: Claims, mapped: Mapped, rules: IssuerRules, what: str) -> str:
+def _name(claims: Claims, mapped: Mapped, rules: IssuerRules, field: str) -> str:
     if mapped.fixed:
         return mapped.fixed
     value = _at(claims, mapped.claim)
@@ -186,7 +187,7 @@ def _name(claims: Claims, mapped: Mapped, rules: IssuerRules, what: str) -> str:
     table = mapped.table
     names = [_text(value)] if table is None else sorted({table[text] for text in _texts(value) if text in table})
     if len(names) != 1 or not NAME.fullmatch(names[0]):
-        _claims(rules, f"the claim for {what} names {'none' if len(names) <= 1 else 'more than one'}")
+        _reject_claims(rules, f"the claim for {field} names {'none' if len(names) <= 1 else 'more than one'}")
     return names[0]
 
 
@@ -198,9 +199,9 @@ def _roles(claims: Claims, roles: Roles) -> tuple[str, ...]:
 def _user(claims: Claims, rules: IssuerRules) -> str:
     user = _text(_at(claims, rules.user))
     if not user:
-        _claims(rules, "the claim for the user is missing")
+        _reject_claims(rules, "the claim for the user is missing")
     return user
 
 
-def _claims(rules: IssuerRules, why: str) -> NoReturn:
+def _reject_claims(rules: IssuerRules, why: str) -> NoReturn:
     raise Rejected(Outcome.CLAIMS, why, rules.issuer)

@@ -13,12 +13,12 @@ MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """Issuers publish 1 to 10 keys, 1 to 3 KiB each with their certificates."""
 MAX_KEYS: Final = 100
 MIN_RSA_BITS: Final = 2048
-"""RFC 7518 §3.3 asks for it."""
+"""The minimum of RFC 7518 §3.3."""
 
 RSA: Final = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 BY_CURVE: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
 ALGORITHMS: Final = RSA | frozenset(BY_CURVE.values())
-"""Every algorithm that can be allowed: none is symmetric, and `none` is none."""
+"""Every algorithm that can be allowed: no symmetric one, and not `none`."""
 
 _PUBLIC: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
@@ -28,7 +28,7 @@ class JwksError(Exception):
 
 
 class SigningKey(msgspec.Struct, frozen=True):
-    """One public key: what it is called and, by algorithm, the library's view of it."""
+    """One public key: its `kid` and, by algorithm, the library's view of it."""
 
     kid: str
     by_algorithm: dict[str, jwt.PyJWK]
@@ -40,20 +40,20 @@ class KeySet(msgspec.Struct, frozen=True):
     keys: tuple[SigningKey, ...]
 
     def named(self, kid: str) -> tuple[SigningKey, ...]:
-        """The keys of this name; without a name all of them."""
+        """The keys with this `kid`; all keys for an empty one."""
         return tuple(key for key in self.keys if key.kid == kid) if kid else self.keys
 
     def find(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
-        """The one key that can verify a token with this header; None when there is none, or several and no name to choose by."""
+        """The one key that can verify a token with this header; None when there is none, or several and no `kid` to choose by."""
         views = [key.by_algorithm[algorithm] for key in self.named(kid) if algorithm in key.by_algorithm]
         return views[0] if len(views) == 1 else None
 
 
 def key_set(document: bytes, algorithms: frozenset[str]) -> KeySet:
-    """The keys of a JWKS document that can verify one of `algorithms`; what else is in it is left out.
+    """The keys of a JWKS document that can verify one of `algorithms`; other keys are left out.
 
     Raises:
-        JwksError: it is no such document, or has no usable key.
+        JwksError: it is no JWKS document, or has no usable key.
     """
     if len(document) > MAX_DOCUMENT_BYTES:
         raise JwksError(f"the document has more than {MAX_DOCUMENT_BYTES} bytes")
@@ -76,7 +76,8 @@ def _signing_key(entry: Any, allowed: frozenset[str]) -> SigningKey | None:
     operations = entry.get("key_ops")
     if operations is not None and (not isinstance(operations, list) or "verify" not in operations):
         return None
-    kind, kid = entry.get("kty"), entry.get("kid", "")
+    kind = entry.get("kty")
+    kid = entry.get("kid", "")
     if not isinstance(kind, str) or kind not in _PUBLIC or not isinstance(kid, str):
         return None
     public = {"kty": kind} | {name: entry.get(name) for name in _PUBLIC[kind]}

@@ -1,8 +1,8 @@
-"""Verifies tokens: form and size first, then the issuer's key and the signature, and only then what the token says. Pure.
+"""Verifies JWTs: form and size first, then the issuer's key and the signature, and only then the claims. Pure.
 
-A signature costs tens of microseconds, so what was verified is remembered until it expires. The key of that memory is the
-SHA-256 of the WHOLE token: a part of it is the same for many people (CVE-2026-35030 was a cache keyed by the first 20
-characters). What failed is not remembered, so nobody can fill the memory without an issuer's signature.
+Checking a signature takes tens of microseconds, so verified tokens are cached until they expire. The cache's key is the SHA-256 of
+the WHOLE token: a part of it is the same for many people (CVE-2026-35030 was a cache keyed by the first 20 characters). Tokens that
+failed are not cached, so nobody can fill the cache without an issuer's signature.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from tenancy.jwt_claims import Claims, IssuerRules, Outcome, Rejected, caller_of
 from tenancy.jwt_keys import ALGORITHMS, KeySet
 
 MAX_REMEMBERED: Final = 10_000
-"""Verified tokens kept per worker, about 0.5 KiB each; beyond it the oldest goes and is verified again when it comes back."""
+"""Verified tokens cached per worker, about 0.5 KiB each; beyond it the oldest is dropped, and verified again when it comes back."""
 TYPES: Final = frozenset({"", "jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """The `typ` of identity and access tokens (RFC 9068), in lower case. Others (`logout+jwt`, `dpop+jwt`, …) were signed by the
 same issuer for something else."""
@@ -47,16 +47,16 @@ _decode_claims: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether a bearer credential has a token's three parts; what has not is a key, or nothing."""
+    """Whether a bearer credential has the three parts of a JWT; any other is an API key, or invalid."""
     return text.count(".") == 2
 
 
 class Tokens:
-    """The issuers there are, their keys as they were last read, and the tokens verified with them.
+    """Verifies the tokens of the configured issuers with their keys as they were last read, and caches verified tokens.
 
     Args:
-        issuers: with distinct names.
-        most: tokens that are remembered.
+        issuers: rules with distinct issuers.
+        most: tokens that are cached.
     """
 
     __slots__ = ("_keys", "_most", "_remembered", "_rules")
@@ -71,33 +71,34 @@ class Tokens:
         return len(self._remembered)
 
     def take_keys(self, issuer: str, keys: KeySet) -> None:
-        """Verify with these keys from now on; what was verified with others is forgotten, since one of them may be gone."""
+        """Verify an issuer's tokens with these keys from now on. Its cached tokens are dropped, since their key may have been withdrawn."""
         self._keys[issuer] = keys
         self._remembered = {digest: verified for digest, verified in self._remembered.items() if verified[2] != issuer}
 
     def remembered(self, token: str, now_unix: float) -> tuple[Caller, str] | None:
-        """The caller and issuer of a token that was verified before and is still valid: one digest and one look-up."""
+        """The caller and issuer of a cached token that is still valid, else None; costs one digest and one look-up."""
         verified = self._remembered.get(_digest(token))
         if verified is None or now_unix >= verified[1]:
             return None
         return verified[0], verified[2]
 
     def verify(self, token: str, now_unix: float) -> tuple[Caller, str]:
-        """The caller and issuer of a token; it is remembered.
+        """The caller and issuer of a token, which is cached.
 
         Raises:
-            Rejected: it opens nothing.
+            Rejected: the token is not valid.
         """
         rules, claims = self._signed(token)
         caller, until = caller_of(claims, rules, now_unix)
-        remembered, digest = self._remembered, _digest(token)
+        remembered = self._remembered
+        digest = _digest(token)
         if len(remembered) >= self._most and digest not in remembered:
             del remembered[next(iter(remembered))]
         remembered[digest] = (caller, until, rules.issuer)
         return caller, rules.issuer
 
     def _signed(self, token: str) -> tuple[IssuerRules, Claims]:
-        """The claims of a token whose signature is one of its issuer's."""
+        """The issuer's rules and the claims of a token whose signature is valid."""
         if len(token) > max((rules.max_token_bytes for rules in self._rules.values()), default=0) or not _FORM.fullmatch(token):
             raise Rejected(Outcome.MALFORMED, "form or size")
         header_part, payload_part, signature_part = token.split(".")
@@ -124,7 +125,7 @@ class Tokens:
             raise Rejected(Outcome.NO_KEYS, "the issuer's keys have never been read", issuer)
         key = keys.find(header.kid, header.alg)
         if key is None:
-            # a name that exists is not worth another look at the issuer's keys, whatever the algorithm
+            # for a known `kid` the issuer's keys need not be read again, whatever the algorithm
             unknown = bool(header.kid) and not keys.named(header.kid)
             raise Rejected(Outcome.UNKNOWN_KEY if unknown else Outcome.SIGNATURE, "no key for kid and alg", issuer)
         try:
@@ -138,7 +139,7 @@ def _digest(token: str) -> bytes:
 
 
 def _decoded(part: str) -> bytes:
-    """Base64url without padding; only the one spelling a value has, so that a token has one digest."""
+    """Decode base64url without padding. Only the canonical spelling is accepted, so that a token has one digest."""
     try:
         raw = urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except ValueError:

@@ -1,7 +1,7 @@
 """API keys, pure: their text, their digests, and the snapshot that answers "who is this?" on the request path.
 
 A key is `gw_<env>_<id10>_<secret43><crc6>`. The prefix lets scanners find leaked keys, the id may be logged, the secret has
-256 bits, and the checksum tells a typo without a look-up. Stored is only HMAC-SHA256(pepper, secret): a fast keyed hash is
+256 bits, and the checksum detects a typo without a look-up. Only HMAC-SHA256(pepper, secret) is stored: a fast keyed hash is
 right for 256-bit secrets (a password would need a slow one), and a stolen database alone opens nothing.
 
 Knows no store and no clock.
@@ -31,13 +31,13 @@ _ID_CHARS: Final = 10
 _SECRET_CHARS: Final = 43  # 62 ** 43 > 2 ** 256
 _CRC_CHARS: Final = 6  # 62 ** 6 > 2 ** 32
 _MAX_CHARS: Final = 96
-"""Longer than any key; what is longer is refused before anything looks at it."""
+"""Longer than any key; a longer text is refused before it is parsed."""
 
 _KEY: Final = re.compile(r"gw_([a-z0-9]{1,16})_([0-9A-Za-z]{10})_([0-9A-Za-z]{43})([0-9A-Za-z]{6})", re.ASCII)
 _ENVIRONMENT: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
 
 OVERLAP_S: Final = 86_400.0
-"""How long the old secret of a rotation works if nothing else is said: time for one release of everything that holds it."""
+"""How long the old secret of a rotation works by default: time for one release of every program that uses it."""
 MAX_OVERLAP_S: Final = 30 * 86_400
 
 Digest = Callable[[bytes, bytes], bytes]
@@ -86,7 +86,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
     project: ProjectId
     kid: str
     digests: tuple[bytes, ...]
-    """Of the secret; while a rotation overlaps, of the one before it as well."""
+    """Digest of the secret; while a rotation overlaps, the digest of the secret before it as well."""
     label: str = ""
     created_unix: float = 0.0
     expires_unix: float | None = None
@@ -100,7 +100,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
     rights: Rights = NO_RIGHTS_SET
     version: int = 1
     tags: Tags = ()
-    """For the rules of policies to ask about."""
+    """Matched by policy rules."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.digests) <= 2 or (len(self.digests) == 2) is not (self.old_until_unix is not None):
@@ -119,8 +119,8 @@ _NOBODY: Final = KeyRecord(KeyId(""), TenantId(""), ProjectId(""), "", (bytes(32
 
 
 def rotated(record: KeyRecord, kid: str, digest: bytes, now_unix: float, overlap_s: float) -> KeyRecord:
-    """The key with a new secret. The one before it stays valid for `overlap_s`, 0 for not at all; one that was still in its own
-    overlap ends now.
+    """The key with a new secret. The secret before it stays valid for `overlap_s`, 0 for not at all; a still older one, in its own
+    overlap, ends now.
 
     Raises:
         CannotRotate: the overlap is out of bounds, or the key is revoked.
@@ -135,7 +135,7 @@ def rotated(record: KeyRecord, kid: str, digest: bytes, now_unix: float, overlap
 
 
 def revoked(record: KeyRecord, now_unix: float) -> KeyRecord:
-    """The key, refused for good; one that is revoked already keeps its time."""
+    """The key, refused for good; a key that is revoked already keeps the time of its revocation."""
     return record if record.revoked_unix is not None else msgspec.structs.replace(record, revoked_unix=now_unix)
 
 
@@ -156,7 +156,7 @@ def mint(environment: str, entropy: bytes) -> Minted:
 
 
 def mint_again(environment: str, key_id: KeyId, entropy: bytes) -> Minted:
-    """A new secret for a key there is.
+    """Make a new secret for an existing key.
 
     Args:
         entropy: `SECRET_BYTES` from the operating system's generator.
@@ -174,7 +174,7 @@ def mint_again(environment: str, key_id: KeyId, entropy: bytes) -> Minted:
 
 
 def parse(text: str) -> Parsed | None:
-    """The parts of a key, or None for anything that is none; total over all strings, and quick for long ones."""
+    """The parts of a key, or None for any text that is no key; total over all strings, and quick for long ones."""
     if len(text) > _MAX_CHARS:
         return None
     matched = _KEY.fullmatch(text)
@@ -184,12 +184,12 @@ def parse(text: str) -> Parsed | None:
 
 
 def digest_of(pepper: bytes, secret: bytes) -> bytes:
-    """HMAC-SHA256; 32 bytes."""
+    """HMAC-SHA256 of a key's secret; 32 bytes."""
     return hmac.digest(pepper, secret, hashlib.sha256().name)
 
 
 class _Verified(msgspec.Struct, frozen=True):
-    """A key text that was right, and until when and where it is taken."""
+    """A verified key: its caller, until when it is valid, and on which ports."""
 
     caller: Caller
     until_unix: float
@@ -201,7 +201,7 @@ class KeyRing:
 
     Keys that were verified are remembered by their whole text for as long as the snapshot lives, so a key in use costs one
     dictionary look-up. The remembered texts are secrets that callers send with every request anyway, at most two for each key;
-    beyond that the oldest goes, because the holder of one key can spell the word in its middle in 36 ** 16 ways.
+    beyond that the oldest is dropped, because the holder of one key can write its environment part in 36 ** 16 ways.
     """
 
     __slots__ = ("_decoys", "_digest", "_keys", "_most", "_pepper", "_verified")

@@ -1,5 +1,4 @@
-"""What can be limited, for whom, and how one limit is counted. Pure values; how many of them are decided on together is
-`tenancy.quota`.
+"""What can be limited, for whom, and how one limit is counted. Pure values; `tenancy.quota` decides on many limits together.
 
 Three algorithms (a generic cell rate for rates, a counter per calendar period, a gauge for what is open now) work on one
 integer of state each, so that a Lua twin can do the same arithmetic: every intermediate stays below 2**53.
@@ -12,15 +11,15 @@ import msgspec
 
 MINUTE_US: Final = 60_000_000
 MAX_AMOUNT: Final = 10**15
-"""Of a calendar counter: a million dollars in nano-dollars."""
+"""Largest amount of a calendar counter: a million dollars in nano-dollars."""
 MAX_RATE: Final = 100_000_000
-"""Of anything per minute, and of what one request may cost of it: times a minute in microseconds it stays below 2**53."""
+"""Largest amount per minute, and the most that one request may cost of it: times a minute in microseconds it stays below 2**53."""
 
 
 OTHER_LABEL: Final = "(other)"
-"""The end user that stands for all of a tenant's beyond the bound on them."""
+"""Label of the end user that stands for all end users of a tenant beyond the bound."""
 MOST_LABELS: Final = 10_000
-"""End users of a tenant that are counted by themselves, where nobody says another number."""
+"""End users of a tenant that have counters of their own, by default."""
 
 
 class Meter(IntEnum):
@@ -37,20 +36,20 @@ class Meter(IntEnum):
 
 
 class Window(Enum):
-    """Over which time it is counted."""
+    """The time over which a meter is counted."""
 
     NOW = "now"
-    """Open at the same time; for `CONCURRENT_REQUESTS`, and for nothing else."""
+    """What is open at the same time; for `CONCURRENT_REQUESTS`, and for nothing else."""
     MINUTE = "minute"
     """Any minute: a generic cell rate, without edges."""
     DAY = "day"
     MONTH = "month"
-    """Of the calendar, UTC."""
+    """A calendar month, UTC, as `DAY` is a calendar day."""
     EVER = "ever"
 
 
 class Level(Enum):
-    """Whose the limit is, from wide to narrow; the tightest wins."""
+    """The kinds of scopes that limits have, from wide to narrow; the tightest limit decides."""
 
     GLOBAL = "global"
     """All traffic of the gateway; `name` is empty."""
@@ -63,11 +62,12 @@ class Level(Enum):
     KEY = "key"
     """`name` is the key's public id."""
     USER = "user"
-    """Each end user of a tenant or project by itself: `name` is `tenant` or `tenant/project`, the state has the label in it."""
+    """Each end user of a tenant or project separately: `name` is `tenant` or `tenant/project`; the key of the state ends in the digest of
+    the label."""
 
 
 class Scope(msgspec.Struct, frozen=True, order=True):
-    """One place that limits hang on."""
+    """What limits apply to: one organisation, tenant, key and so on."""
 
     level: Level
     name: str
@@ -118,8 +118,8 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def check_soft(limit: Limit) -> None:
-    """Raises ValueError for a soft threshold that nothing can reach. Asked of limits that are set, not of those that are stored:
-    older versions took any."""
+    """Raise ValueError for a soft threshold that can never be reached. Called for limits that are being set, not for stored ones:
+    older versions accepted any threshold."""
     if limit.soft is None:
         return
     if limit.soft > limit.amount:
@@ -144,7 +144,7 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
         return self.input_tokens + self.output_tokens
 
     def vector(self, concurrent: int = 1) -> tuple[int, int, int, int, int, int, int]:
-        """By `Meter`; a request that is over has no concurrency."""
+        """The amounts by `Meter`; `concurrent` is 0 for a request that is over."""
         return (
             self.requests,
             self.input_tokens,
@@ -157,13 +157,13 @@ class Amounts(msgspec.Struct, frozen=True, gc=False):
 
 
 UNUSED: Final = Amounts(requests=0)
-"""What a request comes to that is as if it had not been sent."""
+"""The amounts of a request that counts as if it had not been sent."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A limit made ready for counting: one piece of state, one rule.
+    """A limit as it is counted: one piece of state, one rule.
 
-    `key` names the state within its group; a calendar counter's has its period appended by whoever keeps it.
+    `key` names the state within its group; a counter store adds the period of a calendar counter to it.
     """
 
     key: str
@@ -179,14 +179,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Limits whose state lies in one place and is decided on in one step; `tag` is the hash tag of its keys."""
+    """Limits whose state lies in one place and that are decided on in one step; `tag` is the hash tag of its keys."""
 
     tag: str
     lines: tuple[Line, ...]
     meters: int = 0
-    """A bit for each `Meter` that a line counts; made from the lines."""
+    """A bit for each `Meter` that a line counts; computed from the lines."""
     label: str = ""
-    """The digest of the end user whose lines are among them, which end in it; empty where none are."""
+    """Digest of the end user whose lines are among them, with keys that end in it; empty for none."""
 
     def __post_init__(self) -> None:
         meters = 0
@@ -196,7 +196,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def bits(*meters: Meter) -> int:
-    """Meters as in `Group.meters`."""
+    """A bit for each of these meters, as in `Group.meters`."""
     return sum(1 << meter for meter in set(meters))
 
 
@@ -207,7 +207,7 @@ def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> st
 
 
 def line_of(limit: Limit, now_unix: float, label: str = "") -> Line:
-    """A limit as it counts now."""
+    """The line of a limit, with the amount in force at a moment."""
     amount = limit.effective(now_unix)
     return Line(
         key=state_key(limit.scope, limit.meter, limit.window, label),

@@ -1,4 +1,4 @@
-"""How long the answers of a tenant's requests to a model usually get: what statistical reservations are made from. Pure.
+"""The usual length of the answers to a tenant's requests to a model, from which statistical reservations are made. Pure.
 
 One histogram per tenant and model (`domain.lengths`).
 """
@@ -9,9 +9,9 @@ from typing import Final
 from domain.lengths import Lengths
 
 SHARE: Final = 0.95
-"""Of the finished answers, how many were no longer than what is told."""
+"""Share of the finished answers that are no longer than the usual length."""
 MIN_ANSWERS: Final = 32
-"""Below that nothing is told: the twentieth part of fewer is one answer."""
+"""Answers below which there is no usual length: the twentieth part of fewer is one answer."""
 REFRESH: Final = 16
 """Answers after which the figure is computed anew."""
 MAX_PAIRS: Final = 2048
@@ -19,7 +19,7 @@ MAX_PAIRS: Final = 2048
 
 
 class OutputQuantiles:
-    """What finished answers took, and the length that 95 in 100 stay within. One per worker: it learns from its own requests."""
+    """Learns from finished answers the length that 95 in 100 stay within. One per worker: it learns from its own requests."""
 
     def __init__(self, max_pairs: int = MAX_PAIRS) -> None:
         self._pairs: OrderedDict[tuple[str, str], _Pair] = OrderedDict()
@@ -29,10 +29,10 @@ class OutputQuantiles:
         return len(self._pairs)
 
     def note(self, tenant: str, model: str, tokens: int, cap: int) -> None:
-        """An answer ended after `tokens` output tokens, of `cap` it was allowed.
+        """Note an answer that ended after `tokens` output tokens, of `cap` it was allowed.
 
-        One that was cut off by its cap would have been longer by nobody knows how much. It counts only where it is already longer
-        than what is told; otherwise a series of small caps would make the answers seem short.
+        An answer that was cut off by its cap would have been longer by an unknown amount. It counts only where it is already longer
+        than the usual length; otherwise a series of small caps would make the answers seem short.
         """
         pair = (tenant, model)
         lengths = self._pairs.get(pair)
@@ -52,7 +52,7 @@ class OutputQuantiles:
 
 
 class _Pair:
-    """The answers of one pair."""
+    """The answers of one pair of tenant and model."""
 
     __slots__ = ("_lengths", "usual")
 

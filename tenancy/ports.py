@@ -1,4 +1,4 @@
-"""What the gateway needs of stores for the books of holds: counters and the ledger. `tenancy.directory_ports` has the rest."""
+"""Ports of the counter store, of the presence of processes, and of the usage log. `tenancy.directory_ports` has the directory's."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,14 +11,14 @@ from tenancy.usage_event import UsageEvent
 
 
 class Counters(Protocol):
-    """The shared books of holds: which are open, and how far every limit is used. One decision covers every limit of a hold."""
+    """The counter store: which holds are open, and how far every limit is used. One decision covers every limit of a hold."""
 
     in_process: bool
     """True when no call ever suspends, so that nothing can cut a settlement short."""
 
     @property
     def crowded(self) -> int:
-        """Decisions so far about end users beyond the bound on a tenant's, which share one."""
+        """Decisions so far about end users beyond the bound on a tenant's end users, which share one counter."""
         ...
 
     async def admit(self, hold: Hold) -> Admission:
@@ -27,12 +27,12 @@ class Counters(Protocol):
         ...
 
     async def beat(self, beats: Sequence[Beat]) -> None:
-        """Extend the leases of holds that are under way, note what was delivered, and give back what can no longer be used. A
-        hold that the store has lost is opened again."""
+        """Extend the leases of open holds, note what was delivered, and release what can no longer be used. A hold that the store has
+        lost is opened again."""
         ...
 
     async def settle(self, hold: Hold, actual: Amounts) -> None:
-        """Close a hold with what it used; only the first settlement counts. Never raises for a store that is away: it is
+        """Close a hold with what it used; only the first settlement counts. Never raises for a store that is away: the settlement is
         done later, or the hold is reaped."""
         ...
 
@@ -42,24 +42,25 @@ class Counters(Protocol):
 
 
 class Seats(msgspec.Struct, frozen=True):
-    """Who else does the same work."""
+    """This process's place among the processes that share some work."""
 
     count: int
-    """Processes that do it, this one included."""
+    """Processes that do the work, this one included."""
     rank: int
-    """This one's place among them, from 0; it changes only when one comes or goes."""
+    """This process's place among them, from 0; it changes only when a process comes or goes."""
 
 
 class Presence(Protocol):
     """Which processes of the whole deployment are alive, by the work they share."""
 
     async def beat(self, group: str) -> Seats:
-        """Say that this process does the work of `group`, to be said again within the time after which it counts as gone. Raises
-        CountersAway."""
+        """Announce that this process does the work of `group`. To be repeated before the time is over after which the process counts as
+        gone. Raises CountersAway."""
         ...
 
     async def leave(self, group: str) -> None:
-        """It does it no more. Raises CountersAway, and is then gone after that time all the same."""
+        """Announce that this process no longer does the work. Raises CountersAway; the process then counts as gone after that time all
+        the same."""
         ...
 
 
@@ -68,9 +69,9 @@ class CountersAway(Exception):
 
 
 class UsageLog(Protocol):
-    """Where finished requests are written down for good."""
+    """The durable log of finished requests."""
 
     def append(self, event: UsageEvent) -> None:
-        """Take one event; durable within the fsync interval. Never waits and never raises: what cannot be kept is counted and
+        """Take one event; durable within the fsync interval. Never waits and never raises: an event that cannot be kept is counted and
         alarmed."""
         ...

@@ -1,4 +1,4 @@
-"""What tokens cost: in money, and in units of GPU work. Pure, and integers all the way.
+"""What tokens cost: in money, and in units of GPU work. Pure, and integers throughout.
 
 A price is nano-dollars per million tokens, so a request's cost is one sum and one rounding: ceil(sum(tokens * price) / 10^6)
 nano-dollars. Weights work the same way: thousandths of a unit per token, and one rounding up to whole units.
@@ -27,7 +27,7 @@ class Rates(msgspec.Struct, frozen=True):
     reasoning: int = 0
 
     def of(self, usage: Usage) -> int:
-        """The sum over a usage. Parts that are larger than their whole count as the whole."""
+        """The sum over a usage. A part that is larger than its whole counts as the whole."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
         return (
@@ -45,7 +45,7 @@ class Rates(msgspec.Struct, frozen=True):
 PLAIN_UNITS: Final = Rates(1000, 1000, 1000, 1000)
 """Every token is one unit, where no weights are set."""
 NO_COST: Final = Rates()
-"""Where no price is set."""
+"""No money, where no price is set."""
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -85,11 +85,12 @@ class Price(msgspec.Struct, frozen=True):
 
 
 FREE: Final = Price("", "", ANY_REVISION, 0.0, NO_COST)
-"""For models without a price."""
+"""The price of a model without a price."""
 
 
 class PriceBook:
-    """Every price, for look-ups on the request path: the newest that is in force at a moment, of the revision before of any."""
+    """Every price, for look-ups on the request path: the newest one in force at a moment; a price of the revision goes before one of any
+    revision."""
 
     __slots__ = ("_by_model",)
 
@@ -101,7 +102,7 @@ class PriceBook:
             versions.append(price)
 
     def at(self, model: str, revision: str, at_unix: float) -> Price:
-        """The price in force; FREE where there is none. A request keeps the one it was admitted at."""
+        """The price in force; FREE where there is none. A request keeps the price that it was admitted at."""
         for key in ((model, revision), (model, ANY_REVISION)):
             entry = self._by_model.get(key)
             if entry is not None:

@@ -1,4 +1,4 @@
-"""What a key may do: allowlists and caps, as operators set them at each level, and the tightest of them with where it came from. Pure."""
+"""Rights of a key: allowlists and caps, as operators set them at each level, and the tightest of them with the level it came from. Pure."""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -10,13 +10,13 @@ from domain.priority import Class
 from tenancy.limits import Scope
 
 MAX_NAMES: Final = 1000
-"""Of one allowlist: as many models as a policy may name."""
+"""Names in one allowlist: as many models as a policy may name."""
 MAX_NAME_CHARS: Final = 256
 MAX_CAP: Final = 2**31 - 1
 
 
 class Role(Enum):
-    """What the holder of an admin key is to the gateway."""
+    """A role of an admin key."""
 
     OWNER = "owner"
     ADMIN = "admin"
@@ -24,16 +24,16 @@ class Role(Enum):
     BILLING = "billing"
     AUDITOR = "auditor"
     TENANT_ADMIN = "tenant-admin"
-    """Of the key's own tenant, and of nothing else; every other role is for the whole gateway."""
+    """For the key's own tenant only; every other role is for the whole gateway."""
 
 
 class KeyScope(Enum):
-    """Where a key is taken."""
+    """The ports that accept a key."""
 
     INFERENCE = "inference"
-    """On the data port."""
+    """The data port."""
     ADMIN = "admin"
-    """On the admin port, with the roles it carries."""
+    """The admin port, with the key's roles."""
 
 
 INFERENCE_ONLY: Final = frozenset({KeyScope.INFERENCE})
@@ -60,44 +60,44 @@ class Caps(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rights(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The rights one level sets. A list that is None leaves what the levels above and the policy give; an empty one leaves nothing."""
+    """The rights that one level sets. None for a list keeps what the levels above and the policy allow; an empty list allows nothing."""
 
     models: frozenset[str] | None = None
     """Public model names."""
     loras: frozenset[str] | None = None
-    """Adapter names. A model without an adapter is not touched by it."""
+    """Adapter names. Requests without an adapter are not restricted by it."""
     endpoints: frozenset[str] | None = None
     """Paths of the data port, as `/v1/embeddings`."""
     caps: Caps = Caps()
     priority_class: Class | None = None
-    """The highest class of requests; None for what the levels above and the policy give."""
+    """The highest class of requests; None keeps what the levels above and the policy allow."""
 
     def __post_init__(self) -> None:
-        for what in ("models", "loras", "endpoints"):
-            names = getattr(self, what)
+        for field in ("models", "loras", "endpoints"):
+            names = getattr(self, field)
             if names is not None and (len(names) > MAX_NAMES or any(not 0 < len(name) <= MAX_NAME_CHARS for name in names)):
-                raise ValueError(f"{what}: at most {MAX_NAMES} names of 1 to {MAX_NAME_CHARS} characters")
+                raise ValueError(f"{field}: at most {MAX_NAMES} names of 1 to {MAX_NAME_CHARS} characters")
 
 
 NO_RIGHTS_SET: Final = Rights()
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """A bound in force, and whose it is."""
+    """A cap in force, and the scope that sets it."""
 
     value: int
     scope: Scope
 
 
 class Allowlist(msgspec.Struct, frozen=True):
-    """One level's list."""
+    """One level's allowlist, and the scope that sets it."""
 
     names: frozenset[str]
     scope: Scope
 
 
 class Allowed(msgspec.Struct, frozen=True):
-    """What is left when every level has been heard: a name must stand in every list, and the smallest cap counts."""
+    """The rights of all levels together: a name must be in every list, and the smallest cap counts."""
 
     models: tuple[Allowlist, ...] = ()
     loras: tuple[Allowlist, ...] = ()
@@ -108,18 +108,18 @@ class Allowed(msgspec.Struct, frozen=True):
     max_logprobs: Cap | None = None
     tools_refused_by: Scope | None = None
     priority_class: Class = Class.CRITICAL
-    """The lowest that any level says."""
+    """The lowest class that any level sets."""
 
     def refuses_model(self, name: str) -> Scope | None:
         """The widest level that does not allow this model; None when all do."""
         return _refusing(self.models, name)
 
     def refuses_lora(self, name: str) -> Scope | None:
-        """The same for an adapter."""
+        """The widest level that does not allow this adapter; None when all do."""
         return _refusing(self.loras, name)
 
     def refuses_endpoint(self, path: str) -> Scope | None:
-        """The same for a path of the data port."""
+        """The widest level that does not allow this path of the data port; None when all do."""
         return _refusing(self.endpoints, path)
 
 
@@ -131,20 +131,20 @@ def _refusing(lists: tuple[Allowlist, ...], name: str) -> Scope | None:
 
 
 EVERYTHING: Final = Allowed()
-"""Where no level says anything."""
+"""No restriction: no level sets any rights."""
 
 
 def combined(levels: Iterable[tuple[Scope, Rights]]) -> Allowed:
-    """Every level's rights as one. `levels` go from wide to narrow; of equal caps the wider one is named."""
+    """The rights of all levels together. `levels` go from wide to narrow; of equal caps the wider level is named."""
     known = [(scope, rights) for scope, rights in levels if rights != NO_RIGHTS_SET]
     if not known:
         return EVERYTHING
 
-    def lists(what: str) -> tuple[Allowlist, ...]:
-        return tuple(Allowlist(names, scope) for scope, rights in known if (names := getattr(rights, what)) is not None)
+    def lists(field: str) -> tuple[Allowlist, ...]:
+        return tuple(Allowlist(names, scope) for scope, rights in known if (names := getattr(rights, field)) is not None)
 
-    def smallest(what: str) -> Cap | None:
-        caps = [Cap(value, scope) for scope, rights in known if (value := getattr(rights.caps, what)) is not None]
+    def smallest(field: str) -> Cap | None:
+        caps = [Cap(value, scope) for scope, rights in known if (value := getattr(rights.caps, field)) is not None]
         return min(caps, key=lambda cap: cap.value, default=None)
 
     return Allowed(

@@ -1,9 +1,9 @@
 """A directory's contents as sealed bytes, for a gateway that has to start while its database is away. Pure.
 
-    magic, HMAC-SHA256 over the rest, MessagePack of when the database said so and what it said
+    magic, HMAC-SHA256 over the rest, MessagePack of the contents and when they were read from the database
 
-The key is derived from the pepper, so nobody without it can write a directory that a gateway takes. In the bytes stand digests of
-secrets, never secrets, and names, limits and prices in clear: they are for their owner's eyes only.
+The key is derived from the pepper, so nobody without it can write a directory that a gateway accepts. The bytes have digests of
+secrets, never secrets, and names, limits and prices in clear: only their owner may be able to read them.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _MAC_BYTES: Final = 32
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What was known, and when it was last known to be true (seconds since the epoch)."""
+    """A directory's contents, and when they were last known to be current (seconds since the epoch)."""
 
     at_unix: float
     contents: Contents
@@ -31,20 +31,21 @@ class NotSealed(ValueError):
 
 
 def seal(kept: Kept, pepper: Pepper) -> bytes:
-    """The bytes."""
+    """The contents as sealed bytes."""
     body = msgspec.msgpack.encode(kept)
     return MAGIC + _mac(body, pepper) + body
 
 
 def unseal(data: bytes, pepper: Pepper) -> Kept:
-    """What was sealed.
+    """The contents in sealed bytes.
 
     Raises:
-        NotSealed: nothing of the bytes is to be believed.
+        NotSealed: nothing in the bytes can be trusted.
     """
     if not data.startswith(MAGIC):
         raise NotSealed("it is no directory of this version")
-    mac, body = data[len(MAGIC) : len(MAGIC) + _MAC_BYTES], data[len(MAGIC) + _MAC_BYTES :]
+    mac = data[len(MAGIC) : len(MAGIC) + _MAC_BYTES]
+    body = data[len(MAGIC) + _MAC_BYTES :]
     if not hmac.compare_digest(mac, _mac(body, pepper)):
         raise NotSealed("it is damaged, or was sealed with another pepper")
     try:

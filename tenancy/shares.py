@@ -3,7 +3,7 @@
 With R processes that decide (the last number known):
 
     rate, concurrency    max(1, amount / R), burst likewise
-    tokens, requests and units per day, month, ever      what was left when the store was last heard, / R
+    tokens, requests and units per day, month, ever      what was left at the store's last answer, / R
     money                1 % of the budget, at most what was left, and then nothing: it is closed until the store is back
 
 docs/stores.md publishes the overshoot that follows.
@@ -20,31 +20,31 @@ from tenancy.limits import Group, Line, Meter, Window
 GRACE_DIVISOR: Final = 100
 """The grace for money is a hundredth of the budget, per process (reliability research, 4.6)."""
 REMEMBERED_S: Final = 30.0
-"""How long a number of processes counts after it was seen: a store that comes back knows nobody yet for a moment."""
+"""How long a number of processes counts after it was seen: a store that comes back knows no process yet for a moment."""
 MAX_KNOWN: Final = 100_000
-"""Calendar limits whose remainder is remembered; the one heard of longest ago gives way, and counts as untouched."""
+"""Calendar limits whose remainder is remembered; the oldest entry gives way, and its limit counts as untouched."""
 
 
 class Replicas:
-    """How many processes decide on the same counters: the most that was seen lately, or the last seen."""
+    """How many processes decide on the same counters: the most that were seen within `REMEMBERED_S`, or the number seen last."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=256)
 
     def saw(self, count: int, now: float) -> None:
-        """Take a count."""
+        """Note a number of processes."""
         self._seen.append((now, max(count, 1)))
         while len(self._seen) > 1 and now - self._seen[0][0] > REMEMBERED_S:
             self._seen.popleft()
 
     @property
     def count(self) -> int:
-        """At least 1."""
+        """The number of processes, at least 1."""
         return max((count for _, count in self._seen), default=1)
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
-    """What was left of a calendar limit, and when that was said."""
+    """What was left of a calendar limit at an answer of the store, and when that was."""
 
     remaining: int
     at: float
@@ -60,14 +60,14 @@ class LastKnown:
         self._left: dict[str, Left] = {}
 
     def note(self, line: Line, remaining: int, reset_us: int, now: float) -> None:
-        """Take what a decision said."""
+        """Note what a decision of the store reported."""
         left = self._left
         if line.key not in left and len(left) >= MAX_KNOWN:
             del left[next(iter(left))]
         left[line.key] = Left(remaining, now, reset_us)
 
     def remaining(self, line: Line, now: float) -> int:
-        """Of the amount; all of it when nothing was said, or in a new period."""
+        """What is left of the amount; all of it when nothing was reported, or in a new period."""
         known = self._left.get(line.key)
         if known is None or (line.window is not Window.EVER and now >= known.at + known.reset_us / 1e6):
             return line.amount
@@ -92,9 +92,10 @@ def shares_of(group: Group, replicas: int, known: LastKnown, now: float) -> Grou
 
 
 def alone(refused: Refused, line: Line) -> Refused:
-    """A refusal of a share, as a caller is told: of the whole `line`.
+    """A refusal by a share, as it is reported to the caller: by the whole `line`.
 
-    It is never final, because what is too much for a share may pass when the store is back; and only a rate's share says when.
+    It is never final, because a request that is too large for a share may pass when the store is back; and only a rate's share says
+    when.
     """
     rate = line.window is Window.MINUTE and not refused.never
     return Refused(line, refused.remaining, refused.wait_us if rate else None, never=line.amount == 0, degraded=True)

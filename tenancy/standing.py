@@ -1,5 +1,5 @@
-"""What is told about a decision: how every limit stands, and why one refuses. Pure, and the same for every store: a store says
-where each line is (`here`: microseconds ahead for a rate, else how much is counted), and this what that means.
+"""What is reported about a decision: how every limit stands, and why one refuses. Pure, and the same for every store: a store returns
+the position of each line (`here`: microseconds ahead for a rate, else how much is counted), and this module works out the rest.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from tenancy.hold import LineState, Refused, Standing
 from tenancy.limits import MINUTE_US, Level
 
 _NEVER, _SPENT, _WAIT, _SLOT = 3, 2, 1, 0
-"""Of several refusing lines the one that is told: no wait helps, spent for ever, the longest wait, a slot."""
+"""Order of refusals, the one reported first: no wait helps, spent for ever, the longest wait, a slot."""
 
-_EVERYBODYS = frozenset((Level.GLOBAL, Level.MODEL))
-"""Levels whose limits say nothing of who has used them up."""
+_OF_ALL_TENANTS = frozenset((Level.GLOBAL, Level.MODEL))
+"""Levels whose limits are used up by all tenants together."""
 
 Ends = tuple[int, int, int, int, int]
-"""By kind, the end of the period around now; 0 where it has none."""
+"""By kind, the end of the period around now; 0 where it never ends."""
 
 
 def standings(plan: Plan, vector: Sequence[int], afters: Sequence[int], now_us: int, ends_us: Ends) -> tuple[Standing, ...]:
-    """How the lines of a plan stand at `afters`, of which `vector` came by this decision."""
+    """How the lines of a plan stand at `afters`, which include the `vector` of this decision."""
     statuses: list[Standing] = []
     for ready, after in zip(plan.lines, afters, strict=True):
         kind, meter, _, amount, burst, burst_us, each_us, soft, line = ready
@@ -36,17 +36,17 @@ def standings(plan: Plan, vector: Sequence[int], afters: Sequence[int], now_us: 
     return tuple(statuses)
 
 
-def over_soft(told: Sequence[Standing]) -> bool:
+def over_soft(statuses: Sequence[Standing]) -> bool:
     """Whether a limit of the caller's own, its tenant's or its organisation's stands at its soft threshold or above."""
-    for status in told:
+    for status in statuses:
         line = status.line
-        if line.soft and (line.burst or line.amount) - status.remaining >= line.soft and line.limit.scope.level not in _EVERYBODYS:
+        if line.soft and (line.burst or line.amount) - status.remaining >= line.soft and line.limit.scope.level not in _OF_ALL_TENANTS:
             return True
     return False
 
 
 def refusal(plan: Plan, vector: Sequence[int], heres: Sequence[int], now_us: int, ends_us: Ends) -> Refused:
-    """Why a decision at `heres` was a refusal: of the lines that refuse, the one that lasts longest."""
+    """The refusal of a decision at `heres`: of the lines that refuse, the one whose refusal lasts longest."""
     whys = []
     for line, here in zip(plan.lines, heres, strict=True):
         why = _why(line, vector[line.meter], here, now_us, ends_us)
@@ -58,7 +58,7 @@ def refusal(plan: Plan, vector: Sequence[int], heres: Sequence[int], now_us: int
 
 
 def line_states(plan: Plan, counted: Sequence[tuple[int, int]], now_us: int, ends_us: Ends) -> list[LineState]:
-    """How lines stand, for operators; `counted` is settled and held, of a rate the microseconds ahead and 0."""
+    """How lines stand, for operators. `counted` has the settled and held amount of each line; of a rate the microseconds ahead and 0."""
     nothing = (0,) * 7
     heres = [settled + held for settled, held in counted]
     states = []

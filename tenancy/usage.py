@@ -1,4 +1,4 @@
-"""What the ledger is asked: to take events, to forget old ones, and what was used by whom. Ports and values.
+"""Ports and values of the ledger: to book events, to drop old ones, and to query usage.
 
 Days are UTC days of the calendar. Sums come from totals that are kept per day; single events are there for as long as the
 retention keeps them.
@@ -16,19 +16,19 @@ from tenancy.usage_event import UsageEvent
 
 By = Literal["day", "organisation", "tenant", "project", "key", "user", "model", "lora"]
 BY: Final[tuple[By, ...]] = ("day", "organisation", "tenant", "project", "key", "user", "model", "lora")
-"""What usage can be divided by, in the order of columns."""
+"""What usage can be grouped by, in the order of columns."""
 PAGE_ROWS: Final = 500
 MAX_PAGE_ROWS: Final = 5_000
 MAX_SPENT: Final = 100_000
-"""Scopes of one level, or end users, whose spending is read at once."""
+"""Scopes of one level, or end users, whose usage is read at once."""
 
 
 class LedgerAway(Exception):
-    """The ledger's database cannot be asked now; the message says why. What was to be written may be written again."""
+    """The ledger's database cannot be reached now; the message says why. A write may be repeated."""
 
 
 class RowsRefused(Exception):
-    """The database takes at least one of these rows under no circumstances; nothing of the batch was written."""
+    """The database refuses at least one of these rows for good; nothing of the batch was written."""
 
 
 class BadCursor(ValueError):
@@ -52,14 +52,14 @@ SUMS: Final = tuple(Sums.__struct_fields__)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line of an answer: the labels it is for, in the order of `columns`, and its sums."""
+    """One row of an answer: its labels, in the order of `columns`, and its sums."""
 
     labels: tuple[str, ...]
     sums: Sums
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which usage is meant; None for any."""
+    """Which usage to select; None for any."""
 
     first_day: dt.date | None = None
     last_day: dt.date | None = None
@@ -74,36 +74,37 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some rows, and where the next begin; None at the end."""
+    """Some rows, and the cursor of the next page; None at the end."""
 
     rows: tuple[Row, ...]
     next: str | None
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Some events in the order they were booked, and where the next begin; None when there are no more by now."""
+    """Some events in the order they were booked, and the cursor of the next page; None when there are no more by now."""
 
     events: tuple[UsageEvent, ...]
     next: str | None
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What became of a batch."""
+    """The result of writing a batch, in numbers of events."""
 
     booked: int
     repeated: int
-    """Were there already."""
+    """Events that were booked already."""
     expired: int = 0
-    """Of days that the retention has dropped: whether they were there cannot be told any more, so they are not booked."""
+    """Events of days that the retention has dropped. They may have been booked before, so they are not booked."""
     crowded: int = 0
-    """Of them all: whose end user is one too many of its tenant's that day, so that their totals are those of `(other)`."""
+    """Events, among all of these, whose end user is beyond the bound on its tenant's end users that day; they count in the totals of
+    `(other)`."""
 
 
 class UsageStore(Protocol):
-    """The ledger's rows, for who writes them."""
+    """The ledger, for the process that writes it."""
 
     async def write(self, events: Sequence[UsageEvent]) -> Written:
-        """Book events: all of them or, when it raises, perhaps none. Booking one again changes nothing.
+        """Book events: all of them or, when it raises, perhaps none. Booking an event again changes nothing.
 
         Raises:
             LedgerAway: try again later.
@@ -112,7 +113,7 @@ class UsageStore(Protocol):
         ...
 
     async def prepare(self, today: dt.date) -> None:
-        """Make room for the days to come. Raises LedgerAway."""
+        """Create storage for the days to come. Raises LedgerAway."""
         ...
 
     async def prune(self, first_kept: dt.date) -> int:
@@ -122,7 +123,7 @@ class UsageStore(Protocol):
 
 
 class UsageTotals(Protocol):
-    """What was used, added up."""
+    """Usage, added up."""
 
     async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
         """Sums per combination of labels, sorted by them. Raises LedgerAway, BadCursor."""
@@ -130,11 +131,11 @@ class UsageTotals(Protocol):
 
 
 class UsageQueries(UsageTotals, Protocol):
-    """What was used, for who asks."""
+    """Usage, for readers."""
 
     async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> Sums:
-        """All that counts towards limits of a scope since the beginning of a day, or ever; `label` is the end user of a scope of users.
-        Raises LedgerAway."""
+        """Usage that counts towards limits of a scope since the beginning of a day, or ever; `label` is the end user, for a scope of end
+        users. Raises LedgerAway."""
         ...
 
     async def events(self, where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> EventPage:
@@ -143,28 +144,28 @@ class UsageQueries(UsageTotals, Protocol):
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False):
-    """What counts towards limits of one scope."""
+    """Usage that counts towards limits of one scope."""
 
     name: str
-    """Of the scope (`tenancy.limits.Scope.name`)."""
+    """Name of the scope (`tenancy.limits.Scope.name`)."""
     label: str
-    """The end user's, for scopes of users; else empty."""
+    """The end user's label, for scopes of end users; else empty."""
     amounts: Amounts
 
 
 class SpendReader(Protocol):
-    """What counts towards limits, of many scopes at once."""
+    """Usage that counts towards limits, of many scopes at once."""
 
     async def spent_by(
         self, level: Level, names: Collection[str], since: dt.date | None, before: dt.date | None = None, most: int = MAX_SPENT
     ) -> list[Spent]:
-        """What was used since the beginning of a day (None: ever) and before that of another, by each scope of a level that used
-        anything, or by each end user of these scopes: the `most` that spent the most. Names that nobody asked for may be among
-        them. Raises LedgerAway."""
+        """Usage since the beginning of the day `since` (None: ever) and before the day `before`, of each scope of a level that has any,
+        or of each end user of these scopes: the `most` scopes that spent the most. The answer may have names that were not asked for.
+        Raises LedgerAway."""
         ...
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
-        """Which of these requests are in it. Raises LedgerAway."""
+        """Which of these requests are in the ledger. Raises LedgerAway."""
         ...
 
 
@@ -172,7 +173,7 @@ def columns(by: Sequence[By]) -> tuple[str, ...]:
     """The label columns of an answer. A project or a user is one of a tenant, so the tenant stands beside it.
 
     Raises:
-        ValueError: something that usage is not divided by.
+        ValueError: usage cannot be grouped by one of the names.
     """
     for name in by:
         if name not in BY:
@@ -192,7 +193,7 @@ def from_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
     """The place behind a cursor.
 
     Raises:
-        BadCursor: it was not made by `to_cursor` from values of these kinds.
+        BadCursor: the cursor was not made by `to_cursor` from values of these kinds.
     """
     try:
         place = msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[Any])
@@ -201,19 +202,19 @@ def from_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
         values: list[Any] = [msgspec.convert(value, kind) for value, kind in zip(place, kinds, strict=True)]
     except (ValueError, msgspec.MsgspecError, UnicodeError):
         raise BadCursor("is no cursor of this question; leave it out to begin at the start") from None
-    # what no store could look for: texts with a NUL, and numbers beyond 64 bits
+    # values that no store could look for: texts with a NUL, and numbers beyond 64 bits
     if any("\0" in value if isinstance(value, str) else isinstance(value, int) and abs(value) >= 2**63 for value in values):
         raise BadCursor("is no cursor of this question; leave it out to begin at the start")
     return values
 
 
 def first_of_month(day: dt.date) -> dt.date:
-    """The day a month's counters begin at."""
+    """The first day of a day's month, at which the month's counters begin."""
     return day.replace(day=1)
 
 
 def day_of(at_unix_ms: int) -> dt.date:
-    """The UTC day of a moment; what no calendar has becomes its first or last day."""
+    """The UTC day of a moment; the first or last day of the calendar for a moment outside it."""
     try:
         return (dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=at_unix_ms)).date()
     except OverflowError:

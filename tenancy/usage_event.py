@@ -13,7 +13,7 @@ FREE_OUTCOMES: Final = frozenset(kind.value for kind, source in SOURCE.items() i
 it (`gateway.open_holds.OpenHold.charged`)."""
 
 LOST: Final = "lost"
-"""Outcome and closing of a request whose process died under it. It counts as a request, as it does where its hold was reaped."""
+"""Outcome and closing of a request whose process died meanwhile. It counts as a request, as it does where its hold was reaped."""
 
 
 class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -46,8 +46,8 @@ class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
     duration_ms: int = 0
     organisation: str = ""
     priority_class: str = ""
-    """In words (`domain.priority`); empty for rows of before there were classes."""
+    """Name of the class (`domain.priority`); empty for rows from before there were classes."""
     asked_model: str = ""
-    """Where `model` answered instead of it, which was overloaded."""
+    """The model asked for, where it was overloaded and `model` answered instead."""
     steps: str = ""
-    """Of its tenant's degradation ladder, those that it went down, comma-separated."""
+    """The steps of its tenant's degradation ladder that were applied, comma-separated."""

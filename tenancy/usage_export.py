@@ -50,7 +50,7 @@ class CsvFile:
         self._write([(*map(harmless, row.labels), *(getattr(row.sums, name) for name in SUMS)) for row in rows])
 
     def close(self) -> None:
-        """All is written already."""
+        """Do nothing: every row is written already."""
 
     def _write(self, lines: Sequence[Sequence[Any]]) -> None:
         text = io.StringIO(newline="")
@@ -59,11 +59,11 @@ class CsvFile:
 
 
 class ParquetFile:
-    """Writes rows as Parquet: `day` a date, other labels texts, sums 64-bit integers. `close` writes the end; without it the file is
-    none.
+    """Writes rows as Parquet: `day` a date, other labels texts, sums 64-bit integers. `close` writes the footer; without it the file
+    cannot be read.
 
     Raises:
-        ParquetMissing: says how to install what is missing.
+        ParquetMissing: the library is not installed; the message says how to install it.
     """
 
     def __init__(self, target: IO[bytes], by: Sequence[By]) -> None:
@@ -112,8 +112,8 @@ async def export_usage(queries: UsageTotals, by: Sequence[By], where: Filter, ta
     """Write an answer to an open binary file; returns how many rows it has.
 
     Raises:
-        LedgerAway: the database cannot be asked; the file is incomplete then.
-        ParquetMissing: see there.
+        LedgerAway: the database cannot be reached; the file is incomplete then.
+        ParquetMissing: the library that writes Parquet is not installed.
     """
     file = FORMATS[kind](target, by)
     count = 0
@@ -125,5 +125,5 @@ async def export_usage(queries: UsageTotals, by: Sequence[By], where: Filter, ta
 
 
 def harmless(text: str) -> str:
-    """A cell that no spreadsheet computes."""
+    """The text as a cell that no spreadsheet takes for a formula."""
     return "'" + text if text.startswith(FORMULA_STARTS) else text

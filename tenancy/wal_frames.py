@@ -1,12 +1,12 @@
-"""How usage events lie in a write-ahead segment: frames that can be told apart again whatever happened to the file. Pure.
+"""The format of usage events in a write-ahead segment: frames that can be told apart again whatever happened to the file. Pure.
 
     MAGIC (4 bytes) | length of the payload (u32, little endian) | CRC-32 of length and payload (u32) | payload (MessagePack)
 
-The decoder takes any bytes and never raises. What is not a good frame is named and skipped to the next good one: the checksum
-covers the length too, so a flipped bit there costs one frame and not the rest of the segment.
+The decoder takes any bytes and never raises. Bytes that are no good frame are reported and skipped up to the next good frame: the
+checksum covers the length too, so a flipped bit there costs one frame and not the rest of the segment.
 
-No byte sequence of MAGIC can stand in a text: 0xC0, 0xC1, 0xFE and 0xFF are not in UTF-8. A caller, who chooses texts and nothing
-else, can therefore not hide a frame of his own in one, to be found when the frame around it is damaged.
+MAGIC cannot occur in a text: 0xC0, 0xC1, 0xFE and 0xFF are not in UTF-8. A caller, who chooses texts and nothing else, can therefore
+not hide a frame in a text, to be found when the frame around it is damaged.
 """
 
 import zlib
@@ -20,11 +20,11 @@ from tenancy.usage_event import UsageEvent
 
 MAGIC: Final = b"\xc1\xfe\xff\xc1"
 MAX_PAYLOAD: Final = 64 * 1024
-"""Bytes. Every text of an event is bounded by who made it; a length above this is damage."""
+"""Bytes. Every text of an event is bounded where it is made; a length above this is damage."""
 MAX_TEXT: Final = 256
-"""Characters kept of a text where it has to be cut; names of ours are shorter."""
+"""Characters kept of a text that has to be cut; the gateway's own names are shorter."""
 MAX_NUMBER: Final = 10**15
-"""Of tokens, units and nano-dollars of one request (a million dollars); sums of 9,000 of them fit 64 bits."""
+"""Most tokens, units and nano-dollars of one request (a million dollars); sums of 9,000 of them fit 64 bits."""
 _HEAD: Final = Struct("<4sII")
 _LENGTH: Final = Struct("<I")
 
@@ -41,8 +41,8 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def frame(event: UsageEvent) -> bytes:
-    """One event as a frame. What cannot be written as it is (half a surrogate pair, a number beyond 64 bits, a text without end)
-    is written as `tamed` has it: a row with a mended label is worth more than none."""
+    """One event as a frame. An event that cannot be encoded as it is (half a surrogate pair, a number beyond 64 bits, an overlong text)
+    is encoded as `tamed` returns it: a row with a repaired label is worth more than none."""
     try:
         payload = _encode(event)
     except (UnicodeEncodeError, OverflowError):
@@ -71,7 +71,7 @@ def _tame(value: msgspec.Struct) -> dict[str, str | int]:
 
 
 def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
-    """Every event of a segment in order, and between them what could not be read. Total: any bytes are accepted."""
+    """Every event of a segment in order, and between them a Damage for bytes that could not be read. Total: any bytes are accepted."""
     at, bad_from, why = 0, None, ""
     while at < len(data):
         result = _frame_at(data, at)
@@ -93,7 +93,7 @@ def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
 
 
 def _frame_at(data: bytes, at: int) -> tuple[UsageEvent, int] | str:
-    """The event that begins here and where the next begins, or what is wrong."""
+    """The event whose frame begins at `at` and where the next frame begins, or what is wrong, in words."""
     body = at + _HEAD.size
     if body > len(data):
         return "torn: the head of a frame is cut off"
