@@ -2,7 +2,7 @@
 
     store answers         its decision
     store is away         this process's own, on its share of every limit (`tenancy.shares`), marked `degraded`
-    store is back         its decision again; settlements that could not be delivered are, and heartbeats tell it of open holds
+    store is back         its decision again; owed settlements are delivered, and heartbeats open the holds that it does not know
 
 No method raises for a store that is away, except `look`.
 """
@@ -18,26 +18,27 @@ from tenancy.ports import Counters, CountersAway
 from tenancy.shares import LastKnown, alone, shares_of
 
 CALM_S: Final = 2.0
-"""Without a failure for this long, the store counts as back: one slow answer is told for two seconds, a flapping store all the
-time."""
+"""Without a failure for this long, the store counts as back: one slow answer is reported as an outage for two seconds, a flapping store
+all the time."""
 FORGET_S: Final = 60.0
-"""What was decided alone counts for so long after the last failure; a store that flaps then gives no fresh share each time. A
+"""How long after the last failure this process's own decisions count: a flapping store must not give a fresh share each time. A
 minute, because that is how long a rate looks back."""
 MAX_UNDELIVERED: Final = 50_000
-"""Settlements kept for the store; beyond it the oldest is given up: its hold is reaped, and the ledger has it all the same.
+"""Settlements kept for the store; beyond it the oldest is given up: its hold is reaped, and the ledger has its usage all the same.
 50 s at 1,000 requests a second."""
 DELIVERED_AT_ONCE: Final = 64
 MAX_SHARES: Final = 10_000
-"""Groups whose shares are kept worked out."""
+"""Groups whose shares are cached."""
 
 _SLOTS: Final = int(Meter.CONCURRENT_REQUESTS)
 
 
 class GuardedCounters:
-    """`ports.Counters` around shared ones, whose `admit` and `beat` raise CountersAway when the store is away, and which keep
-    settlements that cannot be made until the next beat (`ValkeyCounters`).
+    """Implements `tenancy.ports.Counters` around shared counters, and decides alone while their store is away.
 
     Args:
+        shared: counters whose `admit` and `beat` raise CountersAway when the store is away, and which keep settlements that cannot be
+            made until the next `beat` (`ValkeyCounters`).
         fresh: makes empty counters of this process, for the time that it decides alone.
         replicas: how many processes decide on the shared counters, as far as known; at least 1.
     """
@@ -45,19 +46,22 @@ class GuardedCounters:
     in_process = False
 
     def __init__(self, shared: Counters, fresh: Callable[[], Counters], replicas: Callable[[], int], clock: Clock) -> None:
-        self._shared, self._fresh, self._replicas, self._clock = shared, fresh, replicas, clock
+        self._shared = shared
+        self._fresh = fresh
+        self._replicas = replicas
+        self._clock = clock
         self._known = LastKnown()
         self._open: dict[str, Hold] = {}
-        """Opened by the store and not settled yet: bounded by the requests of this process."""
+        """Holds opened by the store and not settled yet: bounded by the requests of this process."""
         self._alone: dict[str, Hold] = {}
-        """Opened here."""
+        """Holds opened by this process alone and not settled yet."""
         self._owed: deque[tuple[Hold, Amounts]] = deque()
-        """Settlements of holds that were opened here: the store is told of the hold first."""
+        """Settlements of holds that this process opened alone: the store gets the hold first, by a heartbeat."""
         self._local: Counters | None = None
         self._crowded_alone = 0
-        """By counters of this process that are forgotten."""
+        """What `crowded` counted in earlier local counters, which are dropped."""
         self._shares: dict[int, tuple[Group, Group]] = {}
-        """By identity of the group, which is kept alive beside it."""
+        """Group and its share, by identity of the group, which is kept alive by this entry."""
         self._since: float | None = None
         self._last_failure = 0.0
         self.why = ""
@@ -67,17 +71,16 @@ class GuardedCounters:
 
     @property
     def degraded(self) -> bool:
-        """Whether decisions are made here now, or were within `CALM_S`."""
+        """Whether this process decides alone now, or did within `CALM_S`."""
         return self._since is not None
 
     @property
     def degraded_s(self) -> float:
-        """For how long; 0 when not."""
+        """Seconds since this process has been deciding alone; 0 when it is not."""
         return 0.0 if self._since is None else self._clock() - self._since
 
     @property
     def crowded(self) -> int:
-        """See the port."""
         return self._shared.crowded + self._crowded_alone + (self._local.crowded if self._local is not None else 0)
 
     @property
@@ -86,7 +89,7 @@ class GuardedCounters:
         return len(self._owed)
 
     async def admit(self, hold: Hold) -> Admission:
-        """See the port; `degraded` says who decided."""
+        """Implements the port; the answer is `degraded` when this process decided alone."""
         try:
             admission = await self._shared.admit(hold)
         except CountersAway as away:
@@ -104,7 +107,7 @@ class GuardedCounters:
         return admission
 
     async def beat(self, beats: Sequence[Beat]) -> None:
-        """See the port. Once the store is back it learns from this of the holds that were opened without it."""
+        """Implements the port. Once the store is back, heartbeats open in it the holds that were opened without it."""
         try:
             await self._shared.beat(beats)
         except CountersAway as away:
@@ -114,7 +117,7 @@ class GuardedCounters:
             await local.beat([self._own_beat(beat) for beat in beats])
 
     async def settle(self, hold: Hold, actual: Amounts) -> None:
-        """See the port; delivered later when the store is away."""
+        """Implements the port; the settlement is delivered later when the store is away."""
         self._open.pop(hold.id, None)
         own = self._alone.pop(hold.id, None) is not None
         if self._local is not None:
@@ -128,11 +131,11 @@ class GuardedCounters:
         self._owed.append((hold, actual))
 
     async def look(self, group: Group) -> list[LineState]:
-        """See the port."""
         return await self._shared.look(group)
 
     async def deliver(self) -> bool:
-        """Hand the store what it is owed, and forget the time alone when it is over; True when nothing is owed any more.
+        """Deliver the settlements that the store is owed, and drop the local counters `FORGET_S` after the last failure. Returns whether
+        nothing is owed any more.
 
         To be called every quarter of a second or so, and by one task.
         """
@@ -140,11 +143,11 @@ class GuardedCounters:
         while left > 0:
             batch = [self._owed.popleft() for _ in range(min(DELIVERED_AT_ONCE, left))]
             left -= len(batch)
-            if not await self._tell(batch):
+            if not await self._deliver_batch(batch):
                 # of a cluster only a part may be away
-                kept = [owed for owed in batch if not await self._tell([owed])]
-                self._owed.extend(kept)
-                if len(kept) == len(batch):
+                undelivered = [owed for owed in batch if not await self._deliver_batch([owed])]
+                self._owed.extend(undelivered)
+                if len(undelivered) == len(batch):
                     break
         try:
             await self._shared.beat(())  # settlements that the shared counters kept
@@ -156,7 +159,7 @@ class GuardedCounters:
             self._local = None
         return not self._owed
 
-    async def _tell(self, batch: Sequence[tuple[Hold, Amounts]]) -> bool:
+    async def _deliver_batch(self, batch: Sequence[tuple[Hold, Amounts]]) -> bool:
         try:
             await self._shared.beat([Beat(hold, actual, actual) for hold, actual in batch])
         except CountersAway as away:
@@ -167,7 +170,7 @@ class GuardedCounters:
         return True
 
     def heard(self) -> None:
-        """The store answered somebody else's question: it is back even when nobody asks for a decision."""
+        """Note that the store answered another call: it is back even when no request asks for a decision."""
         if self._since is not None:
             self._answered()
 
@@ -177,20 +180,20 @@ class GuardedCounters:
         whole: dict[str, Line] = {line.key: line for group in hold.groups for line in group.lines}
         if isinstance(admission, Admitted):
             self._alone[hold.id] = hold
-            told = (Standing(whole[s.line.key], s.remaining, s.reset_us) for s in admission.standings)
-            return Admitted(tuple(told), degraded=True)
+            statuses = (Standing(whole[s.line.key], s.remaining, s.reset_us) for s in admission.standings)
+            return Admitted(tuple(statuses), degraded=True)
         return alone(admission, whole[admission.line.key])
 
     async def failed(self, away: CountersAway) -> None:
-        """The store did not answer, us or somebody beside us."""
+        """Note that the store did not answer this or another call; from now on this process decides alone."""
         self._last_failure = self._clock()
         self.why = str(away)
         if self._since is None:
             self._since = self._last_failure
-            self._shares.clear()  # what is left and how many we are may have changed since the last time
+            self._shares.clear()  # the remainders and the number of processes may have changed since the last time
         if self._local is None:
             self._local = local = self._fresh()
-            # what runs here already takes its places; of everything else it was counted by the store
+            # requests that run here already take their concurrency; all their other amounts were counted by the store
             await local.beat([Beat(self._own(hold), UNUSED, UNUSED) for hold in self._open.values()])
 
     def _answered(self) -> None:
@@ -205,10 +208,10 @@ class GuardedCounters:
         return Beat(self._own(beat.hold), beat.delivered if own else UNUSED, beat.at_most if own else UNUSED)
 
     def _share(self, group: Group) -> Group:
-        found = self._shares.get(id(group))
-        if found is None:
+        cached = self._shares.get(id(group))
+        if cached is None:
             if len(self._shares) >= MAX_SHARES:
                 self._shares.clear()
-            found = (group, shares_of(group, max(self._replicas(), 1), self._known, self._clock()))
-            self._shares[id(group)] = found
-        return found[1]
+            cached = (group, shares_of(group, max(self._replicas(), 1), self._known, self._clock()))
+            self._shares[id(group)] = cached
+        return cached[1]

@@ -1,10 +1,10 @@
-"""Takes sealed segments of every process's write-ahead log to SQL, and removes what is booked.
+"""Books the sealed segments of every process's write-ahead log in SQL, and removes what is booked.
 
-One process per folder ships, and not one that serves: booking a request costs more CPU than relaying it. A segment goes only when all
-of its events are committed. A crash in between means that some are sent again, and the store books each id once, so every event that
-was ever durable is booked exactly once. While SQL is away nothing is removed; the log grows up to its bound.
+One process per folder ships, and not one that serves: booking a request costs more CPU than relaying it. A segment is removed only when
+all of its events are committed. After a crash in between some events are sent again, and the store books each id once, so every event
+that was ever durable is booked exactly once. While SQL is away nothing is removed; the log grows up to its bound.
 
-What a dead process had under way is booked last of all that it left: who has a row by then keeps it.
+The requests that a dead process had under way are booked after all its segments: a request that has a row by then keeps it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import structlog
 
 from domain.clock import WallClock
 from tenancy.stores.under_way import left_under_way
-from tenancy.stores.wal_folder import UNDER_WAY, locked, parts, remove, standing_of
+from tenancy.stores.wal_folder import UNDER_WAY, locked, parts, remove, size_and_oldest
 from tenancy.usage import LedgerAway, RowsRefused, UsageStore
 from tenancy.usage_event import UsageEvent
 from tenancy.wal_frames import Damage, read_frames
@@ -34,48 +34,48 @@ log = structlog.get_logger("tidegate.ledger")
 
 
 class ShipCounts(msgspec.Struct):
-    """What became of events so far, in this process."""
+    """Numbers of events shipped so far by this process, by result."""
 
     booked: int = 0
     repeated: int = 0
     refused: int = 0
-    """By the database for good, or of days that the retention has dropped; each is in the log."""
+    """Events refused by the database for good, or of days that the retention has dropped; each is in the log."""
     damaged: int = 0
     """Places in segments that could not be read; each is in the log."""
     lost: int = 0
-    """Of those booked: requests that were under way when their process died."""
+    """Requests, among those booked, that were under way when their process died."""
     crowded: int = 0
     """Events whose end user is beyond the bound on a tenant's labels a day."""
 
 
 class Shipper:
-    """One that ships per folder; others wait for it to end."""
+    """Ships the write-ahead logs of one folder. A lock lets one process per folder ship; others wait until it ends."""
 
     def __init__(self, folder: Path, store: UsageStore, wall: WallClock, *, every_s: float = EVERY_S) -> None:
         self.counts = ShipCounts()
         self.away = ""
         """Why SQL cannot be reached; empty while it can."""
         self.waiting_bytes = 0
-        """Of sealed segments."""
+        """Size of the sealed segments."""
         self.lag_s = 0.0
-        """Age of the oldest of those."""
+        """Age of the oldest sealed segment."""
         self._folder = folder
         self._store = store
         self._wall = wall
         self._every_s = every_s
         self._lock: int | None = None
-        self._one = asyncio.Lock()
+        self._shipping = asyncio.Lock()
 
     async def run(self) -> None:
-        """Ship until cancelled. A pass that is under way is not cut short: a connection in the middle of a transaction is left
-        well, and `close` waits for it."""
+        """Ship until cancelled. A pass that is under way is not cancelled, so that no connection is left in the middle of a transaction;
+        `close` waits for it."""
         while True:
             await asyncio.shield(asyncio.ensure_future(self.ship()))
             await asyncio.sleep(self._every_s)
 
     async def ship(self) -> bool:
         """Book everything that is sealed. Returns whether nothing is left; never raises."""
-        async with self._one:
+        async with self._shipping:
             try:
                 return await self._ship()
             except Exception as error:  # noqa: BLE001 - a full disk, a driver's own error: what is not shipped stays and is tried again
@@ -85,7 +85,8 @@ class Shipper:
                 return False
 
     async def close(self, within_s: float = 5.0) -> bool:
-        """Ship what is left, for at most `within_s`, and let another process ship. What stays is booked by that one."""
+        """Ship what is left, for at most `within_s`, and release the lock, so that another process can ship the rest. Returns whether
+        nothing is left."""
         try:
             async with asyncio.timeout(within_s):
                 shipped = await self.ship()
@@ -102,9 +103,9 @@ class Shipper:
             self._lock = locked(self._folder / ".shipper")
             if self._lock is None:
                 return False  # another process ships
-        found = await asyncio.to_thread(parts, self._folder)
-        left = [segment for part in found for segment in part.segments]
-        for part in found:
+        directories = await asyncio.to_thread(parts, self._folder)
+        left = [segment for part in directories for segment in part.segments]
+        for part in directories:
             for segment in part.segments:
                 await self._measure(left)
                 await self._ship_segment(segment)
@@ -119,7 +120,7 @@ class Shipper:
         return True
 
     async def _measure(self, segments: list[Path]) -> None:
-        self.waiting_bytes, oldest = await asyncio.to_thread(standing_of, segments)
+        self.waiting_bytes, oldest = await asyncio.to_thread(size_and_oldest, segments)
         self.lag_s = 0.0 if oldest is None else max(self._wall() - oldest, 0.0)
 
     async def _ship_segment(self, segment: Path) -> None:
@@ -140,12 +141,12 @@ class Shipper:
 
     def _good(self, frames: Iterable[UsageEvent | Damage], file: Path) -> list[UsageEvent]:
         events = []
-        for found in frames:
-            if isinstance(found, Damage):
+        for frame in frames:
+            if isinstance(frame, Damage):
                 self.counts.damaged += 1
-                log.error("usage events cannot be read", segment=str(file), offset=found.offset, bytes=found.size, why=found.why)
+                log.error("usage events cannot be read", segment=str(file), offset=frame.offset, bytes=frame.size, why=frame.why)
             else:
-                events.append(found)
+                events.append(frame)
         return events
 
     async def _write(self, events: list[UsageEvent]) -> None:

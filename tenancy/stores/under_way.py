@@ -1,12 +1,12 @@
 """Requests under way, on disk beside the write-ahead log, so that what a killed process had delivered is billed.
 
-`open` and `close` cost the request path a dictionary entry each. A thread of its own writes every request that is open as the row
-it would be if the process ended now: new ones `SOON_S` after they were opened, and all of them together every `every_s`, into one
-file that takes the place of the last. A process that ends in order leaves nothing under way. What a dead one left is booked by
-`stores.shipper`, after the rows of that process: a request that has a row keeps it.
+`open` and `close` cost the request path a dictionary entry each. A thread of its own writes every open request as the row that would
+be booked if the process ended now: new requests `SOON_S` after they were opened, and all of them together every `every_s`, into a
+file that replaces the last one. A process that ends in order leaves nothing under way. The file of a dead process is booked by
+`stores.shipper`, after the segments of that process: a request that has a row keeps it.
 
-    killed          lost is what was delivered since the last writing
-    power is lost   the same since the last writing that was synced; what is written soon after opening is not
+    killed          what was delivered since the last writing is lost
+    power is lost   the same since the last writing that was synced; the writing soon after opening is not synced
 """
 
 import contextlib
@@ -26,18 +26,19 @@ from tenancy.usage_event import UsageEvent
 from tenancy.wal_frames import Damage, frame, read_frames
 
 EVERY_S: Final = 0.25
-"""Between writings of everything that is open, while that is little."""
+"""Between writings of all open requests, while these are few."""
 AT_MOST_EVERY_S: Final = 5.0
-"""The longest time between them, however many are open."""
+"""The longest time between writings of all open requests, however many are open."""
 CALM: Final = 100
-"""A writing is followed by at least this many times the CPU time it took: it takes one core's hundredth at most."""
+"""A writing is followed by a pause of at least this many times the CPU time it took: it takes a hundredth of one core at most."""
 SYNC_CALM: Final = 10
-"""The same for the disk, which the rows need more."""
+"""The same for the time that the disk took: the usage log needs the disk more than this file does."""
 SOON_S: Final = 0.05
+"""How long a new request waits for others to be written with it."""
 TOGETHER: Final = 32
-"""Rows made in one go; the thread that serves comes in between."""
+"""Rows made at a time; the thread that serves runs in between."""
 NEW_AT_MOST: Final = 50_000
-"""Opened and not written yet, while the disk stands still; what falls out is written with all the others."""
+"""Requests opened and not written yet, while the disk does not answer; requests beyond it are written with all the others."""
 
 log = structlog.get_logger("tidegate.ledger")
 
@@ -46,21 +47,24 @@ class Unfinished(Protocol):
     """A request under way."""
 
     def lost(self) -> UsageEvent:
-        """Its row if the process ended now; called from another thread than the one that serves it."""
+        """The request's row if the process ended now; called from another thread than the one that serves it."""
         ...
 
 
 class UnderWay:
-    """One per process, in the directory of its write-ahead log. `open` and `close` belong to one thread.
+    """Keeps the open requests of one process on disk, in the directory of its write-ahead log. `open` and `close` belong to one thread.
 
     Args:
-        cpu: CPU seconds of the thread that asks.
+        cpu: CPU seconds of the calling thread.
     """
 
     def __init__(self, directory: Path, clock: Clock, *, every_s: float = EVERY_S, cpu: Clock = time.thread_time) -> None:
-        self._directory, self._clock, self._every_s, self._cpu = directory, clock, every_s, cpu
+        self._directory = directory
+        self._clock = clock
+        self._every_s = every_s
+        self._cpu = cpu
         self._open: dict[str, Unfinished] = {}
-        """Bounded by the requests there may be at once."""
+        """Open requests by id: bounded by the requests that there may be at once."""
         self._new: deque[str] = deque(maxlen=NEW_AT_MOST)
         self._file = -1
         self._empty = True
@@ -76,20 +80,21 @@ class UnderWay:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, request_id: str, one: Unfinished) -> None:
-        """A request was admitted. Never waits and never raises."""
-        self._open[request_id] = one
+    def open(self, request_id: str, request: Unfinished) -> None:
+        """Take a request that was admitted. Never waits and never raises."""
+        self._open[request_id] = request
         self._new.append(request_id)
         if not self._awake:
             self._awake = True
             self._wake.set()
 
     def close(self, request_id: str) -> None:
-        """Its row was given to the write-ahead log."""
+        """Forget a request: its row was given to the write-ahead log."""
         self._open.pop(request_id, None)
 
     def end(self, timeout_s: float = 2.0) -> None:
-        """Nothing more is opened; before the write-ahead log lets its directory go. Blocks for at most `timeout_s`."""
+        """Write for the last time and stop. To be called after the last `open`, and before the write-ahead log releases its directory.
+        Blocks for at most `timeout_s`."""
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -100,8 +105,8 @@ class UnderWay:
             self._wake.wait(None if idle else max(self._next_at - self._clock(), 0.0))
             self._wake.clear()
             if self._new:
-                self._closing.wait(SOON_S)  # company
-            self._awake = False  # before the look: who comes later wakes us again
+                self._closing.wait(SOON_S)  # for more requests to write together
+            self._awake = False  # before the queue is read: a request that comes later wakes this thread again
             self._try(self._round)
         self._try(self._finish)
         if self._file >= 0:
@@ -122,17 +127,18 @@ class UnderWay:
             self._write_all()
         elif self._file >= 0 and self._new:
             known = (self._open.get(self._new.popleft()) for _ in range(len(self._new)))
-            data = b"".join(_frames([one for one in known if one is not None]))
+            data = b"".join(_frames([request for request in known if request is not None]))
             self._empty = self._empty and not data
             _write(self._file, data)
 
     def _write_all(self) -> None:
         begun = self._cpu()
-        self._new.clear()  # before the look: they are open already
+        self._new.clear()  # before the open requests are read: they include the new ones
         data = b"".join(_frames(list(self._open.values())))
         if not data and self._empty:
             return
-        worked, synced_from = self._cpu() - begun, self._clock()
+        worked = self._cpu() - begun
+        synced_from = self._clock()
         self._replace(data)
         now = self._clock()
         pause_s = max(self._every_s, CALM * worked, SYNC_CALM * (now - synced_from))
@@ -161,19 +167,19 @@ class UnderWay:
 
 
 def left_under_way(directory: Path) -> list[UsageEvent | Damage]:
-    """What a process that is no more had under way, each request once, and what cannot be read of it. Raises OSError."""
+    """The requests that a dead process had under way, each once, and the damage in its file. Raises OSError."""
     try:
         data = (directory / UNDER_WAY).read_bytes()
     except FileNotFoundError:
         return []
-    found = list(read_frames(data))
-    last = {one.request_id: one for one in found if isinstance(one, UsageEvent)}
-    return [*last.values(), *(one for one in found if isinstance(one, Damage))]
+    frames = list(read_frames(data))
+    last = {event.request_id: event for event in frames if isinstance(event, UsageEvent)}
+    return [*last.values(), *(damage for damage in frames if isinstance(damage, Damage))]
 
 
-def _frames(some: list[Unfinished]) -> Iterator[bytes]:
-    for n, one in enumerate(some, 1):
-        yield frame(one.lost())
+def _frames(requests: list[Unfinished]) -> Iterator[bytes]:
+    for n, request in enumerate(requests, 1):
+        yield frame(request.lost())
         if not n % TOGETHER:
             time.sleep(0)  # noqa: TID251 - gives way, in a thread of its own
 

@@ -1,11 +1,11 @@
 """The write-ahead log of usage events: `append` costs the request path a queue entry, a thread of its own makes it durable.
 
-What happens to an event: it waits at most `fsync_s` for company, is written and synced with it, and its segment is sealed after
-`SEGMENT_S` or at `SEGMENT_BYTES`; `stores.shipper`, in another process, takes sealed segments to SQL and removes them. A process that
-is killed loses what it took within the last `fsync_s`, and nothing else.
+An event waits at most `fsync_s` for others, is written and synced with them, and its segment is sealed after `SEGMENT_S` or at
+`SEGMENT_BYTES`; `stores.shipper`, in another process, books sealed segments in SQL and removes them. A process that is killed loses
+the events of the last `fsync_s`, and nothing else.
 
-When the disk is full, broken or at `max_bytes`, what lies there stays: the oldest events are kept, new ones wait in memory up to
-`room`, then they are dropped and counted. `full` says so from the first failure on, for whoever watches.
+When the disk is full, broken or at `max_bytes`, the events on it are kept; new ones wait in memory up to `room`, then they are dropped
+and counted. `full` is true from the first failure on.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from domain.clock import Clock
-from tenancy.stores.wal_folder import SEALED, Claim, all_segments, claim_new, segment_path, standing_of, sync_directory
+from tenancy.stores.wal_folder import SEALED, Claim, all_segments, claim_new, segment_path, size_and_oldest, sync_directory
 from tenancy.usage_event import UsageEvent
 from tenancy.wal_frames import frame
 
@@ -28,26 +28,28 @@ SEGMENT_BYTES: Final = 4 * 1024 * 1024
 SEGMENT_S: Final = 1.0
 """Age at which a segment is sealed: the longest an event waits for the shipper."""
 BACKLOG_SEGMENTS: Final = 64
-"""Sealed segments from which on age no longer seals, only BACKLOG_S does: a day without SQL would else leave 86,400 files."""
+"""Sealed segments from which on a segment is sealed at the age of BACKLOG_S instead: a day without SQL would else leave 86,400 files."""
 BACKLOG_S: Final = 60.0
+"""Age at which a segment is sealed while many wait for the shipper."""
 ROOM: Final = 50_000
 """Events that wait in memory while the disk takes none: about 40 MB."""
 BATCH: Final = 4096
 """Events written and synced together at most."""
 RETRY_S: Final = 0.5
-"""How often a disk that took nothing is tried again."""
+"""Interval at which a disk that took nothing is tried again."""
 
 log = structlog.get_logger("tidegate.ledger")
 
 
 class Wal:
-    """See `tenancy.ports.UsageLog`. `append` and `close` belong to one thread; every number may be read from any.
+    """The usage log of one process (`tenancy.ports.UsageLog`). `append` and `close` belong to one thread; every number may be read from
+    any thread.
 
     Args:
         folder: where all processes of this host have their directories.
-        name: of this process's directory; never used before.
+        name: name of this process's directory; never used before.
         fsync_s: how long an event may wait to be durable.
-        max_bytes: of the segments of all processes in the folder; may be exceeded by one segment per process.
+        max_bytes: size of the segments of all processes in the folder; may be exceeded by one segment per process.
 
     Raises:
         OSError: the folder cannot be used.
@@ -68,9 +70,9 @@ class Wal:
         self.folder = folder
         self.claim: Claim = claim_new(folder, name)
         self.dropped = 0
-        """Events that were not kept, for want of room; only the appending thread writes it."""
+        """Events that were not kept, for want of room; only the appending thread writes this number."""
         self.written = 0
-        """Events that are durable; only the writing thread writes it."""
+        """Events that are durable; only the writing thread writes this number."""
         self.full = False
         """Whether the disk takes nothing now."""
         self._clock = clock
@@ -82,7 +84,7 @@ class Wal:
         self._pending: deque[UsageEvent] = deque()
         self._unwritten: list[bytes] = []
         self._number = 1
-        """Of the segment that is open, or would be next."""
+        """Number of the segment that is open, or would be next."""
         self._file = -1
         self._size = 0
         self._opened_at = 0.0
@@ -94,7 +96,6 @@ class Wal:
         self._thread.start()
 
     def append(self, event: UsageEvent) -> None:
-        """See the port."""
         if len(self._pending) >= self._room or self._closing.is_set():
             self.dropped += 1
             if self.dropped == 1:
@@ -111,8 +112,8 @@ class Wal:
         return len(self._pending) + len(self._unwritten)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Make everything durable and let the shipper have it; blocks for at most `timeout_s`. Events that come later are dropped
-        and counted."""
+        """Make everything durable and leave it to the shipper; blocks for at most `timeout_s`. Events that come later are dropped and
+        counted."""
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -129,8 +130,8 @@ class Wal:
             if self.full:
                 self._closing.wait(RETRY_S)
             elif self._pending:
-                self._closing.wait(max(self._fsync_s - self._sync_took_s, 0.001))  # company for the same sync
-            self._awake = False  # before the look into the queue: who comes later wakes us again
+                self._closing.wait(max(self._fsync_s - self._sync_took_s, 0.001))  # for more events in the same sync
+            self._awake = False  # before the queue is read: an event that comes later wakes this thread again
             try:
                 self._round()
             except Exception as error:  # noqa: BLE001 - whatever it is, the only writer must go on
@@ -151,7 +152,7 @@ class Wal:
         return self._segment_s if self._number < BACKLOG_SEGMENTS or len(self.claim.sealed()) < BACKLOG_SEGMENTS else BACKLOG_S
 
     def _round(self) -> None:
-        """Write all there is, until the disk refuses."""
+        """Write all events that wait, until the disk refuses."""
         while self._unwritten or self._pending:
             if not self._unwritten:
                 self._unwritten = [frame(self._pending.popleft()) for _ in range(min(len(self._pending), BATCH))]
@@ -187,9 +188,9 @@ class Wal:
         sync_directory(self.claim.path)
 
     def _look_for_space(self) -> None:
-        """Raises OSError when there is none."""
-        if (found := standing_of(all_segments(self.folder))[0]) >= self._max_bytes:
-            raise OSError(errno.EDQUOT, f"{found} bytes wait for SQL; ledger.max_bytes is {self._max_bytes}")
+        """Raise OSError when there is no room for another segment."""
+        if (waiting := size_and_oldest(all_segments(self.folder))[0]) >= self._max_bytes:
+            raise OSError(errno.EDQUOT, f"{waiting} bytes wait for SQL; ledger.max_bytes is {self._max_bytes}")
         disk = os.statvfs(self.folder)
         if self.full and disk.f_bavail * disk.f_frsize < self._segment_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -207,8 +208,8 @@ class Wal:
             segment_path(self.claim.path, number).rename(segment_path(self.claim.path, number, SEALED))
 
     def _failed(self, error: Exception) -> None:
-        """Nothing of the last write is believed: after a failed sync nobody knows what the disk has. It is cut off where it can be,
-        and written again to a new segment; what is there twice is booked once."""
+        """Write the last events again: after a failed sync it is unknown what the disk has. They are cut off the segment if possible, and
+        written to a new one; an event that is there twice is booked once."""
         if not self.full:
             log.error("the write-ahead log takes no events", folder=str(self.folder), error=str(error)[:200], waiting=self.waiting)
         self.full = True

@@ -1,15 +1,15 @@
-"""Who may do what in the write-ahead log's folder: one directory per writing process, one process that ships for the whole host.
+"""The folder of the write-ahead logs and its locks: one directory per writing process, one process that ships for the whole host.
 
     FOLDER/.guard                      held for a moment while a directory is made, looked at or removed
     FOLDER/.shipper                    held by the process that ships, for as long as it lives
     FOLDER/PID-TOKEN/lock              held by the process that writes there, for as long as it lives
     FOLDER/PID-TOKEN/00000001.open     the segment that is written to
-    FOLDER/PID-TOKEN/00000002.wal      sealed segments: nobody writes to them any more
+    FOLDER/PID-TOKEN/00000002.wal      sealed segments: no process writes to them any more
     FOLDER/PID-TOKEN/under-way         requests that have no row yet (`stores.under_way`)
 
-The kernel lets a lock go with its process. A directory whose lock is free was left by a dead process: its open segment is as good as
-sealed. Names are never used again, so nobody else comes to write there. The folder must be on a file system with working `flock`: a
-local disk, or a volume of this host.
+The kernel releases a lock with its process. A directory whose lock is free was left by a dead process: its open segment is as good as
+sealed. Names are never used again, so no other process comes to write there. The folder must be on a file system with working `flock`:
+a local disk, or a volume of this host.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ SEALED: Final = ".wal"
 OPEN: Final = ".open"
 UNDER_WAY: Final = "under-way"
 UNDER_WAY_NEW: Final = "under-way.new"
-"""What is about to take its place."""
+"""The next version of that file, until it replaces the file."""
 
 
 class Claim:
@@ -40,27 +40,27 @@ class Claim:
         return sorted(self.path.glob("*" + SEALED))
 
     def release(self) -> None:
-        """Let it go: whatever is in it now is the shipper's. Safe to call twice."""
+        """Release the lock: what is in the directory now is left to the shipper. Safe to call twice."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One directory as the shipper finds it."""
+    """One process's directory as the shipper finds it."""
 
     path: Path
     segments: tuple[Path, ...]
-    """Those that nobody writes to, oldest first."""
+    """Segments that no process writes to, oldest first."""
     left: bool
-    """By a process that is no more; it goes when its segments have gone."""
+    """Whether its process is dead; the directory is then removed after its segments."""
 
 
 def claim_new(folder: Path, name: str) -> Claim:
-    """Make a directory of our own, readable by its owner only, durable before anything is in it.
+    """Make a directory for this process, readable by its owner only, durable before anything is in it.
 
     Raises:
-        OSError: it cannot be made, or is there already.
+        OSError: the directory cannot be made, or is there already.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _guard(folder):
@@ -73,8 +73,8 @@ def claim_new(folder: Path, name: str) -> Claim:
 
 
 def parts(folder: Path) -> list[Part]:
-    """Every directory; for the process that ships. Raises OSError."""
-    found = []
+    """Every process's directory; for the process that ships. Raises OSError."""
+    directories = []
     with _guard(folder):
         for path in sorted(folder.iterdir()):
             if path.is_dir():
@@ -82,12 +82,12 @@ def parts(folder: Path) -> list[Part]:
                 if lock is not None:
                     os.close(lock)
                 names = [*path.glob("*" + SEALED), *(path.glob("*" + OPEN) if lock is not None else ())]
-                found.append(Part(path, tuple(sorted(names)), lock is not None))
-    return found
+                directories.append(Part(path, tuple(sorted(names)), lock is not None))
+    return directories
 
 
 def remove(folder: Path, part: Part) -> None:
-    """Take away a directory that a dead process left, with nothing in it that is not booked. Raises OSError."""
+    """Remove the directory of a dead process; everything in it must have been booked. Raises OSError."""
     with _guard(folder):
         for name in (UNDER_WAY, UNDER_WAY_NEW, "lock"):
             (part.path / name).unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def remove(folder: Path, part: Part) -> None:
 
 
 def locked(path: Path) -> int | None:
-    """A handle that holds the lock, or None when somebody else does. Raises OSError."""
+    """A file handle that holds the lock, or None when another process holds it. Raises OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,23 +105,23 @@ def locked(path: Path) -> int | None:
     return handle
 
 
-def standing_of(segments: Iterable[Path]) -> tuple[int, float | None]:
+def size_and_oldest(segments: Iterable[Path]) -> tuple[int, float | None]:
     """Bytes of these segments together, and when the oldest was last written (seconds since the epoch; None when there are none)."""
     seen = []
     for path in segments:
         with contextlib.suppress(OSError):  # shipped and removed in between
-            found = path.stat()
-            seen.append((found.st_size, found.st_mtime))
+            stat = path.stat()
+            seen.append((stat.st_size, stat.st_mtime))
     return sum(size for size, _ in seen), min((at for _, at in seen), default=None)
 
 
 def all_segments(folder: Path) -> Iterator[Path]:
-    """Segments of every process, open ones too."""
+    """The segments of every process, open ones included."""
     return folder.glob("*/[0-9]*.*")
 
 
 def sync_directory(path: Path) -> None:
-    """Make names in a directory durable. Raises OSError."""
+    """Make the names of files in a directory durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -130,7 +130,7 @@ def sync_directory(path: Path) -> None:
 
 
 def segment_path(directory: Path, number: int, suffix: str = OPEN) -> Path:
-    """Where a segment lies."""
+    """The path of a segment."""
     return directory / f"{number:08d}{suffix}"
 
 

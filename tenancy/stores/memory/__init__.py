@@ -1,4 +1,4 @@
-"""In-process adapters: the counters a lone worker starts with; stores of the directory, backends and rollouts for tests and embedding."""
+"""In-process adapters: the counters of a lone worker; stores of the directory, backends and rollouts for tests and embedding."""
 
 from tenancy.stores.memory.counters import MemoryCounters
 from tenancy.stores.memory.directory import MemoryDirectory

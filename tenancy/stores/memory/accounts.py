@@ -11,37 +11,32 @@ from tenancy.stores.memory.state import State, forget_limits, page_of
 
 
 class MemoryOrganisations:
-    """See `tenancy.directory_ports.Organisations`."""
+    """Organisations of a directory in memory (`tenancy.directory_ports.Organisations`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, after: str, limit: int) -> list[Organisation]:
-        """See the port."""
         return page_of(self._state.organisations, after, limit)
 
     async def get(self, name: str) -> Organisation:
-        """See the port."""
-        found = self._state.organisations.get(name)
-        if found is None:
+        organisation = self._state.organisations.get(name)
+        if organisation is None:
             raise rules.no_organisation(name)
-        return found
+        return organisation
 
     async def create(self, organisation: Organisation) -> Organisation:
-        """See the port."""
         if organisation.name in self._state.organisations:
             raise rules.taken(f"organisation {organisation.name!r}")
         return self._put(msgspec.structs.replace(organisation, version=1))
 
     async def update(self, organisation: Organisation) -> Organisation:
-        """See the port."""
         stored = await self.get(organisation.name)
         if stored.version != organisation.version:
             raise rules.changed(f"organisation {organisation.name!r}")
         return self._put(msgspec.structs.replace(organisation, created_unix=stored.created_unix, version=stored.version + 1))
 
     async def delete(self, name: str, version: int) -> None:
-        """See the port."""
         if (await self.get(name)).version != version:
             raise rules.changed(f"organisation {name!r}")
         rules.check_organisation_goes(name, sum(tenant.organisation == name for tenant in self._state.tenants.values()))
@@ -56,42 +51,37 @@ class MemoryOrganisations:
 
 
 class MemoryTenants:
-    """See `tenancy.directory_ports.Tenants`."""
+    """Tenants of a directory in memory (`tenancy.directory_ports.Tenants`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, within: Within, after: str, limit: int) -> list[Tenant]:
-        """See the port."""
-        return page_of({str(name): one for name, one in self._state.tenants.items() if rules.reaches(within, name)}, after, limit)
+        return page_of({str(name): tenant for name, tenant in self._state.tenants.items() if rules.reaches(within, name)}, after, limit)
 
     async def get(self, within: Within, name: TenantId) -> Tenant:
-        """See the port."""
-        found = self._state.tenants.get(name)
-        if found is None or not rules.reaches(within, name):
+        tenant = self._state.tenants.get(name)
+        if tenant is None or not rules.reaches(within, name):
             raise rules.no_tenant(name)
-        return found
+        return tenant
 
     async def create(self, tenant: Tenant) -> Tenant:
-        """See the port."""
         if tenant.name in self._state.tenants:
             raise rules.taken(f"tenant {tenant.name!r}")
         if tenant.name in self._state.retired:
             raise rules.retired(tenant.name)
-        made = self._put(msgspec.structs.replace(tenant, version=1))
+        stored = self._put(msgspec.structs.replace(tenant, version=1))
         project = rules.default_project(tenant.name, tenant.created_unix)
         self._state.projects[tenant.name, project.name] = project
-        return made
+        return stored
 
     async def update(self, within: Within, tenant: Tenant) -> Tenant:
-        """See the port."""
         stored = await self.get(within, tenant.name)
         if stored.version != tenant.version:
             raise rules.changed(f"tenant {tenant.name!r}")
         return self._put(msgspec.structs.replace(tenant, created_unix=stored.created_unix, version=stored.version + 1))
 
     async def delete(self, within: Within, name: TenantId, version: int) -> None:
-        """See the port."""
         if (await self.get(within, name)).version != version:
             raise rules.changed(f"tenant {name!r}")
         _forget_projects(self._state, name, [project for owner, project in self._state.projects if owner == name])
@@ -109,44 +99,38 @@ class MemoryTenants:
 
 
 class MemoryProjects:
-    """See `tenancy.directory_ports.Projects`."""
+    """Projects of a directory in memory (`tenancy.directory_ports.Projects`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, within: Within, tenant: TenantId, after: str, limit: int) -> list[Project]:
-        """See the port."""
         self._check(within, tenant)
-        return page_of({str(name): one for (owner, name), one in self._state.projects.items() if owner == tenant}, after, limit)
+        return page_of({str(name): project for (owner, name), project in self._state.projects.items() if owner == tenant}, after, limit)
 
     async def get(self, within: Within, tenant: TenantId, name: ProjectId) -> Project:
-        """See the port."""
         self._check(within, tenant)
-        found = self._state.projects.get((tenant, name))
-        if found is None:
+        project = self._state.projects.get((tenant, name))
+        if project is None:
             raise rules.no_project(tenant, name)
-        return found
+        return project
 
     async def count(self, tenant: TenantId) -> int:
-        """See the port."""
         return sum(owner == tenant for owner, _ in self._state.projects)
 
     async def create(self, within: Within, project: Project) -> Project:
-        """See the port."""
         self._check(within, project.tenant)
         if (project.tenant, project.name) in self._state.projects:
             raise rules.taken(f"project {project.name!r} of tenant {project.tenant!r}")
         return self._put(msgspec.structs.replace(project, version=1))
 
     async def update(self, within: Within, project: Project) -> Project:
-        """See the port."""
         stored = await self.get(within, project.tenant, project.name)
         if stored.version != project.version:
             raise rules.changed(f"project {project.name!r} of tenant {project.tenant!r}")
         return self._put(msgspec.structs.replace(project, created_unix=stored.created_unix, version=stored.version + 1))
 
     async def delete(self, within: Within, tenant: TenantId, name: ProjectId, version: int) -> None:
-        """See the port."""
         if (await self.get(within, tenant, name)).version != version:
             raise rules.changed(f"project {name!r} of tenant {tenant!r}")
         rules.check_project_goes(name)

@@ -1,4 +1,4 @@
-"""Counters of one process: the reference books, and a clock. What is bounded and how is said in `tenancy.books`."""
+"""Counters of one process: the reference implementation, and a clock. `tenancy.books` says what bounds their memory."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from tenancy.seeds import Seed
 
 
 class MemoryCounters:
-    """See `tenancy.ports.Counters`. Nothing here suspends.
+    """Counters in memory (`tenancy.ports.Counters`, `tenancy.seeds.Tallies`). No call suspends.
 
-    `clock` must not go backwards (a step back would make everyone wait as long); it is the calendar's clock too.
+    `clock` must not go backwards (a step back would make every rate limit wait as long); it is the calendar's clock too.
     """
 
     in_process = True
@@ -23,25 +23,19 @@ class MemoryCounters:
 
     @property
     def crowded(self) -> int:
-        """See `ValkeyCounters.crowded`."""
         return self._quota.crowded
 
     async def admit(self, hold: Hold) -> Admission:
-        """See the port."""
         return self._quota.admit(hold, round(self._clock() * 1e6))
 
     async def beat(self, beats: Sequence[Beat]) -> None:
-        """See the port."""
         self._quota.beat(beats, round(self._clock() * 1e6))
 
     async def settle(self, hold: Hold, actual: Amounts) -> None:
-        """See the port."""
         self._quota.settle(hold, actual, round(self._clock() * 1e6))
 
     async def look(self, group: Group) -> list[LineState]:
-        """See the port."""
         return self._quota.look(group, round(self._clock() * 1e6))
 
     async def seed(self, tag: str, seeds: Sequence[Seed]) -> list[int | None]:
-        """See `tenancy.seeds.Tallies`."""
         return self._quota.seed(tag, seeds, round(self._clock() * 1e6))

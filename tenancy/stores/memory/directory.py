@@ -1,5 +1,5 @@
-"""A directory in dictionaries, gone with the process: for tests and embedding. A transaction works on a copy that takes the
-original's place when it is over."""
+"""A directory in dictionaries, lost with the process: for tests and embedding. A transaction works on a copy that replaces the
+original when the transaction ends."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from tenancy.stores.memory.state import State
 
 
 class MemoryDirectoryChange:
-    """See `tenancy.directory_ports.DirectoryChange`."""
+    """One transaction on a directory in memory (`tenancy.directory_ports.DirectoryChange`)."""
 
     def __init__(self, state: State) -> None:
         self.organisations = MemoryOrganisations(state)
@@ -27,18 +27,16 @@ class MemoryDirectoryChange:
 
 
 class MemoryDirectory:
-    """See `tenancy.directory_ports.DirectoryStore`."""
+    """A directory in memory (`tenancy.directory_ports.DirectoryStore`)."""
 
     def __init__(self) -> None:
         self._state = State()
         self._writing = asyncio.Lock()
 
     async def version(self) -> int:
-        """See the port."""
         return self._state.version
 
     async def load(self) -> Contents:
-        """See the port."""
         state = self._state
         return Contents(
             version=state.version,
@@ -52,7 +50,6 @@ class MemoryDirectory:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[DirectoryChange]:
-        """See the port."""
         async with self._writing:
             state = self._state.copy()
             yield MemoryDirectoryChange(state)

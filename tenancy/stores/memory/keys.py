@@ -11,24 +11,23 @@ from tenancy.stores.memory.state import State, forget_limits, page_of
 
 
 class MemoryKeys:
-    """See `tenancy.directory_ports.Keys`."""
+    """API keys of a directory in memory (`tenancy.directory_ports.Keys`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, within: Within, after: str, limit: int) -> list[KeyRecord]:
-        """See the port."""
-        return page_of({str(one.id): one for one in self._state.keys.values() if rules.reaches(within, one.tenant)}, after, limit)
+        return page_of(
+            {str(record.id): record for record in self._state.keys.values() if rules.reaches(within, record.tenant)}, after, limit
+        )
 
     async def get(self, within: Within, key_id: KeyId) -> KeyRecord:
-        """See the port."""
-        found = self._state.keys.get(key_id)
-        if found is None or not rules.reaches(within, found.tenant):
+        record = self._state.keys.get(key_id)
+        if record is None or not rules.reaches(within, record.tenant):
             raise rules.no_key(key_id)
-        return found
+        return record
 
     async def create(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """See the port."""
         if record.tenant not in self._state.tenants or not rules.reaches(within, record.tenant):
             raise rules.no_tenant(record.tenant)
         if (record.tenant, record.project) not in self._state.projects:
@@ -38,24 +37,21 @@ class MemoryKeys:
         return self._put(msgspec.structs.replace(record, version=1))
 
     async def alive(self, tenant: TenantId) -> int:
-        """See the port."""
-        return sum(one.tenant == tenant and one.revoked_unix is None for one in self._state.keys.values())
+        return sum(record.tenant == tenant and record.revoked_unix is None for record in self._state.keys.values())
 
     async def forget_revoked(self, tenant: TenantId, keep: int) -> None:
-        """See the port."""
-        gone = [one for one in self._state.keys.values() if one.tenant == tenant and one.revoked_unix is not None]
-        for record in sorted(gone, key=lambda one: (one.revoked_unix or 0.0, one.id), reverse=True)[keep:]:
+        gone = [record for record in self._state.keys.values() if record.tenant == tenant and record.revoked_unix is not None]
+        for record in sorted(gone, key=lambda revoked: (revoked.revoked_unix or 0.0, revoked.id), reverse=True)[keep:]:
             forget_limits(self._state, [Scope(Level.KEY, record.id)])
             del self._state.keys[record.id]
             self._state.dirty = True
 
     async def update(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """See the port."""
         stored = await self.get(within, record.id)
         if stored.version != record.version:
             raise rules.changed(f"key {record.id!r}")
-        kept = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
-        return self._put(msgspec.structs.replace(record, **kept, version=stored.version + 1))
+        unchanged = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
+        return self._put(msgspec.structs.replace(record, **unchanged, version=stored.version + 1))
 
     def _put(self, record: KeyRecord) -> KeyRecord:
         self._state.keys[record.id] = record

@@ -8,36 +8,32 @@ from tenancy.stores.memory.state import State, page_of
 
 
 class MemoryLimits:
-    """See `tenancy.directory_ports.Limits`."""
+    """Limits of a directory in memory (`tenancy.directory_ports.Limits`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, within: Within, after: str, limit: int) -> list[LimitRecord]:
-        """See the port."""
         reached = {key: record for key, record in self._state.limits.items() if rules.reaches(within, record.tenant)}
         return page_of(reached, after, limit)
 
     async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
-        """See the port."""
-        found = self._state.limits.get(state_key(scope, meter, window))
-        if found is None or not rules.reaches(within, found.tenant):
+        record = self._state.limits.get(state_key(scope, meter, window))
+        if record is None or not rules.reaches(within, record.tenant):
             raise rules.no_limit(scope, meter, window)
-        return found
+        return record
 
     async def put(self, within: Within, limit: Limit, version: int) -> LimitRecord:
-        """See the port."""
         owner = self._owner(within, limit.scope)
         key = rules.key_of_limit(limit)
         stored = self._state.limits.get(key)
         if (stored.version if stored is not None else 0) != version:
             raise rules.changed(f"the limit {key!r}")
-        made = self._state.limits[key] = LimitRecord(limit, owner, version + 1)
+        record = self._state.limits[key] = LimitRecord(limit, owner, version + 1)
         self._state.dirty = True
-        return made
+        return record
 
     async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
-        """See the port."""
         stored = await self.get(within, scope, meter, window)
         if stored.version != version:
             raise rules.changed(f"the limit {rules.key_of_limit(stored.limit)!r}")

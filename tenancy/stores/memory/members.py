@@ -6,22 +6,19 @@ from domain.membership import MAX_REGISTERED, Member, MembersFull, MemberTaken
 
 
 class MemoryMemberStore:
-    """See `domain.membership.MemberStore`."""
+    """Registered backends in memory (`domain.membership.MemberStore`)."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._version = 1
 
     async def version(self) -> int:
-        """See the port."""
         return self._version
 
     async def load(self) -> list[Member]:
-        """See the port."""
         return [self._members[backend_id] for backend_id in sorted(self._members)]
 
     async def add(self, member: Member, now_unix: float) -> None:
-        """See the port."""
         if member.id in self._members:
             raise MemberTaken(f"backend {member.id!r} is registered already")
         if len(self._members) >= MAX_REGISTERED:
@@ -30,7 +27,6 @@ class MemoryMemberStore:
         self._version += 1
 
     async def set_drain(self, backend_id: str, grace_s: float | None) -> bool:
-        """See the port."""
         member = self._members.get(backend_id)
         if member is None:
             return False
@@ -39,7 +35,6 @@ class MemoryMemberStore:
         return True
 
     async def remove(self, backend_id: str) -> bool:
-        """See the port."""
         if self._members.pop(backend_id, None) is None:
             return False
         self._version += 1

@@ -7,28 +7,25 @@ from tenancy.stores.memory.state import State, page_of
 
 
 class MemoryPrices:
-    """See `tenancy.directory_ports.Prices`."""
+    """Prices of a directory in memory (`tenancy.directory_ports.Prices`)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     async def page(self, model: str, after: str, limit: int) -> list[Price]:
-        """See the port."""
         return page_of({key: price for key, price in self._state.prices.items() if model in ("", price.model)}, after, limit)
 
     async def get(self, price_id: str) -> Price:
-        """See the port."""
-        found = self._state.prices.get(price_id)
-        if found is None:
+        price = self._state.prices.get(price_id)
+        if price is None:
             raise NotFound(f"no price {price_id!r}")
-        return found
+        return price
 
     async def add(self, price: Price) -> None:
-        """See the port."""
         begins = (price.model, price.revision, price.effective_unix)
         if price.id in self._state.prices:
             raise rules.taken(f"price {price.id!r}")
-        if any((one.model, one.revision, one.effective_unix) == begins for one in self._state.prices.values()):
+        if any((stored.model, stored.revision, stored.effective_unix) == begins for stored in self._state.prices.values()):
             raise rules.taken(f"a price of model {price.model!r}, revision {price.revision!r}, from that moment on")
         self._state.prices[price.id] = price
         self._state.dirty = True

@@ -1,4 +1,4 @@
-"""What a directory in memory holds: one dictionary per kind of record, by what names it."""
+"""The state of a directory in memory: one dictionary per kind of record, by the record's name or id."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -20,7 +20,7 @@ def _default() -> dict[str, Organisation]:
 
 @dataclass(slots=True)
 class State:
-    """Records are frozen, so a copy of the dictionaries is a copy of everything."""
+    """All records of a directory. Records are frozen, so a copy of the dictionaries is a copy of everything."""
 
     version: int = 1
     dirty: bool = False
@@ -35,19 +35,19 @@ class State:
     prices: dict[str, Price] = field(default_factory=dict)
 
     def copy(self) -> "State":
-        """For one transaction."""
-        made = State(self.version)
-        for one in fields(State)[2:]:
-            setattr(made, one.name, getattr(self, one.name).copy())
-        return made
+        """A copy for one transaction."""
+        copied = State(self.version)
+        for attribute in fields(State)[2:]:
+            setattr(copied, attribute.name, getattr(self, attribute.name).copy())
+        return copied
 
 
 def page_of(records: dict[str, R], after: str, limit: int) -> list[R]:
-    """Up to `limit` records by name, from behind `after`."""
+    """Up to `limit` records by name, those after `after`."""
     return [records[name] for name in sorted(name for name in records if name > after)[: page_size(limit)]]
 
 
 def forget_limits(state: State, scopes: Iterable[Scope]) -> None:
-    """What hangs on something that goes."""
+    """Remove the limits of scopes that are deleted."""
     gone = set(scopes)
     state.limits = {key: record for key, record in state.limits.items() if record.limit.scope not in gone}

@@ -1,5 +1,5 @@
-"""The directory, registered backends, the ledger and the audit in SQLite or Postgres through SQLAlchemy; the schema is moved by
-Alembic (`migrations/`)."""
+"""The directory, registered backends, the ledger and the audit in SQLite or Postgres through SQLAlchemy; Alembic migrates the schema
+(`migrations/`)."""
 
 from tenancy.stores.sql.directory import SqlDirectory
 from tenancy.stores.sql.journal import SqlChange, SqlJournal

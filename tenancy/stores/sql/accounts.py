@@ -15,24 +15,21 @@ from tenancy.stores.sql.writer import Writer, rights_of, rights_text
 
 
 class SqlOrganisations:
-    """See `tenancy.directory_ports.Organisations`."""
+    """Organisations of a directory in SQL (`tenancy.directory_ports.Organisations`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, after: str, limit: int) -> list[Organisation]:
-        """See the port."""
         return list(map(organisation_of, await self._writer.page(sa.select(organisation), organisation.c.name, after, limit)))
 
     async def get(self, name: str) -> Organisation:
-        """See the port."""
         row = await self._writer.first(sa.select(organisation).where(organisation.c.name == name))
         if row is None:
             raise rules.no_organisation(name)
         return organisation_of(row)
 
     async def create(self, made: Organisation) -> Organisation:
-        """See the port."""
         await self._writer.begin()
         if await self._writer.count(organisation, organisation.c.name == made.name):
             raise rules.taken(f"organisation {made.name!r}")
@@ -40,7 +37,6 @@ class SqlOrganisations:
         return msgspec.structs.replace(made, version=1)
 
     async def update(self, wanted: Organisation) -> Organisation:
-        """See the port."""
         await self._writer.begin()
         stored = await self.get(wanted.name)
         where = organisation.c.name == wanted.name
@@ -48,7 +44,6 @@ class SqlOrganisations:
         return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
 
     async def delete(self, name: str, version: int) -> None:
-        """See the port."""
         await self._writer.begin()
         if (await self.get(name)).version != version:
             raise rules.changed(f"organisation {name!r}")
@@ -58,25 +53,22 @@ class SqlOrganisations:
 
 
 class SqlTenants:
-    """See `tenancy.directory_ports.Tenants`."""
+    """Tenants of a directory in SQL (`tenancy.directory_ports.Tenants`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, within: Within, after: str, limit: int) -> list[Tenant]:
-        """See the port."""
         wanted = sa.select(tenant) if within is None else sa.select(tenant).where(tenant.c.name == within)
         return list(map(tenant_of, await self._writer.page(wanted, tenant.c.name, after, limit)))
 
     async def get(self, within: Within, name: TenantId) -> Tenant:
-        """See the port."""
         row = await self._writer.first(sa.select(tenant).where(tenant.c.name == name)) if rules.reaches(within, name) else None
         if row is None:
             raise rules.no_tenant(name)
         return tenant_of(row)
 
     async def create(self, made: Tenant) -> Tenant:
-        """See the port."""
         await self._writer.begin()
         if await self._writer.count(tenant, tenant.c.name == made.name):
             raise rules.taken(f"tenant {made.name!r}")
@@ -88,7 +80,6 @@ class SqlTenants:
         return msgspec.structs.replace(made, version=1)
 
     async def update(self, within: Within, wanted: Tenant) -> Tenant:
-        """See the port."""
         await self._writer.begin()
         stored = await self.get(within, wanted.name)
         if stored.version != wanted.version:
@@ -98,7 +89,6 @@ class SqlTenants:
         return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
 
     async def delete(self, within: Within, name: TenantId, version: int) -> None:
-        """See the port."""
         await self._writer.begin()
         if (await self.get(within, name)).version != version:
             raise rules.changed(f"tenant {name!r}")
@@ -118,19 +108,17 @@ class SqlTenants:
 
 
 class SqlProjects:
-    """See `tenancy.directory_ports.Projects`."""
+    """Projects of a directory in SQL (`tenancy.directory_ports.Projects`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, within: Within, owner: TenantId, after: str, limit: int) -> list[Project]:
-        """See the port."""
         await self._check(within, owner)
         wanted = sa.select(project).where(project.c.tenant == owner)
         return list(map(project_of, await self._writer.page(wanted, project.c.name, after, limit)))
 
     async def get(self, within: Within, owner: TenantId, name: ProjectId) -> Project:
-        """See the port."""
         await self._check(within, owner)
         row = await self._writer.first(sa.select(project).where(_is(owner, name)))
         if row is None:
@@ -138,11 +126,9 @@ class SqlProjects:
         return project_of(row)
 
     async def count(self, owner: TenantId) -> int:
-        """See the port."""
         return await self._writer.count(project, project.c.tenant == owner)
 
     async def create(self, within: Within, made: Project) -> Project:
-        """See the port."""
         await self._writer.begin()
         await self._check(within, made.tenant)
         if await self._writer.count(project, _is(made.tenant, made.name)):
@@ -151,24 +137,22 @@ class SqlProjects:
         return msgspec.structs.replace(made, version=1)
 
     async def update(self, within: Within, wanted: Project) -> Project:
-        """See the port."""
         await self._writer.begin()
         stored = await self.get(within, wanted.tenant, wanted.name)
-        what = f"project {wanted.name!r} of tenant {wanted.tenant!r}"
-        await self._writer.replace(what, project, _is(wanted.tenant, wanted.name), wanted.version, _shared(wanted))
+        label = f"project {wanted.name!r} of tenant {wanted.tenant!r}"
+        await self._writer.replace(label, project, _is(wanted.tenant, wanted.name), wanted.version, _shared(wanted))
         return msgspec.structs.replace(wanted, created_unix=stored.created_unix, version=stored.version + 1)
 
     async def delete(self, within: Within, owner: TenantId, name: ProjectId, version: int) -> None:
-        """See the port."""
         await self._writer.begin()
-        what = f"project {name!r} of tenant {owner!r}"
+        label = f"project {name!r} of tenant {owner!r}"
         if (await self.get(within, owner, name)).version != version:
-            raise rules.changed(what)
+            raise rules.changed(label)
         rules.check_project_goes(name)
         keys = (api_key.c.tenant == owner) & (api_key.c.project == name)
         alive = await self._writer.count(api_key, keys & api_key.c.revoked_unix.is_(None))
         if alive:
-            raise rules.keys_left(what, alive)
+            raise rules.keys_left(label, alive)
         of_keys = usage_limit.c.name.in_(sa.select(api_key.c.id).where(keys))
         await self._writer.run(sa.delete(usage_limit).where(usage_limit.c.level == Level.KEY.value, of_keys))
         await _forget_limits(self._writer, (Level.PROJECT, Level.USER), f"{owner}/{name}")
@@ -181,17 +165,17 @@ class SqlProjects:
 
 
 def organisation_of(row: Any) -> Organisation:
-    """The record of a row."""
+    """The organisation in a row."""
     return Organisation(name=row["name"], **_record(row))
 
 
 def tenant_of(row: Any) -> Tenant:
-    """The record of a row."""
+    """The tenant in a row."""
     return Tenant(name=TenantId(row["name"]), organisation=row["organisation"], **_record(row))
 
 
 def project_of(row: Any) -> Project:
-    """The record of a row."""
+    """The project in a row."""
     return Project(tenant=TenantId(row["tenant"]), name=ProjectId(row["name"]), **_record(row))
 
 

@@ -44,4 +44,4 @@ idempotency = sa.Table(
     sa.Column("nonce", sa.LargeBinary(16), nullable=False),
     sa.Column("holder", sa.String(80), nullable=False, server_default="", index=True),
 )
-"""`holder` is out of whose share of the table a row is."""
+"""`holder`: a row counts towards its share of the table."""

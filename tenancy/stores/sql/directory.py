@@ -1,7 +1,7 @@
 """The directory in SQL. Every statement is built by SQLAlchemy with bound values; no text is ever joined into one.
 
-Writers wait for each other: the first write of a transaction raises the change counter, whose row it then holds until it is
-over. So what a writer has looked up stays true, and processes that poll the counter see a change together with its data.
+Writers wait for each other: the first write of a transaction raises the change counter, whose row the transaction then locks until it
+ends. So what a writer has looked up stays true, and processes that poll the counter see a change together with its data.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class SqlDirectoryChange:
-    """See `tenancy.directory_ports.DirectoryChange`."""
+    """One transaction on a directory in SQL (`tenancy.directory_ports.DirectoryChange`)."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         writer = Writer(connection)
@@ -42,7 +42,7 @@ class SqlDirectoryChange:
 
 
 class SqlDirectory:
-    """See `tenancy.directory_ports.DirectoryStore`.
+    """A directory in SQL (`tenancy.directory_ports.DirectoryStore`).
 
     Args:
         connections: an engine, or the one connection of a transaction that is open already.
@@ -52,12 +52,10 @@ class SqlDirectory:
         self._connections = connections
 
     async def version(self) -> int:
-        """See the port."""
         async with self._connections.connect() as connection:
             return await _version(connection)
 
     async def load(self) -> Contents:
-        """See the port."""
         async with self._connections.connect() as connection:
             if connection.dialect.name == "postgresql" and not connection.in_transaction():
                 await connection.execution_options(isolation_level="REPEATABLE READ")  # all tables of one moment
@@ -73,7 +71,6 @@ class SqlDirectory:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[DirectoryChange]:
-        """See the port."""
         async with self._connections.begin() as connection:
             yield SqlDirectoryChange(connection)
 
@@ -83,9 +80,9 @@ async def _version(connection: AsyncConnection) -> int:
 
 
 async def _all(connection: AsyncConnection, table: sa.Table, record_of: Callable[[Any], R]) -> tuple[R, ...]:
-    made: list[R] = []
-    async with connection.stream(sa.select(table)) as found:
-        async for rows in found.mappings().partitions(ROWS_AT_ONCE):
-            made.extend(map(record_of, rows))
-            await asyncio.sleep(0)  # requests go on between two handfuls
-    return tuple(made)
+    records: list[R] = []
+    async with connection.stream(sa.select(table)) as result:
+        async for rows in result.mappings().partitions(ROWS_AT_ONCE):
+            records.extend(map(record_of, rows))
+            await asyncio.sleep(0)  # requests go on between two batches of rows
+    return tuple(records)

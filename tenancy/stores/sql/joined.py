@@ -1,4 +1,4 @@
-"""Lets stores that open transactions of their own take part in one that is open already."""
+"""Lets stores that open transactions of their own take part in a transaction that is open already."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -21,14 +21,13 @@ class Connections(Protocol):
 
 
 class Joined:
-    """The one open connection, whoever asks; what is done on it ends with the transaction around it."""
+    """Hands out one open connection, every time; what is done on it is committed or rolled back with the transaction around it."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """See `Connections`."""
         yield self._connection
 
     begin = connect

@@ -1,7 +1,7 @@
 """Changes of operators in SQL: one transaction holds the change, its audit row and the answer kept for a repeated request.
 
 Writers wait for each other from the first statement on: SQLite by its write lock (`BEGIN IMMEDIATE`), Postgres by the lock on
-the row that holds the chain's end. So whoever reads inside a change reads what nobody else can change before it is done.
+the row that holds the chain's end. So no other writer can change what a change has read before the change ends.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ REMEMBER_S: Final = 86_400.0
 MAX_REMEMBERED: Final = 50_000
 """Idempotency keys within a day; one row has a few hundred bytes."""
 MAX_REMEMBERED_OF_ONE: Final = 5_000
-"""Of them one holder's, so that nobody can use up everybody's: three a minute, all day."""
+"""Idempotency keys of one holder within a day, so that no holder can use up all of them: three a minute, all day."""
 PAGE: Final = 2_000
 """Rows read at once while the chain is verified."""
 
 
 class SqlChange:
-    """See `tenancy.journal.Change`. `connections` is what stores are opened on to take part."""
+    """One change in SQL (`tenancy.journal.Change`). Stores opened on its `connections` take part in its transaction."""
 
     def __init__(self, connection: AsyncConnection, now_unix: float, seq: int, head: bytes) -> None:
         self.connections = Joined(connection)
@@ -41,15 +41,14 @@ class SqlChange:
         self._head = head
 
     async def write_down(self, entry: Entry) -> None:
-        """See the port."""
         row = next_row(self._seq + 1, self._head, int(self._now_unix * 1000), entry)
-        said = {name: getattr(entry, name) for name in Entry.__struct_fields__}
-        await self._connection.execute(sa.insert(audit).values(seq=row.seq, at_unix_ms=row.at_unix_ms, hash=row.hash, **said))
+        values = {name: getattr(entry, name) for name in Entry.__struct_fields__}
+        await self._connection.execute(sa.insert(audit).values(seq=row.seq, at_unix_ms=row.at_unix_ms, hash=row.hash, **values))
         await self._connection.execute(sa.update(audit_head).where(audit_head.c.id == 1).values(seq=row.seq, hash=row.hash))
-        self._seq, self._head = row.seq, row.hash
+        self._seq = row.seq
+        self._head = row.hash
 
     async def remembered(self, actor: str, key: bytes) -> Remembered | None:
-        """See the port."""
         where = (idempotency.c.actor == actor) & (idempotency.c.key_digest == key) & (idempotency.c.at_unix > self._now_unix - REMEMBER_S)
         row = (await self._connection.execute(sa.select(idempotency).where(where))).mappings().first()
         if row is None:
@@ -57,7 +56,6 @@ class SqlChange:
         return Remembered(row["request_digest"], row["status"], row["body"], row["etag"], row["nonce"])
 
     async def remember(self, actor: str, holder: str, key: bytes, answer: Remembered) -> None:
-        """See the port."""
         await self._connection.execute(sa.delete(idempotency).where(idempotency.c.at_unix <= self._now_unix - REMEMBER_S))
         count = sa.select(sa.func.count()).select_from(idempotency)
         if (await self._connection.scalar(count.where(idempotency.c.holder == holder)) or 0) >= MAX_REMEMBERED_OF_ONE:
@@ -89,8 +87,8 @@ class SqlJournal:
 
     @contextlib.asynccontextmanager
     async def change(self) -> AsyncIterator[SqlChange]:
-        """One change; committed at the end, taken back when anything is raised. Raises JournalAway."""
-        async with _said(), asyncio.timeout(WITHIN_S), self._engine.begin() as connection:
+        """Open a change; it is committed at the end, and rolled back when anything is raised. Raises JournalAway."""
+        async with _journal_errors(), asyncio.timeout(WITHIN_S), self._engine.begin() as connection:
             row = (await connection.execute(sa.select(audit_head).where(audit_head.c.id == 1).with_for_update())).mappings().first()
             if row is None:
                 raise JournalAway("the audit's end is missing from the database")
@@ -98,22 +96,20 @@ class SqlJournal:
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Joined]:
-        """One connection to read several things with. Raises JournalAway."""
-        async with _said(), asyncio.timeout(WITHIN_S), self._engine.connect() as connection:
+        """Open a connection for several reads. Raises JournalAway."""
+        async with _journal_errors(), asyncio.timeout(WITHIN_S), self._engine.connect() as connection:
             yield Joined(connection)
 
     async def page(self, after: int, limit: int, tenant: str | None = None) -> list[AuditRow]:
-        """See the port."""
         return await self._rows(sa.select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(limit), tenant)
 
     async def newest(self, before: int | None, limit: int, tenant: str | None = None) -> list[AuditRow]:
-        """See the port."""
         wanted = sa.select(audit) if before is None else sa.select(audit).where(audit.c.seq < before)
         return await self._rows(wanted.order_by(audit.c.seq.desc()).limit(limit), tenant)
 
     async def verify(self) -> Finding:
-        """See the port."""
-        walk, after = Walk(), 0
+        walk = Walk()
+        after = 0
         # the end is read first: rows that come while the walk is under way are left to the next one
         async with self.reading() as joined, joined.connect() as connection:
             end = (await connection.execute(sa.select(audit_head))).mappings().one()
@@ -127,8 +123,8 @@ class SqlJournal:
         if tenant is not None:
             wanted = wanted.where(audit.c.tenant == tenant)
         async with self.reading() as joined, joined.connect() as connection:
-            found = (await connection.execute(wanted)).mappings().all()
-        return [_row(row) for row in found]
+            rows = (await connection.execute(wanted)).mappings().all()
+        return [_row(row) for row in rows]
 
 
 def _row(row: Any) -> AuditRow:
@@ -136,7 +132,7 @@ def _row(row: Any) -> AuditRow:
 
 
 @contextlib.asynccontextmanager
-async def _said() -> AsyncIterator[None]:
+async def _journal_errors() -> AsyncIterator[None]:
     try:
         yield
     except (SQLAlchemyError, OSError, TimeoutError) as error:

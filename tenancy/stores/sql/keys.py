@@ -16,25 +16,22 @@ from tenancy.stores.sql.writer import Writer, rights_of, rights_text
 
 
 class SqlKeys:
-    """See `tenancy.directory_ports.Keys`."""
+    """API keys of a directory in SQL (`tenancy.directory_ports.Keys`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, within: Within, after: str, limit: int) -> list[KeyRecord]:
-        """See the port."""
         wanted = sa.select(api_key) if within is None else sa.select(api_key).where(api_key.c.tenant == within)
         return list(map(key_of, await self._writer.page(wanted, api_key.c.id, after, limit)))
 
     async def get(self, within: Within, key_id: KeyId) -> KeyRecord:
-        """See the port."""
         row = await self._writer.first(sa.select(api_key).where(api_key.c.id == key_id))
         if row is None or not rules.reaches(within, row["tenant"]):
             raise rules.no_key(key_id)
         return key_of(row)
 
     async def create(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """See the port."""
         await self._writer.begin()
         if not rules.reaches(within, record.tenant) or not await self._writer.count(tenant, tenant.c.name == record.tenant):
             raise rules.no_tenant(record.tenant)
@@ -47,13 +44,11 @@ class SqlKeys:
         return msgspec.structs.replace(record, version=1)
 
     async def alive(self, owner: TenantId) -> int:
-        """See the port."""
         return await self._writer.count(api_key, (api_key.c.tenant == owner) & api_key.c.revoked_unix.is_(None))
 
     async def forget_revoked(self, owner: TenantId, keep: int) -> None:
-        """See the port."""
         gone = sa.select(api_key.c.id).where(api_key.c.tenant == owner, api_key.c.revoked_unix.is_not(None))
-        # the first is where the kept ones end: rows with a key that is as old are told apart by their id
+        # the newest key to remove; keys that were revoked at the same time are ordered by their id
         last = await self._writer.first(
             gone.add_columns(api_key.c.revoked_unix).order_by(api_key.c.revoked_unix.desc(), api_key.c.id.desc()).offset(keep).limit(1)
         )
@@ -67,16 +62,15 @@ class SqlKeys:
         await self._writer.run(sa.delete(api_key).where(api_key.c.id.in_(these)))
 
     async def update(self, within: Within, record: KeyRecord) -> KeyRecord:
-        """See the port."""
         await self._writer.begin()
         stored = await self.get(within, record.id)
         await self._writer.replace(f"key {record.id!r}", api_key, api_key.c.id == record.id, record.version, _values(record))
-        kept = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
-        return msgspec.structs.replace(record, **kept, version=stored.version + 1)
+        unchanged = {"tenant": stored.tenant, "project": stored.project, "created_unix": stored.created_unix}
+        return msgspec.structs.replace(record, **unchanged, version=stored.version + 1)
 
 
 def key_of(row: Any) -> KeyRecord:
-    """The record of a row."""
+    """The key in a row."""
     return KeyRecord(
         id=KeyId(row["id"]),
         tenant=TenantId(row["tenant"]),
@@ -98,12 +92,12 @@ def key_of(row: Any) -> KeyRecord:
 
 
 def _values(record: KeyRecord) -> dict[str, Any]:
-    first, *others = record.digests
+    first, *previous = record.digests
     return {
         "label": record.label,
         "kid": record.kid,
         "digest": first,
-        "second_digest": others[0] if others else None,
+        "second_digest": previous[0] if previous else None,
         "expires_unix": record.expires_unix,
         "revoked_unix": record.revoked_unix,
         "old_until_unix": record.old_until_unix,

@@ -2,9 +2,10 @@
 
 Totals cannot drift from rows, because both change in one transaction under one lock. A writer first locks the row of `usage_mark`,
 so writers come one after the other and numbers (`seq`) are given in the order of commits; with a database sequence a slow
-transaction could commit a lower number after a higher one had been counted, and would be skipped for ever. Then it inserts what is
-not there yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark. One database
-books a few thousand requests a second however many gateways there are (docs/ledger.md); their logs take what comes faster for a while.
+transaction could commit a lower number after a higher one had been counted, and its rows would be skipped for ever. Then it inserts
+the events that are not booked yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark.
+One database books a few thousand requests a second however many gateways there are (docs/ledger.md); the gateways' logs absorb a
+higher rate for a while.
 """
 
 import datetime as dt
@@ -29,12 +30,12 @@ COUNTS: Final = ("requests", "free_requests")
 PRUNE_ROWS: Final = 2_000
 """Rows deleted per transaction where there are no partitions; other writers come in between."""
 PRUNE_DAYS: Final = dt.timedelta(days=7)
-"""What one run of the retention drops at most, counted from the oldest day there is. A clock that is years ahead for an hour would
-otherwise empty the table, and have every event refused afterwards as older than what was dropped."""
+"""Days that one run of the retention drops at most, counted from the oldest day there is. A clock that is years ahead for an hour would
+otherwise empty the table, and every event afterwards would be refused as older than the dropped days."""
 
 
 class SqlUsageStore:
-    """See `tenancy.usage.UsageStore`."""
+    """The ledger in SQL, for the process that writes it (`tenancy.usage.UsageStore`)."""
 
     def __init__(self, engine: AsyncEngine, most_labels: int = MOST_LABELS) -> None:
         self._engine = engine
@@ -42,7 +43,6 @@ class SqlUsageStore:
         self._postgres = engine.dialect.name == "postgresql"
 
     async def write(self, events: Sequence[UsageEvent]) -> Written:
-        """See the port."""
         try:
             async with self._engine.begin() as connection:
                 return await self._book(connection, events)
@@ -54,36 +54,37 @@ class SqlUsageStore:
     async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> Written:
         mark, first_kept = await self._lock(connection)
         rows = [_row(event, mark + n) for n, event in enumerate(events, 1)]
-        kept = [row for row in rows if row["day"] >= first_kept]
-        if not kept:
+        unexpired = [row for row in rows if row["day"] >= first_kept]
+        if not unexpired:
             return Written(0, 0, len(rows))
-        days = {row["day"] for row in kept}
+        days = {row["day"] for row in unexpired}
         if self._postgres:
             there = await partition_days(connection)
             for day in sorted(days - there):
                 await add_partition(connection, day)
-        crowded = await self._labels.crowded(connection, kept)
+        crowded = await self._labels.crowded(connection, unexpired)
         for row in crowded:
             row["bucket"] = _bucket({**row, "end_user": OTHER_LABEL})
-        await connection.execute(self._insert(usage_event).on_conflict_do_nothing(), kept)
+        await connection.execute(self._insert(usage_event).on_conflict_do_nothing(), unexpired)
         new = (usage_event.c.seq > mark) & usage_event.c.day.between(min(days), max(days))
         booked = await connection.scalar(sa.select(sa.func.count()).select_from(usage_event).where(new)) or 0
         if booked:
             await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
             await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == MARK).values(seq=mark + len(rows)))
-        return Written(booked, len(kept) - booked, len(rows) - len(kept), len(crowded))
+        return Written(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
 
     async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date]:
-        """SQLite has locked the whole file by BEGIN IMMEDIATE already."""
-        found = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == MARK).with_for_update())).one()
-        return found.seq, found.first_kept
+        """Lock the mark; returns its number and first kept day. SQLite has locked the whole file by BEGIN IMMEDIATE already."""
+        mark = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == MARK).with_for_update())).one()
+        return mark.seq, mark.first_kept
 
     def _insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table) if self._postgres else sqlite.insert(table)
 
     def _fold(self, new: sa.ColumnElement[bool], others: set[bytes]) -> Any:
-        """Add rows to the totals; in the buckets `others` are end users beyond the bound."""
-        event, total = usage_event.c, usage_total.c
+        """The statement that adds new rows to the totals; the buckets `others` are of end users beyond the bound."""
+        event = usage_event.c
+        total = usage_total.c
         free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
         counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
         sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in AMOUNTS)]
@@ -97,7 +98,6 @@ class SqlUsageStore:
         return insert.on_conflict_do_update(index_elements=["day", "bucket"], set_=more)
 
     async def prepare(self, today: dt.date) -> None:
-        """See the port."""
         if not self._postgres:
             return
         try:
@@ -111,7 +111,6 @@ class SqlUsageStore:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
     async def prune(self, first_kept: dt.date) -> int:
-        """See the port."""
         try:
             async with self._engine.begin() as connection:
                 _, before = await self._lock(connection)
@@ -127,11 +126,11 @@ class SqlUsageStore:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
     async def _oldest(self, connection: AsyncConnection) -> dt.date | None:
-        """The first day that there may be events of."""
+        """The first day that may have events."""
         if self._postgres:
             return min(await partition_days(connection), default=None)
-        found: dt.date | None = await connection.scalar(sa.select(sa.func.min(usage_event.c.day)))
-        return found
+        oldest: dt.date | None = await connection.scalar(sa.select(sa.func.min(usage_event.c.day)))
+        return oldest
 
     async def _delete(self, first_kept: dt.date) -> int:
         some = sa.select(usage_event.c.request_id).where(usage_event.c.day < first_kept).limit(PRUNE_ROWS)
@@ -139,14 +138,15 @@ class SqlUsageStore:
         deleted = 0
         while True:
             async with self._engine.begin() as connection:
-                found = (await connection.execute(statement)).rowcount
-            deleted += found
-            if found < PRUNE_ROWS:
+                row_count = (await connection.execute(statement)).rowcount
+            deleted += row_count
+            if row_count < PRUNE_ROWS:
                 return deleted
 
 
 def _tame(event: UsageEvent) -> bool:
-    """False for what may hold a text that Postgres refuses or a number that overflows: from a log of another version, say."""
+    """False for an event that may have a text that Postgres refuses or a number that overflows, for instance from a log of another
+    version."""
     usage = event.usage
     counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
     numbers = (*counts, event.at_unix_ms, event.units, event.cost_nanousd, event.duration_ms)

@@ -13,25 +13,22 @@ from tenancy.stores.sql.writer import Writer
 
 
 class SqlLimits:
-    """See `tenancy.directory_ports.Limits`."""
+    """Limits of a directory in SQL (`tenancy.directory_ports.Limits`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, within: Within, after: str, limit: int) -> list[LimitRecord]:
-        """See the port."""
         wanted = sa.select(usage_limit) if within is None else sa.select(usage_limit).where(usage_limit.c.tenant == within)
         return list(map(limit_of, await self._writer.page(wanted, usage_limit.c.id, after, limit)))
 
     async def get(self, within: Within, scope: Scope, meter: Meter, window: Window) -> LimitRecord:
-        """See the port."""
         row = await self._writer.first(sa.select(usage_limit).where(usage_limit.c.id == state_key(scope, meter, window)))
         if row is None or not rules.reaches(within, row["tenant"]):
             raise rules.no_limit(scope, meter, window)
         return limit_of(row)
 
     async def put(self, within: Within, limit: Limit, version: int) -> LimitRecord:
-        """See the port."""
         await self._writer.begin()
         owner = await self._owner(within, limit.scope)
         key = rules.key_of_limit(limit)
@@ -47,7 +44,6 @@ class SqlLimits:
         return LimitRecord(limit, owner)
 
     async def remove(self, within: Within, scope: Scope, meter: Meter, window: Window, version: int) -> None:
-        """See the port."""
         await self._writer.begin()
         stored = await self.get(within, scope, meter, window)
         key = rules.key_of_limit(stored.limit)
@@ -78,7 +74,7 @@ class SqlLimits:
 
 
 def limit_of(row: Any) -> LimitRecord:
-    """The record of a row."""
+    """The limit in a row."""
     limit = Limit(
         scope=Scope(Level(row["level"]), row["name"]),
         meter=Meter[row["meter"].upper()],

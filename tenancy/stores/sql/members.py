@@ -1,6 +1,6 @@
 """Registered backends in SQL, beside the keys: the same database, migrations and change counter.
 
-Here and not in `backends/discovery/` because that may not know this package's schema; the values come from `domain`.
+The store is here and not in `backends/discovery/` because that package may not know this one's schema; the values come from `domain`.
 """
 
 from typing import Any, Final
@@ -17,26 +17,24 @@ BACKENDS: Final = "backends"
 
 
 class SqlMemberStore:
-    """See `domain.membership.MemberStore`."""
+    """Registered backends in SQL (`domain.membership.MemberStore`)."""
 
     def __init__(self, engine: Connections) -> None:
         self._engine = engine
 
     async def version(self) -> int:
-        """See the port."""
         async with self._engine.connect() as connection:
-            found = await connection.scalar(sa.select(change.c.version).where(change.c.what == BACKENDS))
-        return found or 0
+            version = await connection.scalar(sa.select(change.c.version).where(change.c.what == BACKENDS))
+        return version or 0
 
     async def load(self) -> list[Member]:
-        """See the port."""
         async with self._engine.connect() as connection:
             rows = await connection.execute(sa.select(backend).order_by(backend.c.id).limit(MAX_REGISTERED))
         return [_member(row) for row in rows.mappings()]
 
     async def add(self, member: Member, now_unix: float) -> None:
-        """See the port."""
-        events, push = member.kv_events, member.load_push
+        events = member.kv_events
+        push = member.load_push
         row = {
             "id": member.id,
             "pool": member.pool,
@@ -58,11 +56,9 @@ class SqlMemberStore:
             raise MemberTaken(f"backend {member.id!r} is registered already") from None
 
     async def set_drain(self, backend_id: str, grace_s: float | None) -> bool:
-        """See the port."""
         return await self._write(sa.update(backend).where(backend.c.id == backend_id).values(drain_grace_s=grace_s))
 
     async def remove(self, backend_id: str) -> bool:
-        """See the port."""
         return await self._write(sa.delete(backend).where(backend.c.id == backend_id))
 
     async def _write(self, statement: sa.Update | sa.Delete) -> bool:

@@ -14,25 +14,22 @@ KINDS: Final = Rates.__struct_fields__
 
 
 class SqlPrices:
-    """See `tenancy.directory_ports.Prices`."""
+    """Prices of a directory in SQL (`tenancy.directory_ports.Prices`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def page(self, model: str, after: str, limit: int) -> list[Price]:
-        """See the port."""
         wanted = sa.select(price).where(price.c.model == model) if model else sa.select(price)
         return list(map(price_of, await self._writer.page(wanted, price.c.id, after, limit)))
 
     async def get(self, price_id: str) -> Price:
-        """See the port."""
         row = await self._writer.first(sa.select(price).where(price.c.id == price_id))
         if row is None:
             raise NotFound(f"no price {price_id!r}")
         return price_of(row)
 
     async def add(self, made: Price) -> None:
-        """See the port."""
         await self._writer.begin()
         if await self._writer.count(price, price.c.id == made.id):
             raise rules.taken(f"price {made.id!r}")
@@ -44,7 +41,7 @@ class SqlPrices:
 
 
 def price_of(row: Any) -> Price:
-    """The record of a row."""
+    """The price in a row."""
     return Price(
         id=row["id"],
         model=row["model"],
@@ -55,5 +52,5 @@ def price_of(row: Any) -> Price:
     )
 
 
-def _rates(what: str, rates: Rates) -> dict[str, int]:
-    return {f"{what}_{kind}": getattr(rates, kind) for kind in KINDS}
+def _rates(unit: str, rates: Rates) -> dict[str, int]:
+    return {f"{unit}_{kind}": getattr(rates, kind) for kind in KINDS}

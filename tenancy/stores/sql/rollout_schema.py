@@ -1,4 +1,4 @@
-"""The tables of rollouts and of what workers count of them."""
+"""The tables of rollouts and of the sums that workers report about them."""
 
 import sqlalchemy as sa
 
@@ -20,7 +20,7 @@ rollout = sa.Table(
     sa.Index("rollout_by_end", "open", "changed_unix", "id"),
     sa.Index("rollout_by_name", "name", "created_unix"),
 )
-"""Both pools stand in `document` as well; here so that no pool takes part in two rollouts in force."""
+"""`document` has both pools as well; the columns are there so that no pool takes part in two rollouts in force."""
 
 rollout_sums = sa.Table(
     "rollout_sums",

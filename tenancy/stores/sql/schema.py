@@ -1,6 +1,6 @@
-"""The tables, how a store is opened by URL, and how its schema is brought to this version.
+"""The tables of the directory, the opening of a store by URL, and the migration of its schema to this version.
 
-Several processes may start at once on an empty database, so migrating holds a lock that ends with its connection: SQLite's
+Several processes may start at once on an empty database, so a migration holds a lock that ends with its connection: SQLite's
 write lock, a Postgres advisory lock.
 """
 
@@ -27,7 +27,7 @@ metadata = sa.MetaData()
 
 
 def _record_columns() -> list[sa.Column[Any]]:
-    """What every account has. The defaults are for rows that a process of an older version writes."""
+    """The columns that every account has. The defaults are for rows that a process of an older version writes."""
     return [
         sa.Column("label", sa.String(200), nullable=False, server_default=""),
         sa.Column("disabled", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -52,7 +52,8 @@ tenant = sa.Table(
     sa.Column("organisation", sa.String(63), nullable=False, server_default="default"),
     *_record_columns(),
 )
-"""Its organisation is no foreign key: SQLite cannot add one to a table that has rows. Writers wait for each other and look."""
+"""Its organisation is no foreign key: SQLite cannot add one to a table that has rows. Writers wait for each other and check that the
+organisation exists."""
 
 retired_tenant = sa.Table("retired_tenant", metadata, sa.Column("name", sa.String(63), primary_key=True))
 """Names of deleted tenants."""
@@ -88,8 +89,8 @@ api_key = sa.Table(
     sa.Column("tags", sa.Text, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.name"]),
 )
-"""`second_digest` is of the secret before the last rotation, until `old_until_unix`; scopes and roles are names with spaces between,
-tags a JSON object."""
+"""`second_digest` is the digest of the secret before the last rotation, valid until `old_until_unix`; scopes and roles are names with
+spaces between, tags a JSON object."""
 
 usage_limit = sa.Table(
     "usage_limit",
@@ -107,7 +108,7 @@ usage_limit = sa.Table(
     sa.Column("raised_until_unix", sa.Float),
     sa.Column("version", sa.BigInteger, nullable=False),
 )
-"""`id` is `tenancy.limits.state_key`; `tenant` is whose it is, empty for what is nobody's alone."""
+"""`id` is `tenancy.limits.state_key`; `tenant` owns the limit, empty for limits of an organisation, a model or the gateway."""
 
 price = sa.Table(
     "price",
@@ -117,8 +118,8 @@ price = sa.Table(
     sa.Column("revision", sa.String(256), nullable=False),
     sa.Column("effective_unix", sa.Float, nullable=False),
     *(
-        sa.Column(f"{what}_{kind}", sa.BigInteger, nullable=False)
-        for what in ("nanousd", "units")
+        sa.Column(f"{unit}_{kind}", sa.BigInteger, nullable=False)
+        for unit in ("nanousd", "units")
         for kind in ("uncached_input", "cached_input", "output", "reasoning")
     ),
     sa.UniqueConstraint("model", "revision", "effective_unix", name="price_begins_once"),
@@ -138,7 +139,7 @@ backend = sa.Table(
     sa.Column("load_endpoint", sa.String(256)),
     sa.Column("load_ranks", sa.Integer),
 )
-"""Registered backends; one with a grace is drained."""
+"""Registered backends; a backend with a `drain_grace_s` is drained."""
 
 change = sa.Table(
     "change",
@@ -154,14 +155,14 @@ class StoreError(Exception):
 
 
 class StoreAway(StoreError):
-    """It cannot be reached now."""
+    """The database cannot be reached now."""
 
 
 def open_engine(url: str) -> AsyncEngine:
     """An engine for `sqlite:///path` or `postgresql://user:password@host/database`.
 
     Raises:
-        StoreError: another scheme, or no such folder for the SQLite file.
+        StoreError: the URL has another scheme, or the SQLite file's folder does not exist.
     """
     try:
         parsed = sa.make_url(url)
@@ -189,8 +190,8 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # the driver's own transaction handling begins late and commits DDL; SQLAlchemy's recipe is to switch it off
     connection.isolation_level = None
     cursor = connection.cursor()
-    # The mode stays with the file. Changing it needs the file alone and does not wait for that, so when another process is at
-    # work there (migrating, or changing it) it is left to that one or to the next connection.
+    # The mode stays with the file. Changing it needs exclusive access to the file and does not wait for that, so when another process
+    # uses the file (to migrate, or to change the mode) the change is left to that process or to the next connection.
     with contextlib.suppress(sqlite3.OperationalError, sa.exc.OperationalError):
         cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA foreign_keys=ON")
@@ -198,12 +199,12 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_immediate(connection: sa.Connection) -> None:
-    # a transaction that reads first and writes later could fail half-way when another one wrote in between
+    # a transaction that reads first and writes later could fail half-way when another transaction wrote in between
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
-    """Bring the schema to this version, whoever else is doing the same.
+    """Migrate the schema to this version; several processes may do so at once.
 
     Raises:
         StoreAway: the database is unreachable.
@@ -215,25 +216,25 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
         try:
             connection = await stack.enter_async_context(engine.connect())
         except Exception as error:  # drivers raise their own, unwrapped, while they connect
-            # a file is not away: what is wrong with it will not pass by itself
-            raise (StoreError if engine.dialect.name == "sqlite" else StoreAway)(_said(engine, error)) from error
+            # a file is never away: its errors do not pass by themselves
+            raise (StoreError if engine.dialect.name == "sqlite" else StoreAway)(_message(engine, error)) from error
         try:
             if engine.dialect.name == "postgresql":
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
             await connection.run_sync(_run, revision)
             await connection.commit()
         except (SQLAlchemyError, OSError) as error:
-            raise StoreError(_said(engine, error)) from error
+            raise StoreError(_message(engine, error)) from error
 
 
 def _make_private(path: str) -> None:
-    """A new file is its owner's alone: digests of keys, labels of end users and the audit are in it. One that is there keeps the
-    mode its operator gave it, and what SQLite puts beside it has the mode of the file."""
-    with contextlib.suppress(OSError):  # connecting says why
+    """Create a missing file readable by its owner only: it will have digests of keys, labels of end users and the audit. An existing
+    file keeps its mode, and SQLite gives the files it puts beside it the same mode."""
+    with contextlib.suppress(OSError):  # connecting reports the reason
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
-def _said(engine: AsyncEngine, error: Exception) -> str:
+def _message(engine: AsyncEngine, error: Exception) -> str:
     return f"stores.sql: {engine.url.render_as_string(hide_password=True)}: {str(error) or type(error).__name__}"
 
 
@@ -247,9 +248,9 @@ def _run(connection: sa.Connection, revision: str) -> None:
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection
     script = ScriptDirectory.from_config(config)
-    found = _revision_in(connection)
-    if found is not None and found not in {known.revision for known in script.walk_revisions()}:
-        raise StoreError(f"stores.sql: the schema has revision {found!r}, which this version does not know; use the version that made it")
+    current = _revision_in(connection)
+    if current is not None and current not in {known.revision for known in script.walk_revisions()}:
+        raise StoreError(f"stores.sql: the schema has revision {current!r}, which this version does not know; use the version that made it")
     if revision == "head":
         command.upgrade(config, "head")
     else:
@@ -259,5 +260,5 @@ def _run(connection: sa.Connection, revision: str) -> None:
 def _revision_in(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))).scalar()
-    return found
+    revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))).scalar()
+    return revision

@@ -1,4 +1,4 @@
-"""What counts towards limits, read from totals: one query for a whole level, however many limits there are."""
+"""Usage that counts towards limits, read from totals: one query for a whole level, however many limits there are."""
 
 import asyncio
 import datetime as dt
@@ -14,7 +14,7 @@ from tenancy.stores.sql.usage_schema import usage_event, usage_total
 from tenancy.usage import MAX_SPENT, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500
-"""Scopes that are named in a query; above it those that nobody asked for are cheaper to read than to leave out."""
+"""Scopes that are named in a query; above it, reading all scopes is cheaper than selecting those that were asked for."""
 _COLUMNS: Final[dict[Level, tuple[str, ...]]] = {
     Level.GLOBAL: (),
     Level.MODEL: ("model",),
@@ -26,7 +26,7 @@ _COLUMNS: Final[dict[Level, tuple[str, ...]]] = {
 
 
 class SqlSpendReader:
-    """See `tenancy.usage.SpendReader`."""
+    """Reads usage per scope from SQL (`tenancy.usage.SpendReader`)."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -34,23 +34,21 @@ class SqlSpendReader:
     async def spent_by(
         self, level: Level, names: Collection[str], since: dt.date | None, before: dt.date | None = None, most: int = MAX_SPENT
     ) -> list[Spent]:
-        """See the port."""
         if level is not Level.USER:
             return await self._read(_COLUMNS[level], names, since, before, most)
         # end users of a whole tenant and those of one project are different scopes
         tenants = [name for name in names if "/" not in name]
         projects = [name for name in names if "/" in name]
-        found = await self._read(("tenant", "end_user"), tenants, since, before, most) if tenants else []
-        return found + (await self._read(("tenant", "project", "end_user"), projects, since, before, most) if projects else [])
+        spent = await self._read(("tenant", "end_user"), tenants, since, before, most) if tenants else []
+        return spent + (await self._read(("tenant", "project", "end_user"), projects, since, before, most) if projects else [])
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
-        """See the port."""
-        found: set[str] = set()
+        booked: set[str] = set()
         wanted = list(request_ids)
         for start in range(0, len(wanted), NAMED_AT_MOST):
             some = usage_event.c.request_id.in_(wanted[start : start + NAMED_AT_MOST])
-            found |= {row[0] for row in await self._rows(sa.select(usage_event.c.request_id).where(some))}
-        return found
+            booked |= {row[0] for row in await self._rows(sa.select(usage_event.c.request_id).where(some))}
+        return booked
 
     async def _read(
         self, columns: tuple[str, ...], names: Collection[str], since: dt.date | None, before: dt.date | None, most: int

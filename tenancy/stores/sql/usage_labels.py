@@ -1,7 +1,7 @@
 """Which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with totals.
 
-Known are the labels of the days and tenants that are booked now, read from the totals when one is first met. Each process that
-books knows its own, so that with several hosts there may be as many labels as hosts times the bound.
+A process remembers the labels of the days and tenants that it books, read from the totals when a day and tenant first come. Each
+process that books remembers its own, so that with several hosts there may be as many labels as hosts times the bound.
 """
 
 import datetime as dt
@@ -15,13 +15,13 @@ from tenancy.limits import OTHER_LABEL
 from tenancy.stores.sql.usage_schema import usage_total
 
 KEPT: Final = 300_000
-"""Labels of all days and tenants that are remembered; beyond it the first met are read again when needed."""
+"""Labels of all days and tenants that are remembered; beyond it the oldest are dropped, and read again when needed."""
 
 Place = tuple[dt.date, str]
 
 
 class DayLabels:
-    """One per process that books.
+    """The labels that have totals of their own, by day and tenant. One per process that books.
 
     Args:
         most: labels of a tenant on a day.
@@ -32,11 +32,11 @@ class DayLabels:
         self._known: dict[Place, set[str]] = {}
 
     async def crowded(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those of the rows to be booked whose end user is beyond the bound. Labels of a transaction that fails stay known, which
-        only takes their room."""
+        """The rows, of those to be booked, whose end user is beyond the bound. Labels of a transaction that fails stay known, which
+        only takes up part of the bound."""
         labelled = [row for row in rows if row["end_user"] not in ("", OTHER_LABEL)]
         await self._learn(connection, {(row["day"], row["tenant"]) for row in labelled})
-        found = []
+        beyond = []
         for row in labelled:
             known = self._known[row["day"], row["tenant"]]
             if row["end_user"] in known:
@@ -44,8 +44,8 @@ class DayLabels:
             if len(known) < self._most:
                 known.add(row["end_user"])
             else:
-                found.append(row)
-        return found
+                beyond.append(row)
+        return beyond
 
     async def _learn(self, connection: AsyncConnection, places: set[Place]) -> None:
         new = places - self._known.keys()

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 AHEAD_DAYS: Final = 3
 """Partitions made before their day: a database that is away over midnight finds them ready."""
 LOCK_WITHIN_MS: Final = 3_000
-"""Dropping waits for readers of the table, and everybody else then waits behind it; after this it gives way until the next time."""
+"""Dropping waits for readers of the table, and all other statements wait behind it; after this time it is given up until the next run."""
 _NAME: Final = re.compile(r"usage_event_(\d{4})(\d{2})(\d{2})")
 
 log = structlog.get_logger("tidegate.ledger")
@@ -22,18 +22,19 @@ log = structlog.get_logger("tidegate.ledger")
 
 async def partition_days(connection: AsyncConnection) -> set[dt.date]:
     """Days that have a partition."""
-    found = await connection.exec_driver_sql(
+    tables = await connection.exec_driver_sql(
         "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = pg_inherits.inhrelid "
         "WHERE pg_inherits.inhparent = 'usage_event'::regclass"
     )
-    names = [_NAME.fullmatch(name) for (name,) in found]
+    names = [_NAME.fullmatch(name) for (name,) in tables]
     return {dt.date(int(name[1]), int(name[2]), int(name[3])) for name in names if name is not None}
 
 
 async def add_partition(connection: AsyncConnection, day: dt.date) -> None:
     """Make a day's partition; the caller holds the lock of the mark. Attaching, unlike CREATE TABLE … PARTITION OF, does not wait
-    for readers of the table. The price: who reads in the instant of this commit may find the transaction's totals and not yet its
-    partition (Postgres tells others of a new partition just after the commit can be seen); days made ahead do not have that."""
+    for readers of the table. The price: a reader in the instant of this commit may see the transaction's totals and not yet its
+    partition (Postgres announces a new partition to other sessions just after the commit is visible); partitions made ahead of their
+    day do not have this problem."""
     name = _name(day)
     end = f"'{day + dt.timedelta(days=1):%Y-%m-%d}'" if day < dt.date.max else "MAXVALUE"
     await connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE usage_event INCLUDING ALL)")
@@ -41,7 +42,8 @@ async def add_partition(connection: AsyncConnection, day: dt.date) -> None:
 
 
 async def drop_partitions(engine: AsyncEngine, first_kept: dt.date) -> int:
-    """Drop the partitions of days before this one, each in a transaction of its own; those in use are left for the next time."""
+    """Drop the partitions of days before this one, each in a transaction of its own; partitions in use are left for the next run. Returns
+    how many were dropped."""
     async with engine.connect() as connection:
         old = sorted(day for day in await partition_days(connection) if day < first_kept)
     dropped = 0

@@ -1,4 +1,5 @@
-"""What was used, read from totals; and single events. Pages go by the last key of the page before, so any page costs the same."""
+"""Queries for usage, read from totals, and for single events. A page starts after the last key of the page before, so any page costs
+the same."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -29,17 +30,16 @@ from tenancy.usage import (
 from tenancy.usage_event import UsageEvent
 
 COLUMN: Final = {"key": "key_id", "user": "end_user"}
-"""Where a column is not called as people call it."""
+"""Columns whose name differs from the label's."""
 
 
 class SqlUsageQueries:
-    """See `tenancy.usage.UsageQueries`."""
+    """Usage in SQL, for readers (`tenancy.usage.UsageQueries`)."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
     async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
-        """See the port."""
         names = columns(by)
         limit = min(max(limit, 1), MAX_PAGE_ROWS)
         keys = [_column(usage_total, name) for name in names]
@@ -49,13 +49,12 @@ class SqlUsageQueries:
         if after is not None:
             place = from_cursor(after, [dt.date if name == "day" else str for name in names])
             query = query.where(sa.tuple_(*keys) > sa.tuple_(*(sa.literal(v, k.type) for v, k in zip(place, keys, strict=True))))
-        found = await self._rows(query)
-        shown = found[:limit]
+        fetched = await self._rows(query)
+        shown = fetched[:limit]
         rows = tuple(Row(tuple(str(value) for value in row[: len(names)]), _sums_of(row[len(names) :])) for row in shown)
-        return Page(rows, to_cursor(shown[-1][: len(names)]) if len(found) > limit else None)
+        return Page(rows, to_cursor(shown[-1][: len(names)]) if len(fetched) > limit else None)
 
     async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> Sums:
-        """See the port."""
         where = [usage_total.c[name] == value for name, value in _of_scope(scope, label).items()]
         if since is not None:
             where.append(usage_total.c.day >= since)
@@ -63,15 +62,14 @@ class SqlUsageQueries:
         return _sums_of(row)
 
     async def events(self, where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> EventPage:
-        """See the port."""
         limit = min(max(limit, 1), MAX_PAGE_ROWS)
         query = sa.select(usage_event).where(*_conditions(usage_event, where)).order_by(usage_event.c.seq).limit(limit + 1)
         if after is not None:
             (seq,) = from_cursor(after, [int])
             query = query.where(usage_event.c.seq > seq)
-        found = await self._rows(query)
-        shown = found[:limit]
-        return EventPage(tuple(_event(row) for row in shown), to_cursor([shown[-1].seq]) if len(found) > limit else None)
+        fetched = await self._rows(query)
+        shown = fetched[:limit]
+        return EventPage(tuple(_event(row) for row in shown), to_cursor([shown[-1].seq]) if len(fetched) > limit else None)
 
     async def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         try:
@@ -96,20 +94,20 @@ def _sums_of(values: Sequence[Any]) -> Sums:
 
 
 def _conditions(table: sa.Table, where: Filter) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if where.first_day is not None:
-        found.append(table.c.day >= where.first_day)
+        conditions.append(table.c.day >= where.first_day)
     if where.last_day is not None:
-        found.append(table.c.day <= where.last_day)
+        conditions.append(table.c.day <= where.last_day)
     for name in ("organisation", "tenant", "project", "key", "user", "model", "lora"):
         value = getattr(where, name)
         if value is not None:
-            found.append(_column(table, name) == value)
-    return found
+            conditions.append(_column(table, name) == value)
+    return conditions
 
 
 def _of_scope(scope: Scope, label: str) -> dict[str, str]:
-    """The columns that say what counts towards a scope."""
+    """The columns, with their values, that select what counts towards a scope."""
     if scope.level is Level.GLOBAL:
         return {}
     if scope.level in (Level.MODEL, Level.ORGANISATION, Level.TENANT):
@@ -117,12 +115,12 @@ def _of_scope(scope: Scope, label: str) -> dict[str, str]:
     if scope.level is Level.KEY:
         return {"key_id": scope.name}
     tenant, _, project = scope.name.partition("/")
-    found = {"tenant": tenant}
+    labels = {"tenant": tenant}
     if project:
-        found["project"] = project
+        labels["project"] = project
     if scope.level is Level.USER:
-        found["end_user"] = label
-    return found
+        labels["end_user"] = label
+    return labels
 
 
 def _event(row: Any) -> UsageEvent:

@@ -1,12 +1,12 @@
 """The tables of the ledger. Tokens and money are 64-bit integers; `tenancy.wal_frames.tamed` keeps single values far below that.
 
-`usage_event` has one row per request. On Postgres it is partitioned by day, and the day is in the primary key because Postgres asks
-for that; it comes from the event itself, so an event sent again has the same one.
+`usage_event` has one row per request. On Postgres it is partitioned by day, and the day is in the primary key because Postgres requires
+it; the day comes from the event itself, so an event sent again has the same day.
 
 `usage_total` is a projection of it, per day and combination of labels. `bucket` is a digest of the labels: they may be long
 together, and an index of 20 bytes is quick. `free_requests` are those of `requests` that count towards no limit.
 
-`usage_mark` has one row, which every writer locks first: see `ledger.py`.
+`usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
 """
 
 from typing import Final
@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from tenancy.stores.sql.schema import metadata
 
 LABELS: Final = ("organisation", "tenant", "project", "key_id", "end_user", "model", "lora")
-"""What totals are kept by, besides the day."""
+"""The labels that totals are kept by, besides the day."""
 AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
-"""What is added up."""
+"""The columns that are added up."""
 MARK: Final = "usage"
 """The name of the one row of `usage_mark`."""
 

@@ -1,4 +1,4 @@
-"""The open connection that the parts of one change share, and what all of them do with it."""
+"""The open connection that the parts of one change share, with the statements that all of them need."""
 
 from typing import Any, Final
 
@@ -25,41 +25,41 @@ class Writer:
         self._raised = False
 
     async def begin(self) -> None:
-        """Before anything is looked up for a write: raise the counter, and wait for other writers by that."""
+        """Raise the change counter, and so wait for other writers. To be called before anything is looked up for a write."""
         if not self._raised:
             await self._connection.execute(sa.update(change).where(change.c.what == COUNTER).values(version=change.c.version + 1))
             self._raised = True
 
     async def run(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
-        """Rows it touched."""
+        """Run a statement; returns how many rows it touched."""
         return (await self._connection.execute(statement)).rowcount
 
     async def first(self, statement: "sa.Select[Any]") -> sa.RowMapping | None:
         """The first row, if there is any."""
-        found: sa.RowMapping | None = (await self._connection.execute(statement)).mappings().first()
-        return found
+        row: sa.RowMapping | None = (await self._connection.execute(statement)).mappings().first()
+        return row
 
     async def count(self, table: sa.Table, where: "sa.ColumnElement[bool]") -> int:
-        """How many rows there are."""
+        """How many rows meet the condition."""
         return await self._connection.scalar(sa.select(sa.func.count()).select_from(table).where(where)) or 0
 
     async def page(self, statement: "sa.Select[Any]", by: "sa.Column[Any]", after: str, limit: int) -> list[sa.RowMapping]:
-        """Rows in order of a column, from behind a value of it."""
+        """Up to `limit` rows in the order of a column, those after a value of it."""
         rows = await self._connection.execute(statement.where(by > after).order_by(by).limit(page_size(limit)))
         return list(rows.mappings())
 
-    async def replace(self, what: str, table: sa.Table, where: "sa.ColumnElement[bool]", version: int, values: dict[str, Any]) -> None:
-        """Change one row that is still of this version. Raises Conflict."""
+    async def replace(self, record: str, table: sa.Table, where: "sa.ColumnElement[bool]", version: int, values: dict[str, Any]) -> None:
+        """Change one row that is still of this version. Raises Conflict; `record` names it in words."""
         statement = sa.update(table).where(where, table.c.version == version).values(**values, version=version + 1)
         if await self.run(statement) == 0:
-            raise changed(what)
+            raise changed(record)
 
 
 def rights_text(rights: Rights) -> str:
-    """As stored: JSON in a fixed order."""
+    """Rights as stored: JSON in a fixed order."""
     return _ORDERED.encode(rights).decode()
 
 
 def rights_of(text: str) -> Rights:
-    """What `rights_text` made."""
+    """The rights in a text of `rights_text`."""
     return msgspec.json.decode(text, type=Rights)

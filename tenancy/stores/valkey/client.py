@@ -1,6 +1,6 @@
-"""Our scripts on one Valkey, on the primary that Sentinels name, or on a cluster.
+"""Runs the gateway's scripts on one Valkey, on the primary that Sentinels name, or on a cluster.
 
-A script may be run twice when its server loses the first answer, so every script must be one that can be.
+A script may be run twice when its server loses the first answer, so every script must be safe to repeat.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tenancy.stores.valkey.topology import Map, topology_of
 MAX_NODES: Final = 1000
 """Primaries of a cluster; its own recommended ceiling."""
 _NODE_CANNOT: Final = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "OOM", "MISCONF", "NOREPLICAS", "TRYAGAIN", "NOPERM", "NOAUTH")
-"""First words of error replies that say: not this node, not now."""
+"""First words of error replies by which a node says that it cannot serve now."""
 
 
 class ValkeyScripts:
@@ -39,14 +39,14 @@ class ValkeyScripts:
         self._nodes: dict[Address, Node] = {}
         self._map = Map((), ())
         self._only: Node | None = None
-        """The node that owns everything, where there is one."""
+        """The node that owns all slots, where there is one."""
         self._why = f"{url.shown()}: not asked yet"
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     async def start(self, within_s: float = 2.0) -> bool:
-        """Find and connect the servers; True when all are up within `within_s`. Goes on trying in any case."""
+        """Find and connect the servers; returns whether all are up within `within_s`. Goes on trying in any case."""
         self._task = asyncio.create_task(self._watch())
         give_up_at = self._loop.time() + within_s
         while self._loop.time() < give_up_at:
@@ -62,8 +62,11 @@ class ValkeyScripts:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        nodes, self._nodes, self._only = list(self._nodes.values()), {}, None
-        self._map, self._why = Map((), ()), "closed"
+        nodes = list(self._nodes.values())
+        self._nodes = {}
+        self._only = None
+        self._map = Map((), ())
+        self._why = "closed"
         for node in nodes:
             await node.close()
 
@@ -74,7 +77,7 @@ class ValkeyScripts:
 
     @property
     def why(self) -> str:
-        """The last trouble, in words."""
+        """The last failure, in words."""
         return next((node.why for node in self._nodes.values() if not node.up), self._why)
 
     @property
@@ -83,17 +86,17 @@ class ValkeyScripts:
         return self._url.kind is Kind.CLUSTER
 
     def lineage(self, key: bytes) -> str:
-        """The replication id of the server that owns a key, as it was when it was connected to; empty when not known."""
+        """The replication id of the server that owns a key, as of the last connection to it; empty when not known."""
         try:
             return (self._only or self._owner(key)).lineage
         except CountersAway:
             return ""
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
-        """What the script returns; see `ports.Scripts`. Never takes longer than `TIMEOUT_S`.
+        """Run a script (`ports.Scripts.run`); never takes longer than `TIMEOUT_S`.
 
         Raises:
-            CountersAway: the store cannot be asked, or the script failed.
+            CountersAway: the store cannot be reached, or the script failed.
         """
         began = self._loop.time()
         packed = pack(("EVALSHA", self._shas[script], len(keys), *keys, *args))
@@ -108,15 +111,15 @@ class ValkeyScripts:
         return reply
 
     def _owner(self, key: bytes) -> Node:
-        found = self._map
-        at = bisect_left(found.ends, slot_of(key))
-        node = self._nodes.get(found.owners[at]) if at < len(found.owners) else None
+        slot_map = self._map
+        at = bisect_left(slot_map.ends, slot_of(key))
+        node = self._nodes.get(slot_map.owners[at]) if at < len(slot_map.owners) else None
         if node is None:
             raise CountersAway(self._why)
         return node
 
     async def _again(self, node: Node, script: str, packed: bytes, error: str) -> Any:
-        """Once more where the error says what to do first."""
+        """Run a script once more where the error reply says what to do first: load it, or ask another node."""
         word, _, rest = error.partition(" ")
         if word == "NOSCRIPT":
             load = pack(("SCRIPT", "LOAD", self._texts[script]))
@@ -137,7 +140,7 @@ class ValkeyScripts:
 
     def _understood(self, node: Node, script: str, error: str) -> str:
         word = error.partition(" ")[0]
-        if word == "READONLY":  # the primary became a replica under us
+        if word == "READONLY":  # the primary has become a replica
             node.drop(error)
             self._look.set()
         elif word in _NODE_CANNOT:
@@ -154,8 +157,8 @@ class ValkeyScripts:
         return node
 
     async def _watch(self) -> None:
-        """Find the owners, again whenever there is reason to."""
-        while not self._closed:  # asked too, because a library may swallow the one cancellation there is
+        """Find the owners of the slots, again whenever there is reason to."""
+        while not self._closed:  # checked too, because a library may swallow the one cancellation there is
             self._look.clear()
             try:
                 await self._take(await self._topology.find())
@@ -167,13 +170,13 @@ class ValkeyScripts:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._look.wait()
-                    await asyncio.sleep(0.02)  # several requests are told at once
+                    await asyncio.sleep(0.02)  # several requests may report a move at once
 
-    async def _take(self, found: Map) -> None:
-        if found == self._map or self._closed:
+    async def _take(self, slot_map: Map) -> None:
+        if slot_map == self._map or self._closed:
             return
-        owners = {address: self._node(address) for address in found.owners}
-        self._map = found
+        owners = {address: self._node(address) for address in slot_map.owners}
+        self._map = slot_map
         self._only = next(iter(owners.values())) if len(owners) == 1 else None
         gone = [node for address, node in self._nodes.items() if address not in owners]
         self._nodes = owners

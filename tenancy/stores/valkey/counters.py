@@ -1,7 +1,7 @@
 """Counters in Valkey or Redis, for any number of gateway processes: every decision is a script, in the server's own time.
 
-The groups of a hold lie in different slots: each is decided by a script of its own, the tenant's first, and what was reserved
-before a later one refuses is given back. A process that dies between the two leaves a hold that its lease ends.
+The groups of a hold lie in different slots: each is decided by a script of its own, the tenant's first, and reservations are released
+when a later group refuses. A process that dies in between leaves a hold that ends with its lease.
 """
 
 from collections import deque
@@ -21,23 +21,25 @@ from tenancy.standing import line_states, refusal, standings
 from tenancy.stores.valkey.ports import Scripts
 
 LATE_AT_MOST: Final = 10_000
-"""Settlements kept for a store that is away; what is lost beyond is charged with what was delivered, by reaping."""
+"""Settlements kept for a store that is away; holds whose settlement is dropped beyond it are reaped, and charged with what was
+delivered."""
 BEATS_AT_ONCE: Final = 64
-"""Holds per script run: a script stops the server's world."""
+"""Holds per script run: a server does nothing else while it runs a script."""
 SEEDS_AT_ONCE: Final = 256
 """Counters set per script run."""
 PACKED_AT_MOST: Final = 8192
+"""Groups that are kept packed for scripts."""
 _KINDS: Final = {RATE: "r:", DAY: "d:", MONTH: "m:", EVER: "e:", NOW: "g:"}
 _REFUSED, _ADMITTED = 0, 1
 _CROWDED: Final = 4
-"""Added to a verdict."""
+"""Added to the verdict of a script where the end user is beyond the bound."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class _Packed(NamedTuple):
-    """A group as scripts take it."""
+    """A group in the form in which scripts take it."""
 
     group: Group
     plan: Plan
@@ -48,7 +50,7 @@ class _Packed(NamedTuple):
 
 
 class ValkeyCounters:
-    """See `tenancy.ports.Counters`. Built for one event loop."""
+    """Counters in Valkey (`tenancy.ports.Counters`, `tenancy.seeds.Tallies`). To be used on one event loop."""
 
     in_process = False
 
@@ -56,17 +58,18 @@ class ValkeyCounters:
         self._scripts = scripts
         self._most_labels = most_labels
         self.crowded = 0
-        """Decisions about end users beyond the bound on a tenant's, which share one."""
+        """Decisions about end users beyond the bound on a tenant's end users, which share one counter."""
         self._prepared = Prepared()
         self._packed: dict[int, _Packed] = {}
         self._calendar = Calendar()
         self._late: deque[tuple[Group, bytes, bytes]] = deque(maxlen=LATE_AT_MOST)
 
     async def admit(self, hold: Hold) -> Admission:
-        """See the port. Raises CountersAway."""
+        """Implements the port. Raises CountersAway."""
         vector = hold.amounts.vector()
-        packed_vector, hold_id = _pack(vector), hold.id.encode()
-        told: tuple[Standing, ...] = ()
+        packed_vector = _pack(vector)
+        hold_id = hold.id.encode()
+        statuses: tuple[Standing, ...] = ()
         for place, group in enumerate(hold.groups):
             at = self._pack(group)
             try:
@@ -83,12 +86,12 @@ class ValkeyCounters:
                 await self._undo(hold.groups[:place], hold_id)
                 return refusal(at.plan, vector, heres, now_us, self._calendar.ends_us)
             came = vector if verdict == _ADMITTED else NOTHING
-            told += standings(at.plan, came, heres, now_us, self._calendar.ends_us)
-        return Admitted(told)
+            statuses += standings(at.plan, came, heres, now_us, self._calendar.ends_us)
+        return Admitted(statuses)
 
     async def beat(self, beats: Sequence[Beat]) -> None:
-        """See the port; settlements that could not be made before are made first. Raises CountersAway when any could not be told;
-        of a cluster the parts that are there have been."""
+        """Implements the port; settlements that could not be made before are made first. Raises CountersAway when any heartbeat or
+        settlement could not be delivered; in a cluster those for nodes that answer have been."""
         away: CountersAway | None = None
         for _ in range(len(self._late)):
             if not self._late:
@@ -101,24 +104,27 @@ class ValkeyCounters:
                 away = error
         by_tag: dict[str, list[tuple[_Packed, bytes, bytes, bytes]]] = {}
         for beat in beats:
-            hold_id, delivered, at_most = beat.hold.id.encode(), _pack(beat.delivered.vector()), _pack(beat.at_most.vector())
+            hold_id = beat.hold.id.encode()
+            delivered = _pack(beat.delivered.vector())
+            at_most = _pack(beat.at_most.vector())
             for group in beat.hold.groups:
                 by_tag.setdefault(group.tag, []).append((self._pack(group), hold_id, delivered, at_most))
         for alive in by_tag.values():
             try:
                 for start in range(0, len(alive), BEATS_AT_ONCE):
-                    some = alive[start : start + BEATS_AT_ONCE]
-                    unknown = await self._beat(some, lines=False)
+                    batch = alive[start : start + BEATS_AT_ONCE]
+                    unknown = await self._beat(batch, lines=False)
                     if unknown:
-                        await self._beat([some[place - 1] for place in unknown], lines=True)
+                        await self._beat([batch[place - 1] for place in unknown], lines=True)
             except CountersAway as error:
                 away = error
         if away is not None:
             raise away
 
     async def settle(self, hold: Hold, actual: Amounts) -> None:
-        """See the port. What cannot be done now is done with the next beat."""
-        hold_id, vector = hold.id.encode(), _pack(actual.vector(concurrent=0))
+        """Implements the port. A settlement that cannot be made now is made with the next beat."""
+        hold_id = hold.id.encode()
+        vector = _pack(actual.vector(concurrent=0))
         for group in hold.groups:
             try:
                 await self._settle(group, hold_id, vector)
@@ -126,18 +132,17 @@ class ValkeyCounters:
                 self._late.append((group, hold_id, vector))
 
     async def look(self, group: Group) -> list[LineState]:
-        """See the port."""
         at = self._pack(group)
         now_us, *numbers = _numbers(await self._scripts.run("look", (at.state, at.deadlines), (at.lines,)))
         self._calendar.turn_to(now_us)
-        rates, cells = len(at.plan.rates), 2 * len(at.plan.cells)
+        rates = len(at.plan.rates)
+        cells = 2 * len(at.plan.cells)
         counted = [(ahead_us, 0) for ahead_us in numbers[:rates]]
         counted += zip(numbers[rates : rates + cells : 2], numbers[rates + 1 : rates + cells : 2], strict=True)
         counted += [(0, held) for held in numbers[rates + cells :]]
         return line_states(at.plan, counted, now_us, self._calendar.ends_us)
 
     async def seed(self, tag: str, seeds: Sequence[Seed]) -> list[int | None]:
-        """See `tenancy.seeds.Tallies`."""
         settled: list[int | None] = []
         own = f"tg:{{{tag}}}:".encode()
         for start in range(0, len(seeds), SEEDS_AT_ONCE):
@@ -146,7 +151,7 @@ class ValkeyCounters:
                 kind = KINDS[seed.window]
                 wanted += [_KINDS[kind] + seed.key, kind, seed.period, seed.settled, -1 if seed.instead_of is None else seed.instead_of]
             reply = await self._scripts.run("seed", (own + b"s", own + b"d"), (_pack(wanted),))
-            settled += (None if found < 0 else found for found in _numbers(reply))
+            settled += (None if amount < 0 else amount for amount in _numbers(reply))
         return settled
 
     async def _settle(self, group: Group, hold_id: bytes, vector: bytes, forget: int = 0) -> None:
@@ -155,7 +160,8 @@ class ValkeyCounters:
 
     async def _beat(self, alive: Sequence[tuple[_Packed, bytes, bytes, bytes]], lines: bool) -> Sequence[int]:
         first = alive[0][0]
-        keys, args = [first.state, first.deadlines], []
+        keys = [first.state, first.deadlines]
+        args: list[bytes] = []
         for at, hold_id, delivered, at_most in alive:
             keys.append(at.holds + hold_id)
             args += [hold_id, delivered, at_most, at.lines if lines else b""]
@@ -163,21 +169,21 @@ class ValkeyCounters:
         return unknown
 
     async def _undo(self, groups: Sequence[Group], hold_id: bytes) -> None:
-        """Give back what other groups had reserved before this admission failed; where that fails too, the lease does it."""
+        """Release what other groups had reserved before this admission failed; where that fails too, the lease ends the hold."""
         nothing = _pack(NOTHING)
         for group in groups:
             with suppress(CountersAway):
                 await self._settle(group, hold_id, nothing, forget=1)
 
     def _pack(self, group: Group) -> _Packed:
-        found = self._packed.get(id(group))
-        if found is None:
+        packed = self._packed.get(id(group))
+        if packed is None:
             if len(self._packed) >= PACKED_AT_MOST:
                 self._packed.clear()
             plan = self._prepared.plan(group)
             lines: list[int | str] = [len(plan.rates), len(plan.cells), len(plan.gauges)]
             for line in plan.lines:
-                # meters count from 1 there
+                # Lua counts meters from 1
                 field = _KINDS[line.kind] + line.key
                 if line.kind == RATE:
                     lines += [field, line.meter + 1, line.amount, line.burst, line.burst_us]
@@ -188,5 +194,5 @@ class ValkeyCounters:
             if plan.label:
                 lines += [plan.label, plan.keep_us, self._most_labels]
             own = f"tg:{{{group.tag}}}:".encode()
-            found = self._packed[id(group)] = _Packed(group, plan, own + b"s", own + b"d", own + b"h:", _pack(lines))
-        return found
+            packed = self._packed[id(group)] = _Packed(group, plan, own + b"s", own + b"d", own + b"h:", _pack(lines))
+        return packed

@@ -1,8 +1,8 @@
 """A Valkey server of the gateway's own: the package's binary on a unix socket that only its owner can open.
 
-What it holds survives in an append-only file, flushed every second: nothing is lost when the server process or the gateway
+Its data survives in an append-only file, flushed every second: nothing is lost when the server process or the gateway
 ends or is killed, and at most two seconds of changes when the machine stops (`appendfsync everysec`).
-Mechanics only: who starts it again, and when, is the supervisor's.
+Mechanics only: the supervisor decides when the server is started again.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_NAME: Final = "counters.sock"
-"""In the run directory."""
+"""Name of the unix socket, in the run directory."""
 MAX_MEMORY: Final = "1gb"
-"""State of a million limits is about a tenth of that. At the bound writes are refused, and the gateway decides by itself."""
+"""The state of a million limits takes about a tenth of that. At the bound writes are refused, and the gateway decides alone."""
 END_S: Final = 4.0
-"""From being asked to end until it is killed: the last flush takes milliseconds."""
+"""Seconds from SIGTERM until the server is killed: its last flush takes milliseconds."""
 _LOOK_S: Final = 0.005
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -51,18 +51,19 @@ class EmbeddedServer:
     """One server process; it ends when this process does."""
 
     def __init__(self, folder: Path, socket_path: Path) -> None:
-        self._folder, self._socket = folder, socket_path
+        self._folder = folder
+        self._socket = socket_path
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, within_s: float = 30.0) -> int:
-        """Start it and wait until it answers, which takes as long as reading its file; its pid.
+        """Start the server and wait until it answers, which takes as long as reading its file. Returns its process id.
 
         Raises:
-            CannotStartStore: another server has the folder, or it ended or did not answer in time.
+            CannotStartStore: another server has the folder, or the server ended or did not answer in time.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        # inherited by the server, so that a folder is ours until the server itself has ended, however this process does
+        # the lock is inherited by the server, so that the folder stays locked until the server has ended, however this process ends
         lock = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
         give_up_at = time.monotonic() + within_s
         try:
@@ -85,11 +86,11 @@ class EmbeddedServer:
         return self._process.pid
 
     def ended(self) -> int | None:
-        """Its exit code once it has ended; a negative one names a signal."""
+        """The server's exit code once it has ended, else None; a negative one is a signal's number."""
         return None if self._process is None else self._process.poll()
 
     def stop(self) -> None:
-        """Ask it to end, and kill it when it does not."""
+        """Ask the server to end, and kill it when it has not after `END_S`."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -107,8 +108,8 @@ class EmbeddedServer:
                 return
             except BlockingIOError:
                 if time.monotonic() > until:
-                    what = f"{self._folder} is in use by another gateway's embedded Valkey"
-                    raise CannotStartStore(f"{what}; stop that gateway, or give this one a folder of its own") from None
+                    problem = f"{self._folder} is in use by another gateway's embedded Valkey"
+                    raise CannotStartStore(f"{problem}; stop that gateway, or give this one a folder of its own") from None
             time.sleep(_LOOK_S)
 
     def _command(self) -> Sequence[str]:
@@ -142,7 +143,7 @@ class EmbeddedServer:
 
 
 def answers(socket_path: Path) -> bool:
-    """Whether a server takes commands there."""
+    """Whether a server answers on this socket."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
         sock.settimeout(1.0)
         try:

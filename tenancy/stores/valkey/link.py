@@ -1,7 +1,7 @@
-"""One connection to one Valkey server: commands in, replies out in order, nothing waits longer than it may.
+"""One connection to one Valkey server: commands in, replies out in order, each within its time limit.
 
-Commands that are sent in the same turn of the loop leave in one write; the replies of one read resolve together. No task,
-no lock and no timer per command: that is what makes it cheaper than a client library (docs/stores.md has the figures).
+Commands that are sent in the same turn of the event loop leave in one write; the replies of one read resolve together. There is no
+task, no lock and no timer per command, which makes it cheaper than a client library (docs/stores.md has the figures).
 Knows no script, no slot and no other connection.
 """
 
@@ -19,21 +19,23 @@ MAX_WAITING: Final = 10_000
 """Commands without a reply on one connection; further ones are refused. At 50 ms each that is 200,000 a second, more than
 one server does."""
 STALLED_S: Final = 0.005
-"""When this loop is later than that to look at a deadline, it was the loop that stood still, and the reply may lie in the
-socket already: it is read before anything is given up."""
+"""When this event loop checks a deadline later than that, the loop itself was stalled, and the reply may be in the socket already: it
+is read before any command is given up."""
 
 pack: Final = cast(Callable[[tuple[bytes | str | int, ...]], bytes], pack_command)
-"""A command as RESP. hiredis says of its own that it takes one part only."""
+"""A command as RESP. The type of hiredis's own function allows one part only."""
 
 _NOT_YET: Final = object()
 
 
 class Link(asyncio.Protocol):
-    """Speaks RESP2 over a stream transport. `late` is told how many commands ran out of time, `lost` that the connection ended."""
+    """Speaks RESP2 over a stream transport. It calls `late` with the number of commands that ran out of time, and `lost` when the
+    connection ends."""
 
     def __init__(self, late: Callable[[int], None], lost: Callable[["Link", str], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._late, self._lost = late, lost
+        self._late = late
+        self._lost = lost
         self._reader = Reader(notEnoughData=_NOT_YET)
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._out: list[bytes] = []
@@ -45,8 +47,8 @@ class Link(asyncio.Protocol):
     def send(self, packed: bytes, within_s: float) -> asyncio.Future[Any]:
         """The future reply to one packed command; an error reply is a result too.
 
-        The future fails with CountersAway when the reply is not there in time or the connection ends. Commands are given in
-        the order of their deadlines.
+        The future fails with CountersAway when the reply does not come in time or the connection ends. Callers send commands in the order
+        of their deadlines.
         """
         loop = self._loop
         future = loop.create_future()
@@ -63,7 +65,7 @@ class Link(asyncio.Protocol):
         return future
 
     def abort(self, why: str) -> None:
-        """End the connection at once; whatever waits fails with `why`."""
+        """End the connection at once; all waiting commands fail with `why`."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -73,7 +75,8 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        reader, waiting = self._reader, self._waiting
+        reader = self._reader
+        waiting = self._waiting
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _NOT_YET:
@@ -100,15 +103,17 @@ class Link(asyncio.Protocol):
         self._timer = self._loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        now, due = self._loop.time(), self._due
-        self._timer, self._due = None, math.inf
+        now = self._loop.time()
+        due = self._due
+        self._timer = None
+        self._due = math.inf
         if now - due > STALLED_S and not self._read_first:
             self._read_first = True
             self._arm(now + 0.001, due)
             return
         self._read_first = False
         late = 0
-        for future, deadline in self._waiting:  # what ran out of time stays, so that its reply is told from the next one's
+        for future, deadline in self._waiting:  # late ones stay in it, so that their replies are not taken for the next ones'
             if deadline > now:
                 self._arm(deadline, deadline)
                 break

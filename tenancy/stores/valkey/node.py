@@ -1,4 +1,4 @@
-"""One server of the store: its connection kept up, its breaker, and the promise that no request waits for it longer than 50 ms.
+"""One server of the counter store: keeps its connection up, has its circuit breaker, and lets no request wait longer than 50 ms.
 
 Everything that can take longer (connecting, greeting, probing) is done by one task of the node's own.
 """
@@ -16,9 +16,9 @@ from tenancy.stores.valkey.breaker import Breaker
 from tenancy.stores.valkey.link import Link, pack
 
 TIMEOUT_S: Final = 0.05
-"""What a request may wait for the store (reliability research, 2.3)."""
+"""Longest time that a request waits for the store (reliability research, 2.3)."""
 CONNECT_S: Final = 1.0
-"""For a connection and its greeting; no request waits for that."""
+"""Longest time for a connection and its greeting; no request waits for that."""
 SUSPECT_S: Final = 0.05
 """Between pings after a failure: with `TIMEOUT_S`, five failures take half a second even without traffic."""
 
@@ -28,32 +28,34 @@ class Node:
 
     def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: Breaker) -> None:
         self.address = address
-        self._url, self._scripts, self._breaker = url, scripts, breaker
+        self._url = url
+        self._scripts = scripts
+        self._breaker = breaker
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._why = f"not connected to {address} yet"
         self._tried = asyncio.Event()
-        """A connection was tried since the last one ended."""
+        """Set once a connection was tried since the last one ended."""
         self._trouble = asyncio.Event()
         self.lineage = ""
-        """The server's replication id: another one after a failover, and when a server starts without its old files."""
+        """The server's replication id: it changes with a failover, and when a server starts without its old files."""
         self._task = asyncio.create_task(self._tend())
 
     @property
     def up(self) -> bool:
-        """Whether requests ask this node."""
+        """Whether requests use this node."""
         return self._link is not None and self._breaker.closed
 
     @property
     def why(self) -> str:
-        """The last trouble there was, in words."""
+        """The last failure, in words."""
         return self._why
 
     async def call(self, packed: bytes) -> Any:
-        """The reply to a packed command, an error reply included.
+        """The reply to a packed command, which may be an error reply.
 
         Raises:
-            CountersAway: within `TIMEOUT_S`, and at once while the breaker is open.
+            CountersAway: no reply came within `TIMEOUT_S`; at once while the breaker is open.
         """
         if not self._breaker.closed:
             raise CountersAway(self._why)
@@ -67,11 +69,11 @@ class Node:
         return reply
 
     def failed(self, why: str) -> None:
-        """The node answered that it cannot do its work: counts as no answer."""
+        """Count a failure: the node answered that it cannot serve."""
         self._fail(1, why)
 
     def drop(self, why: str) -> None:
-        """End the connection; it is made anew."""
+        """End the connection; the node's task makes a new one."""
         if self._link is not None:
             self._link.abort(why)
 
@@ -84,8 +86,8 @@ class Node:
             link.abort("closed")
 
     async def _wait_for_link(self) -> tuple[Link, float]:
-        """The connection that is being made, if this is the first try since the last one ended: a server that closes connections
-        is worth a millisecond, one that refuses them is not."""
+        """The connection that is being made and the seconds left to use it. Waits only for the first try since the last connection ended:
+        it is worth waiting for a server that closed a connection, and not for one that refuses connections."""
         began = self._loop.time()
         if self._breaker.untroubled:
             with contextlib.suppress(TimeoutError):
@@ -146,16 +148,16 @@ class Node:
         return True
 
     async def _open(self) -> Link:
-        def made() -> Link:
+        def new_link() -> Link:
             return Link(lambda count: self._fail(count, "no answer in time"), self._ended)
 
         if not self.address.port:
-            return (await self._loop.create_unix_connection(made, self.address.host))[1]
+            return (await self._loop.create_unix_connection(new_link, self.address.host))[1]
         tls = ssl.create_default_context() if self._url.tls else None
-        return (await self._loop.create_connection(made, self.address.host, self.address.port, ssl=tls))[1]
+        return (await self._loop.create_connection(new_link, self.address.host, self.address.port, ssl=tls))[1]
 
     async def _greet(self, link: Link) -> None:
-        """Log in, choose the database, hand over the scripts, and see that writes are taken here."""
+        """Log in, choose the database, load the scripts, and check that the server accepts writes."""
         commands: list[tuple[bytes | str | int, ...]] = []
         if self._url.password:
             commands.append(("AUTH", self._url.username or "default", self._url.password))
@@ -166,13 +168,13 @@ class Node:
         sent = [link.send(pack(command), CONNECT_S) for command in commands]
         replies = await asyncio.gather(*sent)
         for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError) and command[0] != "INFO":  # may be forbidden, and is not needed
+            if isinstance(reply, ReplyError) and command[0] != "INFO":  # INFO may be forbidden, and is not needed
                 raise CountersAway(f"{command[0]!r}: {reply}")
-        said = replies[-1] if isinstance(replies[-1], bytes) else b""
-        known = dict(line.split(b":", 1) for line in said.split(b"\r\n") if b":" in line)
+        replication = replies[-1] if isinstance(replies[-1], bytes) else b""
+        known = dict(line.split(b":", 1) for line in replication.split(b"\r\n") if b":" in line)
         if known.get(b"role", b"master") != b"master":
             raise CountersAway("this server is a replica; only a primary takes writes")
-        # the probe: a server that greets, but slower than a request may wait, is not back
+        # the probe: a server that greets, but answers later than a request may wait, is not back
         reply = await link.send(pack(("PING",)), TIMEOUT_S)
         if isinstance(reply, ReplyError):
             raise CountersAway(f"PING: {reply}")
@@ -182,7 +184,7 @@ class Node:
         try:
             reply = await link.send(pack(("PING",)), TIMEOUT_S)
         except CountersAway:
-            return  # counted where it ran out of time
+            return  # the link has counted it already
         if isinstance(reply, ReplyError):
             self._fail(1, str(reply))
         else:

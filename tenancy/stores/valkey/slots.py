@@ -21,7 +21,7 @@ def slot_of(key: bytes) -> int:
 
 
 def tag_in(part: int, parts: int) -> bytes:
-    """A short tag whose slot lies in the given part of all slots, cut into `parts` equal ones: the first number that does."""
+    """A short hash tag whose slot lies in one of `parts` equal parts of all slots: the first number for which it does."""
     width = SLOTS // parts
     number = 0
     while not part * width <= slot_of(b"%d" % number) < (part + 1) * width:

@@ -1,4 +1,4 @@
-"""The scripts' texts: files in `lua/`, with what they share and the reference's own constants put in front."""
+"""The scripts' texts: files in `lua/`, with shared code and the constants of the Python reference put in front."""
 
 from importlib.resources import files
 from typing import Final
@@ -36,4 +36,4 @@ def _text(parts: tuple[str, ...]) -> str:
 
 
 TEXTS: Final = {name: _text(parts) for name, parts in _PARTS.items()}
-"""By the name `Scripts.run` takes."""
+"""Texts by the name that `Scripts.run` takes."""

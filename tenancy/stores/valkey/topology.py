@@ -1,7 +1,7 @@
-"""Where the servers are that own the counters: one address, what Sentinels say, or a cluster's own map.
+"""Finds the servers that own the counters: one address, the primary that Sentinels name, or a cluster's own map.
 
-The answers come over redis-py: asked seldom, off the request path, its knowledge of both protocols is worth more than its
-speed. Imported on first use, because a single server needs none of it.
+redis-py asks Sentinels and clusters: seldom, and off the request path, so its knowledge of both protocols is worth more than its speed.
+It is imported on first use, because a single server does not need it.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from tenancy.counter_url import Address, CounterUrl, Kind
 from tenancy.ports import CountersAway
 
 ASK_S: Final = 1.0
-"""Patience with one Sentinel or one node that is asked for the map."""
+"""Longest wait for one Sentinel, or for one node that is asked for the map."""
 
 
 class Map(msgspec.Struct, frozen=True):
-    """Who owns which slots: the upper ends of ranges, in order, and the owner of each; one range for what is no cluster."""
+    """The owners of the slots: the upper ends of ranges, in order, and the owner of each range; one range where there is no cluster."""
 
     ends: tuple[int, ...]
     owners: tuple[Address, ...]
 
 
 class Topology(Protocol):
-    """Finds the owners."""
+    """Finds the owners of the slots."""
 
     every_s: float | None
     """How often to look again without a reason; None for never."""
@@ -35,7 +35,7 @@ class Topology(Protocol):
 
 
 def topology_of(url: CounterUrl) -> Topology:
-    """The way in which this URL's store is found."""
+    """The topology of this URL's store."""
     if url.kind is Kind.SENTINEL:
         return _Sentinels(url)
     if url.kind is Kind.CLUSTER:
@@ -55,7 +55,7 @@ class _One:
 
 class _Sentinels:
     every_s: float | None = 1.0
-    """So that a primary that only we still reach is left a second after the Sentinels have named another."""
+    """A primary that only this process still reaches is left a second after the Sentinels have named another."""
 
     def __init__(self, url: CounterUrl) -> None:
         self._url = url
@@ -79,7 +79,7 @@ class _Sentinels:
 
 class _Cluster:
     every_s: float | None = 5.0
-    """A slot that moves is noticed by MOVED; this finds nodes that came and went unasked."""
+    """MOVED replies report a slot that moves; looking again finds nodes that came or went without any reply."""
 
     def __init__(self, url: CounterUrl) -> None:
         self._url = url
@@ -89,12 +89,12 @@ class _Cluster:
         why = "no node"
         for address in dict.fromkeys((*self._known, *self._url.addresses)):
             try:
-                found = await self._ask(address)
+                slot_map = await self._ask(address)
             except (OSError, TimeoutError, CountersAway) as error:
                 why = f"{address}: {str(error) or type(error).__name__}"
                 continue
-            self._known = tuple(dict.fromkeys(found.owners))
-            return found
+            self._known = tuple(dict.fromkeys(slot_map.owners))
+            return slot_map
         raise CountersAway(f"no node of the cluster tells its map; the last was {why}")
 
     async def _ask(self, address: Address) -> Map:

@@ -1,9 +1,8 @@
-"""Watches a shared store from beside the request path: how many processes decide on it, and whether it is still the one that
-was written to.
+"""Watches a shared store from beside the request path: how many processes decide on it, and whether it has lost any writes.
 
 Each part of the store keeps a mark with the lineage (replication id) of the server that wrote it. A mark that is missing means
-an empty store; one of another lineage means a failover or a restart, which may have lost the last writes. Exactly one of all
-processes is told, by the script that renews the mark.
+an empty store; a mark of another lineage means a failover or a restart, which may have lost the last writes. The script that renews the
+mark reports that to exactly one of all processes.
 """
 
 import asyncio
@@ -19,30 +18,32 @@ from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.slots import tag_in
 
 LOOK_S: Final = 1.0
-"""Between two looks; also how often each process says that it is there."""
+"""Between two looks; at each look a process also announces that it is alive."""
 MEMBER_S: Final = 10.0
 """A process that was not heard for this long is gone."""
 DELIVER_S: Final = 0.25
+"""Between two deliveries of owed settlements."""
 PARTS: Final = 16
-"""Of a cluster, each with a mark; a node that owns no mark's slot (more than 16 nodes) can lose its data unnoticed until the
+"""Parts of a cluster, each with a mark; a node that owns no mark's slot (more than 16 nodes) can lose its data unnoticed until the
 comparison with SQL."""
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """A new beginning of a part of the store."""
+    """A part of the store began anew: its server has another lineage, or no data."""
 
     lineage: str
     lost: bool
-    """Nothing is left of what was there; else only the last writes may be missing."""
+    """Whether all data is lost; else only the last writes may be missing."""
 
 
 class StoreWatch:
-    """One process's watch. `rebuild` is awaited when totals should be put in order from SQL; it may be asked more than once.
+    """One process's watch over the store.
 
     Args:
         member: this process's own id.
-        deliver: hands over what the store is owed (`GuardedCounters.deliver`); done before `rebuild`.
-        heard, failed: told how each look went, so that an outage is known without traffic too.
+        rebuild: awaited when totals should be restored from SQL; may be called more than once.
+        deliver: delivers the settlements that the store is owed (`GuardedCounters.deliver`); called before `rebuild`.
+        heard, failed: called with the result of each look, so that an outage is noticed without traffic too.
     """
 
     def __init__(
@@ -56,12 +57,17 @@ class StoreWatch:
         heard: Callable[[], None],
         failed: Callable[[CountersAway], Awaitable[None]],
     ) -> None:
-        self._scripts, self._member, self._clock = scripts, member.encode(), clock
-        self._rebuild, self._deliver, self._heard, self._failed = rebuild, deliver, heard, failed
+        self._scripts = scripts
+        self._member = member.encode()
+        self._clock = clock
+        self._rebuild = rebuild
+        self._deliver = deliver
+        self._heard = heard
+        self._failed = failed
         self._tags = [tag_in(part, PARTS) for part in range(PARTS)] if scripts.is_cluster else [b"0"]
         self._seen = Replicas()
         self._begun: list[Epoch] = []
-        """Told by the store and not rebuilt yet."""
+        """New beginnings that the store reported and that are not rebuilt yet."""
 
     @property
     def replicas(self) -> int:
@@ -70,7 +76,7 @@ class StoreWatch:
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the store began anew, and totals are not known to be in order yet."""
+        """Whether a part of the store began anew, and its totals are not restored yet."""
         return bool(self._begun)
 
     async def run(self) -> None:
@@ -86,12 +92,12 @@ class StoreWatch:
             await asyncio.sleep(DELIVER_S)
 
     async def look(self) -> None:
-        """Say that we are there and see what is."""
-        found = await asyncio.gather(*map(self._look_at, self._tags))
-        counts = [count for count in found if count is not None]
+        """Announce this process to each part of the store, and read how many processes there are and whether a part began anew."""
+        answers = await asyncio.gather(*map(self._look_at, self._tags))
+        counts = [count for count in answers if count is not None]
         if counts:
             self._seen.saw(max(counts), self._clock())
-        if len(counts) == len(found):
+        if len(counts) == len(answers):
             self._heard()
 
     async def _look_at(self, tag: bytes) -> int | None:
@@ -104,7 +110,7 @@ class StoreWatch:
             return None
         if changed:
             epoch = Epoch(lineage, lost=changed == 2)
-            # parts of one server begin together; an empty one is the stronger word
+            # parts of one server begin together; that one of them is empty is the worse news
             same = [begun for begun in self._begun if begun.lineage == lineage]
             if not same or (epoch.lost and not any(begun.lost for begun in same)):
                 self._begun = [*(begun for begun in self._begun if begun.lineage != lineage), epoch]

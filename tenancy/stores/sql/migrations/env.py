@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations on the connection `schema.migrate` hands in, inside its transaction and lock."""
+"""Alembic's entry point: runs migrations on the connection that `schema.migrate` hands in, inside its transaction and lock."""
 
 from alembic import context
 
