@@ -68,18 +68,19 @@ class Walk:
     """Checks rows in the order of their numbers, page by page."""
 
     def __init__(self) -> None:
-        self._found = Finding(0, GENESIS)
+        self._finding = Finding(0, GENESIS)
 
     def feed(self, rows: Iterable[AuditRow]) -> bool:
         """Take the next rows; False once the chain is broken."""
         for row in rows:
-            if self._found.broken_at is not None:
+            if self._finding.broken_at is not None:
                 break
-            self._found = self._after(row)
-        return self._found.broken_at is None
+            self._finding = self._after(row)
+        return self._finding.broken_at is None
 
     def _after(self, row: AuditRow) -> Finding:
-        rows, head = self._found.rows, self._found.head
+        rows = self._finding.rows
+        head = self._finding.head
         if row.seq != rows + 1:
             return Finding(rows, head, rows + 1, f"row {rows + 1} is missing; row {row.seq} follows")
         if not hmac.compare_digest(row.hash, _hash(row.seq, head, row.at_unix_ms, row.entry)):
@@ -88,7 +89,7 @@ class Walk:
 
     def end(self, seq: int, head: bytes) -> Finding:
         """The result, compared with the number and hash that the database keeps of the last row."""
-        finding = self._found
+        finding = self._finding
         if finding.broken_at is None and (finding.rows, finding.head) != (seq, head):
             return Finding(finding.rows, finding.head, finding.rows + 1, f"{seq} rows were written, {finding.rows} are there")
         return finding

@@ -81,7 +81,7 @@ def room_us(burst: int, amount: int) -> int:
     return max(cost_us(burst, amount), min(burst * cost_us(1, amount), cost_us(burst + 1, amount) - 1))
 
 
-def ready(line: Line) -> Ready:
+def compile_line(line: Line) -> Ready:
     """Compile a limit line."""
     kind = KINDS[line.window]
     amount = line.amount
@@ -99,7 +99,7 @@ def ready(line: Line) -> Ready:
     )
 
 
-def plan(lines: Iterable[Ready]) -> Plan:
+def compile_group(lines: Iterable[Ready]) -> Plan:
     """Put compiled lines in the order they are counted in."""
     ordered = sorted(lines, key=lambda line: line.kind)
     return Plan(
@@ -110,11 +110,11 @@ def plan(lines: Iterable[Ready]) -> Plan:
     )
 
 
-def shared(own: Plan) -> Plan:
+def shared_plan(own: Plan) -> Plan:
     """The plan for an end user beyond the bound: its own lines count in the state that all end users beyond the bound share. Callers
     see them as the limits per end user that they are."""
     tail = ":" + own.label
-    return plan(line._replace(key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines)
+    return compile_group(line._replace(key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines)
 
 
 def left_of_rate(line: Ready, ahead_us: int) -> int:
@@ -185,7 +185,7 @@ class Prepared:
                 self._plans.clear()
                 self._lines.clear()
             # the group is kept beside its plan so that its id stays taken
-            group_plan = plan(self._line(line) for line in group.lines)
+            group_plan = compile_group(self._line(line) for line in group.lines)
             if group.label:
                 kinds = [line.kind for line in group_plan.lines if line.key.endswith(":" + group.label)]
                 group_plan = group_plan._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
@@ -195,5 +195,5 @@ class Prepared:
     def _line(self, line: Line) -> Ready:
         prepared = self._lines.get(id(line))
         if prepared is None:
-            prepared = self._lines[id(line)] = ready(line)
+            prepared = self._lines[id(line)] = compile_line(line)
         return prepared

@@ -165,7 +165,8 @@ class Tier:
         total = self._start(waiting.tenant)
         if row is not None:
             own = row.tokens * row.place_of(waiting) // len(row.ranked)
-            total, own_tokens = row.total, row.tokens
+            total = row.total
+            own_tokens = row.tokens
         # tenants that were served a quantum more come after it, unless what its own tenant has in front of it takes that long
         behind = bisect_left(self._order, ((total + own) // self._quantum * self._quantum + self._quantum,))
         later = len(self._order) - behind

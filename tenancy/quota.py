@@ -15,7 +15,7 @@ failed is settled with nothing, `Amounts(requests=0)`.
 from collections.abc import Sequence
 
 from tenancy.books import NOTHING, Books
-from tenancy.counting import KINDS, Calendar, Plan, Prepared, shared
+from tenancy.counting import KINDS, Calendar, Plan, Prepared, shared_plan
 from tenancy.forgetting import Forgetting
 from tenancy.hold import Admission, Admitted, Beat, Hold, LineState, Standing
 from tenancy.limits import MOST_LABELS, Amounts, Group
@@ -121,7 +121,7 @@ class Quota:
         return [counters.seed(KINDS[seed.window], seed, now_us) for seed in seeds]
 
     def _own_or_shared(self, counters: Books, plan: Plan, now_us: int) -> Plan:
-        return shared(plan) if plan.label and counters.users.crowded_out(plan.label, self._most_labels, now_us) else plan
+        return shared_plan(plan) if plan.label and counters.users.crowded_out(plan.label, self._most_labels, now_us) else plan
 
     def _counters_of(self, tag: str) -> Books:
         counters = self._counters.get(tag)

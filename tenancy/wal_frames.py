@@ -72,7 +72,9 @@ def _tame(value: msgspec.Struct) -> dict[str, str | int]:
 
 def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
     """Every event of a segment in order, and between them a Damage for bytes that could not be read. Total: any bytes are accepted."""
-    at, bad_from, why = 0, None, ""
+    at = 0
+    bad_from = None
+    why = ""
     while at < len(data):
         result = _frame_at(data, at)
         if not isinstance(result, str):
@@ -84,7 +86,8 @@ def read_frames(data: bytes) -> Iterator[UsageEvent | Damage]:
             at = after
             continue
         if bad_from is None:
-            bad_from, why = at, result
+            bad_from = at
+            why = result
         at = data.find(MAGIC, at + 1)
         if at < 0:
             break

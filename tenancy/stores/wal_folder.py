@@ -107,12 +107,12 @@ def locked(path: Path) -> int | None:
 
 def size_and_oldest(segments: Iterable[Path]) -> tuple[int, float | None]:
     """Bytes of these segments together, and when the oldest was last written (seconds since the epoch; None when there are none)."""
-    seen = []
+    stats = []
     for path in segments:
         with contextlib.suppress(OSError):  # shipped and removed in between
             stat = path.stat()
-            seen.append((stat.st_size, stat.st_mtime))
-    return sum(size for size, _ in seen), min((at for _, at in seen), default=None)
+            stats.append((stat.st_size, stat.st_mtime))
+    return sum(size for size, _ in stats), min((at for _, at in stats), default=None)
 
 
 def all_segments(folder: Path) -> Iterator[Path]:

@@ -29,12 +29,12 @@ class SqlOrganisations:
             raise rules.no_organisation(name)
         return organisation_of(row)
 
-    async def create(self, made: Organisation) -> Organisation:
+    async def create(self, new: Organisation) -> Organisation:
         await self._writer.begin()
-        if await self._writer.count(organisation, organisation.c.name == made.name):
-            raise rules.taken(f"organisation {made.name!r}")
-        await self._writer.run(sa.insert(organisation).values(name=made.name, created_unix=made.created_unix, **_shared(made)))
-        return msgspec.structs.replace(made, version=1)
+        if await self._writer.count(organisation, organisation.c.name == new.name):
+            raise rules.taken(f"organisation {new.name!r}")
+        await self._writer.run(sa.insert(organisation).values(name=new.name, created_unix=new.created_unix, **_shared(new)))
+        return msgspec.structs.replace(new, version=1)
 
     async def update(self, wanted: Organisation) -> Organisation:
         await self._writer.begin()
@@ -68,16 +68,16 @@ class SqlTenants:
             raise rules.no_tenant(name)
         return tenant_of(row)
 
-    async def create(self, made: Tenant) -> Tenant:
+    async def create(self, new: Tenant) -> Tenant:
         await self._writer.begin()
-        if await self._writer.count(tenant, tenant.c.name == made.name):
-            raise rules.taken(f"tenant {made.name!r}")
-        if await self._writer.count(retired_tenant, retired_tenant.c.name == made.name):
-            raise rules.retired(made.name)
-        values = {"name": made.name, "created_unix": made.created_unix, "organisation": await self._organisation(made), **_shared(made)}
+        if await self._writer.count(tenant, tenant.c.name == new.name):
+            raise rules.taken(f"tenant {new.name!r}")
+        if await self._writer.count(retired_tenant, retired_tenant.c.name == new.name):
+            raise rules.retired(new.name)
+        values = {"name": new.name, "created_unix": new.created_unix, "organisation": await self._organisation(new), **_shared(new)}
         await self._writer.run(sa.insert(tenant).values(**values))
-        await self._writer.run(sa.insert(project).values(**_project_row(rules.default_project(made.name, made.created_unix))))
-        return msgspec.structs.replace(made, version=1)
+        await self._writer.run(sa.insert(project).values(**_project_row(rules.default_project(new.name, new.created_unix))))
+        return msgspec.structs.replace(new, version=1)
 
     async def update(self, within: Within, wanted: Tenant) -> Tenant:
         await self._writer.begin()
@@ -101,10 +101,10 @@ class SqlTenants:
         await self._writer.run(sa.delete(tenant).where(tenant.c.name == name))
         await self._writer.run(sa.insert(retired_tenant).values(name=name))
 
-    async def _organisation(self, of: Tenant) -> str:
-        if not await self._writer.count(organisation, organisation.c.name == of.organisation):
-            raise rules.no_organisation(of.organisation)
-        return of.organisation
+    async def _organisation(self, owner: Tenant) -> str:
+        if not await self._writer.count(organisation, organisation.c.name == owner.organisation):
+            raise rules.no_organisation(owner.organisation)
+        return owner.organisation
 
 
 class SqlProjects:
@@ -128,13 +128,13 @@ class SqlProjects:
     async def count(self, owner: TenantId) -> int:
         return await self._writer.count(project, project.c.tenant == owner)
 
-    async def create(self, within: Within, made: Project) -> Project:
+    async def create(self, within: Within, new: Project) -> Project:
         await self._writer.begin()
-        await self._check(within, made.tenant)
-        if await self._writer.count(project, _is(made.tenant, made.name)):
-            raise rules.taken(f"project {made.name!r} of tenant {made.tenant!r}")
-        await self._writer.run(sa.insert(project).values(**_project_row(made)))
-        return msgspec.structs.replace(made, version=1)
+        await self._check(within, new.tenant)
+        if await self._writer.count(project, _is(new.tenant, new.name)):
+            raise rules.taken(f"project {new.name!r} of tenant {new.tenant!r}")
+        await self._writer.run(sa.insert(project).values(**_project_row(new)))
+        return msgspec.structs.replace(new, version=1)
 
     async def update(self, within: Within, wanted: Project) -> Project:
         await self._writer.begin()
@@ -192,8 +192,8 @@ def _shared(record: Organisation | Tenant | Project) -> dict[str, Any]:
     return {"label": record.label, "disabled": record.disabled, "rights": rights_text(record.rights)}
 
 
-def _project_row(made: Project) -> dict[str, Any]:
-    return {"tenant": made.tenant, "name": made.name, "created_unix": made.created_unix, **_shared(made)}
+def _project_row(new: Project) -> dict[str, Any]:
+    return {"tenant": new.tenant, "name": new.name, "created_unix": new.created_unix, **_shared(new)}
 
 
 async def _forget_limits(writer: Writer, levels: tuple[Level, ...], name: str) -> None:

@@ -59,8 +59,8 @@ class SqlUsageStore:
             return Written(0, 0, len(rows))
         days = {row["day"] for row in unexpired}
         if self._postgres:
-            there = await partition_days(connection)
-            for day in sorted(days - there):
+            partitioned = await partition_days(connection)
+            for day in sorted(days - partitioned):
                 await add_partition(connection, day)
         crowded = await self._labels.crowded(connection, unexpired)
         for row in crowded:
@@ -81,16 +81,16 @@ class SqlUsageStore:
     def _insert(self, table: sa.Table) -> Any:
         return postgresql.insert(table) if self._postgres else sqlite.insert(table)
 
-    def _fold(self, new: sa.ColumnElement[bool], others: set[bytes]) -> Any:
-        """The statement that adds new rows to the totals; the buckets `others` are of end users beyond the bound."""
+    def _fold(self, new: sa.ColumnElement[bool], crowded: set[bytes]) -> Any:
+        """The statement that adds new rows to the totals; the buckets `crowded` are of end users beyond the bound."""
         event = usage_event.c
         total = usage_total.c
         free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
         counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
         sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in AMOUNTS)]
         named: dict[str, sa.ColumnElement[Any]] = {name: event[name] for name in LABELS}
-        if others:
-            named["end_user"] = sa.case((event.bucket.in_(sorted(others)), OTHER_LABEL), else_=event.end_user)
+        if crowded:
+            named["end_user"] = sa.case((event.bucket.in_(sorted(crowded)), OTHER_LABEL), else_=event.end_user)
         labels = [sa.func.min(value).label(name) for name, value in named.items()]  # equal within a bucket
         source = sa.select(event.day, event.bucket, *labels, *sums).where(new).group_by(event.day, event.bucket)
         insert = self._insert(usage_total).from_select(["day", "bucket", *LABELS, *COUNTS, *AMOUNTS], source)
@@ -103,9 +103,9 @@ class SqlUsageStore:
         try:
             async with self._engine.begin() as connection:
                 await self._lock(connection)
-                there = await partition_days(connection)
+                partitioned = await partition_days(connection)
                 for n in range(AHEAD_DAYS + 1):
-                    if (day := today + dt.timedelta(days=n)) not in there:
+                    if (day := today + dt.timedelta(days=n)) not in partitioned:
                         await add_partition(connection, day)
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error

@@ -29,15 +29,15 @@ class SqlPrices:
             raise NotFound(f"no price {price_id!r}")
         return price_of(row)
 
-    async def add(self, made: Price) -> None:
+    async def add(self, new: Price) -> None:
         await self._writer.begin()
-        if await self._writer.count(price, price.c.id == made.id):
-            raise rules.taken(f"price {made.id!r}")
-        begins = (price.c.model == made.model) & (price.c.revision == made.revision) & (price.c.effective_unix == made.effective_unix)
+        if await self._writer.count(price, price.c.id == new.id):
+            raise rules.taken(f"price {new.id!r}")
+        begins = (price.c.model == new.model) & (price.c.revision == new.revision) & (price.c.effective_unix == new.effective_unix)
         if await self._writer.count(price, begins):
-            raise rules.taken(f"a price of model {made.model!r}, revision {made.revision!r}, from that moment on")
-        place = {"id": made.id, "model": made.model, "revision": made.revision, "effective_unix": made.effective_unix}
-        await self._writer.run(sa.insert(price).values(**place, **_rates("nanousd", made.nanousd_per_mtok), **_rates("units", made.units)))
+            raise rules.taken(f"a price of model {new.model!r}, revision {new.revision!r}, from that moment on")
+        place = {"id": new.id, "model": new.model, "revision": new.revision, "effective_unix": new.effective_unix}
+        await self._writer.run(sa.insert(price).values(**place, **_rates("nanousd", new.nanousd_per_mtok), **_rates("units", new.units)))
 
 
 def price_of(row: Any) -> Price:

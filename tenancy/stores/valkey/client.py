@@ -126,12 +126,12 @@ class ValkeyScripts:
             _, reply = await asyncio.gather(node.call(load), node.call(packed))  # one after the other, on one connection
         elif word in ("MOVED", "ASK") and self._url.kind is Kind.CLUSTER:
             host, _, port = rest.rpartition(" ")[2].rpartition(":")
-            there = self._node(Address(host.strip("[]") or node.address.host, int(port)))
+            owner = self._node(Address(host.strip("[]") or node.address.host, int(port)))
             if word == "MOVED":
                 self._look.set()
-                reply = await there.call(packed)
+                reply = await owner.call(packed)
             else:
-                _, reply = await asyncio.gather(there.call(pack(("ASKING",))), there.call(packed))
+                _, reply = await asyncio.gather(owner.call(pack(("ASKING",))), owner.call(packed))
         else:
             reply = None
         if reply is None or isinstance(reply, ReplyError):
@@ -164,7 +164,8 @@ class ValkeyScripts:
                 await self._take(await self._topology.find())
                 pause_s = self._topology.every_s
             except CountersAway as error:
-                self._why, pause_s = str(error), 0.25
+                self._why = str(error)
+                pause_s = 0.25
             if pause_s is not None and not self.up:
                 pause_s = min(pause_s, 0.25)
             with contextlib.suppress(TimeoutError):

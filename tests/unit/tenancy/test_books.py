@@ -1,7 +1,7 @@
 """What is kept of one tag: as much as is in use, and no more."""
 
 from tenancy.books import LEASE_US, REAP_AT_MOST, SETTLED_US, Books
-from tenancy.counting import Calendar, Plan, plan, ready
+from tenancy.counting import Calendar, Plan, compile_group, compile_line
 from tenancy.forgetting import Forgetting
 from tenancy.limits import Amounts, Level, Limit, Meter, Scope, Window, line_of
 
@@ -21,7 +21,7 @@ def books(now_us: int) -> tuple[Books, Calendar]:
 
 
 def of(label: str) -> Plan:
-    return plan(ready(line_of(limit, 0.0, label)) for limit in LIMITS)
+    return compile_group(compile_line(line_of(limit, 0.0, label)) for limit in LIMITS)
 
 
 def open_one(book: Books, hold_id: str, label: str, now_us: int) -> None:

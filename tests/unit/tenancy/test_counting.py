@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.counting import DAY, DAY_US, MAX_AHEAD_US, MAX_COUNT, MONTH, Calendar, Prepared, cost_us, left_of_rate, ready, room_us
+from tenancy.counting import DAY, DAY_US, MAX_AHEAD_US, MAX_COUNT, MONTH, Calendar, Prepared, compile_line, cost_us, left_of_rate, room_us
 from tenancy.limits import MAX_AMOUNT, MAX_RATE, MINUTE_US, Group, Level, Limit, Meter, Scope, Window, line_of
 
 RATES = st.integers(1, MAX_RATE)
@@ -27,7 +27,7 @@ def test_a_cost_is_rounded_up_and_exact_to_lua(n: int, amount: int) -> None:
 
 @given(RATES, RATES, st.integers(0, 2 * MAX_AHEAD_US))
 def test_what_is_left_is_the_most_that_passes(amount: int, burst: int, ahead_us: int) -> None:
-    line = ready(line_of(rate(amount, burst), 0.0))
+    line = compile_line(line_of(rate(amount, burst), 0.0))
     left = left_of_rate(line, ahead_us)
     assert 0 <= left <= burst
     if left:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenancy.counting import Calendar, Plan, plan, ready
+from tenancy.counting import Calendar, Plan, compile_group, compile_line
 from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.standing import over_soft, refusal, standings
 
@@ -13,7 +13,7 @@ WANTS = Amounts(5, 5, cost_nanousd=5).vector()
 
 
 def of(*limits: tuple[Meter, Window, int]) -> Plan:
-    return plan(ready(line_of(Limit(Scope(Level.TENANT, "t"), *each), 0.0)) for each in limits)
+    return compile_group(compile_line(line_of(Limit(Scope(Level.TENANT, "t"), *each), 0.0)) for each in limits)
 
 
 RATE = (Meter.TOKENS, Window.MINUTE, 60)
@@ -62,7 +62,7 @@ def test_what_remains_and_when_all_of_it_is_there_again() -> None:
 def test_who_is_at_its_own_soft_threshold_is_told_from_who_is_not(level: Level, meter: Meter, window: Window, below: int, at: int) -> None:
     def over(here: int, soft: int | None) -> bool:
         limit = Limit(Scope(level, "n"), meter, window, 60, soft=soft)
-        return over_soft(standings(plan([ready(line_of(limit, 0.0))]), WANTS, [here], NOW_US, CALENDAR.ends_us))
+        return over_soft(standings(compile_group([compile_line(line_of(limit, 0.0))]), WANTS, [here], NOW_US, CALENDAR.ends_us))
 
     everybodys = level in (Level.GLOBAL, Level.MODEL)
     assert [over(below, 10), over(at, 10), over(at, None)] == [False, not everybodys, False]
