@@ -1,7 +1,7 @@
-"""Addresses that may stand in settings: what is listened on, where engines are, who may call. Pure; nothing is resolved.
+"""Checks of addresses in settings: listeners, engines, issuers, webhooks, origins. Pure; nothing is resolved.
 
-One parser (`urllib.parse.urlsplit`, the same that `backends.clients.endpoint` uses) and a small alphabet, so that no
-second reader of the same text can come to another host.
+One parser (`urllib.parse.urlsplit`, the same that `backends.clients.endpoint` uses) and a small alphabet ensure that no
+second reader of the same text arrives at another host.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from backends.reach import METADATA_NETWORKS
 
 METADATA_NAMES: Final = frozenset({"metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"})
-"""Names for the same."""
+"""Host names of cloud-metadata services."""
 
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 
@@ -32,27 +32,27 @@ def split_address(bind: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as host and port; the port may be 0.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
-    found = _BIND.fullmatch(bind)
-    if found is None or int(found[3]) > 65_535:
+    match = _BIND.fullmatch(bind)
+    if match is None or int(match[3]) > 65_535:
         raise ValueError("is no address; write host:port, for instance 127.0.0.1:8080 or [::1]:8080")
-    host = found[1] or found[2]
-    if found[1]:
+    host = match[1] or match[2]
+    if match[1]:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
             raise ValueError("has no IPv6 address between its brackets; write for instance [::1]:8080") from None
     else:
         checked_host(host)
-    return host, int(found[3])
+    return host, int(match[3])
 
 
 def checked_host(host: str) -> str:
-    """A host name, an IPv4 address of four decimal numbers or an IPv6 address.
+    """The host itself, if it is a host name, an IPv4 address of four decimal numbers or an IPv6 address.
 
     Raises:
-        ValueError: it is none of them; numbers that only some resolvers read as an address are refused too.
+        ValueError: the text is none of them; numbers that only some resolvers read as an address are refused too.
     """
     if ":" in host:
         try:
@@ -60,7 +60,7 @@ def checked_host(host: str) -> str:
         except ValueError:
             raise ValueError("has no usable IPv6 address; write it in brackets, for instance [2001:db8::1]") from None
     elif _NUMBERS.fullmatch(host):
-        # 2130706433, 0x7f.1 and 127.1 are 127.0.0.1 to some resolvers: the way around checks like the one below
+        # 2130706433, 0x7f.1 and 127.1 are 127.0.0.1 to some resolvers, and would evade checks of the address
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
@@ -71,7 +71,7 @@ def checked_host(host: str) -> str:
 
 
 def checked_engine_url(url: str) -> str:
-    """The URL of an engine: `http(s)://host[:port][/prefix]`.
+    """The text itself, if it is the URL of an engine: `http(s)://host[:port][/prefix]`.
 
     Raises:
         ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
@@ -104,12 +104,12 @@ def checked_engine_url(url: str) -> str:
 
 
 def checked_key_url(url: str) -> str:
-    """Where an issuer of tokens is, or publishes its keys: https, or http to this machine.
+    """The text itself, if it is the URL of an issuer of tokens or of its keys: https, or http to this machine.
 
     Raises:
         ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
     """
-    scheme, host = _page(url, "an issuer")
+    scheme, host = _scheme_and_host(url, "an issuer")
     if scheme != "https" and not (scheme == "http" and is_loopback(host)):
         raise ValueError("could be changed on its way; write https:// (http:// only to this machine)")
     _refuse_metadata(checked_host(host))
@@ -117,17 +117,17 @@ def checked_key_url(url: str) -> str:
 
 
 def checked_hook_url(url: str) -> str:
-    """Where a webhook is: `http(s)://host[:port]/path`, with a query if need be.
+    """The text itself, if it is the URL of a webhook: `http(s)://host[:port]/path`, with or without a query.
 
     Raises:
         ValueError: it is something else, or leads to a link-local or cloud-metadata address. Never repeats the URL.
     """
-    _, host = _page(url, "a webhook")
+    _, host = _scheme_and_host(url, "a webhook")
     _refuse_metadata(checked_host(host))
     return url
 
 
-def _page(url: str, what: str) -> tuple[str, str]:
+def _scheme_and_host(url: str, what: str) -> tuple[str, str]:
     """Scheme and host of `http(s)://host[:port]/path`. Raises ValueError."""
     try:
         parts = urlsplit(url)
@@ -140,7 +140,7 @@ def _page(url: str, what: str) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine by its text alone."""
+    """Whether the host of a URL is this machine, judged by its text alone."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -148,7 +148,7 @@ def is_loopback(host: str) -> bool:
 
 
 def checked_events_endpoint(endpoint: str) -> str:
-    """Where KV events are published or replayed: `tcp://host:port` or `ipc:///path`.
+    """The text itself, if KV events can be published or replayed there: `tcp://host:port` or `ipc:///path`.
 
     Raises:
         ValueError: it is something else, or leads to a link-local or cloud-metadata address.
@@ -170,7 +170,7 @@ def checked_events_endpoint(endpoint: str) -> str:
 
 
 def checked_load_endpoint(endpoint: str) -> str:
-    """Where the first rank pushes its load: `tcp://host:port`.
+    """The text itself, if the first rank can push its load there: `tcp://host:port`.
 
     Raises:
         ValueError: it is something else, or leads to a link-local or cloud-metadata address.
@@ -199,10 +199,10 @@ def _behind_nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | Non
 
 
 def checked_origin(origin: str) -> str:
-    """An origin as browsers send it, or `*`.
+    """The text itself, if it is an origin as browsers send it, or `*`.
 
     Raises:
-        ValueError: it would never equal one.
+        ValueError: no browser would send it.
     """
     if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise ValueError("is no origin; write scheme://host or scheme://host:port in lower case, without a path, or *")
@@ -210,7 +210,7 @@ def checked_origin(origin: str) -> str:
 
 
 def checked_host_header(host: str) -> str:
-    """A Host header's value: host, and port where callers send one.
+    """The text itself, if it can be the value of a Host header: host, and port where callers send one.
 
     Raises:
         ValueError: no caller would send it.
@@ -220,15 +220,15 @@ def checked_host_header(host: str) -> str:
     return host
 
 
-def clash(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Whether two listeners would meet on one socket; free ports (0) never do."""
-    if one[1] != other[1] or one[1] == 0:
+def clash(first: tuple[str, int], second: tuple[str, int]) -> bool:
+    """Whether two listeners would use the same socket; free ports (0) never clash."""
+    if first[1] != second[1] or first[1] == 0:
         return False
-    hosts = {_plain(one[0]), _plain(other[0])}
+    hosts = {_normalised(first[0]), _normalised(second[0])}
     return len(hosts) == 1 or bool(hosts & ANY_HOST)
 
 
-def _plain(host: str) -> str:
+def _normalised(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -236,5 +236,5 @@ def _plain(host: str) -> str:
 
 
 def sqlite_file(url: str) -> str | None:
-    """The file of `sqlite:///file`, "" when it names none; None for another kind of database."""
+    """The file of `sqlite:///file`; "" when the URL names none, None for another kind of database."""
     return url[10:] if url.startswith("sqlite:///") else "" if url == "sqlite://" else None

@@ -1,4 +1,4 @@
-"""The books of the admin API: one transaction in which every store takes part, and the texts of new keys."""
+"""The transactions of the admin API, in which every SQL store takes part, and the texts of new keys."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tenancy.keys import SECRET_BYTES, mint, mint_again
 from tenancy.stores.sql import SqlDirectory, SqlJournal, SqlMemberStore, SqlPolicyVersions, SqlRolloutStore
 
 ENVIRONMENT: Final = "live"
-"""The word in every key's text."""
+"""The environment in every key's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class _Open:
 
 
 class Books:
-    """Opens transactions. See `gateway.http.admin_api.call.Parts`."""
+    """Opens the transactions that `gateway.http.admin_api.call.Parts` asks for."""
 
     def __init__(self, journal: SqlJournal) -> None:
         self._journal = journal
 
     def change(self) -> AbstractAsyncContextManager[call.Books]:
-        """To write in."""
+        """A transaction for changes."""
         return self._change()
 
     @contextlib.asynccontextmanager
@@ -47,28 +47,28 @@ class Books:
 
     @contextlib.asynccontextmanager
     async def policies(self) -> AsyncIterator[PolicyVersions]:
-        """To read policies in."""
+        """A transaction for reading policies."""
         async with self._journal.reading() as joined:
             yield SqlPolicyVersions(joined)
 
     @contextlib.asynccontextmanager
     async def rollouts(self) -> AsyncIterator[RolloutBook]:
-        """To read rollouts in."""
+        """A transaction for reading rollouts."""
         async with self._journal.reading() as joined:
             yield SqlRolloutStore(joined)
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[DirectoryChange]:
-        """To read in."""
+        """A transaction for reading the directory."""
         async with self._journal.reading() as joined, SqlDirectory(joined).transaction() as directory:
             yield directory
 
 
 def id_of(entropy: bytes) -> KeyId:
-    """The id of a new key."""
+    """The id of a new key, from random bytes."""
     return mint(ENVIRONMENT, entropy).id
 
 
 def text_of(key_id: KeyId, entropy: bytes) -> str:
-    """The text of a key with this id."""
+    """The text of the key with this id, from the same random bytes."""
     return mint_again(ENVIRONMENT, key_id, entropy[:SECRET_BYTES]).text

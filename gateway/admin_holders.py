@@ -1,4 +1,4 @@
-"""Who holds what a caller of the admin port sends: a key with roles, or a token whose issuer gives roles."""
+"""Looks up the holder of a credential on the admin port: a key with roles, or a JWT whose issuer gives roles."""
 
 from collections.abc import Callable
 from typing import Final
@@ -17,25 +17,25 @@ NO_ISSUER: Final = "Tokens cannot be checked right now. Try again shortly."
 
 
 class Holders:
-    """Looks keys and tokens up in the directory in force; also a `gateway.directory_watch.Follower`.
+    """Looks keys and tokens up in the current directory; also a `gateway.directory_watch.Follower`.
 
     Args:
-        directory: the one to begin with.
-        believes: whether the directory is fresh enough for whom it lets in (`DirectoryWatch.believes_admins`).
+        directory: the directory to begin with.
+        believes: whether the directory is fresh enough to authenticate admins (`DirectoryWatch.believes_admins`).
     """
 
     def __init__(self, directory: Directory, believes: Callable[[], bool]) -> None:
         self.directory = directory
         self.tokens: TokenGate | None = None
-        """Set once issuers were asked; without it tokens are keys that nobody has."""
+        """Set once issuers were asked; until then a JWT is looked up as a key and not found."""
         self._believes = believes
 
     async def __call__(self, text: str, now_unix: float) -> Principal | None:
-        """The holder, or None: no holder, or one without a role.
+        """The holder, or None for an unknown credential and for one without a role.
 
         Raises:
-            Problem: 503, for whatever is sent, once the database has not answered for a minute: it may have been revoked since. The
-                same for a token whose issuer's keys could never be read.
+            Problem: 503 for every credential once the database has not answered for a minute, since keys may have been revoked in the
+                meantime; and 503 for a token whose issuer's keys could never be read.
         """
         if not self._believes():
             raise Problem(503, "store_unavailable", AWAY, headers=RETRY)

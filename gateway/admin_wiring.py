@@ -1,4 +1,4 @@
-"""Builds what the admin API works with; in the admin process, inside its loop."""
+"""Builds the collaborators of the admin API; called in the admin process, inside its event loop."""
 
 import asyncio
 import secrets
@@ -42,19 +42,19 @@ from tenancy.keys import Pepper
 from tenancy.stores.sql import SqlJournal, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
 
 SEEN_WITHIN_S: Final = 0.5
-"""Longest wait for a worker that is asked for the backends it knows."""
+"""Longest wait for a worker's list of backends."""
 
 HOOK_WITHIN_S: Final = 5.0
-"""Longest that the receiver of a webhook may take to answer."""
+"""Longest wait for the answer of a webhook's receiver."""
 MAX_HOOK_ANSWER_BYTES: Final = 65_536
 HOOK_ID: Final = "tidegate-rollout"
-"""What receivers of a webhook see as request id."""
+"""The request id that receivers of a webhook see."""
 
 log = structlog.get_logger("tidegate.admin")
 
 
 class ApiRun:
-    """See `gateway.http.admin.ApiRun`. Keys and tokens are the data port's, as fresh."""
+    """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
 
     def __init__(self, settings: Settings, seat: Seat, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> None:
         engine = open_engine(settings.sql_url)
@@ -67,8 +67,8 @@ class ApiRun:
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = Holders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
         self._hook = _hook_for(settings, hook_secret)
-        tell = self._hook.tell if self._hook is not None else _nobody
-        self._keeper = RolloutKeeper(SqlRolloutStore(engine), books.change, time.time, time.monotonic, tell)
+        announce = self._hook.tell if self._hook is not None else _no_hook
+        self._keeper = RolloutKeeper(SqlRolloutStore(engine), books.change, time.time, time.monotonic, announce)
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
             change=books.change,
@@ -81,21 +81,21 @@ class ApiRun:
             wall=time.time,
             registry=registry_for(settings, seat),
             seen=self._seen,
-            look=self._counters.look,
+            limit_states=self._counters.look,
             usage=SqlUsageQueries(engine),
-            adapters=[{"pool": p.name, "name": one.name, "digest": one.digest} for p in settings.pools for one in p.loras],
+            adapters=[{"pool": p.name, "name": lora.name, "digest": lora.digest} for p in settings.pools for lora in p.loras],
             bounds=settings.tenants.bounds(),
             explaining=WorkersExplain(Path(seat.run_dir)),
             reloading=WorkersReload(Path(seat.run_dir)),
             rollouts=books.rollouts,
             prompts=lambda: names_in(settings.prompts_dir),
-            pools={pool.name: [one.name for one in pool.loras] for pool in settings.pools},
-            tell=tell,
+            pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
+            announce=announce,
             policies=self._database_policies(books),
         )
 
     async def run(self) -> None:
-        """Keeps the directory current until cancelled. Keys with roles are known from its first round on."""
+        """Run the background loops until cancelled; keys with roles are known after the first refresh of the directory."""
         await self._counters.start()
         await self._watch.refresh(self._holders)
         async with asyncio.TaskGroup() as group:
@@ -105,17 +105,17 @@ class ApiRun:
                 group.create_task(self._hook.run())
             if self._copy is not None:
                 group.create_task(self._copy.run())
-            # keys go on being followed while issuers are slow to answer
+            # started after the loops above, which keep keys current while issuers are slow to answer
             self._holders.tokens = await token_gate_for(self._settings, _log_token, self._run_dir)
             for loop in self._holders.tokens.loops() if self._holders.tokens is not None else ():
                 group.create_task(loop)
 
     def rollouts(self) -> RolloutFigures:
-        """Numbers for metrics."""
+        """The state of rollouts and of the webhook, for metrics."""
         return RolloutFigures(self._keeper.state, HookCounts() if self._hook is None else self._hook.counts)
 
     async def close(self) -> None:
-        """Lets the database and the counters go."""
+        """Close the connections to the database and the counters."""
         await self._counters.close()
         await self._watch.close()
 
@@ -130,8 +130,8 @@ class ApiRun:
         return {b.backend: b.source for b in fleet_seen(snapshots) if b.source}
 
 
-def _nobody(_message: Mapping[str, object]) -> None:
-    """No webhook is configured."""
+def _no_hook(_message: Mapping[str, object]) -> None:
+    """Drop the message: no webhook is configured."""
 
 
 def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
@@ -140,10 +140,13 @@ def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
 
 
 async def post_message(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    """To where the operator's settings say, on a connection of its own: it is needed a few times a day. The status of the answer.
+    """Post a message to the webhook of the settings, on a connection of its own because it is needed a few times a day.
+
+    Returns:
+        The HTTP status of the answer.
 
     Raises:
-        FetchError: there is none within `HOOK_WITHIN_S`.
+        FetchError: no answer came within `HOOK_WITHIN_S`.
     """
     parts = urlsplit(url)
     target = endpoint(f"{parts.scheme}://{parts.netloc}", headers=tuple(headers.items()))

@@ -1,6 +1,7 @@
-"""What no single field of `tidegate.yaml` can see: names given twice, ports that meet, files that are not there.
+"""Checks of `tidegate.yaml` across fields: duplicate names, ports that clash, files that do not exist.
 
-Looks at what was written, valid or not, so that one mistake never hides another. Reads the file system, never the network.
+The checks look at the text as written, valid or not, so that one mistake never hides another. They read the file system, never the
+network.
 """
 
 import importlib.util
@@ -24,14 +25,14 @@ _VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
 
 
 class Written:
-    """A settings file as written, with defaults where nothing was; any type of value may stand anywhere."""
+    """The raw settings: the file's values as written, with defaults where it has none; a value may be of any type."""
 
     def __init__(self, located: Located, defaults: Mapping[str, Any]) -> None:
         self.located = located
         self._defaults = defaults
 
     def value(self, *path: str | int) -> Any:
-        """What stands at `path`, else its default, else None."""
+        """The value at `path`, else its default, else None."""
         if path in self.located.positions:
             return self.located.value(*path)
         at: Any = self._defaults
@@ -40,47 +41,47 @@ class Written:
         return at
 
     def text(self, *path: str | int) -> str:
-        """The same when it is text, else nothing."""
+        """The value at `path` when it is text, else an empty text."""
         value = self.value(*path)
         return value if isinstance(value, str) else ""
 
     def number(self, *path: str | int) -> float | None:
-        """The same when it is a number."""
+        """The value at `path` when it is a number, else None."""
         value = self.value(*path)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def count(self, *path: str | int) -> int:
-        """How many values the list at `path` has; 0 when it is none."""
+        """The length of the list at `path`; 0 when the value is no list."""
         value = self.value(*path)
         return len(value) if isinstance(value, list) else 0
 
     def lora_names(self) -> dict[str, tuple[str, ...]]:
-        """The adapters of each pool, by the pool's name; what has no name that could be told is left out."""
+        """The names of the adapters of each pool, by the pool's name; empty where a name is missing or no text."""
         return {
             self.text("pools", i, "name"): tuple(self.text("pools", i, "loras", j, "name") for j in range(self.count("pools", i, "loras")))
             for i in range(self.count("pools"))
         }
 
     def pool_names(self) -> tuple[str, ...] | None:
-        """The pools there are, or None when one of them has no name that could be told."""
+        """The names of the pools, or None when one of them has no readable name."""
         names = tuple(self.text("pools", i, "name") for i in range(self.count("pools")))
         return names if names and all(names) else None
 
 
 def contradictions(written: Written, folder: Path) -> list[Problem]:
-    """Every problem between fields, and between fields and the machine; relative paths start at `folder`."""
+    """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
     checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, halves)
-    found = [problem for check in checks for problem in check(written)]
-    return found + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
+    problems = [problem for check in checks for problem in check(written)]
+    return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
 
 
 def _listeners(written: Written) -> Iterator[Problem]:
     data, admin = written.text("data", "bind"), written.text("admin", "bind")
     try:
-        meet = clash(split_address(data), split_address(admin))
+        same_socket = clash(split_address(data), split_address(admin))
     except ValueError:
         return  # the field itself says so
-    if meet:
+    if same_socket:
         at: Path_ = ("admin", "bind") if ("admin", "bind") in written.located.positions else ("data", "bind")
         yield written.located.problem(
             at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
@@ -96,8 +97,8 @@ def _callers(written: Written) -> Iterator[Problem]:
 
 
 def _password(written: Written, at: Path_) -> Iterator[Problem]:
-    found = _PASSWORD.search(written.located.written.get(at, written.text(*at)))
-    if found and _VARIABLE.sub("", found[1] or found[2] or ""):
+    match = _PASSWORD.search(written.located.written.get(at, written.text(*at)))
+    if match and _VARIABLE.sub("", match[1] or match[2] or ""):
         yield written.located.problem(at, "holds a password", "write ${NAME} in its place and set that environment variable")
 
 
@@ -105,8 +106,8 @@ def _counters(written: Written) -> Iterator[Problem]:
     at, workers = ("stores", "counters"), written.number("workers")
     yield from _password(written, at)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
-        what = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
-        yield written.located.problem(at, what, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
+        message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
+        yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
 
 
 def _store(written: Written) -> Iterator[Problem]:
@@ -151,16 +152,16 @@ def _fleet(written: Written) -> Iterator[Problem]:
 def _priority(written: Written, pool: int) -> Iterator[Problem]:
     dialect = DIALECTS.get(written.text("pools", pool, "dialect") or "vllm")
     if dialect is not None and dialect.priority is None and written.value("pools", pool, "engine_priority") is True:
-        able = ", ".join(name for name, one in DIALECTS.items() if one.priority is not None)
-        what = f"engines of dialect {dialect.name} have no priorities"
-        yield written.located.problem(("pools", pool, "engine_priority"), what, f"remove it; these have: {able}")
+        able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.priority is not None)
+        message = f"engines of dialect {dialect.name} have no priorities"
+        yield written.located.problem(("pools", pool, "engine_priority"), message, f"remove it; these have: {able}")
 
 
 def _loras(written: Written, pool: int) -> Iterator[Problem]:
     dialect = DIALECTS.get(written.text("pools", pool, "dialect"))
     if dialect is not None and dialect.lora_model is None and written.count("pools", pool, "loras"):
-        what = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
-        yield written.located.problem(("pools", pool, "loras"), what, "remove them, or see docs/engines.md for what can")
+        message = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
+        yield written.located.problem(("pools", pool, "loras"), message, "remove them, or see docs/engines.md for what can")
     names: dict[str, int] = {}
     for i in range(written.count("pools", pool, "loras")):
         at: Path_ = ("pools", pool, "loras", i, "name")
@@ -170,7 +171,7 @@ def _loras(written: Written, pool: int) -> Iterator[Problem]:
 
 
 def _kv_events(written: Written) -> Iterator[Problem]:
-    """Two subscriptions to one publisher would each take the other's numbers for its own; two listeners cannot share an address."""
+    """Refuses two subscriptions to one publisher, which would mix up sequence numbers, and two listeners on one address."""
     located, workers = written.located, written.number("workers")
     used: dict[str, str] = {}
     for i in range(written.count("pools")):
@@ -187,7 +188,7 @@ def _kv_events(written: Written) -> Iterator[Problem]:
 
 
 def _load_push(written: Written) -> Iterator[Problem]:
-    """A dialect that pushes nothing would be listened to for ever; two backends on one port would have one load for two."""
+    """Refuses a load push of a dialect that pushes nothing, and one port for two backends, whose loads would mix."""
     located = written.located
     used: dict[str, str] = {}
     for i in range(written.count("pools")):
@@ -196,7 +197,7 @@ def _load_push(written: Written) -> Iterator[Problem]:
             at: Path_ = ("pools", i, "backends", j, "load_push")
             endpoint = written.text(*at, "endpoint")
             if endpoint and dialect is not None and dialect.read_report is None:
-                pushing = ", ".join(name for name, one in DIALECTS.items() if one.read_report is not None)
+                pushing = ", ".join(name for name, candidate in DIALECTS.items() if candidate.read_report is not None)
                 yield located.problem(at, f"engines of dialect {dialect.name} push no load", f"remove it; these do: {pushing}")
             ranks = written.number(*at, "ranks") or 1
             for port in _ports(endpoint, int(min(ranks, MAX_RANKS))):
@@ -222,12 +223,12 @@ def _policies(written: Written, folder: Path) -> Iterator[Problem]:
 
 
 def _tls(written: Written, folder: Path) -> Iterator[Problem]:
-    found = []
+    problems = []
     files = {key: written.text("data", "tls", key) for key in ("certificate", "private_key")}
     for key, file in files.items():
         if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
-            found.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
-    if all(files.values()) and not found:
+            problems.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if all(files.values()) and not problems:
         try:
             # an empty password, because OpenSSL would ask the terminal for one otherwise
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
@@ -235,8 +236,10 @@ def _tls(written: Written, folder: Path) -> Iterator[Problem]:
             )
         except (ssl.SSLError, OSError, ValueError):
             message = "the certificate and its private key cannot be used together"
-            found.append(written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted"))
-    yield from found
+            problems.append(
+                written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted")
+            )
+    yield from problems
 
 
 def _issuers(written: Written, folder: Path) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What no single field of a pool with `disaggregation` can see: halves without their counterparts, fields of other dialects."""
+"""Checks across the fields of a pool with `disaggregation`: roles without their counterparts, fields of other dialects."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,12 +20,13 @@ def halves(written: "Written") -> Iterator[Problem]:
 
 
 def _pool(written: "Written", pool: int, dialect: Dialect) -> Iterator[Problem]:
-    located, on = written.located, written.value("pools", pool, "disaggregation") is not None
-    way = dialect.disaggregation
-    if on and way is None:
-        able = ", ".join(name for name, one in DIALECTS.items() if one.disaggregation is not None)
-        what = f"engines of dialect {dialect.name} cannot be told to share a request"
-        yield located.problem(("pools", pool, "disaggregation"), what, f"remove it; these can: {able}")
+    located = written.located
+    on = written.value("pools", pool, "disaggregation") is not None
+    protocol = dialect.disaggregation
+    if on and protocol is None:
+        able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.disaggregation is not None)
+        message = f"engines of dialect {dialect.name} cannot be told to share a request"
+        yield located.problem(("pools", pool, "disaggregation"), message, f"remove it; these can: {able}")
         return
     roles = []
     for j in range(written.count("pools", pool, "backends")):
@@ -35,16 +36,16 @@ def _pool(written: "Written", pool: int, dialect: Dialect) -> Iterator[Problem]:
         if role != "both" and not on:
             hint = "write disaggregation: {kv_bytes_token: …, bandwidth_gb_s: …} in the pool, or role: both"
             yield located.problem((*at, "role"), f"{role} needs a pool with disaggregation", hint)
-        asks = way is not None and way.at_once and role == "prefill"
+        asks = protocol is not None and protocol.at_once and role == "prefill"
         port = written.value(*at, "bootstrap_port")
         if on and asks and port is None:
-            what = f"engines of dialect {dialect.name} are asked for KV at a port of their own"
-            yield located.problem(at, what, "write bootstrap_port, as its --disaggregation-bootstrap-port says (8998 by default)")
+            message = f"engines of dialect {dialect.name} are asked for KV at a port of their own"
+            yield located.problem(at, message, "write bootstrap_port, as its --disaggregation-bootstrap-port says (8998 by default)")
         elif port is not None and not asks:
-            what = "only prefill engines of dialect sglang have one"
-            yield located.problem((*at, "bootstrap_port"), what, "remove it, or write role: prefill")
-    if on and way is not None and written.value("pools", pool, "discover") is None and roles:
-        yield from _counterparts(written, pool, set(roles), pairs_whole=way.pairs_whole)
+            message = "only prefill engines of dialect sglang have one"
+            yield located.problem((*at, "bootstrap_port"), message, "remove it, or write role: prefill")
+    if on and protocol is not None and written.value("pools", pool, "discover") is None and roles:
+        yield from _counterparts(written, pool, set(roles), pairs_whole=protocol.pairs_whole)
 
 
 def _counterparts(written: "Written", pool: int, roles: set[str], *, pairs_whole: bool) -> Iterator[Problem]:
@@ -57,5 +58,5 @@ def _counterparts(written: "Written", pool: int, roles: set[str], *, pairs_whole
     elif roles == {"both"} and written.count("pools", pool, "backends") < 2:
         yield located.problem(at, "one backend cannot share a request with itself", "list a second one, or remove disaggregation")
     if "both" not in roles and written.count("pools", pool, "loras"):
-        what = "requests with an adapter are served whole, and no backend of this pool does that"
-        yield located.problem(("pools", pool, "loras"), what, "add a backend with role: both, or remove the adapters")
+        message = "requests with an adapter are served whole, and no backend of this pool does that"
+        yield located.problem(("pools", pool, "loras"), message, "add a backend with role: both, or remove the adapters")

@@ -1,4 +1,4 @@
-"""Builds the counters of limits: in this process, or on a shared store with this process's own decisions for when that is away."""
+"""Builds the counters of limits: in this process, or on a shared store with counters of this process to fall back on."""
 
 import asyncio
 import secrets
@@ -29,33 +29,33 @@ from tenancy.stores.valkey.watch import Epoch, StoreWatch
 __all__ = ["CannotStartStore", "CounterParts", "CounterView", "Epoch", "counters_answer", "counters_for", "embedded_server"]
 
 START_S = 5.0
-"""How long a worker waits for the shared store before it begins to decide alone. An embedded one starts beside it."""
+"""How long a worker waits for the shared store before it begins with its own counters. An embedded store starts at the same time."""
 TURN_S = 45.0
-"""How long the turn to compare lasts without being asked for again."""
+"""How long a process keeps the turn to reconcile counters with the ledger without asking for it again."""
 LATE_S = 180.0
-"""How long it is remembered that some host's usage waits: for the comparison under way and the next."""
+"""How long a host's mark that some of its usage is not in the ledger yet lasts: for the current reconciliation and the next."""
 _TURN = (b"tidegate:{0}:turn", b"tidegate:{0}:late")
 
 
 @dataclass(frozen=True, slots=True)
 class CounterParts:
-    """Counters and what belongs to them."""
+    """The counters of one worker, and everything that runs beside them."""
 
     counters: Counters
     loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
-    """To be run for as long as the counters are used."""
+    """Background loops to run for as long as the counters are used."""
     close: Callable[[], Awaitable[None]]
     guarded: GuardedCounters | None
-    """Whether and for how long decisions are this process's own, why, and what could not be delivered; None for `memory://`."""
+    """Whether, why and for how long this process counts by itself, and the usage it could not deliver; None for `memory://`."""
     tallies: Tallies
-    """The same counters, to be set from the ledger."""
+    """Sets the same counters from the ledger."""
     turn: Callable[[bool], Awaitable[tuple[bool, bool]]]
-    """Whether comparing them is this process's turn, and whether some host's usage waits for the ledger; told whether ours does.
-    Raises CountersAway."""
+    """Asks for the turn to reconcile; the argument says whether usage of this host is not in the ledger yet. Returns whether it is this
+    process's turn, and whether usage of any host is not in the ledger yet. Raises CountersAway."""
     began_anew: Callable[[], bool]
-    """Whether what was counted before is not in them."""
+    """Whether the counters lack what was counted earlier."""
     presence: Presence
-    """Which workers of the deployment there are."""
+    """The list of the live workers of the deployment."""
 
 
 def embedded_server(settings: Settings, run_dir: Path) -> EmbeddedServer:
@@ -64,10 +64,10 @@ def embedded_server(settings: Settings, run_dir: Path) -> EmbeddedServer:
 
 
 async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epoch], Awaitable[None]]) -> CounterParts:
-    """The counters of one worker. With a shared store that does not answer within `START_S` they begin on their own.
+    """The counters of one worker. When a shared store does not answer within `START_S`, they begin with counters of this process.
 
     Args:
-        rebuild: awaited by one of all workers when the store, or a part of it, began anew.
+        rebuild: awaited in one of all workers when the store, or a shard of it, lost its contents.
     """
     url, most = settings.counter_url, settings.stores.end_users_per_tenant
     if url.kind is Kind.MEMORY:
@@ -76,28 +76,28 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
         return CounterParts(own, (), _nothing, None, own, _always, lambda: True, alone)
     scripts = ValkeyScripts(_at_socket(url, run_dir))
     await scripts.start(START_S)
-    seen: list[StoreWatch] = []
+    watches: list[StoreWatch] = []
     member = secrets.token_hex(8)
     guarded = GuardedCounters(
-        ValkeyCounters(scripts, most), lambda: MemoryCounters(_steady_wall(), most), lambda: seen[0].replicas, time.monotonic
+        ValkeyCounters(scripts, most), lambda: MemoryCounters(_steady_wall(), most), lambda: watches[0].replicas, time.monotonic
     )
     watch = StoreWatch(
         scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.heard, failed=guarded.failed
     )
-    seen.append(watch)
+    watches.append(watch)
     await watch.look()
 
     async def turn(late: bool) -> tuple[bool, bool]:
         ours, anywhere = await scripts.run("turn", _TURN, (member.encode(), int(TURN_S * 1e3), int(LATE_S * 1e3) if late else 0))
         return bool(ours), bool(anywhere)
 
-    # of its own for what is not decided on: those that decide keep what they have packed
+    # tallies get counters of their own: those that decide cache their packed groups
     presence = ValkeyPresence(scripts, member, GONE_S)
     return CounterParts(guarded, (watch.run,), scripts.close, guarded, ValkeyCounters(scripts), turn, lambda: watch.begun, presence)
 
 
 class CounterView:
-    """Looks at the counters from a process that decides nothing: the admin process."""
+    """Reads the counters from the admin process, which makes no decisions."""
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:
         url = settings.counter_url
@@ -106,15 +106,15 @@ class CounterView:
         self._scripts = None if url.kind is Kind.MEMORY else ValkeyScripts(_at_socket(url, run_dir))
 
     async def start(self) -> None:
-        """Connect, and go on trying."""
+        """Connect, and keep trying in the background."""
         if self._scripts is not None:
             await self._scripts.start(0.0)
 
     async def look(self, group: Group) -> list[LineState]:
-        """How the limits of a group stand. Raises CountersAway."""
+        """The state of the limits of a group. Raises CountersAway."""
         if self._scripts is None:
             return await look(self._run_dir, group)
-        # of its own for each look: those that decide keep what they have packed of the groups of the directory
+        # new counters for each look: an instance caches the packed groups of the directory
         return await ValkeyCounters(self._scripts, self._most).look(group)
 
     async def close(self) -> None:
@@ -124,8 +124,10 @@ class CounterView:
 
 
 async def counters_answer(settings: Settings) -> str | None:
-    """None when the counter store of these settings can be used from here, else why not. An embedded one is started with the
-    gateway, so only its program is looked for."""
+    """None when the counter store of these settings can be used from here, else the reason.
+
+    An embedded store starts with the gateway, so only its program is looked for.
+    """
     url = settings.counter_url
     if url.kind is Kind.EMBEDDED:
         try:

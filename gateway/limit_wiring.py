@@ -1,4 +1,4 @@
-"""The counters of one worker, kept to the ledger: builds both, and says how they stand."""
+"""Builds the counters of one worker and their reconciliation with the ledger, and reports their state."""
 
 import time
 from collections.abc import Callable, Coroutine
@@ -26,15 +26,17 @@ log = structlog.get_logger("tidegate.reconcile")
 
 
 class LimitBooks:
-    """One per worker. `begin` before the first request, `loops` from then on, `close` after the last."""
+    """The counters of one worker: `open` and `begin` run before the first request, `loops` from then on, `close` after the last."""
 
     def __init__(self, settings: Settings, spend: SpendReader, usage: UsageWriter | None) -> None:
-        self._settings, self._spend, self._usage = settings, spend, usage
+        self._settings = settings
+        self._spend = spend
+        self._usage = usage
         self._parts: CounterParts | None = None
         self._reconciler: Reconciler | None = None
 
     async def open(self, run_dir: Path, directory: Callable[[], Directory]) -> Counters:
-        """The counters; with a shared store that is away they are this worker's own."""
+        """The counters; while a shared store is away, this worker's own counters decide."""
         parts = self._parts = await counters_for(self._settings, run_dir, self._began_anew)
         if self._usage is not None:
             usage = self._usage
@@ -43,7 +45,7 @@ class LimitBooks:
         return parts.counters
 
     async def begin(self) -> None:
-        """Have in the counters what was used before they began, as far as that can be known now."""
+        """Set new counters to the usage of the ledger, as far as it is known now."""
         parts = self._parts
         if parts is None or not parts.began_anew():
             return
@@ -53,7 +55,7 @@ class LimitBooks:
             log.warning("limits per day, month and for ever count from now on: there is no ledger (ledger.enabled)")
 
     def loops(self, share: Callable[[str, Part], None], going: Callable[[], bool]) -> list[Coroutine[Any, Any, None]]:
-        """To be run for as long as the counters are used; see `PartWatch` for the arguments."""
+        """The background loops to run for as long as the counters are used. `share` and `going` are those of `PartWatch`."""
         assert self._parts is not None
         pools = [pool.name for pool in self._settings.pools]
         part = PartWatch(self._parts.presence, pools, share, going, time.monotonic)
@@ -61,13 +63,13 @@ class LimitBooks:
         return [*(loop() for loop in self._parts.loops), *own]
 
     async def look(self, group: Group) -> list[LineState]:
-        """How limits stand. Raises CountersAway."""
+        """The state of the limits of a group. Raises CountersAway."""
         if self._parts is None:
             raise CountersAway("not started yet")
         return await self._parts.counters.look(group)
 
     def state(self, open_holds: int) -> LimitsState:
-        """Numbers for metrics."""
+        """The state of the counters, for metrics."""
         parts = self._parts
         reconciled = self._reconciler.state() if self._reconciler is not None else None
         state = LimitsState(crowded=parts.counters.crowded if parts is not None else 0, open_holds=open_holds, reconciled=reconciled)
@@ -82,12 +84,12 @@ class LimitBooks:
         )
 
     async def close(self) -> None:
-        """Let the store go."""
+        """Close the connection to the store."""
         if self._parts is not None:
             await self._parts.close()
 
     async def _began_anew(self, epoch: Epoch) -> None:
-        # at once and not awaited: whoever tells us watches the store, and is needed
+        # only flags the reconciler: the caller watches the store and must not wait
         if not epoch.lost:
             log.warning("the counter store was restarted or replaced: its last writes may be missing; limits are set from the ledger")
         elif self._reconciler is None:

@@ -1,4 +1,4 @@
-"""Builds the lines of one worker from its settings."""
+"""Builds the queues of one worker from its settings."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,11 +24,14 @@ def lines_for(
     rng: Rng,
     log_defect: Callable[[BaseException, str], None],
 ) -> Lines:
-    """One for each pool."""
-    bounds, gives_way = settings.queue.bounds, settings.queue.gives_way
+    """One queue for each pool."""
+    bounds = settings.queue.bounds
+    gives_way = settings.queue.gives_way
 
     def line(pool: str) -> Line:
-        board, holders, make_room = grounds[pool].board, grounds[pool].holders, None
+        board = grounds[pool].board
+        holders = grounds[pool].holders
+        make_room = None
         if gives_way is not None:
             make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).make_room
         return Line(

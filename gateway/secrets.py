@@ -1,4 +1,4 @@
-"""Secrets, by reference only: from a file or from the environment, never from the settings themselves."""
+"""Reads secrets by reference: from a file or from the environment, never from the settings themselves."""
 
 import hashlib
 import os
@@ -15,22 +15,22 @@ from tenancy.keys import Pepper
 PEPPER_BYTES: Final = 32
 MAX_SECRET_BYTES: Final = 4096
 MIN_TOKEN_CHARS: Final = 24
-"""24 characters of hexadecimal are 96 bits, beyond guessing over a network."""
+"""Shortest admin token: 24 hexadecimal characters are 96 bits, too many to guess over a network."""
 
 
 class SecretError(Exception):
-    """A secret cannot be had; the message says which and what to do, and never holds it."""
+    """A secret cannot be read; the message names it and the remedy, and never contains it."""
 
 
 class WeakSecret(SecretError):
-    """It is there, and no secret that will do."""
+    """The secret exists and is too weak."""
 
 
 def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[str, str]) -> str:
     """The secret behind `{file: …}` or `{env: …}`, stripped of surrounding white space.
 
     Raises:
-        SecretError: it is missing, empty or too long.
+        SecretError: the secret is missing, empty or too long.
     """
     if reference.env is not None:
         value, source = environ.get(reference.env, "").strip(), f"environment variable {reference.env}"
@@ -47,13 +47,13 @@ def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[
 
 
 def read_pepper(settings: Settings) -> Pepper:
-    """The secret that key digests are keyed with.
+    """The pepper: the secret that key digests are keyed with.
 
-    Where none is configured and the store is SQLite, it lies beside the database in `tidegate.pepper`, made on first use and
-    readable by its owner only; so a laptop needs no set-up, and losing the file means that every key must be made again.
+    Where none is configured and the store is SQLite, the pepper lies beside the database in `tidegate.pepper`, made on first use and
+    readable by its owner only; so a laptop needs no set-up. If the file is lost, every key must be made again.
 
     Raises:
-        SecretError: it is configured and missing, or the store is shared and none is configured.
+        SecretError: the pepper is configured and missing, or the store is shared and no pepper is configured.
     """
     reference = settings.secrets.pepper
     if reference is not None:
@@ -62,16 +62,16 @@ def read_pepper(settings: Settings) -> Pepper:
         file = sqlite_file(settings.stores.sql)
         if not file:
             raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
-        secret = _beside(settings.base_dir / file)
+        secret = _pepper_beside(settings.base_dir / file)
     return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
 
 
 def read_admin_token(settings: Settings) -> str | None:
-    """What changing the fleet over the admin port asks for; None when it is switched off.
+    """The bootstrap token of the admin API; None when none is configured.
 
     Raises:
-        SecretError: it is configured and missing.
-        WeakSecret: it is too short to be guessed by nobody.
+        SecretError: the token is configured and missing.
+        WeakSecret: the token is too short, or not ASCII.
     """
     if settings.secrets.admin_token is None:
         return None
@@ -82,11 +82,11 @@ def read_admin_token(settings: Settings) -> str | None:
 
 
 def read_hook_secret(settings: Settings) -> bytes | None:
-    """What messages about rollouts are signed with; None when nobody is told.
+    """The secret that webhook messages about rollouts are signed with; None when no webhook is configured.
 
     Raises:
-        SecretError: it is missing.
-        WeakSecret: it is too short.
+        SecretError: the secret is missing.
+        WeakSecret: the secret is too short.
     """
     if settings.rollouts.webhook is None:
         return None
@@ -96,11 +96,11 @@ def read_hook_secret(settings: Settings) -> bytes | None:
     return secret.encode()
 
 
-def _beside(database: Path) -> bytes:
+def _pepper_beside(database: Path) -> bytes:
     path = database.parent / "tidegate.pepper"
     try:
         if not path.exists():
-            _make_whole(path, secrets.token_hex(PEPPER_BYTES).encode())
+            _create_atomically(path, secrets.token_hex(PEPPER_BYTES).encode())
         secret = path.read_bytes().strip()
     except OSError as error:
         raise SecretError(
@@ -111,8 +111,8 @@ def _beside(database: Path) -> bytes:
     return secret
 
 
-def _make_whole(path: Path, content: bytes) -> None:
-    """Make `path` with its content or not at all: of several processes that start at once one makes it, and none sees half of it."""
+def _create_atomically(path: Path, content: bytes) -> None:
+    """Create `path` with its whole content, atomically: of processes that start at once one creates it, and none sees a part of it."""
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "wb") as file:

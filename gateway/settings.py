@@ -1,7 +1,7 @@
-"""Reads `tidegate.yaml`: the only place where the process's configuration and its environment come in.
+"""Reads `tidegate.yaml`: the only module that takes in the process's configuration and its environment.
 
-What is contradictory does not load (`gateway/contradictions.py`); what fields mean is `gateway/settings_model.py`; secrets
-that settings refer to are read by `gateway/secrets.py`.
+Contradictory settings do not load (`gateway/contradictions.py`); `gateway/settings_model.py` defines the fields;
+`gateway/secrets.py` reads the secrets that settings refer to.
 """
 
 import os
@@ -24,19 +24,19 @@ from policies.validated import checked
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a settings file says, as far as it can be understood."""
+    """The result of reading a settings file, as far as the file can be understood."""
 
     settings: Settings | None
     """None as soon as there is a problem."""
     problems: tuple[Problem, ...]
     pools: tuple[str, ...] | None = None
-    """Names of the pools, also of those that have problems; None when they cannot be told."""
+    """Names of the pools, also of pools with problems; None when a pool has no readable name."""
     policies_dir: Path | None = None
     prompts_dir: Path | None = None
     loras: Mapping[str, tuple[str, ...]] = {}
     """Names of the adapters by pool."""
     located: Located | None = None
-    """Where everything in it stands; None when it is no YAML."""
+    """The file's values with their positions; None when the file is no YAML."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -56,23 +56,24 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
 
 
 def load_settings_again(path: Path, environ: Mapping[str, str], first: Settings) -> Settings:
-    """What a process that takes another one's place reads.
+    """The settings of a process that replaces another one.
 
     Args:
-        first: what the first process started with, which stays: it alone brings a database's policies to this machine before others start.
+        first: the settings that the first process started with. It keeps running, and it alone copies a database's policies to this
+            machine before others start.
 
     Raises:
-        ConfigError: as `load_settings` does; policies that became the database's meanwhile.
+        ConfigError: as `load_settings` does; or `policies_from` became `database` in the meantime.
     """
     settings = load_settings(path, environ)
     if settings.policies_from == "database" != first.policies_from:
-        said = "became `database` after the first process started, which is the one that asks the database for them"
-        raise ConfigError([Problem(str(path), 1, 1, "policies_from", said, "send SIGUSR2, which replaces that one too, or start anew")])
+        message = "became `database` after the first process started, which is the one that asks the database for them"
+        raise ConfigError([Problem(str(path), 1, 1, "policies_from", message, "send SIGUSR2, which replaces that one too, or start anew")])
     return settings
 
 
 def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Reading:
-    """`load_settings` for those who want to go on after a mistake, to find more of them elsewhere."""
+    """`load_settings` for callers that go on after a mistake, to find further mistakes elsewhere."""
     try:
         located = read_yaml(path, os.environ if environ is None else environ)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The settings of tokens: whose are believed, where their keys are, and what their claims mean here."""
+"""The settings of JWTs: accepted issuers, the location of their keys, and the mapping of claims to tenants, projects and roles."""
 
 import re
 from typing import Annotated, Any, Final, Literal
@@ -70,7 +70,7 @@ class ClaimSettings(Strict):
         return self
 
     def mapped(self) -> Mapped:
-        """The same for the verifier."""
+        """The mapping as the verifier takes it."""
         return Mapped(self.fixed or "", tuple(self.claim or ()), self.map, self.otherwise or "")
 
 
@@ -113,7 +113,7 @@ class IssuerSettings(Strict):
     max_token_bytes: int = Field(default=8192, ge=512, le=65_536, description="Longest token; the head's own bound counts too.")
 
     def rules(self) -> IssuerRules:
-        """The same for the verifier."""
+        """The issuer's rules as the verifier takes them."""
         return IssuerRules(
             issuer=self.issuer,
             audiences=frozenset(self.audiences),

@@ -1,4 +1,4 @@
-"""The settings of one backend, wherever it is written down: in `tidegate.yaml` or in a file of its own."""
+"""The settings of one backend, whether `tidegate.yaml` or a discovery file lists it."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,7 +12,7 @@ from gateway.addresses import checked_engine_url, checked_events_endpoint, check
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
 Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b"]
-"""Those of `routing.rates.PRIORS`."""
+"""The keys of `routing.rates.PRIORS`."""
 
 
 class KvEventsSettings(Strict):
@@ -48,8 +48,8 @@ class LoadPushSettings(Strict):
             raise ValueError(f"the last rank's port would be {last:,}; write fewer ranks, or the port of the first one")
         return self
 
-    def told(self) -> LoadPush:
-        """The same as a value."""
+    def value(self) -> LoadPush:
+        """The endpoints as a value of the domain."""
         return LoadPush(self.endpoint, self.ranks)
 
 
@@ -102,10 +102,10 @@ class BackendSettings(Strict):
         return checked_engine_url(url)
 
     def member(self, pool: str, owner: Owner) -> Member:
-        """The same as a member of the fleet."""
-        told = self.kv_events
-        events = None if told is None else KvEvents(told.endpoint, told.replay, told.bind)
-        push = None if self.load_push is None else self.load_push.told()
+        """The backend as a member of the fleet."""
+        kv = self.kv_events
+        events = None if kv is None else KvEvents(kv.endpoint, kv.replay, kv.bind)
+        push = None if self.load_push is None else self.load_push.value()
         return Member(
             pool,
             self.id,

@@ -1,4 +1,4 @@
-"""The settings of discovery: where a pool's backends are found, and which networks such backends may be in."""
+"""The settings of discovery: the file or DNS name that lists a pool's backends, and the networks that such backends may be in."""
 
 import re
 from typing import Final, Literal
@@ -10,14 +10,14 @@ from domain.strict import Strict
 from gateway.addresses import checked_host
 
 _SERVICE: Final = re.compile(r"(^|\.)_")
-"""What labels of SRV names begin with: `_http._tcp.engines.example`."""
+"""The underscore that begins labels of SRV names: `_http._tcp.engines.example`."""
 
 
 def checked_networks(texts: list[str]) -> list[str]:
-    """Networks as address/bits.
+    """The texts themselves, if each is a network as address/bits.
 
     Raises:
-        ValueError: one of them is none.
+        ValueError: one of them is no network.
     """
     try:
         networks_of(texts)

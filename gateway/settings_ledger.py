@@ -1,4 +1,4 @@
-"""The settings of the ledger: where usage is written down, for how long, and how much may wait."""
+"""The settings of the ledger: the folder of its log, the retention of usage, and how much may wait on disk."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The `limit` section of a pool: within which bounds limits for its engines are found."""
+"""The `limit` section of a pool: the bounds of its engines' adaptive concurrency limits."""
 
 from typing import Self
 
@@ -39,5 +39,5 @@ class LimitSettings(Strict):
         return self
 
     def bounds(self) -> Bounds | None:
-        """The same as a value; None where it is off."""
+        """The bounds as the limiter takes them; None where the limit is off."""
         return Bounds(self.min_requests, self.max_requests, gap_s=self.token_gap_s) if self.enabled else None

@@ -1,4 +1,4 @@
-"""The adapters of a pool in `tidegate.yaml`, as a strict model."""
+"""The settings of a pool's LoRA adapters."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
 """`tidegate.yaml` as a strict model: every field, its bounds, default and meaning; docs/configuration.md is made from it.
 
-Secrets stand here as references only. Knows no file, no environment and no component that is configured by it; numbers
-carry their unit in the name.
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
+numbers carry their unit in the name.
 """
 
 from pathlib import Path
@@ -183,22 +183,22 @@ class Settings(Strict):
 
     @property
     def policies_dir(self) -> Path:
-        """The policy folder that is read: for policies of the database, what is kept of them here."""
+        """The policy folder that workers read: for policies of the database, the newest copy on this machine."""
         return self.policies_copy / CURRENT if self.policies_from == "database" else self.policies_folder
 
     @property
     def policies_folder(self) -> Path:
-        """The folder that is named in the settings."""
+        """The policy folder that the settings name."""
         return self._base_dir / self.policies
 
     @property
     def policies_copy(self) -> Path:
-        """Where the database's policies are kept."""
+        """The folder with this machine's copies of the database's policies."""
         return self._base_dir / self.stores.policies_copy
 
     @property
     def prompts_dir(self) -> Path:
-        """The folder of prompts, which need not be there."""
+        """The folder of prompts, which need not exist."""
         return self._base_dir / self.prompts
 
     @property
@@ -208,7 +208,7 @@ class Settings(Strict):
 
     @property
     def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:
-        """What policies may name: the pools, and the adapters of each."""
+        """The names that policies may refer to: the pools, and the adapters of each."""
         return [pool.name for pool in self.pools], {pool.name: [lora.name for lora in pool.loras] for pool in self.pools}
 
     @property
@@ -220,8 +220,11 @@ class Settings(Strict):
 
     @property
     def counter_url(self) -> CounterUrl:
-        """Where limits are counted. An embedded store's folder is absolute: beside the SQLite file, or else the settings file,
-        where none is named."""
+        """The store of the counters of limits.
+
+        An embedded store's folder is absolute. Where the URL names none, it lies beside the SQLite file, or else beside the settings
+        file.
+        """
         url = parse_counter_url(self.stores.counters or ("memory://" if self.workers == 1 else "valkey+embedded://"))
         if url.kind is not Kind.EMBEDDED:
             return url

@@ -1,4 +1,4 @@
-"""The settings of one pool: what its engines serve, how they speak, and where they are."""
+"""The settings of one pool: its model, its engines' dialect, and its backends."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The settings of the lines in which requests wait for room on an engine: how many may, and how large."""
+"""The settings of the queues in which requests wait for capacity on an engine: how many may wait, and how large."""
 
 from typing import Final, Literal
 
@@ -26,10 +26,10 @@ class QueueSettings(Strict):
 
     @property
     def gives_way(self) -> Class | None:
-        """The highest class that gives its place to others; None where nobody does."""
+        """The highest priority class whose requests may be preempted; None where preemption is off."""
         return CLASSES.get(self.preempt)
 
     @property
     def bounds(self) -> Bounds:
-        """As the line takes them."""
+        """The bounds as the queue takes them."""
         return Bounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)

@@ -1,4 +1,4 @@
-"""The settings of rollouts: who is told."""
+"""The settings of rollouts: the webhook that hears of changes."""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""The settings of routing that are no tenant's: what it may keep in memory. How backends are chosen stands in policy files."""
+"""The settings of routing that hold for all tenants: the gateway's region, and the size of the prefix index.
+
+Policy files say how backends are chosen.
+"""
 
 from pydantic import Field
 

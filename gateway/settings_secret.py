@@ -1,4 +1,4 @@
-"""The settings of secrets: references to where they lie, never the secrets."""
+"""The settings of secrets: references to their files or environment variables, never the secrets."""
 
 from typing import Annotated, Any
 
@@ -47,5 +47,5 @@ class SecretSettings(Strict):
     @field_validator("pepper", "admin_token", mode="before")
     @classmethod
     def _unset(cls, value: Any) -> Any:
-        """`{file: null, env: null}` is what a template holds before anything is filled in."""
+        """None for `{file: null, env: null}`, which a template holds before it is filled in."""
         return None if isinstance(value, dict) and value and all(part is None for part in value.values()) else value

@@ -1,4 +1,4 @@
-"""The `stores` section of `tidegate.yaml`: where state lies, by URL."""
+"""The `stores` section of `tidegate.yaml`: the stores of persistent state, by URL."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ from tenancy.counter_url import parse_counter_url
 from tenancy.limits import MOST_LABELS
 
 CURRENT: Final = "current"
-"""What the newest of the database's policies are called in their folder on this machine."""
+"""Name of the newest version of the database's policies in the folder of their copies on this machine."""
 
 
 def _check_database_url(url: str) -> None:
-    # imported only here: it takes 0.4 s, which nobody with SQLite should wait for before `--help`
+    # imported only here: the import takes 0.4 s, which `--help` with SQLite should not cost
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 

@@ -18,5 +18,5 @@ class TenantSettings(Strict):
     max_projects: int = Field(default=1_000, ge=1, le=100_000, description="Projects of one tenant; beyond it none is made (409).")
 
     def bounds(self) -> Bounds:
-        """As the directory knows them."""
+        """The bounds as the directory takes them."""
         return Bounds(self.max_keys, self.max_projects)

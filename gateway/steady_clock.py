@@ -1,14 +1,14 @@
-"""The calendar's time for counters of this process: never goes back, whoever sets the machine's clock.
+"""Wall-clock time for counters of this process that never goes back, even when the machine's clock is set back.
 
-A rate's state is a moment in the future. With a clock that is set back an hour, everybody who had used a rate up would wait that
-hour; so time goes on at the pace of the monotonic clock instead, and days begin early by as much until the process is restarted.
+The state of a rate limit is a moment in the future. If the clock went back an hour, every caller who had used up a rate would wait
+that hour; so time goes on at the pace of the monotonic clock instead, and days begin early by as much until the process restarts.
 """
 
 from domain.clock import Clock, WallClock
 
 
 class SteadyWall:
-    """A `WallClock` of which every reading is at least the one before. Follows the machine's clock forward."""
+    """A `WallClock` whose readings never decrease. It follows the machine's clock forward."""
 
     __slots__ = ("_ahead_s", "_clock", "_wall")
 

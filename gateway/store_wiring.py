@@ -1,4 +1,4 @@
-"""Builds what is kept in SQL and on this machine's disk: the directory, members, rollouts and policies, usage and its log."""
+"""Builds the stores in SQL and on this machine's disk: the directory, members, rollouts and policies, usage and its log."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ log = structlog.get_logger("tidegate.directory")
 __all__ = ["StoreError", "Stores", "bookkeeper_for", "directory_watch_for", "open_stores", "prepare_store", "stores_on", "usage_writer_for"]
 
 FIRST_START = "first start"
-"""Who the audit says put the first policies into the database."""
+"""The actor in the audit row of the first policies of a database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class Stores:
 
 
 async def prepare_store(settings: Settings) -> None:
-    """Bring the store's schema to this version.
+    """Migrate the store's schema to this version, and give a database that owns the policies its first ones.
 
-    A database that is away is no reason not to start while there is a kept directory to start with.
+    While the database is away the gateway still starts, with the directory (and policies) kept on disk from the last run.
 
     Raises:
-        StoreError: the database cannot be used.
-        ConfigError: the policies that are to be its first have mistakes.
-        SecretError: there is no pepper.
+        StoreError: the database cannot be used, and nothing is kept on disk to start with.
+        ConfigError: the policies that would be the first of the database have mistakes.
+        SecretError: the pepper is missing.
     """
-    kept = _directory_file(settings, read_pepper(settings))
+    directory_file = _directory_file(settings, read_pepper(settings))
     engine = open_engine(settings.sql_url)
     try:
         await migrate(engine)
@@ -82,7 +82,7 @@ async def prepare_store(settings: Settings) -> None:
             except (JournalAway, SQLAlchemyError, OSError, TimeoutError) as error:
                 raise StoreAway(f"the database's policies cannot be had: {type(error).__name__}: {error}"[:300]) from error
     except StoreAway as error:
-        if kept.load() is None:
+        if directory_file.load() is None:
             raise
         if settings.policies_from == "database" and not PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)).version:
             raise
@@ -92,36 +92,36 @@ async def prepare_store(settings: Settings) -> None:
 
 
 async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
-    """The database's policies as a folder; where it has none yet, the settings' folder is what it begins with."""
+    """Copy the database's policies to this machine; a database without any gets those of the settings' folder first."""
     versions = SqlPolicyVersions(engine)
     if not await versions.current():
         try:
             files = await asyncio.to_thread(texts_of, settings.policies_folder)
         except (OSError, UnicodeDecodeError) as error:
-            said = f"cannot be read for the database's first policies: {error}"
-            raise ConfigError([Problem(str(settings.policies_folder), 1, 1, "", said, "create it with one policy")]) from None
-        made = await asyncio.to_thread(compiled_from, files, *settings.policy_targets, settings.prompts_dir)
+            message = f"cannot be read for the database's first policies: {error}"
+            raise ConfigError([Problem(str(settings.policies_folder), 1, 1, "", message, "create it with one policy")]) from None
+        compiled = await asyncio.to_thread(compiled_from, files, *settings.policy_targets, settings.prompts_dir)
         async with SqlJournal(engine, time.time).change() as change:
             inside = SqlPolicyVersions(change.connections)
-            if not await inside.current():  # of several gateways that start at once, one is first
-                first = await inside.append(files, made.digest, FIRST_START, f"the files of {settings.policies}", time.time())
+            if not await inside.current():  # several gateways may start at once; one of them is first
+                first = await inside.append(files, compiled.digest, FIRST_START, f"the files of {settings.policies}", time.time())
                 after = canonical({"version": first.version, "digest": first.digest, "files": first.files})
                 await change.write_down(Entry(FIRST_START, "", "", "policy.apply", f"policies/{first.version}", after=after))
     await PolicyCopy(settings.policies_copy, versions).follow()
 
 
 def stores_on(engine: AsyncEngine) -> Stores:
-    """The stores of one database."""
+    """The stores of one database, over the connections of `engine`."""
     return Stores(SqlDirectory(engine), SqlMemberStore(engine), SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
 
 
 def open_stores(settings: Settings) -> Stores:
-    """What is kept in SQL; the schema has been prepared."""
+    """The SQL stores of these settings, whose schema has been migrated (`prepare_store`)."""
     return stores_on(open_engine(settings.sql_url))
 
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:
-    """The directory's watcher; closing it lets the connections of all stores go."""
+    """The directory's watcher; closing it closes the connections of all stores."""
     return DirectoryWatch(stores.directory, pepper, _directory_file(settings, pepper), time.time, stores.close)
 
 
@@ -130,10 +130,10 @@ def _directory_file(settings: Settings, pepper: Pepper) -> DirectoryFile:
 
 
 def usage_writer_for(settings: Settings) -> UsageWriter | None:
-    """A worker's end of the ledger; None where usage is not written down. Must be called in the process that uses it.
+    """A worker's end of the ledger; None where the ledger is off. Must be called in the process that uses it.
 
     Raises:
-        StoreError: the folder cannot be used.
+        StoreError: the ledger's folder cannot be used.
     """
     wanted = settings.ledger
     if not wanted.enabled:
@@ -147,7 +147,7 @@ def usage_writer_for(settings: Settings) -> UsageWriter | None:
 
 
 def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
-    """The admin process's end of the ledger; None where usage is not written down."""
+    """The admin process's end of the ledger; None where the ledger is off."""
     if not settings.ledger.enabled:
         return None
     engine = open_engine(settings.sql_url)

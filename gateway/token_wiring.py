@@ -1,4 +1,4 @@
-"""Builds what verifies tokens, beside `gateway/wiring.py`: the issuers of the settings, and the way to their documents."""
+"""Builds the verification of JWTs: the issuers of the settings, and the HTTP fetch of their documents."""
 
 import asyncio
 import random
@@ -21,14 +21,14 @@ from tenancy.jwt_keys import MAX_DOCUMENT_BYTES
 from tenancy.jwt_tokens import Tokens
 
 ISSUER_WITHIN_S: Final = 5.0
-"""Longest an issuer may take for its document."""
+"""Longest wait for an issuer's document."""
 
 
 async def token_gate_for(settings: Settings, count: CountToken, run_dir: Path | None = None) -> TokenGate | None:
-    """What verifies tokens, with the keys of every issuer that answers; None when no issuer is configured.
+    """The verifier of JWTs, with the keys of every issuer that answers; None when no issuer is configured.
 
     Args:
-        count: told of every verification.
+        count: called once per verification.
         run_dir: where the last good keys of issuers are kept.
     """
     if not settings.auth.jwt:
@@ -55,8 +55,11 @@ async def token_gate_for(settings: Settings, count: CountToken, run_dir: Path | 
 
 
 async def _get(loop: asyncio.AbstractEventLoop, url: str) -> Fetched:
-    """Fetch from an issuer, on a connection of its own: it is asked every few minutes. What the name resolves to is judged before
-    it is connected to: `http` goes to this machine alone, and nothing goes to link-local and cloud-metadata addresses."""
+    """Fetch a document of an issuer, on a connection of its own because one is fetched every few minutes.
+
+    The resolved address is checked before connecting: `http` goes to this machine alone, and nothing goes to link-local and
+    cloud-metadata addresses.
+    """
     parts = urlsplit(url)
     anywhere, here = ("0.0.0.0/0", "::/0"), ("127.0.0.0/8", "::1/128")
     reach = Reach(networks_of(here if parts.scheme == "http" else anywhere))

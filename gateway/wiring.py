@@ -1,6 +1,6 @@
-"""Builds the adapters that live as long as the process: from checked configuration to what the steps work with.
+"""Builds the adapters that live as long as the process: from checked configuration to the collaborators of a request's steps.
 
-Those that come and go with backends are built by `gateway/fleet/wiring.py`; nobody else builds any.
+Adapters that come and go with backends are built by `gateway/fleet/wiring.py`; no other module builds any.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def fleet_of(settings: Settings) -> Fleet:
-    """The configured pools, nobody in them yet: `gateway.fleet.roster` lets backends in."""
+    """The configured pools, still empty: `gateway.fleet.roster` adds backends."""
     return Fleet(
         pools={
             pool.name: Pool(
@@ -89,7 +89,7 @@ def deps_for(
     observe_decision: Callable[[Route, float], None] = lambda route, took_s: None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
 ) -> Deps:
-    """Everything a worker's requests touch. Must be called inside the worker's running loop."""
+    """The collaborators of a worker's requests. Must be called inside the worker's running loop."""
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
     upstreams: dict[str, Upstream] = {}
@@ -119,13 +119,15 @@ def deps_for(
         loras=_lora_loader(settings, live, upstreams, observe_load),
         dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
         priorities={
-            pool.name: told.written() for pool in settings.pools if pool.engine_priority and (told := DIALECTS[pool.dialect].priority)
+            pool.name: numbering.written()
+            for pool in settings.pools
+            if pool.engine_priority and (numbering := DIALECTS[pool.dialect].priority)
         },
         timeouts=_timeouts(settings),
         watch=watch,
         observe=observe,
         log_defect=log_defect,
-        # derived, so that one secret configures both and neither tells the other
+        # derived, so that one secret configures both and neither reveals the other
         salt_secret=hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest(),
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
@@ -145,12 +147,12 @@ def deps_for(
 
 
 def _sharing(settings: Settings) -> dict[str, Terms]:
-    found = {}
+    terms = {}
     for pool in settings.pools:
-        way = DIALECTS[pool.dialect].disaggregation
-        if pool.disaggregation is not None and way is not None:
-            found[pool.name] = pool.disaggregation.terms(pairs_whole=way.pairs_whole)
-    return found
+        protocol = DIALECTS[pool.dialect].disaggregation
+        if pool.disaggregation is not None and protocol is not None:
+            terms[pool.name] = pool.disaggregation.terms(pairs_whole=protocol.pairs_whole)
+    return terms
 
 
 def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstream], observe_load: Callable[[LoadDone], None]) -> LoraLoader:
@@ -167,14 +169,14 @@ def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstrea
 
 def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
     """The tokenizers of the pools that name one. Raises VocabularyError."""
-    found: dict[str, Vocabulary] = {}
+    vocabularies: dict[str, Vocabulary] = {}
     for at, pool in enumerate(settings.pools):
         if pool.tokenizer is not None:
             try:
-                found[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
+                vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
             except VocabularyError as error:
                 raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
-    return found
+    return vocabularies
 
 
 def _timeouts(settings: Settings) -> Timeouts:

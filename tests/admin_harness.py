@@ -160,7 +160,7 @@ async def admin_port(folder: Path, token: str | None = TOKEN, bounds: Bounds = B
         wall=wall,
         registry=registry(folder),
         seen=seen,
-        look=look,
+        limit_states=look,
         usage=SqlUsageQueries(engine),
         adapters=[{"pool": "chat", "name": "sql", "digest": "0" * 64}],
         bounds=bounds,
@@ -169,7 +169,7 @@ async def admin_port(folder: Path, token: str | None = TOKEN, bounds: Bounds = B
         rollouts=Books(journal).rollouts,
         prompts=lambda: ["help@1", "help@2"],
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
-        tell=told.append,
+        announce=told.append,
         policies=DatabasePolicies(Books(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed) if stored else None,
     )
     app = create_admin_app(collect, version="1", workers=1, api=parts)

@@ -135,7 +135,7 @@ class Registry:
         if wanted.pool not in self._pushing:
             message = f"load_push: engines of pool {wanted.pool!r} push no load, by its dialect; leave load_push away."
             raise Refusal(400, "no_load_push", message)
-        push = wanted.load_push.told()
+        push = wanted.load_push.value()
         if refusal := push_refusal(push, self._reach):
             raise Refusal(400, "address_not_allowed", f"load_push: {refusal}.")
         return push

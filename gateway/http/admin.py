@@ -1,7 +1,7 @@
-"""The admin port: probes, metrics, version and the fleet over FastAPI, in a process of its own so that it never weighs on workers.
+"""The admin port: probes, metrics, version and the fleet over FastAPI, in a process of its own so that it takes no time from workers.
 
-Knows workers only through snapshots (`gateway.worker_link`); keys, policies and the data port are not its business.
-`create_admin_app` is the app alone, `admin_main` what the supervisor runs.
+This module knows workers only through their snapshots (`gateway.worker_link`). Changes to keys, limits and policies are left to
+`admin_api`, inference to the data port. `create_admin_app` builds the app alone; `admin_main` is the process that the supervisor starts.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from gateway.worker_link import Totals, collect, not_ready, supervision
 from gateway.worker_state import Supervision, WorkerSnapshot
 
 FLEET_WITHIN_S: Final = 0.5
-"""Longest wait for a worker's snapshot; a loop that is silent for longer is not ready to take requests."""
+"""Longest wait for a worker's snapshot; a worker whose loop is silent for longer is not ready to take requests."""
 LAST_REQUESTS_S: Final = 0.3
-"""How long a process that was replaced goes on answering the connections it has taken."""
+"""How long a replaced process goes on answering the connections that it has accepted."""
 MAX_CONNECTIONS: Final = 256
 """Open connections of the admin port; beyond it uvicorn answers 503. Probes, a scraper and a few people need ten."""
 NO_STORE: Final = {"cache-control": "no-store"}
@@ -44,28 +44,28 @@ class PoolShown(msgspec.Struct, frozen=True):
 
     name: str
     model: str
-    """What its engines are asked for."""
+    """The model name that requests to its engines carry."""
     dialect: str
 
 
 class ApiRun(Protocol):
-    """The admin API's parts as long as this process serves them."""
+    """The admin API's collaborators, and their background work while this process serves them."""
 
     @property
     def parts(self) -> Parts:
-        """What it works with."""
+        """The collaborators of the admin API."""
         ...
 
     async def run(self) -> None:
-        """Keeps its snapshot of keys current until cancelled."""
+        """Keep the snapshot of keys current until cancelled."""
         ...
 
     def rollouts(self) -> RolloutFigures:
-        """How rollouts stand."""
+        """The state of the rollouts, for metrics."""
         ...
 
     async def close(self) -> None:
-        """Lets connections go."""
+        """Close the connections."""
         ...
 
 
@@ -73,7 +73,7 @@ class Collect(Protocol):
     """Asks every worker for a snapshot; with or without its numbers."""
 
     def __call__(self, *, with_metrics: bool) -> Awaitable[list[WorkerSnapshot]]:
-        """The workers that answered."""
+        """The snapshots of the workers that answered."""
         ...
 
 
@@ -94,13 +94,13 @@ def create_admin_app(
     Args:
         collect: asks the workers.
         version: of Tidegate, for `/version` and `tidegate_build_info`.
-        workers: how many places must be ready for `/readyz` to answer 200.
-        draining: true from SIGTERM on; `/readyz` then answers 503 without asking anybody.
-        supervised: what the supervisor last published.
-        pools: the pools there are, by the settings.
-        booking: how usage gets to SQL.
-        api: what the admin API under `/admin/v1` works with; None leaves it out.
-        rollouts: how rollouts stand.
+        workers: how many worker slots must be ready for `/readyz` to answer 200.
+        draining: true from SIGTERM on; `/readyz` then answers 503 without asking the workers.
+        supervised: the state that the supervisor published last.
+        pools: the configured pools.
+        booking: the state of the shipping of usage to SQL.
+        api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
+        rollouts: the state of the rollouts, for metrics.
     """
     # No docs pages: they load scripts from elsewhere. These routes are in docs/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
@@ -116,7 +116,7 @@ def create_admin_app(
 
     async def readyz() -> Response:
         reasons = ["draining"] if draining() else not_ready(await collect(with_metrics=False), workers, supervised())
-        # Asked again: SIGTERM may have come while the workers were answering.
+        # Checked again: SIGTERM may have come while the workers were answering.
         if draining():
             reasons = ["draining"]
         return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200, NO_STORE)
@@ -171,9 +171,9 @@ def _add_errors(app: FastAPI) -> None:
 
     async def invalid(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, RequestValidationError)
-        # Places and messages only: FastAPI's own answer repeats the input.
-        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in fault.errors()[:5])
-        return error_reply(400, f"Invalid request: {found}", "invalid_value")
+        # Only locations and messages: FastAPI's own answer repeats the input.
+        details = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()[:5])
+        return error_reply(400, f"Invalid request: {details}", "invalid_value")
 
     async def broken(_request: Request, _fault: Exception) -> Response:
         return error_reply(500, "Internal error of the admin port; its cause is in the log.", "internal")
@@ -184,7 +184,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, told apart in two points: signals are ours, and the supervisor hears when the socket is served."""
+    """uvicorn with two changes: it leaves signals alone, and it tells the supervisor when the socket is served."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -192,11 +192,11 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone: SIGTERM means drain here, not exit."""
+        """Install no handlers: SIGTERM means drain here, not exit."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts serving, then says so."""
+        """Start serving, then report ready."""
         await super().startup(sockets)
         self._ready()
 
@@ -210,9 +210,9 @@ def admin_main(
     bookkeeper: Callable[[], Bookkeeper | None] = lambda: None,
     api: Callable[[Seat], "ApiRun"] | None = None,
 ) -> None:
-    """Serves the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
+    """Serve the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
 
-    SIGTERM only turns `/readyz` to 503: load balancers must see it for as long as workers still drain.
+    SIGTERM only turns `/readyz` to 503: load balancers must see the 503 for as long as workers still drain.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(seat, version, workers, pools, bookkeeper, api))
@@ -259,24 +259,24 @@ async def _serve(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
 
-    def leave() -> None:
+    def stop_server() -> None:
         server.should_exit = True
 
-    def let_go() -> None:
+    def stop_accepting() -> None:
         loop.remove_reader(seat.lifeline)
-        # no more connections here, but those that were taken a moment ago are still answered: their requests are on the way
-        for listening in server.servers:
-            listening.close()
-        loop.call_later(LAST_REQUESTS_S, leave)
+        # no new connections; those accepted a moment ago are still answered, because their requests are on the way
+        for listener in server.servers:
+            listener.close()
+        loop.call_later(LAST_REQUESTS_S, stop_server)
 
-    loop.add_reader(seat.lifeline, let_go)
-    watching = asyncio.create_task(running.run()) if running is not None else None
+    loop.add_reader(seat.lifeline, stop_accepting)
+    api_task = asyncio.create_task(running.run()) if running is not None else None
     if books is not None:
         books.start()
     await server.serve([seat.sock])
     if books is not None:
         await books.close()
-    if running is not None and watching is not None:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+    if running is not None and api_task is not None:
+        api_task.cancel()
+        await asyncio.gather(api_task, return_exceptions=True)
         await running.close()

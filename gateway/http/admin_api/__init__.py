@@ -1,6 +1,6 @@
-"""The admin API, `/admin/v1` on the admin port: who may do what stands in `rbac.py`, what is done in `routes/`.
+"""The admin API, `/admin/v1` on the admin port: `rbac.py` holds the permissions, `routes/` the operations.
 
-Every change is one transaction with its audit row (`call.py`); no change is made that cannot be written down.
+Every change is one transaction together with its audit row (`call.py`); a change that cannot be audited is not made.
 """
 
 from gateway.http.admin_api.api import PREFIX, create_admin_api

@@ -1,4 +1,4 @@
-"""The admin API as an application of its own, mounted under `/admin/v1`: routes, refusals, and the check of the table."""
+"""The admin API as an application of its own, mounted under `/admin/v1`: its routes, its error replies, and the check of the RBAC table."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -29,8 +29,8 @@ from tenancy.usage import LedgerAway
 PREFIX: Final = "/admin/v1"
 
 STORE_AWAY: Final = "The database or its audit cannot be used now; nothing was changed. Try again; the cause is in the log."
-STORES_SAY: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
-    # what it is called is not repeated: it must be the same for what belongs to somebody else
+STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
+    # the message does not repeat the name: it must equal the answer for a resource of another tenant
     (NotFound, 404, "not_found", NOT_FOUND),
     (AlreadyExists, 409, "already_exists", "The {0}."),
     (InUse, 409, "in_use", "It cannot be removed: {0}."),
@@ -42,16 +42,16 @@ STORES_SAY: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     (RolloutsFull, 409, "too_many", "{0}."),
     (NotNow, 409, "not_now", "It cannot be done now: {0}."),
 )
-"""How what stores raise is answered: status, code, sentence."""
+"""Error replies by the exception that a store raised: status, code, sentence."""
 
 log = structlog.get_logger("tidegate.admin")
 
 
 def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = ROUTERS) -> FastAPI:
-    """The API over its parts.
+    """The API over its collaborators.
 
     Raises:
-        TableError: a route and the table of roles do not match; the gateway does not start.
+        TableError: the routes and the table of roles do not match; the gateway does not start.
     """
     api = FastAPI(title="Tidegate admin API", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.parts = parts
@@ -70,7 +70,7 @@ def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = 
 
 
 def rows_of(routers: Iterable[APIRouter]) -> list[Row]:
-    """Every method and path template of these routers. Raises TableError for a route that the guard does not stand before."""
+    """Every method and path template of these routers. Raises TableError for a route without the guard."""
     rows: list[Row] = []
     for route in (route for router in routers for route in router.routes):
         if not isinstance(route, GuardedRoute) or len(route.methods or ()) != 1:
@@ -97,19 +97,19 @@ def _add_errors(api: FastAPI) -> None:
 
     async def full(_request: Request, fault: Exception) -> Response:
         assert isinstance(fault, TooManyRemembered)
-        said = f"{fault}; nothing was changed. Send it without an Idempotency-Key, or later."
+        message = f"{fault}; nothing was changed. Send it without an Idempotency-Key, or later."
         status = 409 if fault.own else 503
-        return error_reply(status, said, "idempotency_full", None if fault.own else RETRY, "idempotency-key")
+        return error_reply(status, message, "idempotency_full", None if fault.own else RETRY, "idempotency-key")
 
     api.add_exception_handler(JournalAway, away)
     api.add_exception_handler(TooManyRemembered, full)
-    for kind, status, code, says in STORES_SAY:
-        api.add_exception_handler(kind, partial(_said, status, code, says))
+    for kind, status, code, sentence in STORE_ERRORS:
+        api.add_exception_handler(kind, partial(_store_error, status, code, sentence))
     _add_http_errors(api)
 
 
-async def _said(status: int, code: str, says: str, _request: Request, fault: Exception) -> Response:
-    return error_reply(status, says.format(fault), code, RETRY if status == 503 else None)
+async def _store_error(status: int, code: str, sentence: str, _request: Request, fault: Exception) -> Response:
+    return error_reply(status, sentence.format(fault), code, RETRY if status == 503 else None)
 
 
 def _add_http_errors(api: FastAPI) -> None:
@@ -125,9 +125,9 @@ def _add_http_errors(api: FastAPI) -> None:
         assert isinstance(fault, RequestValidationError)
         first = fault.errors()[0]
         place = [str(part) for part in first["loc"][1:]] or ["the body"]
-        said = "is no known field" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
+        message = "is no known field" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
         param = ".".join(place)[:200]
-        return error_reply(400, f"{param}: {said}."[:500], "invalid_value", param=param)
+        return error_reply(400, f"{param}: {message}."[:500], "invalid_value", param=param)
 
     async def broken(_request: Request, fault: Exception) -> Response:
         log.error("defect in the admin API", exc_info=fault)

@@ -1,4 +1,4 @@
-"""What the admin API takes and shows of organisations, tenants, projects and keys, and how records become that."""
+"""Request and response bodies of organisations, tenants, projects and keys, and their conversion from records."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ from tenancy.keys import MAX_OVERLAP_S, OVERLAP_S, KeyRecord
 from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, Rights, Role
 
 MAX_UNIX = 253_402_300_799
-"""The end of the year 9999: the last moment that calendars write."""
+"""The end of the year 9999: the last moment that calendars can write."""
 
 
 def _named(text: str) -> str:
@@ -62,7 +62,7 @@ class RightsBody(Strict):
     )
 
     def rights(self) -> Rights:
-        """As stored."""
+        """The rights as the directory stores them."""
         lists = {name: None if (names := getattr(self, name)) is None else frozenset(names) for name in ("models", "loras", "endpoints")}
         highest = None if self.priority_class is None else CLASSES[self.priority_class]
         return Rights(**lists, caps=Caps(**self.caps.model_dump()), priority_class=highest)
@@ -116,11 +116,11 @@ class KeyBody(Strict):
     )
 
     def roles_wanted(self) -> frozenset[Role]:
-        """As stored."""
+        """The roles as the directory stores them."""
         return frozenset(map(Role, self.roles))
 
     def scopes(self) -> frozenset[KeyScope]:
-        """Where it is taken."""
+        """The ports that accept the key."""
         return frozenset(([KeyScope.INFERENCE] if self.inference else []) + ([KeyScope.ADMIN] if self.roles else []))
 
 

@@ -1,6 +1,6 @@
-"""One request of the admin API: who asks, and the one way to change anything.
+"""One request of the admin API: its caller, and the only way to change anything.
 
-A change is one transaction: the look at what is there, the change, its audit row, and the answer kept for a repeated request.
+A change is one transaction: the read of the current state, the change, its audit row, and the answer stored for a repeated request.
 """
 
 import hmac
@@ -38,7 +38,7 @@ from tenancy.rights import Role
 from tenancy.usage import UsageQueries
 
 MAX_KEY_CHARS: Final = 255
-"""Of an Idempotency-Key."""
+"""Longest Idempotency-Key."""
 MAX_AUDITED_CHARS: Final = 512
 NONCE_BYTES: Final = 16
 
@@ -48,22 +48,22 @@ NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was done: how it is answered, and how it is written down."""
+    """The outcome of a change: its answer, and its audit row."""
 
     status: int
     action: str
-    """For the audit, `key.create`."""
+    """The action in the audit, for instance `key.create`."""
     target: str
-    """For the audit, `tenant/acme/key/abcdefghij`."""
+    """The target in the audit, for instance `tenant/acme/key/abcdefghij`."""
     shown: Any = None
-    """The body; None for none."""
+    """The body of the answer; None for no body."""
     tenant: str = ""
     before: Any = None
     after: Any = None
     secret: str | None = None
-    """The text of a new key: goes into the body as `key`, and nowhere else."""
+    """The text of a new key; it appears in the body as `key`, and nowhere else."""
     effect: Callable[[], None] | None = None
-    """What is written outside the database, once everything else is: what it raises takes all of it back."""
+    """A write outside the database, run last inside the transaction: an exception of it rolls everything back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Call:
     parts: "Parts"
     principal: Principal
     roles: frozenset[Role]
-    """Those of the caller's roles that the table lets do this."""
+    """The caller's roles that `rbac.TABLE` allows for this route."""
     address: str
     digest: bytes
     """SHA-256 of method, path, query and body."""
@@ -82,32 +82,35 @@ class Call:
 
     @property
     def tenant(self) -> TenantId | None:
-        """The only tenant there is for this caller; None when all are."""
+        """The only tenant that is visible to this caller; None when all tenants are."""
         return self.principal.tenant if self.roles == {Role.TENANT_ADMIN} else None
 
     def own(self, tenant: str) -> TenantId:
-        """A tenant's name, if it exists for this caller. Raises Problem 404."""
+        """The tenant's name, if the tenant is visible to this caller. Raises Problem 404."""
         if self.tenant is not None and tenant != self.tenant:
             raise not_found()
         return TenantId(tenant)
 
     @property
     def _holder(self) -> str:
-        """Whose share of what is remembered this call takes: a tenant makes itself as many keys as it likes."""
+        """The account whose quota of remembered answers this call uses: per tenant, because a tenant may make any number of keys."""
         return self.principal.actor if self.tenant is None else f"tenant {self.tenant}"
 
     def check_match(self, shown: Any) -> None:
-        """Raises Problem unless the caller has seen exactly this."""
+        """Raises Problem unless the caller's If-Match names exactly this state."""
         check_match(self.if_match, shown)
 
     async def change(self, work: "Callable[[Books, Entropy], Awaitable[Done]]") -> Response:
-        """Do it, write it down, and answer; nothing of it when anything is raised. A repeated POST is answered again."""
+        """Run `work`, write its audit row and answer, all in one transaction that any exception rolls back.
+
+        A POST repeated with the same Idempotency-Key gets the remembered answer, and `work` is not run again.
+        """
         key = None if self.idempotency_key is None else sha256(self.idempotency_key.encode()).digest()
         async with self.parts.change() as books:
             if key is not None:
-                kept = await books.change.remembered(self.principal.actor, key)
-                if kept is not None:
-                    return self._again(kept)
+                remembered = await books.change.remembered(self.principal.actor, key)
+                if remembered is not None:
+                    return self._replayed(remembered)
             nonce = self.parts.entropy(NONCE_BYTES)
             done = await work(books, self.parts.entropy(ENTROPY_BYTES) if key is None else self._seeded(nonce))
             await books.change.write_down(self._entry(done))
@@ -116,9 +119,9 @@ class Call:
                 body = done.shown
                 if done.secret is not None:
                     body = {**done.shown, "key": shadow(self.parts.pepper.secret, done.secret.encode())}
-                said = "" if body is None else canonical(body)
-                kept = Remembered(self.digest, done.status, said, etag, b"" if done.secret is None else nonce)
-                await books.change.remember(self.principal.actor, self._holder, key, kept)
+                text = "" if body is None else canonical(body)
+                remembered = Remembered(self.digest, done.status, text, etag, b"" if done.secret is None else nonce)
+                await books.change.remember(self.principal.actor, self._holder, key, remembered)
             if done.effect is not None:
                 done.effect()
         log.info(done.action, actor=self.principal.actor, address=self.address, target=done.target)
@@ -138,23 +141,25 @@ class Call:
         )
 
     def _seeded(self, nonce: bytes) -> bytes:
-        """Random bytes for a new key that can be had again from what the caller sends, and from the database and the pepper not
-        alone: of the Idempotency-Key only a digest is kept."""
-        fields = (self.principal.actor.encode(), (self.idempotency_key or "").encode(), self.digest, nonce)
-        said = b"tidegate idempotent key v1" + b"".join(b"%d:%b" % (len(field), field) for field in fields)
-        return hmac.digest(self.parts.pepper.secret, said, "sha512")[:ENTROPY_BYTES]
+        """Random bytes for a new key that a repeated request derives again.
 
-    def _again(self, kept: Remembered) -> Response:
-        if not hmac.compare_digest(kept.request, self.digest):
-            said = "This Idempotency-Key was used for another request within a day; take a new one."
-            raise Problem(422, "idempotency_key_reused", said, "idempotency-key")
-        shown: Any = msgspec.json.decode(kept.body) if kept.body else None
-        if kept.nonce:
-            text = self.parts.text_of(KeyId(shown["id"]), self._seeded(kept.nonce))
+        The derivation needs the Idempotency-Key, of which only a digest is stored; database and pepper alone do not suffice.
+        """
+        fields = (self.principal.actor.encode(), (self.idempotency_key or "").encode(), self.digest, nonce)
+        message = b"tidegate idempotent key v1" + b"".join(b"%d:%b" % (len(field), field) for field in fields)
+        return hmac.digest(self.parts.pepper.secret, message, "sha512")[:ENTROPY_BYTES]
+
+    def _replayed(self, stored: Remembered) -> Response:
+        if not hmac.compare_digest(stored.request, self.digest):
+            message = "This Idempotency-Key was used for another request within a day; take a new one."
+            raise Problem(422, "idempotency_key_reused", message, "idempotency-key")
+        shown: Any = msgspec.json.decode(stored.body) if stored.body else None
+        if stored.nonce:
+            text = self.parts.text_of(KeyId(shown["id"]), self._seeded(stored.nonce))
             if shadow(self.parts.pepper.secret, text.encode()) != shown["key"]:
                 raise Problem(409, "secret_gone", "It was done, but the key cannot be shown again: the pepper was changed. Rotate the key.")
             shown["key"] = text
-        return answer(kept.status, shown, kept.etag, {"idempotency-replayed": "true"})
+        return answer(stored.status, shown, stored.etag, {"idempotency-replayed": "true"})
 
 
 Entropy = bytes
@@ -162,11 +167,11 @@ Entropy = bytes
 
 
 class Books(Protocol):
-    """What one transaction reaches."""
+    """The stores that take part in one transaction."""
 
     @property
     def change(self) -> Change:
-        """Writes down."""
+        """Writes audit rows and remembered answers."""
         ...
 
     @property
@@ -181,7 +186,7 @@ class Books(Protocol):
 
     @property
     def policies(self) -> PolicyVersions:
-        """Policies that the database owns."""
+        """Versions of the policies that the database owns."""
         ...
 
     @property
@@ -195,32 +200,32 @@ class DatabasePolicies:
     """Policies that the database owns."""
 
     reading: Callable[[], AbstractAsyncContextManager[PolicyVersions]]
-    """Opens them to read in. Raises JournalAway."""
+    """Opens the policy versions for reading. Raises JournalAway."""
     compiled: Callable[[Mapping[str, str]], PolicySet]
-    """What files mean on this gateway. Raises `policies.problems.ConfigError`."""
-    look: Callable[[], Awaitable[None]]
-    """Has this gateway follow what was changed at once."""
+    """Compiles policy files against this gateway's settings. Raises `policies.problems.ConfigError`."""
+    refresh: Callable[[], Awaitable[None]]
+    """Makes this gateway follow the newest version at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the API works with; built by `gateway/admin_wiring.py`.
+    """The collaborators of the API; built by `gateway/admin_wiring.py`.
 
     Args:
-        change: opens a transaction of the books. Raises `tenancy.journal.JournalAway`.
-        audit: the chain, for readers.
-        reading: opens the directory to read in. Raises the same.
+        change: opens a transaction over every store. Raises `tenancy.journal.JournalAway`.
+        audit: the audit chain, for readers.
+        reading: opens the directory for reading. Raises the same.
         id_of: the id of a new key from random bytes.
         text_of: the text of a key from its id and random bytes.
-        look: how the limits of a group stand. Raises `tenancy.ports.CountersAway`.
-        usage: what was used. Raises `tenancy.usage.LedgerAway`.
+        limit_states: reads the counters of a group of limits. Raises `tenancy.ports.CountersAway`.
+        usage: queries over usage. Raises `tenancy.usage.LedgerAway`.
         adapters: the adapters of the settings.
-        explaining: what workers know of their decisions.
-        reloading: has workers read their policies.
-        rollouts: opens rollouts to read in. Raises JournalAway.
+        explaining: asks workers about their routing decisions.
+        reloading: makes workers read their policies again.
+        rollouts: opens rollouts for reading. Raises JournalAway.
         pools: the pools of the settings, each with the names of its adapters.
-        tell: passes on what was done to a rollout, after it is written; at once back.
-        entropy: random bytes.
+        announce: passes on a change of a rollout once it is committed; does not block.
+        entropy: gives so many random bytes.
     """
 
     authenticator: Authenticator
@@ -234,25 +239,25 @@ class Parts:
     wall: WallClock
     registry: Registry
     seen: Callable[[], Awaitable[Mapping[str, Owner]]]
-    """The backends workers know, with their owners."""
-    look: Callable[[Group], Awaitable[list[LineState]]]
+    """The backends that workers know, with their owners."""
+    limit_states: Callable[[Group], Awaitable[list[LineState]]]
     usage: UsageQueries
     adapters: Sequence[Mapping[str, str]]
     bounds: Bounds
-    """What one tenant may have at most."""
+    """How many keys and projects one tenant may have."""
     explaining: Explaining
     reloading: Reloading
     rollouts: Callable[[], AbstractAsyncContextManager[RolloutBook]]
     pools: Mapping[str, Sequence[str]]
     prompts: Callable[[], Collection[str]]
-    """The versions of prompts that there are, `id@version`; reads files."""
-    tell: Callable[[Mapping[str, Any]], None]
+    """The existing versions of prompts, as `id@version`; reads files."""
+    announce: Callable[[Mapping[str, Any]], None]
     policies: DatabasePolicies | None = None
-    """Where the database owns the policies."""
+    """Set where the database owns the policies; None where files do."""
 
 
 def answer(status: int, shown: Any, etag: str = "", headers: dict[str, str] | None = None) -> Response:
-    """A JSON answer; nobody may keep it."""
+    """A JSON answer that caches must not store; without a body when `shown` is None."""
     out = {**NO_STORE, **(headers or {}), **({"etag": etag} if etag else {})}
     if shown is None:
         return Response(status_code=status, headers=out)
@@ -260,6 +265,6 @@ def answer(status: int, shown: Any, etag: str = "", headers: dict[str, str] | No
 
 
 def call_of(request: Request) -> Call:
-    """The call that the guard put together."""
-    found: Call = request.state.call
-    return found
+    """The call that the guard built."""
+    call: Call = request.state.call
+    return call

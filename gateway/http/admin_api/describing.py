@@ -23,7 +23,7 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-SAYS: Final = {
+ERROR_DESCRIPTIONS: Final = {
     400: "Something in the request is wrong; `param` names it.",
     401: "No valid admin token or key.",
     403: "The caller's roles do not allow it.",
@@ -40,7 +40,7 @@ SAYS: Final = {
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Entries for FastAPI's `responses`."""
-    return {status: {"model": ErrorBody, "description": SAYS[status]} for status in statuses}
+    return {status: {"model": ErrorBody, "description": ERROR_DESCRIPTIONS[status]} for status in statuses}
 
 
 READ_ERRORS: Final = errors(400, 401, 403, 404, 422, 503)
@@ -73,16 +73,16 @@ Changing = Annotated[Call, Depends(_changing)]
 
 
 def document(api: FastAPI, prefix: str) -> dict[str, Any]:
-    """The OpenAPI document, with the bearer scheme and the address it holds for."""
-    if "security" not in (made := api.openapi()):
-        made.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{"bearer": []}]
-        made["servers"] = [{"url": prefix}]
-    return made
+    """The OpenAPI document, with the bearer scheme and the path prefix of the API."""
+    if "security" not in (openapi := api.openapi()):
+        openapi.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        openapi["security"] = [{"bearer": []}]
+        openapi["servers"] = [{"url": prefix}]
+    return openapi
 
 
 def printable(text: str) -> str:
-    """Text that is shown in lines on terminals: without breaks and control characters. Raises ValueError."""
+    """The text itself, if it can be shown on one line of a terminal. Raises ValueError for line breaks and control characters."""
     if not text.isprintable():
         raise ValueError("holds characters that cannot be printed")
     return text

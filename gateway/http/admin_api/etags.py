@@ -1,4 +1,4 @@
-"""ETags and If-Match: nobody overwrites what he has not seen."""
+"""ETags and If-Match: no caller overwrites a state that he has not seen."""
 
 from hashlib import sha256
 from typing import Any
@@ -8,7 +8,7 @@ from tenancy.audit import canonical
 
 
 def etag_of(shown: Any) -> str:
-    """A strong entity tag of what is shown: the same content has the same tag, in every process."""
+    """The strong entity tag of a shown resource: the same content has the same tag, in every process."""
     return f'"{sha256(canonical(shown).encode()).hexdigest()[:32]}"'
 
 
@@ -18,6 +18,6 @@ def check_match(if_match: str | None, shown: Any) -> None:
         raise Problem(
             428, "precondition_required", "Send If-Match with the ETag of what you have seen (GET it first), or If-Match: *.", "if-match"
         )
-    given = [tag.strip() for tag in if_match.split(",")]
-    if "*" not in given and etag_of(shown) not in given:
+    tags = [tag.strip() for tag in if_match.split(",")]
+    if "*" not in tags and etag_of(shown) not in tags:
         raise Problem(412, "precondition_failed", CHANGED, "if-match")

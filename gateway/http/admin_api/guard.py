@@ -1,6 +1,6 @@
-"""Stands before every route of the admin API: who asks, may he, and is what he sends one small JSON object.
+"""The guard before every route of the admin API: authentication, authorisation, and a body that is one small JSON object.
 
-It runs before FastAPI reads the body, so that nobody who may not ask makes us parse anything.
+The guard runs before FastAPI reads the body, so that unauthorised callers cause no parsing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,20 +22,20 @@ from tenancy.rights import Role
 
 MAX_BODY_BYTES: Final = 64 * 1024
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""Of a request to be explained: as much as the data port takes by default."""
+"""Largest request to be explained: as much as the data port takes by default."""
 MAX_ROLLOUT_BYTES: Final = 1024 * 1024
-"""Of a rollout: it may name a thousand tenants and a thousand models."""
+"""Largest rollout document: it may name a thousand tenants and a thousand models."""
 MAX_POLICIES_BYTES: Final = 12 * 1024 * 1024
-"""Of policies as JSON: their text (`gateway.policy_copy.MAX_CHARS`), and what quoting adds."""
+"""Largest policies as JSON: their text (`gateway.policy_copy.MAX_CHARS`), plus the JSON quoting."""
 LONGER_BODIES: Final = {"/requests/explanation": MAX_REQUEST_BYTES, "/policies": MAX_POLICIES_BYTES, "/rollouts": MAX_ROLLOUT_BYTES}
 MAX_HEADER_CHARS: Final = 1024
 
 
 class GuardedRoute(APIRoute):
-    """A route that only answers those whom the table lets in."""
+    """A route that only answers callers whom `rbac.TABLE` allows."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]  # FastAPI says Coroutine
-        """FastAPI's own handler behind the guard."""
+        """FastAPI's own handler, behind the guard."""
         inner = super().get_route_handler()
         method = min(self.methods or {""})  # each route has one: `api.rows_of` says so
         allowed = TABLE.get((method, self.path), frozenset[Role]())
@@ -44,8 +44,8 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             parts: Parts = request.app.state.parts
             address = request.client.host if request.client else ""
-            given = request.headers.get("authorization", "")
-            principal = await parts.authenticator.authenticate(given, method, request.url.path, address)
+            authorization = request.headers.get("authorization", "")
+            principal = await parts.authenticator.authenticate(authorization, method, request.url.path, address)
             roles = principal.roles & allowed
             if not roles:
                 raise Problem(403, "forbidden", _refusal(principal.roles, allowed))
@@ -87,7 +87,7 @@ def _digest(method: str, request: Request, body: bytes) -> bytes:
 
 
 async def _body(request: Request, takes_body: bool, most: int) -> bytes:
-    """The whole body, small, JSON and unambiguous; or empty. Raises Problem."""
+    """The complete body: at most `most` bytes of unambiguous JSON; empty where the route takes none. Raises Problem."""
     body = b""
     try:
         async for part in request.stream():
@@ -113,7 +113,7 @@ async def _body(request: Request, takes_body: bool, most: int) -> bytes:
 
 
 def _check_text(where: str, value: Any, name: str = "") -> None:
-    """No text anywhere in it has a NUL, which Postgres takes in no text and nobody means. Raises Problem that names the field."""
+    """Refuse a NUL character anywhere in the value, because Postgres stores none. Raises Problem that names the field."""
     if isinstance(value, str) and NUL in value:
         raise Problem(400, "invalid_value", f"{name or where}: holds a NUL character, which no text may have.", name or None)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Cursor pages: the cursor is where the last page ended, as the server wrote it; callers send it back and read nothing in it."""
+"""Pagination by cursor: the cursor encodes where the last page ended; callers send it back unread."""
 
 import base64
 import binascii
@@ -14,13 +14,13 @@ from gateway.http.admin_api.problem import Problem
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 500
 NUL: Final = "\0"
-"""No name has it, and Postgres takes no text with it."""
+"""A character that no name contains and that Postgres accepts in no text."""
 
 
 class PageQuery(Strict):
     """Which part of a list."""
 
-    # not strict: what comes in a query is text
+    # not strict: values of a query string are text
     limit: Annotated[int, Field(strict=False, ge=1, le=MAX_LIMIT)] = Field(default=DEFAULT_LIMIT, description="Most items of a page.")
     cursor: str | None = Field(
         default=None, max_length=1024, description="`next_cursor` of the page before; without it the list begins at its start."
@@ -28,16 +28,16 @@ class PageQuery(Strict):
 
 
 def encode_cursor(place: Any) -> str:
-    """A place in a list as a cursor."""
+    """The cursor for a position in a list."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None, kind: Any) -> Any:
-    """The place a cursor stands for; None for the start. Raises Problem 400 for what no page ever gave."""
+    """The position that a cursor stands for; None for the start of the list. Raises Problem 400 for a cursor that no page ever gave."""
     if cursor is None:
         return None
     if kind is int:
-        kind = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # databases keep no larger number
+        kind = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # databases store no larger number
     try:
         place = msgspec.json.decode(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True), type=kind)
         if isinstance(place, str) and NUL in place:
@@ -52,7 +52,7 @@ def decode_cursor(cursor: str | None, kind: Any) -> Any:
 T = TypeVar("T")
 
 
-def page_of(found: Sequence[T], limit: int, shown: Callable[[T], Any], place: Callable[[T], Any]) -> dict[str, Any]:
-    """A page of a list that was asked for one record more than `limit`: that one tells whether there is another page."""
-    more = encode_cursor(place(found[limit - 1])) if len(found) > limit else None
-    return {"items": [shown(one) for one in found[:limit]], "next_cursor": more}
+def page_of(records: Sequence[T], limit: int, shown: Callable[[T], Any], place: Callable[[T], Any]) -> dict[str, Any]:
+    """A page of `limit` records; callers fetch one record more, whose presence means that there is another page."""
+    more = encode_cursor(place(records[limit - 1])) if len(records) > limit else None
+    return {"items": [shown(record) for record in records[:limit]], "next_cursor": more}

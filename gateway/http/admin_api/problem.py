@@ -1,4 +1,4 @@
-"""A refusal of the admin API: what is wrong, which field, and what to do."""
+"""A refusal by the admin API, with the field that is wrong and the remedy."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 NOT_FOUND: Final = "There is no such thing, or it is not yours to see."
 CHANGED: Final = "It was changed since you read it: GET it again, look, and repeat the change."
 RETRY: Final = {"retry-after": "5"}
-"""Headers of a 503: what is away is looked for that often at least."""
+"""Headers of a 503: a store that is away is tried again at least every 5 seconds."""
 
 
 class Problem(Exception):
@@ -16,7 +16,7 @@ class Problem(Exception):
         status: of the HTTP answer.
         code: for programs.
         message: a sentence for people.
-        param: the field, header or parameter that is wrong, where it is one.
+        param: the field, header or parameter that is wrong; None when the refusal concerns none.
     """
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None, headers: Mapping[str, str] | None = None) -> None:
@@ -28,5 +28,5 @@ class Problem(Exception):
 
 
 def not_found() -> Problem:
-    """The same for what does not exist and for what belongs to another tenant."""
+    """The 404, identical for resources that do not exist and for those of other tenants."""
     return Problem(404, "not_found", NOT_FOUND)

@@ -1,14 +1,14 @@
-"""Who may do what on the admin API: one table, deny by default. Pure.
+"""Role-based access control of the admin API: one table of roles by route, deny by default. Pure.
 
-A route without a row, or a row without a route, ends the start of the gateway (`check_table`). `TENANT_ADMIN` in a row means:
-for its own tenant only; what belongs to another does not exist for it (404).
+A route without a row, or a row without a route, stops the start of the gateway (`check_table`). `TENANT_ADMIN` in a row means: for
+the caller's own tenant only; resources of other tenants do not exist for it (404).
 
 Owners do everything, and make other owners and admins. Admins govern tenants, keys, limits, prices and backends, and do not read
-the audit. Operators keep it running: backends, rollouts and limits. Billing sets prices. Auditors read everything.
+the audit. Operators keep the gateway running: backends, rollouts and limits. Billing sets prices. Auditors read everything.
 
-Tenant-admins govern what lies inside their tenant: its projects and keys, with their rights and limits. What bounds the tenant
-stands on itself and on its organisation (rights, limits, and what each of its end users may use); they see it and do not change
-it. Since the tightest wins, whatever they do inside can only take away from that (`governs_limit`).
+Tenant-admins govern the inside of their tenant: its projects and keys, with their rights and limits. The bounds of the tenant itself
+(its own rights and limits, those of its organisation, and the limits per end user) they see and do not change. Since the tightest
+bound wins, a tenant-admin can only narrow them (`governs_limit`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -98,31 +98,32 @@ MAY_GRANT: Final[Mapping[Role, frozenset[Role]]] = {
     ADMIN: frozenset({OPERATOR, BILLING, AUDITOR, TENANT_ADMIN}),
     TENANT_ADMIN: frozenset({TENANT_ADMIN}),
 }
-"""Which roles somebody may give to a key, and of which keys he may change anything: whoever may rotate a key holds it."""
+"""Roles that a caller with a role may give to a key. A caller may also change only keys whose roles are all among them, because a
+caller who may rotate a key can hold it."""
 
 
 class TableError(Exception):
-    """Routes and table differ; the message names where."""
+    """The routes and the table differ; the message names the difference."""
 
 
 def check_table(routes: Iterable[Row], table: Mapping[Row, frozenset[Role]] = TABLE) -> None:
     """Raises TableError unless every route has a row and every row a route."""
-    there = set(routes)
-    bare = sorted(there - table.keys())
-    left = sorted(table.keys() - there)
-    if bare:
-        raise TableError(f"admin API: no row in rbac.TABLE says who may use {', '.join(' '.join(row) for row in bare)}")
-    if left:
-        raise TableError(f"admin API: rbac.TABLE has rows without a route: {', '.join(' '.join(row) for row in left)}")
+    served = set(routes)
+    missing = sorted(served - table.keys())
+    unused = sorted(table.keys() - served)
+    if missing:
+        raise TableError(f"admin API: no row in rbac.TABLE says who may use {', '.join(' '.join(row) for row in missing)}")
+    if unused:
+        raise TableError(f"admin API: rbac.TABLE has rows without a route: {', '.join(' '.join(row) for row in unused)}")
 
 
 def may_grant(roles: Iterable[Role], wanted: Iterable[Role]) -> bool:
-    """Whether somebody with `roles` may give away `wanted`."""
-    mine = frozenset[Role]().union(*(MAY_GRANT.get(role, frozenset()) for role in roles))
-    return mine.issuperset(wanted)
+    """Whether a caller with `roles` may give the `wanted` roles to a key."""
+    grantable = frozenset[Role]().union(*(MAY_GRANT.get(role, frozenset()) for role in roles))
+    return grantable.issuperset(wanted)
 
 
 def governs_limit(scope: Scope) -> bool:
-    """Whether the admin of the tenant that a limit belongs to may set, raise and remove it."""
+    """Whether a tenant-admin may set, raise and remove limits of this scope in his own tenant."""
     # users of a whole tenant are named `acme`, those of a project `acme/web`
     return scope.level in (Level.PROJECT, Level.KEY) or (scope.level is Level.USER and "/" in scope.name)

@@ -1,4 +1,4 @@
-"""What the admin API can do, one file for each kind of thing."""
+"""The operations of the admin API, one file for each kind of resource."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""LoRA adapters: which there are, and which a tenant may use. They are configured in `tidegate.yaml`, pinned by digest."""
+"""LoRA adapters: the list of the configured ones, and the grants of tenants. `tidegate.yaml` configures adapters, pinned by digest."""
 
 from typing import Annotated, Any
 
@@ -64,19 +64,19 @@ async def granted(call: Asking, tenant: TenantName) -> Response:
 @router.put("/tenants/{tenant}/adapters", response_model=Granted, responses=CHANGE_ERRORS, summary="Grant adapters to a tenant")
 async def grant(call: Changing, tenant: TenantName, wanted: Grants) -> Response:
     """Replace the adapters granted to a tenant."""
-    known = {one["name"] for one in call.parts.adapters}
+    known = {adapter["name"] for adapter in call.parts.adapters}
     if unknown := sorted(set(wanted.loras or ()) - known):
-        said = f"loras: there is no adapter {unknown[0][:64]!r} in the settings; GET /admin/v1/adapters lists those there are."
-        raise Problem(400, "unknown_adapter", said, "loras")
+        message = f"loras: there is no adapter {unknown[0][:64]!r} in the settings; GET /admin/v1/adapters lists those there are."
+        raise Problem(400, "unknown_adapter", message, "loras")
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.tenants.get(call.tenant, call.own(tenant))
-        before = _shown(found)
+        record = await books.directory.tenants.get(call.tenant, call.own(tenant))
+        before = _shown(record)
         call.check_match(before)
         loras = None if wanted.loras is None else frozenset(wanted.loras)
-        rights = msgspec.structs.replace(found.rights, loras=loras)
-        made = await books.directory.tenants.update(call.tenant, msgspec.structs.replace(found, rights=rights))
-        shown = _shown(made)
+        rights = msgspec.structs.replace(record.rights, loras=loras)
+        updated = await books.directory.tenants.update(call.tenant, msgspec.structs.replace(record, rights=rights))
+        shown = _shown(updated)
         return Done(200, "adapters.grant", f"tenant/{tenant}", shown, tenant=tenant, before=before, after=shown)
 
     return await call.change(work)

@@ -1,4 +1,4 @@
-"""The audit, for those who look."""
+"""The audit: its rows, and the verification of its hash chain."""
 
 from typing import Annotated
 
@@ -58,15 +58,15 @@ class AuditQuery(PageQuery):
 async def rows(call: Asking, query: Annotated[AuditQuery, Query()]) -> Response:
     """Show rows of the audit."""
     before = decode_cursor(query.cursor, int)
-    found = await call.parts.audit.newest(before, query.limit + 1, query.tenant)
-    return answer(200, page_of(found, query.limit, _shown, lambda row: row.seq))
+    audit_rows = await call.parts.audit.newest(before, query.limit + 1, query.tenant)
+    return answer(200, page_of(audit_rows, query.limit, _shown, lambda row: row.seq))
 
 
 @router.get("/audit/verification", response_model=AuditVerification, responses=READ_ERRORS, summary="Walk the whole chain")
 async def verification(call: Asking) -> Response:
     """Verify every row; 100,000 rows take seconds."""
-    found = await call.parts.audit.verify()
-    return answer(200, {"rows": found.rows, "head": found.head.hex(), "broken_at": found.broken_at, "why": found.why})
+    chain = await call.parts.audit.verify()
+    return answer(200, {"rows": chain.rows, "head": chain.head.hex(), "broken_at": chain.broken_at, "why": chain.why})
 
 
 def _shown(row: AuditRow) -> dict[str, object]:

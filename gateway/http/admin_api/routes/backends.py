@@ -1,4 +1,4 @@
-"""Backends come, drain and go; looking at them needs no role (`GET /backends` beside `/metrics`, outside this API)."""
+"""Backends: register, drain, resume, remove. Listing them needs no role (`GET /backends` beside `/metrics`, outside this API)."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""Who am I: the caller as the API sees him."""
+"""The caller as the API sees him: his name, roles and tenant."""
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -22,5 +22,5 @@ class CallerShown(BaseModel):
 @router.get("/self", response_model=CallerShown, responses=READ_ERRORS, summary="Who the caller is")
 async def self_(call: Asking) -> Response:
     """Show the caller's name and roles."""
-    who = call.principal
-    return answer(200, {"actor": who.actor, "roles": sorted(role.value for role in who.roles), "tenant": who.tenant})
+    principal = call.principal
+    return answer(200, {"actor": principal.actor, "roles": sorted(role.value for role in principal.roles), "tenant": principal.tenant})

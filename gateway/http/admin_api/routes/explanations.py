@@ -1,4 +1,7 @@
-"""Why a request went where it went, and where one would go now. Shows backends of any tenant's requests, and no prompt."""
+"""Routing decisions: why a request went to its backend, and where a supposed one would go now.
+
+An explanation names the backends of any tenant's requests, and contains no prompt.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -86,10 +89,10 @@ class Supposed(Strict):
 )
 async def explanation(call: Asking, request_id: RequestId) -> Response:
     """Show the decision about one of the last requests."""
-    found = await call.parts.explaining.of(request_id)
-    if found is None:
+    explained = await call.parts.explaining.of(request_id)
+    if explained is None:
         raise Problem(404, "not_found", "No worker remembers a decision about that request; each keeps its last 1,000.")
-    return answer(200, _shown(found))
+    return answer(200, _shown(explained))
 
 
 @router.post(
@@ -101,17 +104,17 @@ async def explanation(call: Asking, request_id: RequestId) -> Response:
 async def supposed(call: Asking, wanted: Supposed) -> Response:
     """Place a request without sending it; nothing is changed, counted or remembered."""
     asked = Would(wanted.tenant, wanted.endpoint, msgspec.json.encode(wanted.request), wanted.project)
-    found = await call.parts.explaining.would(asked)
-    if found is None:
+    outcome = await call.parts.explaining.would(asked)
+    if outcome is None:
         raise Problem(503, "no_worker", "No worker answers. Try again.")
-    if found.explained is None:
-        said = found.refusal
-        assert said is not None
-        raise Problem(400, "refused", said.message, said.param or None)
-    return answer(200, _shown(found.explained))
+    if outcome.explained is None:
+        refusal = outcome.refusal
+        assert refusal is not None
+        raise Problem(400, "refused", refusal.message, refusal.param or None)
+    return answer(200, _shown(outcome.explained))
 
 
-def _shown(found: Explained) -> dict[str, Any]:
-    shown = msgspec.structs.asdict(found)
-    shown["contenders"] = [msgspec.structs.asdict(one) for one in found.contenders]
+def _shown(explained: Explained) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(explained)
+    shown["contenders"] = [msgspec.structs.asdict(contender) for contender in explained.contenders]
     return shown

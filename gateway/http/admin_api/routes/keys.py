@@ -1,5 +1,7 @@
-"""API keys. A key's secret is in the answer that makes it, and nowhere else; whoever may change a key could hold it, so he must be
-allowed to give away every role it has."""
+"""API keys. A key's secret appears in the answer that makes it, and nowhere else.
+
+A caller who may change a key can come to hold it, so he must be allowed to grant every role that the key has.
+"""
 
 from typing import Annotated, Any
 
@@ -44,8 +46,8 @@ async def list_all(call: Asking, tenant: TenantName, query: Annotated[PageQuery,
     owner = call.own(tenant)
     async with call.parts.reading() as directory:
         await directory.tenants.get(call.tenant, owner)
-        found = await directory.keys.page(owner, after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, key_shown, lambda one: one.id))
+        records = await directory.keys.page(owner, after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, key_shown, lambda record: record.id))
 
 
 @router.post("/tenants/{tenant}/keys", status_code=201, response_model=KeyMade, responses=POST_ERRORS, summary="Make a key")
@@ -75,8 +77,8 @@ async def create(call: Posting, tenant: TenantName, wanted: NewKey) -> Response:
             tags=tags_of(wanted.tags),
         )
         await room_for_key(books.directory, owner, call.parts.bounds)
-        made = await books.directory.keys.create(owner, record)
-        return Done(201, "key.create", _target(made), key_shown(made), tenant=tenant, after=_written(call, made), secret=text)
+        created = await books.directory.keys.create(owner, record)
+        return Done(201, "key.create", _target(created), key_shown(created), tenant=tenant, after=_audited(call, created), secret=text)
 
     return await call.change(work)
 
@@ -85,7 +87,7 @@ async def create(call: Posting, tenant: TenantName, wanted: NewKey) -> Response:
 async def get(call: Asking, tenant: TenantName, key_id: KeyName) -> Response:
     """Show one key without its secret, with its ETag."""
     async with call.parts.reading() as directory:
-        shown = key_shown(await _found(directory, call.own(tenant), key_id))
+        shown = key_shown(await _key(directory, call.own(tenant), key_id))
     return answer(200, shown, etag_of(shown))
 
 
@@ -95,12 +97,12 @@ async def put(call: Changing, tenant: TenantName, key_id: KeyName, wanted: KeyBo
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         owner = call.own(tenant)
-        found = await _found(books.directory, owner, key_id)
-        call.check_match(key_shown(found))
-        _check_roles(call, found.roles | wanted.roles_wanted())
+        record = await _key(books.directory, owner, key_id)
+        call.check_match(key_shown(record))
+        _check_roles(call, record.roles | wanted.roles_wanted())
         _check_use(wanted)
         changed = msgspec.structs.replace(
-            found,
+            record,
             label=wanted.label,
             disabled=wanted.disabled,
             expires_unix=wanted.expires_unix,
@@ -109,8 +111,8 @@ async def put(call: Changing, tenant: TenantName, key_id: KeyName, wanted: KeyBo
             rights=wanted.rights.rights(),
             tags=tags_of(wanted.tags),
         )
-        made = await books.directory.keys.update(owner, changed)
-        return _changed(call, "key.change", found, made)
+        updated = await books.directory.keys.update(owner, changed)
+        return _changed(call, "key.change", record, updated)
 
     return await call.change(work)
 
@@ -121,15 +123,15 @@ async def rotate(call: Posting, tenant: TenantName, key_id: KeyName, wanted: Rot
 
     async def work(books: Books, entropy: Entropy) -> Done:
         owner = call.own(tenant)
-        found = await _found(books.directory, owner, key_id)
-        _check_roles(call, found.roles)
-        text = call.parts.text_of(found.id, entropy)
+        record = await _key(books.directory, owner, key_id)
+        _check_roles(call, record.roles)
+        text = call.parts.text_of(record.id, entropy)
         try:
-            wish = rotated(found, call.parts.pepper.kid, _digest(call, text), call.parts.wall(), wanted.overlap_s)
+            wish = rotated(record, call.parts.pepper.kid, _digest(call, text), call.parts.wall(), wanted.overlap_s)
         except CannotRotate as error:
             raise Problem(409, "cannot_rotate", f"The {error}.") from None
-        made = await books.directory.keys.update(owner, wish)
-        return _changed(call, "key.rotate", found, made, secret=text)
+        updated = await books.directory.keys.update(owner, wish)
+        return _changed(call, "key.rotate", record, updated, secret=text)
 
     return await call.change(work)
 
@@ -140,10 +142,10 @@ async def revoke(call: Posting, tenant: TenantName, key_id: KeyName) -> Response
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         owner = call.own(tenant)
-        found = await _found(books.directory, owner, key_id)
-        _check_roles(call, found.roles)
-        made = await books.directory.keys.update(owner, revoked(found, call.parts.wall()))
-        return _changed(call, "key.revoke", found, made)
+        record = await _key(books.directory, owner, key_id)
+        _check_roles(call, record.roles)
+        updated = await books.directory.keys.update(owner, revoked(record, call.parts.wall()))
+        return _changed(call, "key.revoke", record, updated)
 
     return await call.change(work)
 
@@ -156,11 +158,11 @@ async def _check_project(call: Call, directory: DirectoryChange, tenant: TenantI
         raise Problem(400, "unknown_project", f"project: the tenant has no {project!r}.", "project") from None
 
 
-async def _found(directory: DirectoryChange, tenant: TenantId, key_id: str) -> KeyRecord:
-    found = await directory.keys.get(tenant, KeyId(key_id))
-    if found.tenant != tenant:
+async def _key(directory: DirectoryChange, tenant: TenantId, key_id: str) -> KeyRecord:
+    record = await directory.keys.get(tenant, KeyId(key_id))
+    if record.tenant != tenant:
         raise not_found()
-    return found
+    return record
 
 
 def _check_roles(call: Call, roles: frozenset[Role]) -> None:
@@ -186,8 +188,8 @@ def _changed(call: Call, action: str, before: KeyRecord, after: KeyRecord, secre
         _target(after),
         key_shown(after),
         tenant=after.tenant,
-        before=_written(call, before),
-        after=_written(call, after),
+        before=_audited(call, before),
+        after=_audited(call, after),
         secret=secret,
     )
 
@@ -196,6 +198,6 @@ def _target(record: KeyRecord) -> str:
     return f"tenant/{record.tenant}/key/{record.id}"
 
 
-def _written(call: Call, record: KeyRecord) -> dict[str, Any]:
-    """As the audit shows it: of the stored digests only what tells that they changed."""
+def _audited(call: Call, record: KeyRecord) -> dict[str, Any]:
+    """The key as the audit shows it: instead of each stored digest a shadow of it, which only reveals that the digest changed."""
     return {**key_shown(record), "digests": [shadow(call.parts.pepper.secret, digest) for digest in record.digests]}

@@ -1,4 +1,4 @@
-"""How limits stand right now: what is used, held and left, as the shared counters say."""
+"""The current state of limits: used, held and remaining amounts, as the shared counters have them."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -66,7 +66,7 @@ async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response
     shown, more = records[: query.limit], len(records) > query.limit
     label = "" if query.user is None else digest_of_label(query.user)
     lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
-    states = await call.parts.look(Group(f"{TAGS[query.level]}{query.name}", lines)) if lines else []
+    states = await call.parts.limit_states(Group(f"{TAGS[query.level]}{query.name}", lines)) if lines else []
     return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(id_of(shown[-1].limit)) if more else None})
 
 
@@ -75,9 +75,9 @@ async def _records(directory: DirectoryChange, query: StateQuery, after: str) ->
         owner = TenantId(query.name)
         await directory.tenants.get(owner, owner)
         return await directory.limits.page(owner, after, query.limit + 1)
-    # those of one scope stand together: ids begin with it
-    found = await directory.limits.page(None, after or f"{query.level}:{query.name}:", query.limit + 1)
-    return [one for one in found if (one.limit.scope.level.value, one.limit.scope.name) == (query.level, query.name)]
+    # limits of one scope are neighbours: their ids begin with the scope
+    records = await directory.limits.page(None, after or f"{query.level}:{query.name}:", query.limit + 1)
+    return [record for record in records if (record.limit.scope.level.value, record.limit.scope.name) == (query.level, query.name)]
 
 
 def _line(call: Call, record: LimitRecord, label: str) -> Line | None:

@@ -1,4 +1,4 @@
-"""Limits: what may be used by whom, within which time. A limit's id is `level:name:meter:window`."""
+"""Limits: how much of a meter a scope may use within a window. A limit's id is `level:name:meter:window`."""
 
 from typing import Annotated, Any, Final
 
@@ -80,13 +80,13 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
     """Show limits by id; a tenant-admin sees those of his tenant and below."""
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
-        found = await directory.limits.page(call.tenant, after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, limit_shown, lambda one: id_of(one.limit)))
+        records = await directory.limits.page(call.tenant, after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, limit_shown, lambda record: id_of(record.limit)))
 
 
 async def get(call: Asking, limit_id: LimitId) -> Response:
     """Show one limit, with its ETag."""
-    place = _place(limit_id)
+    place = _parse_id(limit_id)
     async with call.parts.reading() as directory:
         shown = limit_shown(await directory.limits.get(call.tenant, *place))
     return answer(200, shown, etag_of(shown))
@@ -94,70 +94,70 @@ async def get(call: Asking, limit_id: LimitId) -> Response:
 
 async def put(call: Changing, limit_id: LimitId, wanted: LimitBody) -> Response:
     """Set a limit. One that is there is only replaced with the ETag of what was seen."""
-    place = _place(limit_id)
+    place = _parse_id(limit_id)
     _check_own(call, place[0])
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await _perhaps(books.directory, call, place)
-        before = None if found is None else limit_shown(found)
+        record = await _find(books.directory, call, place)
+        before = None if record is None else limit_shown(record)
         if before is not None:
             call.check_match(before)
         elif call.if_match is not None:
             raise not_found()
         limit = _limit(place, wanted.model_dump(), newly=True)
-        made = await books.directory.limits.put(call.tenant, limit, 0 if found is None else found.version)
-        return _done(201 if found is None else 200, "limit.set", made, before)
+        stored = await books.directory.limits.put(call.tenant, limit, 0 if record is None else record.version)
+        return _done(201 if record is None else 200, "limit.set", stored, before)
 
     return await call.change(work)
 
 
 async def raise_(call: Posting, limit_id: LimitId, wanted: RaiseBody) -> Response:
     """Raise a limit until a moment; afterwards it is what it was."""
-    place = _place(limit_id)
+    place = _parse_id(limit_id)
     _check_own(call, place[0])
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.limits.get(call.tenant, *place)
-        limit = found.limit
+        record = await books.directory.limits.get(call.tenant, *place)
+        limit = record.limit
         if wanted.until_unix <= call.parts.wall():
             raise Problem(400, "invalid_value", "until_unix: is over already.", "until_unix")
         if wanted.to <= limit.amount:
             raise Problem(400, "invalid_value", f"to: the limit is {limit.amount} without a raise.", "to")
-        kept = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
-        raised = _limit(place, {**kept, "raised_to": wanted.to, "raised_until_unix": wanted.until_unix})
-        made = await books.directory.limits.put(call.tenant, raised, found.version)
-        return _done(200, "limit.raise", made, limit_shown(found))
+        thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
+        raised = _limit(place, {**thresholds, "raised_to": wanted.to, "raised_until_unix": wanted.until_unix})
+        stored = await books.directory.limits.put(call.tenant, raised, record.version)
+        return _done(200, "limit.raise", stored, limit_shown(record))
 
     return await call.change(work)
 
 
 async def delete(call: Changing, limit_id: LimitId) -> Response:
     """Remove a limit."""
-    place = _place(limit_id)
+    place = _parse_id(limit_id)
     _check_own(call, place[0])
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.limits.get(call.tenant, *place)
-        before = limit_shown(found)
+        record = await books.directory.limits.get(call.tenant, *place)
+        before = limit_shown(record)
         call.check_match(before)
-        await books.directory.limits.remove(call.tenant, *place, found.version)
-        return Done(204, "limit.remove", f"limit/{limit_id}", tenant=found.tenant, before=before)
+        await books.directory.limits.remove(call.tenant, *place, record.version)
+        return Done(204, "limit.remove", f"limit/{limit_id}", tenant=record.tenant, before=before)
 
     return await call.change(work)
 
 
 def add_item_routes(to: APIRouter) -> None:
-    """Adds the routes of single limits: last, because an id may hold slashes and would match the paths of others."""
+    """Add the routes of single limits: last, because an id may contain slashes and would match the paths of other routes."""
     path = "/limits/{limit_id:path}"
     to.post(f"{path}/raise", response_model=LimitShown, responses=POST_ERRORS, summary="Raise a limit for a time")(raise_)
     to.get(path, response_model=LimitShown, responses=READ_ERRORS, summary="Show a limit")(get)
-    made: dict[int | str, dict[str, Any]] = {201: {"model": LimitShown, "description": "It was not there before."}}
-    to.put(path, response_model=LimitShown, responses={**CHANGE_ERRORS, **made}, summary="Set a limit")(put)
+    created: dict[int | str, dict[str, Any]] = {201: {"model": LimitShown, "description": "It was not there before."}}
+    to.put(path, response_model=LimitShown, responses={**CHANGE_ERRORS, **created}, summary="Set a limit")(put)
     to.delete(path, status_code=204, responses=CHANGE_ERRORS, summary="Remove a limit")(delete)
 
 
 def id_of(limit: Limit) -> str:
-    """A limit's id."""
+    """The limit's id, `level:name:meter:window`."""
     return state_key(limit.scope, limit.meter, limit.window)
 
 
@@ -175,7 +175,7 @@ def limit_shown(record: LimitRecord) -> dict[str, Any]:
     }
 
 
-def _place(limit_id: str) -> tuple[Scope, Meter, Window]:
+def _parse_id(limit_id: str) -> tuple[Scope, Meter, Window]:
     level, _, rest = limit_id.partition(":")
     name, _, ending = rest.rpartition(":")
     name, _, meter = name.rpartition(":")
@@ -191,7 +191,7 @@ def _place(limit_id: str) -> tuple[Scope, Meter, Window]:
 
 def _check_own(call: Call, scope: Scope) -> None:
     if call.tenant is None or governs_limit(scope):
-        return  # whose project, key or user it is, the store looks at
+        return  # the store checks which tenant the project, key or user belongs to
     if scope.level in (Level.TENANT, Level.USER) and scope.name == call.tenant:
         raise Problem(403, "forbidden", OWN)
     raise not_found()
@@ -208,7 +208,7 @@ def _limit(place: tuple[Scope, Meter, Window], fields: dict[str, Any], *, newly:
         raise Problem(400, "invalid_value", f"{error}.", named if named in fields else None) from None
 
 
-async def _perhaps(directory: DirectoryChange, call: Call, place: tuple[Scope, Meter, Window]) -> LimitRecord | None:
+async def _find(directory: DirectoryChange, call: Call, place: tuple[Scope, Meter, Window]) -> LimitRecord | None:
     try:
         return await directory.limits.get(call.tenant, *place)
     except NotFound:

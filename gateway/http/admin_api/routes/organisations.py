@@ -32,8 +32,8 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
     """Show organisations by name."""
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
-        found = await directory.organisations.page(after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, account_shown, lambda one: one.name))
+        records = await directory.organisations.page(after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, account_shown, lambda record: record.name))
 
 
 @router.post("/organisations", status_code=201, response_model=OrganisationShown, responses=POST_ERRORS, summary="Make an organisation")
@@ -41,11 +41,11 @@ async def create(call: Posting, wanted: NewOrganisation) -> Response:
     """Make an organisation."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        made = await books.directory.organisations.create(
+        created = await books.directory.organisations.create(
             Organisation(wanted.name, wanted.label, wanted.disabled, wanted.rights.rights(), call.parts.wall())
         )
-        shown = account_shown(made)
-        return Done(201, "organisation.create", f"organisation/{made.name}", shown, after=shown)
+        shown = account_shown(created)
+        return Done(201, "organisation.create", f"organisation/{created.name}", shown, after=shown)
 
     return await call.change(work)
 
@@ -63,13 +63,13 @@ async def put(call: Changing, organisation: OrganisationName, wanted: AccountBod
     """Replace what is said of an organisation."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.organisations.get(organisation)
-        before = account_shown(found)
+        record = await books.directory.organisations.get(organisation)
+        before = account_shown(record)
         call.check_match(before)
-        made = await books.directory.organisations.update(
-            msgspec.structs.replace(found, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
+        updated = await books.directory.organisations.update(
+            msgspec.structs.replace(record, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
         )
-        shown = account_shown(made)
+        shown = account_shown(updated)
         return Done(200, "organisation.change", f"organisation/{organisation}", shown, before=before, after=shown)
 
     return await call.change(work)
@@ -80,10 +80,10 @@ async def delete(call: Changing, organisation: OrganisationName) -> Response:
     """Remove an organisation without tenants, with its limits."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.organisations.get(organisation)
-        before = account_shown(found)
+        record = await books.directory.organisations.get(organisation)
+        before = account_shown(record)
         call.check_match(before)
-        await books.directory.organisations.delete(found.name, found.version)
+        await books.directory.organisations.delete(record.name, record.version)
         return Done(204, "organisation.delete", f"organisation/{organisation}", before=before)
 
     return await call.change(work)

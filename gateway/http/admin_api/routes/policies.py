@@ -1,4 +1,4 @@
-"""Which policies are in force, reading the folder now, and, where the database owns them, its versions: a new one, back to an old one."""
+"""Policies: a reload of the folder, and, where the database owns them, their versions: list, show, apply, roll back."""
 
 import asyncio
 from collections.abc import Mapping
@@ -81,15 +81,15 @@ async def reload(call: Asking) -> Response:
     """Read the folder, or what the database has, as its change would have it read; one that has mistakes changes nothing, and the answer
     names them."""
     if call.parts.policies is not None:
-        await call.parts.policies.look()
+        await call.parts.policies.refresh()
     states = await call.parts.reloading.reload()
     if not states:
         raise Problem(503, "no_worker", "No worker answers. Try again.")
     refused = next((state for state in states if state.problems), None)
     if refused is not None:
         count = refused.problem_count
-        said = f"{count} problem{'s' * (count != 1)}; the policies before ({refused.digest}) stay in force. "
-        raise Problem(409, "policies_refused", said + "\n".join(refused.problems))
+        message = f"{count} problem{'s' * (count != 1)}; the policies before ({refused.digest}) stay in force. "
+        raise Problem(409, "policies_refused", message + "\n".join(refused.problems))
     if len({state.digest for state in states}) > 1:
         raise Problem(409, "policies_differ", "The workers read different files: the folder was being changed. Try again.")
     return answer(200, {"digest": states[0].digest, "workers": len(states)})
@@ -107,8 +107,8 @@ async def history(call: Asking, query: Annotated[PageQuery, Query()]) -> Respons
     """Show who changed the policies when, newest first."""
     before = decode_cursor(query.cursor, int)
     async with _owned(call).reading() as versions:
-        found = await versions.newest(before, query.limit + 1)
-    return answer(200, page_of(found, query.limit, _shown, lambda one: one.version))
+        records = await versions.newest(before, query.limit + 1)
+    return answer(200, page_of(records, query.limit, _shown, lambda record: record.version))
 
 
 @router.get(
@@ -134,7 +134,7 @@ async def apply(call: Posting, wanted: NewPolicies) -> Response:
         return await _appended(call, books, "policy.apply", _New(wanted.files, digest, wanted.note))
 
     done = await call.change(work)
-    await owned.look()
+    await owned.refresh()
     return done
 
 
@@ -152,7 +152,7 @@ async def rollback(call: Posting, wanted: Back) -> Response:
         return await _appended(call, books, "policy.rollback", new)
 
     done = await call.change(work)
-    await owned.look()
+    await owned.refresh()
     return done
 
 
@@ -178,24 +178,24 @@ async def _digest(owned: DatabasePolicies, files: Mapping[str, str]) -> str:
 
 async def _appended(call: Call, books: Books, action: str, new: _New) -> Done:
     before = await books.policies.find(await books.policies.current())
-    made = await books.policies.append(new.files, new.digest, call.principal.actor, new.note, call.parts.wall())
-    shown = _shown(made)
-    return Done(201, action, f"policies/{made.version}", shown, before=None if before is None else _shown(before), after=shown)
+    appended = await books.policies.append(new.files, new.digest, call.principal.actor, new.note, call.parts.wall())
+    shown = _shown(appended)
+    return Done(201, action, f"policies/{appended.version}", shown, before=None if before is None else _shown(before), after=shown)
 
 
 async def _whole(versions: PolicyVersions, version: int) -> dict[str, Any]:
-    found, files = await versions.find(version), await versions.files(version)
-    if found is None or files is None:
+    record, files = await versions.find(version), await versions.files(version)
+    if record is None or files is None:
         raise not_found()
-    return {**_shown(found), "files": dict(files)}
+    return {**_shown(record), "files": dict(files)}
 
 
-def _shown(one: PolicyVersion) -> dict[str, Any]:
+def _shown(record: PolicyVersion) -> dict[str, Any]:
     return {
-        "version": one.version,
-        "digest": one.digest,
-        "author": one.author,
-        "note": one.note,
-        "at_unix": one.at_unix,
-        "file_count": one.files,
+        "version": record.version,
+        "digest": record.digest,
+        "author": record.author,
+        "note": record.note,
+        "at_unix": record.at_unix,
+        "file_count": record.files,
     }

@@ -1,4 +1,4 @@
-"""Prices: what tokens cost, from a moment on. One that is written stays; a new one takes over."""
+"""Prices of tokens, each from a moment on. A stored price is never changed; a newer one replaces it."""
 
 from typing import Annotated, Any
 
@@ -80,8 +80,8 @@ async def list_all(call: Asking, query: Annotated[PriceQuery, Query()]) -> Respo
     """Show prices: past, in force and to come."""
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
-        found = await directory.prices.page(query.model, after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, _shown, lambda one: one.id))
+        records = await directory.prices.page(query.model, after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, _shown, lambda record: record.id))
 
 
 @router.post("/prices", status_code=201, response_model=PriceShown, responses=POST_ERRORS, summary="Set a price")

@@ -1,4 +1,4 @@
-"""Projects: parts of a tenant with keys of their own."""
+"""Projects: divisions of a tenant with keys of their own."""
 
 from typing import Annotated
 
@@ -35,8 +35,8 @@ async def list_all(call: Asking, tenant: TenantName, query: Annotated[PageQuery,
     """Show the projects of a tenant by name."""
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
-        found = await directory.projects.page(call.tenant, call.own(tenant), after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, account_shown, lambda one: one.name))
+        records = await directory.projects.page(call.tenant, call.own(tenant), after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, account_shown, lambda record: record.name))
 
 
 @router.post("/tenants/{tenant}/projects", status_code=201, response_model=ProjectShown, responses=POST_ERRORS, summary="Make a project")
@@ -67,10 +67,10 @@ async def put(call: Changing, tenant: TenantName, project: ProjectName, wanted: 
     """Replace what is said of a project."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
-        before = account_shown(found)
+        record = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
+        before = account_shown(record)
         call.check_match(before)
-        changed = msgspec.structs.replace(found, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
+        changed = msgspec.structs.replace(record, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
         shown = account_shown(await books.directory.projects.update(call.tenant, changed))
         return Done(200, "project.change", f"tenant/{tenant}/project/{project}", shown, tenant=tenant, before=before, after=shown)
 
@@ -82,10 +82,10 @@ async def delete(call: Changing, tenant: TenantName, project: ProjectName) -> Re
     """Remove a project whose keys are all revoked, with its keys and limits."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
-        before = account_shown(found)
+        record = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
+        before = account_shown(record)
         call.check_match(before)
-        await books.directory.projects.delete(call.tenant, found.tenant, found.name, found.version)
+        await books.directory.projects.delete(call.tenant, record.tenant, record.name, record.version)
         return Done(204, "project.delete", f"tenant/{tenant}/project/{project}", tenant=tenant, before=before)
 
     return await call.change(work)

@@ -1,4 +1,5 @@
-"""Rollouts and experiments: start one, see how it stands, decide. What follows from counts is for `gateway.rollouts.keeper`."""
+"""Rollouts and experiments: start, show, and the operator's decisions. Decisions that follow from counts are left to
+`gateway.rollouts.keeper`."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,10 +27,10 @@ router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
 
 ID_BYTES: Final = 12
 WRITES: Final = 5
-"""How often a decision is tried anew when counts were written meanwhile."""
+"""How often a decision is tried when the keeper writes counts at the same time."""
 
 Place = tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], Annotated[str, msgspec.Meta(pattern="^ro_[0-9a-f]{24}$")]]
-"""Where a page of those that are over ended: when it changed last, and its id."""
+"""The position where a page of closed rollouts ended: the time of the rollout's last change, and its id."""
 
 RolloutName = Annotated[str, Path(max_length=63, description="Its name; of several over time the one in force, else the last started.")]
 
@@ -91,7 +92,7 @@ class RolloutPage(BaseModel):
 class RolloutQuery(PageQuery):
     """Which rollouts."""
 
-    # not strict: what comes in a query is text
+    # not strict: values of a query string are text
     closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Those that are over, and not those in force.")
 
 
@@ -108,11 +109,11 @@ async def list_all(call: Asking, query: Annotated[RolloutQuery, Query()]) -> Res
     before = decode_cursor(query.cursor, Place)
     async with call.parts.rollouts() as book:
         if query.closed:
-            found = await book.closed(before, query.limit + 1)
-            page = page_of(found, query.limit, lambda one: one, lambda one: (one.changed_unix, one.id))
+            records = await book.closed(before, query.limit + 1)
+            page = page_of(records, query.limit, lambda stored: stored, lambda stored: (stored.changed_unix, stored.id))
         else:
             page = {"items": await book.in_force(), "next_cursor": None}
-    return answer(200, {**page, "items": [_listed(one, now) for one in page["items"] if _readable(one)]})
+    return answer(200, {**page, "items": [_listed(stored, now) for stored in page["items"] if _readable(stored)]})
 
 
 @router.post("/rollouts", status_code=201, response_model=RolloutShown, responses=POST_ERRORS, summary="Start a rollout or an experiment")
@@ -123,20 +124,20 @@ async def start(call: Posting, wanted: RolloutDocument) -> Response:
     else:
         _check_prompts(wanted, await asyncio.to_thread(call.parts.prompts))
     now = call.parts.wall()
-    told: list[Standing] = []
+    standings: list[Standing] = []
 
     async def work(books: Books, entropy: Entropy) -> Done:
         rollout_id = f"ro_{entropy[:ID_BYTES].hex()}"
         state = begin(wanted.plan(rollout_id), now)
-        made = StoredRollout(rollout_id, wanted.name, text_of(wanted), state_text(state), 1, True, now, now)
-        await books.rollouts.start(made, wanted.baseline, wanted.canary)
-        stands = standing(made, read(made), now)
-        told.append(stands)
-        shown = _shown(made, now)
+        stored = StoredRollout(rollout_id, wanted.name, text_of(wanted), state_text(state), 1, True, now, now)
+        await books.rollouts.start(stored, wanted.baseline, wanted.canary)
+        stands = standing(stored, read(stored), now)
+        standings.append(stands)
+        shown = _shown(stored, now)
         return Done(201, "rollout.start", f"rollout/{wanted.name}", shown, after={"id": rollout_id, "document": shown["document"]})
 
     reply = await call.change(work)
-    _tell(call, "rollout.start", told)
+    _announce(call, "rollout.start", standings)
     return reply
 
 
@@ -144,112 +145,116 @@ async def start(call: Posting, wanted: RolloutDocument) -> Response:
 async def get(call: Asking, rollout: RolloutName) -> Response:
     """Show one rollout: where it is, what was counted, what is found of each metric."""
     async with call.parts.rollouts() as book:
-        found = await _found(book, rollout)
-    shown = _shown(found, call.parts.wall())
+        stored = await _get_readable(book, rollout)
+    shown = _shown(stored, call.parts.wall())
     return answer(200, shown, etag_of(shown))
 
 
 @router.post("/rollouts/{rollout}/pause", response_model=RolloutShown, responses=POST_ERRORS, summary="Pause a rollout")
 async def pause_it(call: Posting, rollout: RolloutName) -> Response:
     """Keep its share and stop its time. It is still compared: a canary that is worse goes back."""
-    return await _decide(call, rollout, "rollout.pause", lambda found, now: pause(found.state, now))
+    return await _decide(call, rollout, "rollout.pause", lambda current, now: pause(current.state, now))
 
 
 @router.post("/rollouts/{rollout}/resume", response_model=RolloutShown, responses=POST_ERRORS, summary="Resume a paused rollout")
 async def resume_it(call: Posting, rollout: RolloutName) -> Response:
     """Let its time go on."""
-    return await _decide(call, rollout, "rollout.resume", lambda found, now: resume(found.state, now))
+    return await _decide(call, rollout, "rollout.resume", lambda current, now: resume(current.state, now))
 
 
 @router.post("/rollouts/{rollout}/promote", response_model=RolloutShown, responses=POST_ERRORS, summary="Go on to the next phase")
 async def promote_it(call: Posting, rollout: RolloutName) -> Response:
     """Go on past a gate, out of a hold or a pause, or before its time, whatever the phase still lacks."""
-    return await _decide(call, rollout, "rollout.promote", lambda found, now: promote(found.plan, found.state, now).state)
+    return await _decide(call, rollout, "rollout.promote", lambda current, now: promote(current.plan, current.state, now).state)
 
 
 @router.post("/rollouts/{rollout}/abort", response_model=RolloutShown, responses=POST_ERRORS, summary="Back to the baseline")
 async def abort_it(call: Posting, rollout: RolloutName, wanted: Abortion) -> Response:
     """End it: within a second new requests go to the baseline; what runs on the canary ends there."""
     why = wanted.reason
-    return await _decide(call, rollout, "rollout.abort", lambda found, now: abort(found.plan, found.state, now, why).state, ends=True)
+    return await _decide(call, rollout, "rollout.abort", lambda current, now: abort(current.plan, current.state, now, why).state, ends=True)
 
 
 @router.post("/rollouts/{rollout}/close", response_model=RolloutShown, responses=POST_ERRORS, summary="Close a finished rollout")
 async def close_it(call: Posting, rollout: RolloutName) -> Response:
     """End one that is done, or an experiment that came to its end. Afterwards requests go where policies say: change them to the canary's
     pool first where it shall stay, or everybody is on the baseline again."""
-    return await _decide(call, rollout, "rollout.close", lambda found, now: close(found.plan, found.state), ends=True)
+    return await _decide(call, rollout, "rollout.close", lambda current, now: close(current.plan, current.state), ends=True)
 
 
 async def _decide(call: Call, name: str, action: str, event: Callable[[Read, float], State], *, ends: bool = False) -> Response:
-    """One decision about the rollout in force, as one change."""
+    """Apply one decision to the open rollout of this name, as one change."""
     now = call.parts.wall()
-    told: list[Standing] = []
+    standings: list[Standing] = []
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         for _ in range(WRITES):  # the keeper writes counts without waiting for changes
-            one = await _found(books.rollouts, name)
-            found = read(one)
-            before = standing(one, found, now)
-            if not one.open:
+            stored = await _get_readable(books.rollouts, name)
+            current = read(stored)
+            before = standing(stored, current, now)
+            if not stored.open:
                 raise NotNow(f"the rollout is {before.status}; start another")
-            state = event(found, now)
-            new = msgspec.structs.replace(one, state=state_text(state), open=not ends, changed_unix=now)
+            state = event(current, now)
+            new = msgspec.structs.replace(stored, state=state_text(state), open=not ends, changed_unix=now)
             if await books.rollouts.write(new):
-                told.append(standing(new, read(new), now))
-                return Done(200, action, f"rollout/{name}", _shown(new, now), before=brief(before), after=brief(told[-1]))
+                standings.append(standing(new, read(new), now))
+                return Done(200, action, f"rollout/{name}", _shown(new, now), before=brief(before), after=brief(standings[-1]))
         raise Problem(409, "changed", "It changes faster than this can be written. Try again.")
 
     reply = await call.change(work)
-    _tell(call, action, told)
+    _announce(call, action, standings)
     return reply
 
 
-def _tell(call: Call, action: str, told: Sequence[Standing]) -> None:
-    """Pass on what was done; a repeated request has done nothing."""
-    for stands in told:
-        call.parts.tell(message(action, stands))
+def _announce(call: Call, action: str, standings: Sequence[Standing]) -> None:
+    """Announce what was done; the list is empty for a repeated request, which did nothing."""
+    for stands in standings:
+        call.parts.announce(message(action, stands))
 
 
-async def _found(book: RolloutBook, name: str) -> StoredRollout:
-    found = await book.find(name)
-    if found is None:
+async def _get_readable(book: RolloutBook, name: str) -> StoredRollout:
+    stored = await book.find(name)
+    if stored is None:
         raise not_found()
-    if not _readable(found):
+    if not _readable(stored):
         raise Problem(409, "unreadable", "A newer version of Tidegate started it; this one cannot read it.")
-    return found
+    return stored
 
 
-def _readable(one: StoredRollout) -> bool:
+def _readable(stored: StoredRollout) -> bool:
     try:
-        read(one)
+        read(stored)
     except Unreadable:
         return False
     return True
 
 
-def _listed(one: StoredRollout, now: float) -> dict[str, Any]:
-    return msgspec.structs.asdict(standing(one, read(one), now))
+def _listed(stored: StoredRollout, now: float) -> dict[str, Any]:
+    return msgspec.structs.asdict(standing(stored, read(stored), now))
 
 
-def _shown(one: StoredRollout, now: float) -> dict[str, Any]:
-    return {**_listed(one, now), "document": msgspec.json.decode(one.document)}
+def _shown(stored: StoredRollout, now: float) -> dict[str, Any]:
+    return {**_listed(stored, now), "document": msgspec.json.decode(stored.document)}
 
 
 def _check_prompts(wanted: RolloutDocument, there: Collection[str]) -> None:
-    """Both versions are there. Raises Problem."""
+    """Raises Problem unless both versions of the prompt exist."""
     for param in ("baseline", "canary"):
         if (name := getattr(wanted, param)) not in there:
-            versions = ", ".join(sorted(one for one in there if one.partition("@")[0] == name.partition("@")[0])[:20]) or "none of it"
+            versions = (
+                ", ".join(sorted(version for version in there if version.partition("@")[0] == name.partition("@")[0])[:20]) or "none of it"
+            )
             raise Problem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
 
 
 def _check_pools(wanted: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
-    """Both pools are there, and what the baseline answers the canary can answer. Raises Problem."""
+    """Raises Problem unless both pools exist and the canary has every adapter of the baseline."""
     for param in ("baseline", "canary"):
         if (name := getattr(wanted, param)) not in pools:
             there = ", ".join(sorted(pools)[:20])
             raise Problem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {there}.", param)
     if missing := sorted(set(pools[wanted.baseline]) - set(pools[wanted.canary])):
-        said = f"canary: pool {wanted.canary!r} lacks adapter {missing[0]!r}, which pool {wanted.baseline!r} has; add it in tidegate.yaml."
-        raise Problem(400, "unknown_adapter", said, "canary")
+        message = (
+            f"canary: pool {wanted.canary!r} lacks adapter {missing[0]!r}, which pool {wanted.baseline!r} has; add it in tidegate.yaml."
+        )
+        raise Problem(400, "unknown_adapter", message, "canary")

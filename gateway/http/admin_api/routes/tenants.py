@@ -1,4 +1,4 @@
-"""Tenants: whose data is kept apart from everybody else's."""
+"""Tenants: the accounts whose data is isolated from each other."""
 
 from typing import Annotated
 
@@ -35,8 +35,8 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
     """Show tenants by name; a tenant-admin sees his own."""
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
-        found = await directory.tenants.page(call.tenant, after, query.limit + 1)
-    return answer(200, page_of(found, query.limit, account_shown, lambda one: one.name))
+        records = await directory.tenants.page(call.tenant, after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, account_shown, lambda record: record.name))
 
 
 @router.post("/tenants", status_code=201, response_model=TenantShown, responses=POST_ERRORS, summary="Make a tenant")
@@ -68,12 +68,12 @@ async def put(call: Changing, tenant: TenantName, wanted: TenantBody) -> Respons
     """Replace what is said of a tenant."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.tenants.get(call.tenant, call.own(tenant))
-        before = account_shown(found)
+        record = await books.directory.tenants.get(call.tenant, call.own(tenant))
+        before = account_shown(record)
         call.check_match(before)
         await _check_organisation(books, wanted.organisation)
         changed = msgspec.structs.replace(
-            found, organisation=wanted.organisation, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights()
+            record, organisation=wanted.organisation, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights()
         )
         shown = account_shown(await books.directory.tenants.update(call.tenant, changed))
         return Done(200, "tenant.change", f"tenant/{tenant}", shown, tenant=tenant, before=before, after=shown)
@@ -86,10 +86,10 @@ async def delete(call: Changing, tenant: TenantName) -> Response:
     """Remove a tenant whose keys are all revoked, with its projects, keys and limits."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        found = await books.directory.tenants.get(call.tenant, call.own(tenant))
-        before = account_shown(found)
+        record = await books.directory.tenants.get(call.tenant, call.own(tenant))
+        before = account_shown(record)
         call.check_match(before)
-        await books.directory.tenants.delete(call.tenant, found.name, found.version)
+        await books.directory.tenants.delete(call.tenant, record.name, record.version)
         return Done(204, "tenant.delete", f"tenant/{tenant}", tenant=tenant, before=before)
 
     return await call.change(work)

@@ -1,4 +1,4 @@
-"""What was used and what it cost, by day and by whom; `tidegate usage export` writes whole files."""
+"""Usage and its cost, by day and by any of the labels; `tidegate usage export` writes whole files."""
 
 import datetime as dt
 from typing import Annotated, Any
