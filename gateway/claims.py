@@ -1,6 +1,6 @@
-"""What must be ours before the first child starts: listening addresses and the run directory.
+"""Claims the resources that a gateway must own before its first child starts: listening addresses and the run directory.
 
-Raises `CannotStart` with a sentence for the operator when something else has them. Knows nothing of processes.
+Raises `CannotStart` with a sentence for the operator when another process has them. Child processes are left to `forking`.
 """
 
 import contextlib
@@ -18,37 +18,37 @@ from gateway.worker_link import worker_socket
 
 
 class CannotStart(Exception):
-    """An address or directory could not be had; the message says which, why, and what to do."""
+    """An address or directory could not be claimed; the message names it, the reason and the remedy."""
 
 
 class RunDir(NamedTuple):
-    """A run directory that is ours."""
+    """A claimed run directory."""
 
     path: Path
     lock: int
-    """The descriptor that holds it."""
+    """The descriptor that holds the lock."""
     temporary: bool
-    """Whether it goes with us."""
+    """Whether the directory is removed at the end."""
 
 
 def claim_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` sockets bound to one port (any free one for 0), none listening, sharing it through SO_REUSEPORT.
+    """`count` sockets bound to one port (any free one for 0), none listening, sharing the port through SO_REUSEPORT.
 
-    One socket per worker, so that the kernel spreads connections and a worker that is not ready gets none.
+    Each worker has a socket, so that the kernel spreads connections and a worker that is not ready gets none.
     """
     probe = _bound("data port", "data.bind", host, port, share=False)
     with contextlib.closing(probe):
         chosen = probe.getsockname()[1]
         # The probe is bound without SO_REUSEPORT: with it, a second gateway of the same user would quietly take half of
-        # the connections. Only now it lets our own sockets in; closing it first would leave a gap for somebody else.
-        # They name the port even when it was chosen freely, because a socket bound to port 0 loses its port when it
-        # stops listening (`supervisor.REST_FROM_S`).
+        # the connections. Only now does it admit further sockets; closing it first would leave a gap for another process.
+        # Those sockets name the port even when it was chosen freely, because a socket bound to port 0 loses its port when
+        # it stops listening (`supervisor.REST_FROM_S`).
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         return more_data_sockets(host, chosen, count)
 
 
 def more_data_sockets(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` more of those."""
+    """`count` further sockets on the same port, as `claim_data_sockets` makes them."""
     return [_bound("data port", "data.bind", host, port, share=True) for _ in range(count)]
 
 
@@ -76,9 +76,9 @@ def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.
 
 @contextlib.contextmanager
 def claim_run_dir(wanted: Path | None) -> Iterator[RunDir]:
-    """The run directory, ours alone while the context lasts: `wanted`, made if missing, or a private temporary one.
+    """The run directory, locked while the context lasts: `wanted`, made if missing, or a private temporary one.
 
-    What a previous run left there is removed; at the end a temporary one disappears and the other is emptied of our files.
+    Files of a previous run are removed. At the end a temporary directory is removed, and another one is emptied of this gateway's files.
     """
     path = Path(tempfile.mkdtemp(prefix="tidegate-")) if wanted is None else wanted.absolute()
     try:
@@ -91,30 +91,30 @@ def claim_run_dir(wanted: Path | None) -> Iterator[RunDir]:
         raise CannotStart(str(error)) from None
     lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        # A record lock, which children do not inherit: draining ones must not keep a successor out.
+        # A record lock, which children do not inherit: a draining child must not keep a successor out.
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
         raise CannotStart(f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir") from None
-    _tidy(path)
-    with keep_run_dir(path, lock, temporary=wanted is None) as kept:
-        yield kept
+    _remove_files(path)
+    with keep_run_dir(path, lock, temporary=wanted is None) as held:
+        yield held
 
 
 @contextlib.contextmanager
 def keep_run_dir(path: Path, lock: int, *, temporary: bool) -> Iterator[RunDir]:
-    """The same for one that is ours already. `lock` must have been open all the time."""
+    """The same for a directory that this process has locked already. `lock` must have been open all the time."""
     try:
         yield RunDir(path, lock, temporary)
     finally:
         if temporary:
             shutil.rmtree(path, ignore_errors=True)
         else:
-            _tidy(path)
+            _remove_files(path)
         os.close(lock)
 
 
-def _tidy(path: Path) -> None:
+def _remove_files(path: Path) -> None:
     named = [path / name for name in ("ready.json", "supervisor.json", "drains.json", "counters.sock")]
-    for ours in (*path.glob("worker-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
-        ours.unlink(missing_ok=True)
+    for file in (*path.glob("worker-*.sock"), *path.glob("kept-*.json"), *path.glob(".kept-*.partial"), *named):
+        file.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The process that keeps an embedded counter store: starts its server, says when it answers, ends it when let go.
+"""The process that keeps an embedded counter store: starts its server, reports ready, stops it when its lifeline closes.
 
-A process between supervisor and server, so that the store is a place like any other: restarted with the same patience, counted
-in the same metric, and never holding up the supervisor.
+A process between supervisor and server makes the store a slot like any other: restarted with the same back-off, counted in the
+same metric, and never blocking the supervisor.
 """
 
 import contextlib
@@ -20,25 +20,27 @@ log = structlog.get_logger("tidegate.store")
 
 
 class Server(Protocol):
-    """A server process as its keeper sees it (`tenancy.stores.valkey.embedded`)."""
+    """The server process that the keeper controls (`tenancy.stores.valkey.embedded`)."""
 
     def start(self) -> int:
-        """Start it; its pid, once it answers. Raises an Exception whose message is for the operator."""
+        """Start the server; returns its pid once it answers. Raises an Exception whose message is for the operator."""
         ...
 
     def ended(self) -> int | None:
-        """Its exit code once it has ended."""
+        """The server's exit code; None while it runs."""
         ...
 
     def stop(self) -> None:
-        """End it, in order if it can be."""
+        """Stop the server, in order if possible."""
         ...
 
 
 def store_main(seat: Seat, open_server: Callable[[Path], Server], refusal: type[Exception]) -> None:
-    """Keep one server until the lifeline ends. Exits with 1 when it cannot start or ends by itself: the supervisor then starts
-    another keeper."""
-    # workers drain for minutes after SIGTERM and need the store to the end; it is let go by its lifeline, after them
+    """Keep one server until the lifeline closes.
+
+    Exits with 1 when the server cannot start (`refusal`) or ends by itself: the supervisor then starts another keeper.
+    """
+    # workers drain for minutes after SIGTERM and need the store to the end; the supervisor closes its lifeline after them
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = open_server(Path(seat.run_dir))
     try:

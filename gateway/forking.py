@@ -1,7 +1,7 @@
-"""Making child processes: fork, clean start, ready byte, lifeline; their places, and hearing signals.
+"""Child processes: fork, clean start, ready byte, lifeline; their slots; and the supervisor's signal handling.
 
-Mechanics only; when and why is `gateway.supervisor`. fork without exec, so that children share the parent's imported
-pages; the parent has one thread and no loop, which is what makes that safe.
+Only the mechanics; `gateway.supervisor` decides when to use them. Children are forked without exec, so that they share the parent's
+imported pages; this is safe because the parent has one thread and no event loop.
 """
 
 import ctypes
@@ -27,48 +27,49 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
-"""Signals that mean something to the supervisor."""
+"""Signals that the supervisor handles."""
 
 ADMIN: Final = -1
-"""The admin process's index: let go, by its lifeline, once every worker has ended."""
+"""Index of the admin process, which ends by its lifeline once every worker has ended."""
 STORE: Final = -2
-"""The same of the process that keeps an embedded store. It is let go like the admin process, and no rolling restart replaces it:
-two stores cannot share their files."""
+"""Index of the process that keeps an embedded store. It ends like the admin process, and no rolling restart replaces it: two stores
+cannot share their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a child is given. `sock` is bound and not listening: listen only when requests can be served."""
+    """What a child gets from the supervisor. `sock` is bound and not listening: listen only when requests can be served."""
 
     index: int
-    """Which worker; `ADMIN` or `STORE`."""
+    """The worker's number, or `ADMIN` or `STORE`."""
     sock: socket.socket
     run_dir: Path
     lifeline: int
-    """Reads end-of-file when the supervisor lets this child go or is dead itself. Workers go by SIGTERM and may ignore it."""
+    """Descriptor that reads end-of-file when the supervisor retires this child or is dead itself. Workers are retired by SIGTERM and
+    may ignore it."""
     ready: Callable[[], None]
     """Tells the supervisor that requests are served; calling it again does nothing."""
 
 
 Entry = Callable[[Seat], None]
-"""Runs a child's whole life and returns when it is over. SIGTERM is at its default, SIGINT, SIGHUP and SIGUSR2 are ignored."""
+"""Runs a child and returns at its end. SIGTERM has its default action; SIGINT, SIGHUP and SIGUSR2 are ignored."""
 
 
 class Entries(NamedTuple):
-    """What each kind of child runs."""
+    """The entry of each kind of child."""
 
     admin: Entry
     worker: Entry
     store: Entry | None
 
     def of(self, index: int) -> Entry | None:
-        """That of one place."""
+        """The entry of the slot with this index; None for a store where there is none."""
         return {ADMIN: self.admin, STORE: self.store}.get(index, self.worker)
 
 
 @dataclass(slots=True)
 class Child:
-    """A running child as the parent sees it. `None` for a descriptor that is closed, a moment that is not set."""
+    """A running child as the parent sees it. `None` means a closed descriptor, or a deadline that is not set."""
 
     pid: int
     index: int
@@ -76,44 +77,44 @@ class Child:
     lifeline: int | None
     ready: bool = False
     retired: bool = False
-    """Told to end; its end is no accident."""
+    """Whether the child was told to end, so that its end is expected."""
     ready_by: float | None = field(default=None)
     kill_at: float | None = field(default=None)
 
     def take_ready_byte(self) -> bool:
-        """Reads the ready pipe, which is readable or whose child has ended; true when the child became ready."""
+        """Read the ready pipe, which is readable or whose child has ended; true when the child became ready."""
         if self.ready_fd is None:
             return False
-        said = b""
+        message = b""
         with suppress(BlockingIOError):  # a process that the child left behind still holds the other end
-            said = os.read(self.ready_fd, 1)
+            message = os.read(self.ready_fd, 1)
         os.close(self.ready_fd)
         self.ready_fd = None
-        self.ready = said == b"1"
+        self.ready = message == b"1"
         return self.ready
 
-    def let_go(self) -> None:
-        """Closes the lifeline."""
+    def close_lifeline(self) -> None:
+        """Close the lifeline, on which the child ends."""
         if self.lifeline is not None:
             os.close(self.lifeline)
             self.lifeline = None
 
     def close(self) -> None:
-        """Closes the parent's descriptors of this child."""
-        self.let_go()
+        """Close the parent's descriptors of this child."""
+        self.close_lifeline()
         if self.ready_fd is not None:
             os.close(self.ready_fd)
             self.ready_fd = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal; harmless once the child has ended, because its pid stays taken until it is reaped."""
+        """Send a signal; harmless once the child has ended, because its pid stays taken until it is reaped."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One place: a socket, what serves it, and how that has gone so far."""
+    """One slot of the supervisor: a socket, the children that serve it, and the history of their unexpected ends."""
 
     name: str
     index: int
@@ -129,7 +130,7 @@ class Slot:
     last_end: str = ""
 
     def note_end(self, status: int, now: float, rng: Rng) -> Restart:
-        """Writes down that the current child ended unexpectedly; when to start the next one."""
+        """Record that the current child ended unexpectedly; returns when to start the next one."""
         self.restarts += 1
         self.ends.append(now)
         self.last_end = describe_end(status)
@@ -138,14 +139,14 @@ class Slot:
         return restart
 
     def state(self) -> SlotState:
-        """What is published of the place."""
+        """The slot's state as it is published."""
         return SlotState(self.name, self.current.pid if self.current else None, self.restarts, self.streak, self.last_end)
 
 
 def slots_for(admin: socket.socket, data: list[socket.socket], entries: Entries) -> list[Slot]:
-    """The places of one gateway: the admin process, the workers, and an embedded store where there is one.
+    """The slots of one gateway: the admin process, the workers, and an embedded store where there is one.
 
-    The store's socket is bound to nothing: its server makes its own.
+    The store's socket is bound to nothing, because its server makes its own.
     """
     slots = [Slot("admin", ADMIN, admin, entries.admin)]
     slots += [Slot(f"worker-{index}", index, sock, entries.worker) for index, sock in enumerate(data)]
@@ -153,9 +154,10 @@ def slots_for(admin: socket.socket, data: list[socket.socket], entries: Entries)
 
 
 def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, release: Callable[[], None]) -> Child:
-    """Starts `entry` in a child process. `release` runs in the child and closes what belongs to the parent alone.
+    """Start `entry` in a child process. `release` runs in the child and closes the descriptors that belong to the parent alone.
 
-    Raises OSError when the machine has no process or descriptor left.
+    Raises:
+        OSError: the machine has no process or descriptor left.
     """
     ready_read, ready_write = os.pipe()
     os.set_blocking(ready_read, False)
@@ -168,7 +170,7 @@ def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, rel
         if pid == 0:
             os.close(ready_read)
             os.close(life_write)
-            _live(Seat(index, sock, run_dir, life_read, _once(ready_write)), entry, release, parent)
+            _run_child(Seat(index, sock, run_dir, life_read, _ready_once(ready_write)), entry, release, parent)
     except OSError:
         for fd in (ready_read, life_write):
             os.close(fd)
@@ -180,7 +182,7 @@ def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, rel
     return Child(pid, index, ready_read, life_write)
 
 
-def _once(fd: int) -> Callable[[], None]:
+def _ready_once(fd: int) -> Callable[[], None]:
     left = [fd]
 
     def ready() -> None:
@@ -192,8 +194,8 @@ def _once(fd: int) -> Callable[[], None]:
     return ready
 
 
-def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) -> NoReturn:
-    """The child: never returns into the parent's code, whatever `entry` does."""
+def _run_child(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) -> NoReturn:
+    """Run the child: never returns into the parent's code, whatever `entry` does."""
     code = 1
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -202,7 +204,7 @@ def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) ->
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A terminal sends the first two to the whole group; the supervisor turns them into SIGTERM where it wants to.
+        # A terminal sends the first two to the whole process group; the supervisor passes them on as SIGTERM where needed.
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         release()
@@ -222,14 +224,14 @@ def _live(seat: Seat, entry: Entry, release: Callable[[], None], parent: int) ->
 
 @contextmanager
 def listening_to_signals() -> Iterator[tuple[int, list[int]]]:
-    """A descriptor that becomes readable with each signal, and the list they are put into."""
+    """Handle `HANDLED` signals: yields a descriptor that becomes readable with each signal, and the list of signals caught."""
     caught: list[int] = []
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda got, _frame: caught.append(got)) for number in HANDLED}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # those that waited for a renewed supervisor (`gateway.renewal`)
+    before = {number: signal.signal(number, lambda signum, _frame: caught.append(signum)) for number in HANDLED}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)  # delivers signals that came during a hot restart (`gateway.renewal`)
     try:
         yield read, caught
     finally:
@@ -249,13 +251,15 @@ def describe_end(status: int) -> str:
 
 
 def ended_cleanly(status: int, ready: bool) -> bool:
-    """Whether a child that was told to end did so in order. One that was still starting has no SIGTERM handler yet."""
+    """Whether a child that was told to end did so in order. A child that was still starting has no SIGTERM handler yet."""
     return status == 0 or (not ready and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM)
 
 
 def settle_memory() -> None:
-    """What start-up has made lives as long as the process: no collection needs to walk it again. Requests make no cycles, so
-    the collector may look less often than by default (700 allocations), which it would reach every tenth request."""
+    """Exempt the objects of start-up from garbage collection, because they live as long as the process, and collect less often.
+
+    Requests make no cycles, and the default threshold (700 allocations) would be reached every tenth request.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -1,4 +1,4 @@
-"""Joins the parts of `tidegate serve`: settings to a plan for the supervisor, and what its children run."""
+"""Assembles `tidegate serve`: the supervisor's plan from the settings, and the entries of its children."""
 
 import asyncio
 import gc
@@ -37,11 +37,11 @@ def installed_version() -> str:
 
 
 def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False) -> int:
-    """Serve until SIGTERM; returns the exit code. `rehearse`: do what can fail before there are addresses, and end.
+    """Serve until SIGTERM; returns the exit code. With `rehearse`, do everything that can fail before addresses are claimed, and end.
 
-    Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed one; a broken one
-    keeps the replacement from getting ready, and the old process stays. New code needs SIGUSR2 (`gateway.renewal`): children are
-    forked from what this process has imported, which saves each of them 30 MB.
+    Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed file; with a broken file
+    the replacement does not get ready, and the old process stays. New code needs SIGUSR2 (`gateway.renewal`): children are
+    forked from the modules that this process has imported, which saves each of them 30 MB.
     """
     configure_logs(settings.log.level, role="supervisor")
 
@@ -49,16 +49,18 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         try:
             worker_main(seat, load_settings_again(config, os.environ, settings))
         except (ConfigError, SecretError, StoreError, VocabularyError) as error:
-            # after SIGHUP: a changed file is wrong; one line, as at the start
+            # a changed file is wrong (after SIGHUP): one line, as at the start
             log.error("cannot serve with this configuration", worker=seat.index, reason=str(error))
             raise SystemExit(1) from None
 
     def admin(seat: Seat) -> None:
         configure_logs(settings.log.level, role="admin")
         try:
-            # read anew as workers do, so that SIGHUP takes up pools and the token here too
+            # read again as workers do, so that SIGHUP takes up pools and the token here too
             current = load_settings_again(config, os.environ, settings)
-            token, pepper, hook_secret = read_admin_token(current), read_pepper(current), read_hook_secret(current)
+            token = read_admin_token(current)
+            pepper = read_pepper(current)
+            hook_secret = read_hook_secret(current)
         except (ConfigError, SecretError) as error:
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
@@ -76,7 +78,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         store_main(seat, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
 
     try:
-        # once, before there are workers: they only read, and migrating would cost each of them memory for good
+        # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
         read_pepper(settings)
         read_admin_token(settings)
         read_hook_secret(settings)
@@ -90,10 +92,11 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         return 1
     if rehearse:
         return 0
-    # everything is imported by now and never collected again, so that children share these pages with the parent
+    # everything is imported by now and exempt from collection, so that children share these pages with the parent
     gc.collect()
     gc.freeze()
-    data, administration = settings.data.bind_address, settings.admin.bind_address
+    data = settings.data.bind_address
+    administration = settings.admin.bind_address
     plan = Plan(
         data_host=data[0],
         data_port=data[1],

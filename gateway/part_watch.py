@@ -1,7 +1,7 @@
-"""Keeps known how many processes of the deployment send to each pool, so that each takes its part of what engines bear.
+"""Tracks how many worker processes of the deployment send to each pool, so that each uses its share of the concurrency limits.
 
-While the counter store is away the last count stands for as long as a silent process would count; then nobody knows, and each process
-goes by what engines themselves report (`backends.limiter.Limiter.room`).
+While the counter store is away the last count holds for `GONE_S`, as long as a silent process is counted. After that the number is
+unknown, and each process goes by the load that engines themselves report (`backends.limiter.Limiter.room`).
 """
 
 import asyncio
@@ -18,30 +18,34 @@ from tenancy.ports import CountersAway, Presence
 log = structlog.get_logger("tidegate.limits")
 
 BEAT_S: Final = 2.0
-"""Between two beats; five may be lost."""
+"""Time between two heartbeats; five may be lost."""
 GONE_S: Final = 10.0
-"""After so long without one a process is gone, and an answer of the store too old."""
+"""Time without a heartbeat after which a process is gone, and age at which the store's last answer is too old."""
 
 
 class PartWatch:
-    """One per worker.
+    """Sends one worker's heartbeats to the presence store, and passes on its share of each pool.
 
     Args:
-        share: told of each pool's part as it changes.
-        going: whether this process takes no new requests any more, so that the others may have its part.
+        share: called with each pool's share whenever the number of processes is known anew.
+        going: whether this process drains, so that the others may use its share.
     """
 
     def __init__(
         self, presence: Presence, pools: Sequence[str], share: Callable[[str, Part], None], going: Callable[[], bool], clock: Clock
     ) -> None:
-        self._presence, self._pools, self._share, self._going, self._clock = presence, tuple(pools), share, going, clock
+        self._presence = presence
+        self._pools = tuple(pools)
+        self._share = share
+        self._going = going
+        self._clock = clock
         self._heard_at: float | None = None
         self._lost = False
         for pool in self._pools:
             share(pool, UNKNOWN)
 
     async def run(self) -> None:
-        """Beat until cancelled; from when it goes on silently."""
+        """Send heartbeats until the worker drains, then leave every pool; runs until cancelled."""
         while not self._going():
             await self.beat()
             await asyncio.sleep(BEAT_S)
@@ -50,7 +54,7 @@ class PartWatch:
         await asyncio.Event().wait()  # a loop that returns takes its worker with it
 
     async def beat(self) -> None:
-        """One beat for each pool."""
+        """Send one heartbeat for each pool, and pass on the shares."""
         try:
             seats = await asyncio.gather(*map(self._presence.beat, self._pools))
         except CountersAway as away:

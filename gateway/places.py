@@ -1,6 +1,6 @@
-"""What a supervisor begins with: its run directory, the place of each child, and who is there already. And the word that all serve.
+"""The start state of a supervisor: its run directory, the slot of each child, and the children that run already; and the ready line.
 
-Claimed from the machine at a start, or taken over from the supervisor that this process was (`gateway.renewal`).
+The state is claimed from the machine at a start, or taken over from the previous supervisor in a hot restart (`gateway.renewal`).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ log = logging.getLogger("tidegate.supervisor")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor needs to know of the settings. Ports may be 0: any free one."""
+    """The part of the settings that the supervisor needs. A port of 0 stands for any free one."""
 
     data_host: str
     data_port: int
@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds running requests have to finish (`drain.grace_s`)."""
     data_scheme: str = "http"
     ready_within_s: float = 60.0
-    """Time a replacement has to become ready in a rolling restart, before the old process is kept."""
+    """Longest time for a replacement to become ready in a rolling restart; after it the old process is kept."""
 
     @property
     def addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -46,60 +46,67 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Places(NamedTuple):
-    """What it begins with."""
+    """The start state of a supervisor."""
 
     run_dir: RunDir
     slots: list[Slot]
-    """The admin process's, the workers', the store's."""
+    """The slots of the admin process, the workers and the store, in this order."""
     children: list[tuple[Child, Slot]]
-    """Those that run already, draining ones included."""
+    """The children that run already, draining ones included, with their slots."""
     plan: Plan
-    """With what cannot be changed as it was."""
+    """The plan; in a hot restart with the old values of everything that only a new start can change."""
 
 
 @contextlib.contextmanager
 def claimed(plan: Plan, entries: Entries, wanted: Path | None) -> Iterator[Places]:
-    """New ones, nobody there yet. Raises CannotStart."""
+    """A newly claimed state without children. Raises CannotStart."""
     with claim_run_dir(wanted) as run_dir:
         sockets = claim_data_sockets(plan.data_host, plan.data_port, plan.workers)
         slots = slots_for(claim_admin_socket(plan.admin_host, plan.admin_port), sockets, entries)
-        with _closed_in_the_end(slots):
+        with _closing_sockets(slots):
             yield Places(run_dir, slots, [], plan)
 
 
 @contextlib.contextmanager
 def taken_over(handed: Handed, plan: Plan, entries: Entries) -> Iterator[Places]:
-    """Those of the supervisor before. Addresses stay, and workers do not get fewer: a listener that closes loses what waits in its
-    queue. Raises CannotStart when there are to be more workers and no socket for them."""
+    """The state of the previous supervisor.
+
+    Addresses stay, and the number of workers never falls: a listener that closes loses the connections in its queue.
+
+    Raises:
+        CannotStart: there are to be more workers, and no socket can be bound for them.
+    """
     children = {
-        one.pid: Child(one.pid, one.index, one.ready_fd, one.lifeline, one.ready, one.retired, kill_at=one.kill_at)
-        for one in handed.children
+        old.pid: Child(old.pid, old.index, old.ready_fd, old.lifeline, old.ready, old.retired, kill_at=old.kill_at)
+        for old in handed.children
     }
-    before = {one.index: _as_it_was(one, entries, children) for one in handed.slots}
+    before = {old.index: _slot_of(old, entries, children) for old in handed.slots}
     count = sum(index >= 0 for index in before)
     if (handed.data, handed.admin) != plan.addresses or plan.workers < count:
         log.warning("data.bind, admin.bind and a smaller number of workers are taken up by a new start only; they stay as they are")
     (data_host, data_port), (admin_host, admin_port) = handed.data, handed.admin
     addresses = {"data_host": data_host, "data_port": data_port, "admin_host": admin_host, "admin_port": admin_port}
-    kept = msgspec.structs.replace(plan, **addresses, workers=max(count, plan.workers))
-    more = more_data_sockets(data_host, before[0].sock.getsockname()[1], kept.workers - count)
+    adapted = msgspec.structs.replace(plan, **addresses, workers=max(count, plan.workers))
+    more = more_data_sockets(data_host, before[0].sock.getsockname()[1], adapted.workers - count)
     new = slots_for(before[ADMIN].sock, [*(before[index].sock for index in range(count)), *more], entries)
     slots = [before.get(slot.index, slot) for slot in new]
     with keep_run_dir(Path(handed.home), handed.lock, temporary=handed.temporary) as run_dir:
-        with _closed_in_the_end([*before.values(), *new]):
-            yield Places(run_dir, slots, [(child, before[child.index]) for child in children.values()], kept)
+        with _closing_sockets([*before.values(), *new]):
+            yield Places(run_dir, slots, [(child, before[child.index]) for child in children.values()], adapted)
 
 
-def _as_it_was(one: HandedSlot, entries: Entries, children: dict[int, Child]) -> Slot:
-    current = children.get(one.current) if one.current is not None else None
-    ends = deque(one.ends, maxlen=KEPT_ENDS)
-    entry = entries.of(one.index) or entries.worker  # of a store that is no longer wanted: never run again
-    sock = socket.socket(fileno=one.sock)
-    return Slot(one.name, one.index, sock, entry, current, ends=ends, restarts=one.restarts, streak=one.streak, last_end=one.last_end)
+def _slot_of(handed: HandedSlot, entries: Entries, children: dict[int, Child]) -> Slot:
+    current = children.get(handed.current) if handed.current is not None else None
+    ends = deque(handed.ends, maxlen=KEPT_ENDS)
+    entry = entries.of(handed.index) or entries.worker  # the fallback is for a store that is no longer configured; it is never run again
+    sock = socket.socket(fileno=handed.sock)
+    return Slot(
+        handed.name, handed.index, sock, entry, current, ends=ends, restarts=handed.restarts, streak=handed.streak, last_end=handed.last_end
+    )
 
 
 @contextlib.contextmanager
-def _closed_in_the_end(slots: list[Slot]) -> Iterator[None]:
+def _closing_sockets(slots: list[Slot]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -108,7 +115,7 @@ def _closed_in_the_end(slots: list[Slot]) -> Iterator[None]:
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What `ready.json` holds: written when every child is ready for the first time."""
+    """The content of `ready.json`, which is written when every child is ready for the first time."""
 
     data_port: int
     admin_port: int
@@ -116,7 +123,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 def tell_ready(plan: Plan, ports: tuple[int, int], home: Path, out: TextIO) -> None:
-    """Write `ready.json` and one line to `out`. `ports` are those of data and administration."""
+    """Write `ready.json` and one line to `out`. `ports` are the data port and the admin port."""
     data, admin = ports
     publish(home, "ready.json", Ready(data, admin, os.getpid()))
     where = f"data {plan.data_scheme}://{_host(plan.data_host)}:{data} admin http://{_host(plan.admin_host)}:{admin}"

@@ -1,11 +1,11 @@
-"""A supervisor that becomes a new one: its process loads code and settings anew and keeps its sockets, its children and its pid.
+"""The hot restart: the supervisor's process loads code and settings anew and keeps its sockets, its children and its pid.
 
-    asked -> rehearsal: a process of its own loads everything as a start would
-                 |-- fails: its words stand in the log, everything goes on as it was
-                 `-- ends well: exec; the new supervisor takes over what `Handed` lists and replaces every child
+    asked -> rehearsal: a separate process loads everything as a start would
+                 |-- fails: its output is in the log, everything goes on as before
+                 `-- succeeds: exec; the new supervisor takes over the state in `Handed` and replaces every child
 
-No listening socket is closed on the way. Two gateways that share a port through SO_REUSEPORT could not do that: Linux resets what
-waits in the queue of a listener that is closed.
+No listening socket is closed on the way. Two gateways that share a port through SO_REUSEPORT could not do that: Linux resets the
+connections in the queue of a listener that is closed.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ import msgspec
 from gateway.forking import HANDLED, Child, Slot
 
 VARIABLE: Final = "TIDEGATE_HANDED_OVER"
-"""The descriptor of the file that `Handed` is in, for the new supervisor alone."""
+"""Environment variable with the descriptor of the file that contains `Handed`, for the new supervisor alone."""
 REHEARSE: Final = "--rehearse"
-"""Tells `tidegate serve` to end where it would begin to serve."""
+"""Option that makes `tidegate serve` end where it would begin to serve."""
 REHEARSED_WITHIN_S: Final = 60.0
-"""As long as a replacement has to become ready."""
+"""Longest rehearsal: the time that a replacement has to become ready."""
 
 log = logging.getLogger("tidegate.supervisor")
 
 
 class HandedChild(msgspec.Struct, frozen=True):
-    """See `forking.Child`. Moments are on the monotonic clock, which a process does not change by exec."""
+    """A `forking.Child`, to be handed over. Deadlines are on the monotonic clock, which goes on through exec."""
 
     pid: int
     index: int
@@ -44,13 +44,13 @@ class HandedChild(msgspec.Struct, frozen=True):
 
 
 class HandedSlot(msgspec.Struct, frozen=True):
-    """See `forking.Slot`."""
+    """A `forking.Slot`, to be handed over."""
 
     name: str
     index: int
     sock: int
     current: int | None
-    """The pid."""
+    """The pid of the current child."""
     ends: tuple[float, ...]
     restarts: int
     streak: int
@@ -58,38 +58,38 @@ class HandedSlot(msgspec.Struct, frozen=True):
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """What one supervisor leaves to the next. Versions differ: fields may be added, and have defaults then."""
+    """The state that one supervisor leaves to the next, which may be of another version: a new field needs a default."""
 
     pid: int
     home: str
     lock: int
-    """Descriptor that holds the run directory; closing it would let another gateway in."""
+    """Descriptor that holds the run directory's lock; closing it would let another gateway in."""
     temporary: bool
-    """Whether the run directory goes with the gateway."""
+    """Whether the run directory is removed at the end."""
     data: tuple[str, int]
-    """Host and port of the settings that it started with."""
+    """Host and port of the data port, as in the settings at the start."""
     admin: tuple[str, int]
     slots: tuple[HandedSlot, ...]
     children: tuple[HandedChild, ...]
-    """Those that drain, too."""
+    """The running children, draining ones included."""
 
 
 def handed_slot(slot: Slot) -> HandedSlot:
-    """A place, to be handed over."""
+    """The slot as it is handed over."""
     current = slot.current.pid if slot.current is not None else None
     return HandedSlot(slot.name, slot.index, slot.sock.fileno(), current, tuple(slot.ends), slot.restarts, slot.streak, slot.last_end)
 
 
 def handed_child(child: Child) -> HandedChild:
-    """A child, to be handed over."""
+    """The child as it is handed over."""
     return HandedChild(child.pid, child.index, child.ready_fd, child.lifeline, child.ready, child.retired, child.kill_at)
 
 
 def handed_over() -> Handed | None:
-    """What this process was before; None at a start.
+    """The state that the previous supervisor of this process left; None at a start.
 
     Raises:
-        ValueError: the variable names something else.
+        ValueError: the environment variable names something else.
     """
     named = os.environ.pop(VARIABLE, None)
     if named is None:
@@ -108,36 +108,37 @@ def handed_over() -> Handed | None:
 
 
 class Renewal:
-    """The rehearsal, and the step after it.
+    """Runs the rehearsal of a hot restart, then the hot restart itself.
 
     Args:
-        command: what starts this program; None when it cannot be started anew.
+        command: the command that starts this program; None when it cannot be started anew.
     """
 
     def __init__(self, command: Sequence[str] | None) -> None:
         self._command = command
-        self._asked = self._passed = False
+        self._asked = False
+        self._passed = False
         self._rehearsal: subprocess.Popen[bytes] | None = None
         self.give_up_at: float | None = None
 
     def ask(self, now: float) -> None:
-        """Somebody wants a new supervisor."""
+        """Ask for a hot restart."""
         self._asked = True
 
     def due(self, now: float, calm: bool) -> bool:
-        """Whether the time has come to `become` the new one. To be asked whenever a child ended.
+        """Whether it is time to `become` the new supervisor. To be called in every turn of the supervisor's loop.
 
         Args:
-            calm: whether no other restart is under way; one that is ends first.
+            calm: whether no rolling restart is in progress; one in progress ends first.
         """
         if self._rehearsal is not None:
-            self._look(self._rehearsal, now)
+            self._check(self._rehearsal, now)
         elif self._asked and calm:
             self._asked = False
             self._begin(now)
         return self._passed and calm
 
-    def _look(self, rehearsal: "subprocess.Popen[bytes]", now: float) -> None:
+    def _check(self, rehearsal: "subprocess.Popen[bytes]", now: float) -> None:
         code = rehearsal.poll()
         if code is not None:
             self._rehearsal = self.give_up_at = None
@@ -161,7 +162,7 @@ class Renewal:
             self.give_up_at = now + REHEARSED_WITHIN_S
 
     def stop(self) -> None:
-        """End a rehearsal that is under way."""
+        """Kill a rehearsal in progress, and forget the request."""
         if self._rehearsal is not None:
             self._rehearsal.kill()
             self._rehearsal.wait()
@@ -169,7 +170,7 @@ class Renewal:
         self._rehearsal = self.give_up_at = None
 
     def become(self, handed: Handed) -> None:
-        """This process becomes the new supervisor. Returns only when the kernel refuses."""
+        """Replace this process by the new supervisor (exec). Returns only when the kernel refuses."""
         assert self._command is not None
         self._passed = False
         note = os.memfd_create("tidegate-handed-over", 0)
@@ -180,7 +181,7 @@ class Renewal:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        # until the new one can hear them: blocked signals wait, and stay blocked through exec
+        # until the new supervisor can handle them: blocked signals wait, and stay blocked through exec
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             os.execve(self._command[0], list(self._command), {**os.environ, VARIABLE: str(note)})
@@ -193,10 +194,10 @@ class Renewal:
 
 
 def this_program() -> list[str]:
-    """What starts it, as it was started."""
+    """The command that started this program."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _descriptors(handed: Handed) -> Iterable[int]:
-    found = [handed.lock, *(slot.sock for slot in handed.slots)]
-    return [*found, *(fd for child in handed.children for fd in (child.ready_fd, child.lifeline) if fd is not None)]
+    inherited = [handed.lock, *(slot.sock for slot in handed.slots)]
+    return [*inherited, *(fd for child in handed.children for fd in (child.ready_fd, child.lifeline) if fd is not None)]

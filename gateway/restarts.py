@@ -1,4 +1,4 @@
-"""Decides when a child that ended unexpectedly is started again. Values only: no clock, no processes."""
+"""Decides when a child that ended unexpectedly is started again. Pure: no clock, no processes."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,9 +12,9 @@ FIRST_RESTART_S: Final = 0.2
 MAX_RESTART_S: Final = 10.0
 """Ceiling of every delay: a worker that cannot start is tried at least this often, for ever."""
 STREAK_WINDOW_S: Final = 300.0
-"""Ends within it count as one streak; five minutes, so that delays of up to 10 s still add up."""
+"""Ends within this window count as one streak; five minutes, so that delays of up to 10 s still add up."""
 KEPT_ENDS: Final = 16
-"""Ends remembered per place; the delay reaches its ceiling after 7."""
+"""Ends remembered per slot; the delay reaches its ceiling after 7."""
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Restart(msgspec.Struct, frozen=True):
 
     delay_s: float
     streak: int
-    """Ends within `STREAK_WINDOW_S`, the latest included; a high one is a crash loop."""
+    """Ends within `STREAK_WINDOW_S`, the latest included; a high number is a crash loop."""
 
 
 def next_restart(ends: Sequence[float], now: float, rng: Rng) -> Restart:

@@ -1,8 +1,8 @@
 """The parent process of `tidegate serve`: claims sockets, forks workers and the admin process, keeps them alive.
 
-Has no event loop, no threads and no idea what its children do: an entry gets a `Seat` and says when it is ready.
-When a child is started again is decided in `gateway.restarts`; this file waits for signals, ready bytes and ends of
-children, and acts.
+The parent has no event loop and no threads, and does not know what its children do: an entry gets a `Seat` and reports when it is
+ready. `gateway.restarts` decides when a child is started again; this file waits for signals, ready bytes and ends of children,
+and acts.
 """
 
 import contextlib
@@ -29,12 +29,13 @@ from gateway.worker_state import Supervision
 __all__ = ["CannotStart", "Entry", "Plan", "Seat", "run"]
 
 REST_FROM_S: Final = 1.0
-"""From this delay on the place's socket stops listening, so that the kernel gives its connections to other workers. Below
+"""From this restart delay on, the slot's socket stops listening, so that the kernel gives its connections to other workers. Below
 it they wait in the socket's queue for the replacement, which is kinder than a refusal."""
 AFTER_GRACE_S: Final = 10.0
 """From the end of the drain's grace to SIGKILL: time to end the last streams with an error and to write the log out."""
 ADMIN_END_S: Final = 10.0
-"""Time the admin process has to end once it is let go; uvicorn gives open answers 2 s, and the last usage is booked within 4."""
+"""Time for the admin process to end once its lifeline is closed; uvicorn gives open answers 2 s, and the last usage is persisted
+within 4 s."""
 
 log = logging.getLogger("tidegate.supervisor")
 
@@ -51,16 +52,16 @@ def run(
     out: TextIO | None = None,
     again: Sequence[str] | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT; 0 when every child then ended in order, else 1.
+    """Serve until SIGTERM or SIGINT; 0 when every child then ended in order, else 1.
 
-    SIGHUP restarts all children one after the other without refusing a connection; SIGUSR2 does the same with this process itself
-    before them (`gateway.renewal`); a second SIGINT ends at once.
+    SIGHUP restarts all children one after the other without refusing a connection; SIGUSR2 replaces this process itself
+    first, then the children (`gateway.renewal`); a second SIGINT ends at once.
 
     Args:
         worker, admin, store: run in forked children; see `Entry`. Must be called from a process with one thread.
-        out: where the one line goes that says everything is ready; stderr when None.
-        again: the command that starts this program anew, for SIGUSR2; it ends where serving would begin when `renewal.REHEARSE` is
-            added to it.
+        out: receives the one line that says that everything is ready; stderr when None.
+        again: the command that starts this program anew, for SIGUSR2; with `renewal.REHEARSE` added it ends where serving would
+            begin.
 
     Raises:
         CannotStart: an address or the run directory is taken; the message is for the operator.
@@ -77,16 +78,23 @@ def run(
 
 class _Supervisor:
     def __init__(self, places: Places, renewal: Renewal, clock: Clock, rng: Rng, wake: int, caught: list[int], out: TextIO) -> None:
-        self._plan, self._slots, self._run_dir, self._home = places.plan, places.slots, places.run_dir, places.run_dir.path
-        self._renewal, self._clock, self._rng = renewal, clock, rng
-        self._wake, self._caught, self._out = wake, caught, out
+        self._plan = places.plan
+        self._slots = places.slots
+        self._run_dir = places.run_dir
+        self._home = places.run_dir.path
+        self._renewal = renewal
+        self._clock = clock
+        self._rng = rng
+        self._wake = wake
+        self._caught = caught
+        self._out = out
         self._ports = (self._slots[1].sock.getsockname()[1], self._slots[0].sock.getsockname()[1])
         self._children = {child.pid: (child, slot) for child, slot in places.children}
         self._to_roll: deque[Slot] = deque()
         self._stopping = False
         self._announced = bool(places.children)
         self._clean = True
-        self._told: Supervision | None = None
+        self._published: Supervision | None = None
         self._act: dict[int, Callable[[float], None]] = {
             signal.SIGTERM: self._stop,
             signal.SIGINT: self._interrupted,
@@ -95,25 +103,25 @@ class _Supervisor:
         }
 
     def watch(self) -> int:
-        """The parent's whole life."""
+        """Run the parent until every child has ended; returns the exit code."""
         for slot in self._slots:
             slot.start_at = self._clock() if slot.current is None else None
         if self._children:
-            self._go_on(self._clock())
+            self._resume(self._clock())
         while True:
             now = self._clock()
             while self._caught:
                 act = self._act.get(self._caught.pop(0))
-                if act is not None:  # SIGCHLD only wakes us
+                if act is not None:  # SIGCHLD only wakes the loop
                     act(now)
             self._reap(now)
             if self._stopping and not self._children:
                 return 0 if self._clean else 1
-            self._let_admin_go(now)
+            self._retire_admin(now)
             self._start_due(now)
-            self._roll_on(now)
-            self._renew_on(now)
-            self._enforce(now)
+            self._continue_roll(now)
+            self._continue_renewal(now)
+            self._enforce_deadlines(now)
             self._publish()
             self._wait()
 
@@ -121,9 +129,9 @@ class _Supervisor:
         def release() -> None:
             for child, _ in self._children.values():
                 child.close()
-            for other in self._slots:
-                if other is not slot:
-                    other.sock.close()
+            for sibling in self._slots:
+                if sibling is not slot:
+                    sibling.sock.close()
             os.close(self._wake)
 
         try:
@@ -140,19 +148,21 @@ class _Supervisor:
                 slot.current = self._start(slot)
                 slot.start_at = None if slot.current else now + MAX_RESTART_S
 
-    def _go_on(self, now: float) -> None:
-        """As the supervisor that was another one until now."""
+    def _resume(self, now: float) -> None:
+        """Continue as the new supervisor after a hot restart: retire children without a slot, replace all others."""
         for child, slot in self._children.values():
             if slot not in self._slots and not child.retired:
                 self._retire(child, now)
         self._begin_roll(now)
 
-    def _renew_on(self, now: float) -> None:
+    def _continue_renewal(self, now: float) -> None:
         calm = not self._to_roll and all(slot.candidate is None for slot in self._slots)
         if self._stopping or not self._renewal.due(now, calm):
             return
-        run_dir, (data, admin) = self._run_dir, self._plan.addresses
-        slots, children = map(handed_slot, self._slots), (handed_child(child) for child, _ in self._children.values())
+        run_dir = self._run_dir
+        data, admin = self._plan.addresses
+        slots = map(handed_slot, self._slots)
+        children = (handed_child(child) for child, _ in self._children.values())
         self._renewal.become(
             Handed(os.getpid(), str(self._home), run_dir.lock, run_dir.temporary, data, admin, tuple(slots), tuple(children))
         )
@@ -162,7 +172,7 @@ class _Supervisor:
             log.info("restarting every process, one at a time")
             self._to_roll = deque(slot for slot in self._slots[1:] + self._slots[:1] if slot.index != STORE)
 
-    def _roll_on(self, now: float) -> None:
+    def _continue_roll(self, now: float) -> None:
         while self._to_roll and not self._stopping and all(slot.candidate is None for slot in self._slots):
             slot = self._to_roll.popleft()
             if slot.current is None:
@@ -175,7 +185,9 @@ class _Supervisor:
 
     def _became_ready(self, child: Child, slot: Slot, now: float) -> None:
         if child is slot.candidate:
-            slot.candidate, old, slot.current = None, slot.current, child
+            old = slot.current
+            slot.candidate = None
+            slot.current = child
             child.ready_by = None
             if old is not None:
                 self._retire(old, now)
@@ -186,10 +198,11 @@ class _Supervisor:
             tell_ready(self._plan, self._ports, self._home, self._out)
 
     def _retire(self, child: Child, now: float) -> None:
-        """Tells a child to end: the admin process by its lifeline, a worker by SIGTERM, on which it drains."""
-        child.retired, child.ready_by = True, None
+        """Tell a child to end: the admin and store process by the lifeline, a worker by SIGTERM, on which it drains."""
+        child.retired = True
+        child.ready_by = None
         if child.index < 0:
-            child.let_go()
+            child.close_lifeline()
             child.kill_at = now + ADMIN_END_S
         else:
             child.signal(signal.SIGTERM)
@@ -202,7 +215,7 @@ class _Supervisor:
         self._to_roll.clear()
         self._renewal.stop()
         for slot in self._slots[1:]:
-            # Workers hold the sockets themselves while they accept; ours would keep the port open, unanswered, after.
+            # Workers hold the sockets themselves while they accept; this copy would keep the port open, unanswered, afterwards.
             slot.sock.close()
         for child, slot in list(self._children.values()):
             if not child.retired and slot.index >= 0:
@@ -216,13 +229,13 @@ class _Supervisor:
                 child.kill_at = now
         self._stop(now)
 
-    def _let_admin_go(self, now: float) -> None:
+    def _retire_admin(self, now: float) -> None:
         if self._stopping and all(child.index < 0 for child, _ in self._children.values()):
             for child, _ in self._children.values():
                 if not child.retired:
                     self._retire(child, now)
 
-    def _enforce(self, now: float) -> None:
+    def _enforce_deadlines(self, now: float) -> None:
         for child, slot in list(self._children.values()):
             if child.ready_by is not None and child.ready_by <= now:
                 log.error("%s: the replacement was not ready within %g s; the old process stays", slot.name, self._plan.ready_within_s)
@@ -234,7 +247,7 @@ class _Supervisor:
                 child.kill_at = None
 
     def _reap(self, now: float) -> None:
-        # One wait per child of ours and never waitpid(-1), which would take ends away from libraries in this process.
+        # One wait per own child and never waitpid(-1), which would take ends away from libraries in this process.
         for pid, (child, slot) in list(self._children.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
@@ -252,14 +265,14 @@ class _Supervisor:
             self._give_up_roll(slot)
             return
         restart = slot.note_end(status, now, self._rng)
-        # A replacement under way takes the place as it is.
+        # A replacement that is starting takes the slot as it is.
         slot.current, slot.candidate = slot.candidate, None
         log.error("%s: process %d ended unexpectedly (%s), %d times lately", slot.name, child.pid, slot.last_end, restart.streak)
         if slot.current is not None:
             slot.current.ready_by = None
             return
         slot.start_at = now + restart.delay_s
-        if restart.delay_s >= REST_FROM_S and slot.index >= 0 and all(other is not slot for _, other in self._children.values()):
+        if restart.delay_s >= REST_FROM_S and slot.index >= 0 and all(sibling is not slot for _, sibling in self._children.values()):
             with contextlib.suppress(OSError):  # it was not listening
                 slot.sock.shutdown(socket.SHUT_RD)
 
@@ -276,8 +289,8 @@ class _Supervisor:
             for child, _ in self._children.values():
                 if child.ready_fd is not None:
                     poll.register(child.ready_fd, selectors.EVENT_READ, child.pid)
-            found = poll.select(max(min(due) - self._clock(), 0.0) if due else None)
-        for key, _ in found:
+            events = poll.select(max(min(due) - self._clock(), 0.0) if due else None)
+        for key, _ in events:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, 4096)
@@ -287,7 +300,7 @@ class _Supervisor:
                     self._became_ready(child, slot, self._clock())
 
     def _publish(self) -> None:
-        told = Supervision(os.getpid(), *self._ports, tuple(slot.state() for slot in self._slots))
-        if told != self._told:
-            self._told = told
-            publish(self._home, "supervisor.json", told)
+        supervision = Supervision(os.getpid(), *self._ports, tuple(slot.state() for slot in self._slots))
+        if supervision != self._published:
+            self._published = supervision
+            publish(self._home, "supervisor.json", supervision)

@@ -1,4 +1,4 @@
-"""Waiting for something or for the word to stop, whichever comes first."""
+"""Waiting for a result or for the stop signal, whichever comes first."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,8 +12,12 @@ T = TypeVar("T")
 
 
 async def first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:
-    """Wait until told to stop. A loop that ends before that takes the worker with it: without its polls or deadlines a worker
-    would go on serving, blindly."""
+    """Wait until `stop` is set, or until a background loop ends.
+
+    Returns:
+        None after a stop. Otherwise the error of the loop that ended, which ends the worker: without its polls or deadlines a worker
+        would serve on blindly.
+    """
     stopping = asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait((stopping, *loops), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -25,8 +29,9 @@ async def first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> 
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns, or None when `stop` is set first; the work is cancelled then."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    """The result of `work`, or None when `stop` is set first; the work is cancelled then."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if working.done():

@@ -1,6 +1,6 @@
-"""One data worker: builds its parts, waits until it knows keys, policies and fleet, serves, and drains on SIGTERM.
+"""One data worker: builds its collaborators, waits until it knows keys, policies, usage and fleet, serves, and drains on SIGTERM.
 
-Runs in a process forked by `gateway/supervisor.py`; everything it needs to be told comes in the Seat and the Settings.
+A worker runs in a process forked by `gateway/supervisor.py`; the Seat and the Settings are its only inputs.
 """
 
 import asyncio
@@ -54,10 +54,10 @@ from tenancy.hold import LineState
 from tenancy.limits import Group
 
 SWEEP_S: Final = 0.25
-"""How often deadlines are looked at: the shortest is seconds, and one sweep over 1,000 streams costs about half a millisecond."""
+"""How often deadlines are checked: the shortest deadlines are seconds, and one sweep over 1,000 streams costs about 0.5 ms."""
 
 BACKLOG: Final = 4096
-"""Connections the kernel holds for us; bounded by net.core.somaxconn (4096 on current kernels) anyway."""
+"""Connections that wait in the kernel's queue; net.core.somaxconn (4096 on current kernels) bounds them anyway."""
 
 
 log = structlog.get_logger("tidegate.worker")
@@ -92,11 +92,11 @@ class _Worker:
         self._rollouts: RolloutWatch | None = None
 
     async def run(self) -> None:
-        """The whole life of the worker."""
+        """Prepare, serve until SIGTERM, drain."""
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        others = {**answers(lambda: self._deps), **self._policies.answers()}
-        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot, self._look, others)
+        answering = {**answers(lambda: self._deps), **self._policies.answers()}
+        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
@@ -104,7 +104,7 @@ class _Worker:
             stack.push_async_callback(link.close)
             prepared = await unless(stop, self._prepare(stack))
             if prepared is None:
-                return  # told to go before there was anything to serve
+                return  # SIGTERM came before the worker could serve
             deps, watches = prepared
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             settle_memory()
@@ -122,7 +122,11 @@ class _Worker:
             raise broken  # the supervisor starts another worker
 
     async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[Coroutine[Any, Any, None]]]:
-        """Learn everything a request needs; no request is accepted before this returns."""
+        """Load everything that requests need; no request is accepted before this returns.
+
+        Returns:
+            The requests' collaborators, and the background loops to run beside them.
+        """
         settings = self._settings
         pepper = read_pepper(settings)
         stores = open_stores(settings)
@@ -207,8 +211,9 @@ class _Worker:
                 connections.sweep(now)
 
     async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
-        """Unready at once, accept a little longer, finish what runs, then tell the rest that we go (R21)."""
-        drain, connections = self._settings.drain, self._connections
+        """Become unready at once, accept a little longer, let requests finish, then end the remaining ones with an error (R21)."""
+        drain = self._settings.drain
+        connections = self._connections
         assert connections is not None
         self._state = "draining"
         connections.draining = True

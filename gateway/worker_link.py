@@ -1,9 +1,9 @@
-"""How the processes of one Tidegate tell each other their state: files and unix sockets in the run directory.
+"""State exchange between the processes of one gateway: files and unix sockets in the run directory.
 
-Every worker serves snapshots of itself on `worker-<index>-<pid>.sock`; the supervisor leaves `supervisor.json`; the admin
-process reads both. Knows the layout of the run directory and nothing of what the numbers mean.
+Every worker serves snapshots of itself on `worker-<index>-<pid>.sock`; the supervisor writes `supervisor.json`; the admin process
+reads both. This module knows the layout of the run directory, and leaves the meaning of the numbers to `worker_state`.
 
-Why sockets that are asked and not files that workers write: a worker that nobody scrapes then does nothing at all.
+Workers answer on sockets instead of writing files, so that a worker that nobody scrapes does no work.
 """
 
 import asyncio
@@ -23,30 +23,30 @@ from tenancy.limits import Group
 from tenancy.ports import CountersAway
 
 MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
-"""Largest snapshot read; one at every ceiling of `telemetry.families` is below 1 MiB."""
+"""Largest snapshot read; a snapshot at every ceiling of `telemetry.families` is below 1 MiB."""
 MAX_SOCKETS: Final = 1024
-"""Worker sockets looked at in one run directory; a machine has fewer cores than that."""
+"""Most worker sockets read in one run directory; a machine has fewer cores than that."""
 MAX_LINKS: Final = 16
 """Connections a worker answers at once: one admin process, its predecessor during a restart, and a person looking."""
 REQUEST_WITHIN_S: Final = 1.0
-"""Time a connection has to say what it wants; the peer is a process of ours on the same machine."""
+"""Longest wait for the question on a connection; the peer is another process of this gateway on the same machine."""
 MAX_GONE: Final = 8
-"""Ended workers whose last numbers are kept apart, in case they only missed a scrape."""
+"""Missing workers whose last numbers are kept apart, in case they only missed a scrape."""
 
 MAX_LOOK_BYTES: Final = 1024 * 1024
-"""Of a question about limits: a page of them is below 100 KiB."""
+"""Largest question about limits; a page of limits is below 100 KiB."""
 
 _STATE_LINE: Final = b"state\n"
 _ALL_LINE: Final = b"all\n"
 _LOOK_LINE: Final = b"look\n"
-"""Followed by a group of limits, to the end of the asker's side."""
+"""Followed by a group of limits, until the asker closes its side."""
 
 Answer = Callable[[bytes], Awaitable[bytes]]
-"""Answers a question that follows its line, to the end of the asker's side; nothing for one that it has no answer to."""
+"""Answers the question that follows its line, up to the end of the asker's side; empty bytes for no answer."""
 
 
 def worker_socket(run_dir: Path, index: int, pid: int) -> Path:
-    """Where worker `index` of process `pid` answers. Raises ValueError when the run directory's path is too long."""
+    """The path of the socket of worker `index` in process `pid`. Raises ValueError when the run directory's path is too long."""
     path = run_dir / f"worker-{index}-{pid}.sock"
     if len(os.fsencode(path)) > UNIX_PATH_BYTES:
         raise ValueError(f"run directory {run_dir}: its path is too long for a unix socket ({UNIX_PATH_BYTES} bytes); choose a shorter one")
@@ -54,13 +54,13 @@ def worker_socket(run_dir: Path, index: int, pid: int) -> Path:
 
 
 class WorkerLink:
-    """The worker's end: answers with `snapshot(with_metrics)` until it is closed.
+    """The worker's end: answers questions about the worker until it is closed.
 
     Args:
         path: from `worker_socket`; a stale socket there is replaced.
-        snapshot: called in the loop for every question, so it must not block.
-        look: how limits stand in this worker's counters.
-        others: what else may be asked, by its line.
+        snapshot: the worker's snapshot, with or without metrics; called in the loop for every question, so it must not block.
+        look: reads the state of limits in this worker's counters.
+        answers: answers to further questions, by the question's line.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class WorkerLink:
         path: Path,
         snapshot: Callable[[bool], WorkerSnapshot],
         look: Callable[[Group], Awaitable[list[LineState]]] | None = None,
-        others: Mapping[bytes, Answer] | None = None,
+        answers: Mapping[bytes, Answer] | None = None,
     ) -> None:
         self._path = path
         self._snapshot = snapshot
         self._look = look
-        self._others = others or {}
+        self._answers = answers or {}
         self._server: asyncio.Server | None = None
         self._open = 0
 
     async def start(self) -> None:
-        """Begins to answer. Raises OSError when the socket cannot be made."""
+        """Begin to answer. Raises OSError when the socket cannot be made."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         self._server = await asyncio.start_unix_server(self._answer, path=str(self._path), limit=1024)
         self._path.chmod(0o600)
 
     async def close(self) -> None:
-        """Stops answering and removes the socket; safe to call twice and before `start`."""
+        """Stop answering and remove the socket; safe to call twice and before `start`."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -105,21 +105,21 @@ class WorkerLink:
                 asked = await asyncio.wait_for(_read_all(reader, MAX_LOOK_BYTES), REQUEST_WITHIN_S)
                 writer.write(msgspec.msgpack.encode(await self._look(msgspec.msgpack.decode(asked, type=Group))))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
-            elif line in self._others:
+            elif line in self._answers:
                 asked = await asyncio.wait_for(_read_all(reader, MAX_SNAPSHOT_BYTES), REQUEST_WITHIN_S)
-                writer.write(await self._others[line](asked))
+                writer.write(await self._answers[line](asked))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
         except (OSError, TimeoutError, ValueError, CountersAway):
-            pass  # the asker left, dawdled or spoke nonsense; it learns that from the empty answer
+            pass  # the asker left, was too slow or sent nonsense; the empty answer says so
         finally:
             self._open -= 1
             writer.close()
 
 
 async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool = True) -> list[WorkerSnapshot]:
-    """Asks every worker in `run_dir` at once; ordered by index, then age.
+    """The snapshots of all workers in `run_dir`, asked concurrently; ordered by index, then age.
 
-    A worker that does not answer within `timeout_s` is left out; the socket of a process that is gone is removed.
+    A worker that does not answer within `timeout_s` is left out; the socket of a dead process is removed.
     """
     line = _ALL_LINE if with_metrics else _STATE_LINE
     answers = await asyncio.gather(*(_ask(path, line, timeout_s) for path in _sockets(run_dir)))
@@ -127,13 +127,13 @@ async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool =
 
 
 async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[LineState]:
-    """How limits stand in the counters of the worker that takes requests; of several the newest, which takes the place of the other.
+    """The state of limits in the counters of the ready worker; of several the newest, which replaces the other.
 
     Raises:
-        CountersAway: there is none, or it does not answer.
+        CountersAway: no worker is ready, or the worker does not answer.
     """
     seen = await collect(run_dir, timeout_s, with_metrics=False)
-    ready = max((one for one in seen if one.state == "ready"), key=lambda one: one.started_at, default=None)
+    ready = max((snapshot for snapshot in seen if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
     if ready is None:
         raise CountersAway("limits are counted in a worker's memory, and no worker is ready")
     question = _LOOK_LINE + msgspec.msgpack.encode(group)
@@ -148,15 +148,15 @@ async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[Line
 
 
 async def ask_every(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> list[bytes]:
-    """Asks every worker in `run_dir` at once; the answers of those that have one."""
+    """The non-empty answers of all workers in `run_dir`, asked concurrently."""
     answers = await asyncio.gather(*(_asked(path, question, timeout_s) for path in _sockets(run_dir)))
     return [answer for answer in answers if answer]
 
 
 async def ask_newest(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> bytes:
-    """Asks one worker that takes requests, of several the newest; empty when there is none or it has no answer."""
+    """The answer of a ready worker, of several the newest; empty when no worker is ready or it has no answer."""
     seen = await collect(run_dir, timeout_s, with_metrics=False)
-    ready = max((one for one in seen if one.state == "ready"), key=lambda one: one.started_at, default=None)
+    ready = max((snapshot for snapshot in seen if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
     return b"" if ready is None else await _asked(worker_socket(run_dir, ready.index, ready.pid), question, timeout_s)
 
 
@@ -168,7 +168,7 @@ async def _ask(path: Path, line: bytes, timeout_s: float) -> WorkerSnapshot | No
 
 
 async def _asked(path: Path, question: bytes, timeout_s: float) -> bytes:
-    """Nothing from one that does not answer in time; the socket of a process that is gone is removed."""
+    """The answer, empty when none comes in time; the socket of a dead process is removed."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _answer_to(path, question)
@@ -180,7 +180,7 @@ async def _asked(path: Path, question: bytes, timeout_s: float) -> bytes:
 
 
 async def _answer_to(path: Path, question: bytes) -> bytes:
-    """Raises OSError."""
+    """The answer to one question. Raises OSError."""
     reader, writer = await asyncio.open_unix_connection(str(path), limit=MAX_SNAPSHOT_BYTES)
     try:
         writer.write(question)
@@ -191,7 +191,7 @@ async def _answer_to(path: Path, question: bytes) -> bytes:
 
 
 async def _read_all(reader: asyncio.StreamReader, most: int) -> bytes:
-    """To the end; nothing when there is more than `most`."""
+    """Everything up to the end of the stream; empty when it is more than `most` bytes."""
     parts, size = [], 0
     while part := await reader.read(1 << 18):
         parts.append(part)
@@ -206,8 +206,10 @@ def _sockets(run_dir: Path) -> list[Path]:
 
 
 def _remove_if_gone(path: Path) -> None:
-    """Removes the socket of a killed process, so that crash loops do not fill the directory. Its process is looked for
-    because a starting worker refuses too, between binding and listening."""
+    """Remove the socket of a killed process, so that crash loops do not fill the directory.
+
+    The process is looked up first, because a starting worker refuses connections too, between binding and listening.
+    """
     with contextlib.suppress(OSError, ValueError):
         try:
             os.kill(int(path.stem.rpartition("-")[2]), 0)
@@ -216,10 +218,10 @@ def _remove_if_gone(path: Path) -> None:
 
 
 class Totals:
-    """Adds up counters over workers that come and go, so that sums never fall.
+    """Sums counters over workers that come and go, so that the sums never fall.
 
-    Why: Prometheus reads a falling counter as a restart from zero and would count everything that the surviving workers
-    had counted once more. What an ended worker counted after its last scrape is lost, nothing else.
+    Prometheus reads a falling counter as a restart from zero, and would add the counts of the surviving workers once more.
+    Only what an ended worker counted after its last scrape is lost.
     """
 
     def __init__(self) -> None:
@@ -227,7 +229,7 @@ class Totals:
         self._last: dict[tuple[int, float], MetricsSnapshot] = {}
 
     def add(self, seen: Iterable[WorkerSnapshot]) -> MetricsSnapshot:
-        """The totals now. Gauges (in flight, connections) are those of the workers seen, counters those of all ever seen."""
+        """The totals now: gauges (in flight, connections) over the workers in `seen`, counters over all workers ever seen."""
         in_flight = connections = 0
         present = set()
         for worker in seen:
@@ -246,7 +248,7 @@ class Totals:
 
 
 def publish(run_dir: Path, name: str, value: msgspec.Struct) -> None:
-    """Writes `value` as JSON to `run_dir/name`, at once or not at all, readable by its owner only."""
+    """Write `value` as JSON to `run_dir/name`, atomically, readable by its owner only."""
     partial = run_dir / f".{name}.partial"
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(msgspec.json.encode(value) + b"\n")
@@ -254,7 +256,7 @@ def publish(run_dir: Path, name: str, value: msgspec.Struct) -> None:
 
 
 def supervision(run_dir: Path) -> Supervision | None:
-    """What the supervisor last wrote, or None when it wrote nothing readable (a worker run by hand)."""
+    """The state that the supervisor wrote last, or None when there is none that can be read (a worker run by hand)."""
     try:
         return msgspec.json.decode((run_dir / "supervisor.json").read_bytes(), type=Supervision)
     except (OSError, msgspec.DecodeError):
@@ -262,9 +264,9 @@ def supervision(run_dir: Path) -> Supervision | None:
 
 
 def not_ready(seen: Sequence[WorkerSnapshot], workers: int, known: Supervision | None = None) -> list[str]:
-    """What keeps the gateway as a whole from being ready, in words; empty when every worker takes requests.
+    """The reasons why the gateway is not ready, in words; empty when every worker takes requests.
 
-    During a rolling restart two processes hold one index; it is ready while either is.
+    During a rolling restart two processes have one index; the index is ready while either process is.
     """
     ends = {slot.name: f" (ended {slot.streak} times lately: {slot.last_end})" for slot in known.slots if slot.streak} if known else {}
     reasons = []

@@ -1,4 +1,4 @@
-"""What the processes of one Tidegate tell each other of themselves. Values only; how they travel is `worker_link`."""
+"""The state that the processes of one gateway exchange, as values. `worker_link` transports them."""
 
 from typing import Literal
 
@@ -19,62 +19,63 @@ State = Literal["starting", "ready", "draining"]
 
 
 class BackendState(msgspec.Struct, frozen=True):
-    """One backend as one worker sees it. `why` says what keeps it from being used, empty when `up`; `loras` are its adapters."""
+    """One backend as one worker sees it. `why` is the reason why it cannot be used, empty when `up`; `loras` are its adapters."""
 
     pool: str
     backend: str
     up: bool
     why: str = ""
     in_flight: int = 0
-    """Requests of this worker on it."""
+    """Requests of this worker in flight on the backend."""
     signals: Signals | None = None
-    """What it last said of itself; `read_at` is on the worker's clock and means nothing elsewhere."""
+    """The backend's last polled signals; `read_at` is on the worker's clock and means nothing elsewhere."""
     signals_age_s: float | None = None
     sent_since: int = 0
-    """Requests this worker sent to it after that reading, and that are still there."""
+    """Requests that this worker sent after that reading and that are still in flight."""
     ended_since: int = 0
-    """Requests of this worker that the reading counts and that ended after it."""
+    """Requests of this worker that the reading includes and that ended after it."""
     running_now: int | None = None
-    """What it probably has in its batch by now: the reading, and what was sent and ended since."""
+    """Estimate of the requests in its batch now: the reading, corrected by requests sent and ended since."""
     waiting_now: int | None = None
-    """The same of its queue."""
+    """Estimate of the requests in its queue now."""
     prefill_tokens_per_s: float | None = None
-    """How fast it prefills, measured between readings."""
+    """Prefill rate, measured between readings."""
     loras: tuple[str, ...] = ()
     kv: KvState | None = None
-    """What its prefix cache holds, where it publishes that."""
+    """The content of its prefix cache, where the engine publishes KV events."""
     state: str = ""
     """`up`, `down`, `draining`, …: a value of `routing.fleet.State`."""
     source: Owner | Literal[""] = ""
-    """Who names it."""
+    """The source that lists it."""
     url: str = ""
     load_age_s: float | None = None
-    """Age of what runs and waits: of the last report where the engine pushes them, else of the reading."""
+    """Age of the running and waiting numbers: of the last report where the engine pushes its load, else of the reading."""
     push: PushState | None = None
-    """How its load push stands, where it has one."""
+    """The state of its load push, where it has one."""
     trust: float = 1.0
-    """Share of what the index says it holds that is believed."""
+    """Share of the index's prefix hits for it that routing trusts."""
     index_off: bool = False
-    """Whether the engine says something else than the index, mostly."""
+    """Whether the engine's answers mostly contradict the index."""
     residual_s: float = 0.0
-    """Seconds by which 9 of 10 predicted times to the first token were wrong at most; 0 while none was measured."""
+    """90th percentile of the absolute error of predicted times to first token, in seconds; 0 while none was measured."""
     breaker: Literal["", "half_open", "open"] = ""
-    """The worst of its breakers, the model's own and those of adapters; empty when all are closed. `why` says the reason."""
+    """The worst state of its circuit breakers, the model's own and those of adapters; empty when all are closed. `why` gives the
+    reason."""
     breaker_opens: int = 0
-    """How often they opened, in workers that run."""
+    """How often its breakers opened, in running workers."""
 
     limit: Shown | None = None
-    """How much is given to it, where that is limited."""
+    """Its adaptive concurrency limit, where one is configured."""
     processes: int | None = None
-    """Workers of the deployment that share that; 0 while nobody knows, None where nothing is limited."""
+    """Workers of the deployment that share the limit; 0 while the number is unknown, None where nothing is limited."""
 
     @property
-    def told_age_s(self) -> float | None:
-        """Age of what runs and waits, however it was told."""
+    def reported_age_s(self) -> float | None:
+        """Age of the running and waiting numbers, pushed or polled."""
         return self.signals_age_s if self.load_age_s is None else self.load_age_s
 
     def estimated(self) -> "BackendState":
-        """With `running_now` and `waiting_now` worked out from the rest."""
+        """The same state with `running_now` and `waiting_now` computed."""
         if self.signals is None:
             return self
         now = standing(self.signals, self.sent_since, self.ended_since, self.in_flight)
@@ -82,36 +83,36 @@ class BackendState(msgspec.Struct, frozen=True):
 
 
 class IndexState(msgspec.Struct, frozen=True):
-    """How full one worker's index of prefixes is."""
+    """The size of one worker's prefix index."""
 
     blocks: int
     bound: int
 
 
 class IssuerState(msgspec.Struct, frozen=True):
-    """The keys of one issuer of tokens, as one worker has them."""
+    """The keys of one issuer of JWTs, as one worker has them."""
 
     issuer: str
     keys: int
     age_s: float | None
-    """Since its document was read last; None when that never worked."""
+    """Seconds since its document was last read; None when it never was."""
     trouble: str = ""
-    """Why it could not be read; empty when it could."""
+    """Why its document could not be read; empty when it could."""
 
 
 class PolicyState(msgspec.Struct, frozen=True):
     """The policies of one worker."""
 
     digest: str
-    """Of those in force; empty before there are any."""
+    """Digest of the active policies; empty before there are any."""
     loaded_unix: float
     problems: tuple[str, ...] = ()
-    """Why the files as they are now are refused; empty where they are in force."""
+    """Why the current files are refused; empty when they are active."""
     problem_count: int = 0
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker at one moment. `reasons` says in words what a worker that is not ready waits for."""
+    """One worker at one moment. `reasons` says in words what an unready worker waits for."""
 
     index: int
     pid: int
@@ -128,31 +129,31 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsSnapshot | None = None
     """None when only the state was asked for."""
     ledger: UsageLogState | None = None
-    """The same, and None where usage is not written down."""
+    """None when only the state was asked for, and where the ledger is off."""
     limits: LimitsState | None = None
     """None when only the state was asked for."""
     prefixes: IndexState | None = None
-    """Its index of them."""
+    """The size of its prefix index."""
     lines: tuple[LineState, ...] = ()
-    """Who waits for room, by pool."""
+    """The queues of its pools."""
     tasks: int = 0
-    """Coroutines that its event loop has begun and not finished."""
+    """Unfinished tasks of its event loop."""
 
 
 class SlotState(msgspec.Struct, frozen=True):
-    """One place in the supervisor: a worker (`worker-0`, …) or `admin`."""
+    """One slot of the supervisor: a worker (`worker-0`, …), `admin` or `store`."""
 
     name: str
     pid: int | None
     restarts: int
     """Unexpected ends since the supervisor started."""
     streak: int
-    """Unexpected ends within the restart policy's window; a high one is a crash loop."""
+    """Unexpected ends within the restart policy's window; a high number is a crash loop."""
     last_end: str = ""
 
 
 class Supervision(msgspec.Struct, frozen=True):
-    """What the supervisor knows, as it writes it to `supervisor.json` at every change."""
+    """The supervisor's state, which it writes to `supervisor.json` at every change."""
 
     pid: int
     data_port: int

@@ -1,4 +1,4 @@
-"""The `tidegate` command. Each verb is a file of this package; this one only puts them together."""
+"""The `tidegate` command. Each command group is a file of this package; this file only assembles them."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`tidegate org …`, `tidegate project …` and what is done to tenants: over the admin API of a running gateway."""
+"""`tidegate org …`, `tidegate project …` and the commands for existing tenants: over the admin API of a running gateway."""
 
 from typing import Annotated, Any
 
@@ -30,13 +30,13 @@ def create_org(name: str, label: Label = "", admin: AdminUrl = ADMIN, token_file
 @org_app.command("disable")
 def disable_org(name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Refuse every key of its tenants, until it is enabled again."""
-    _switch(admin, token_file, f"{API}/organisations/{segment(name)}", f"organisation {name}", disabled=True)
+    _set_disabled(admin, token_file, f"{API}/organisations/{segment(name)}", f"organisation {name}", disabled=True)
 
 
 @org_app.command("enable")
 def enable_org(name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Take its keys again."""
-    _switch(admin, token_file, f"{API}/organisations/{segment(name)}", f"organisation {name}", disabled=False)
+    _set_disabled(admin, token_file, f"{API}/organisations/{segment(name)}", f"organisation {name}", disabled=False)
 
 
 @org_app.command("delete")
@@ -48,7 +48,7 @@ def delete_org(name: str, yes: Yes = False, admin: AdminUrl = ADMIN, token_file:
 
 
 def add_tenant_commands(tenant_app: typer.Typer) -> None:
-    """What is done to tenants that are there."""
+    """Add the commands for existing tenants."""
 
     @tenant_app.command("show")
     def show_tenant(name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
@@ -63,18 +63,18 @@ def add_tenant_commands(tenant_app: typer.Typer) -> None:
     @tenant_app.command("disable")
     def disable_tenant(name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Refuse every key of a tenant, until it is enabled again. Over the admin API."""
-        _switch(admin, token_file, f"{API}/tenants/{segment(name)}", f"tenant {name}", disabled=True)
+        _set_disabled(admin, token_file, f"{API}/tenants/{segment(name)}", f"tenant {name}", disabled=True)
 
     @tenant_app.command("enable")
     def enable_tenant(name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Take its keys again. Over the admin API."""
-        _switch(admin, token_file, f"{API}/tenants/{segment(name)}", f"tenant {name}", disabled=False)
+        _set_disabled(admin, token_file, f"{API}/tenants/{segment(name)}", f"tenant {name}", disabled=False)
 
     @tenant_app.command("move")
     def move_tenant(name: str, organisation: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Give a tenant to another organisation. Over the admin API."""
         client = api(admin, token_file)
-        client.rewrite(f"{API}/tenants/{segment(name)}", lambda seen: {**_said(seen), "organisation": organisation})
+        client.rewrite(f"{API}/tenants/{segment(name)}", lambda seen: {**_changeable(seen), "organisation": organisation})
         out.print(f"tenant {name} belongs to organisation {organisation}", markup=False)
 
     @tenant_app.command("delete")
@@ -101,13 +101,15 @@ def create_project(tenant: str, name: str, label: Label = "", admin: AdminUrl = 
 @project_app.command("disable")
 def disable_project(tenant: str, name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Refuse every key of a project, until it is enabled again."""
-    _switch(admin, token_file, f"{API}/tenants/{segment(tenant)}/projects/{segment(name)}", f"project {tenant}/{name}", disabled=True)
+    _set_disabled(admin, token_file, f"{API}/tenants/{segment(tenant)}/projects/{segment(name)}", f"project {tenant}/{name}", disabled=True)
 
 
 @project_app.command("enable")
 def enable_project(tenant: str, name: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Take its keys again."""
-    _switch(admin, token_file, f"{API}/tenants/{segment(tenant)}/projects/{segment(name)}", f"project {tenant}/{name}", disabled=False)
+    _set_disabled(
+        admin, token_file, f"{API}/tenants/{segment(tenant)}/projects/{segment(name)}", f"project {tenant}/{name}", disabled=False
+    )
 
 
 @project_app.command("delete")
@@ -118,11 +120,11 @@ def delete_project(tenant: str, name: str, yes: Yes = False, admin: AdminUrl = A
     out.print(f"project {tenant}/{name} removed", markup=False)
 
 
-def _switch(admin: str, token_file: Any, path: str, what: str, *, disabled: bool) -> None:
-    api(admin, token_file).rewrite(path, lambda seen: {**_said(seen), "disabled": disabled})
+def _set_disabled(admin: str, token_file: Any, path: str, what: str, *, disabled: bool) -> None:
+    api(admin, token_file).rewrite(path, lambda seen: {**_changeable(seen), "disabled": disabled})
     out.print(f"{what} {'disabled; gateways refuse its keys within 5 s' if disabled else 'enabled'}", markup=False)
 
 
-def _said(seen: dict[str, Any]) -> dict[str, Any]:
-    """What a PUT takes of what a GET shows."""
+def _changeable(seen: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a GET's answer that a PUT takes."""
     return {name: seen[name] for name in ("label", "disabled", "rights", "organisation") if name in seen}

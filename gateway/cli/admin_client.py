@@ -1,7 +1,6 @@
-"""The command line's client of the admin port: requests, the token, and what to say when there is no answer.
+"""The command line's HTTP client of the admin port: requests, the token, and the sentences for failures.
 
-The token comes from a file or from the environment and never from the command line, where every user of the machine could
-read it.
+The token comes from a file or from the environment and never from the command line, which every user of the machine can read.
 """
 
 import http.client
@@ -17,13 +16,13 @@ import typer
 from gateway.cli.printing import err, fail
 
 API: Final = "/admin/v1"
-"""Where the admin API lies on the admin port."""
+"""Path prefix of the admin API on the admin port."""
 ADMIN: Final = "http://127.0.0.1:8081"
 WITHIN_S: Final = 15.0
-"""Longer than a change may wait for the database."""
+"""Longest wait for an answer; longer than a change may wait for the database."""
 PAGE: Final = 500
 MAX_ITEMS: Final = 100_000
-"""Items of one list that are read; what is larger is for a script with cursors."""
+"""Most items read of one list; larger lists are for scripts that use cursors."""
 TOKEN_VARIABLE: Final = "TIDEGATE_ADMIN_TOKEN"
 
 AdminUrl = Annotated[str, typer.Option("--admin", help="Where the gateway's admin port is.")]
@@ -33,20 +32,20 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class Refused(typer.Exit):
-    """The gateway took no change; the command ends with what it said, which is printed already, unless somebody knows better."""
+    """The gateway refused a request. The command ends with its message, already printed unless the client is quiet."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(1)
-        self.said = said
+        self.message = message
 
 
 class AdminClient:
-    """Talks to one admin port. Every failure ends the command with a sentence; nothing is raised.
+    """A client of one admin port. Every failure prints a sentence and ends the command (`typer.Exit`).
 
     Args:
         admin_url: `http(s)://host:port`.
-        token: for changes; None to look only.
-        quiet: refusals are raised and not printed.
+        token: needed for the admin API; None for the public routes alone.
+        quiet: refusals are raised without being printed.
     """
 
     def __init__(self, admin_url: str, token: str | None = None, *, quiet: bool = False) -> None:
@@ -60,58 +59,58 @@ class AdminClient:
         self._etag = ""
 
     def get(self, path: str) -> bytes:
-        """The body of a 200."""
+        """The body of a 200; another status ends the command."""
         status, body, _ = self._ask("GET", path)
         if status != 200:
             fail(f"{self._url}{path} answers {status}; is that the admin port?")
         return body
 
     def post(self, path: str, value: Any = None) -> Any:
-        """Send a change; what the admin port answers, decoded."""
+        """POST a change; returns the decoded answer."""
         return self._change("POST", path, value)
 
     def delete(self, path: str) -> None:
-        """Take something away."""
+        """DELETE a resource, whatever its state."""
         self._change("DELETE", path, None)
 
     def read(self, path: str) -> Any:
-        """What a route of the admin API shows, decoded."""
+        """GET a route of the admin API; returns the decoded answer."""
         return self._change("GET", path, None)
 
     def find(self, path: str) -> Any:
-        """The same, or None when there is no such thing."""
+        """The same, or None for a 404."""
         status, body, etag = self._ask("GET", path)
         return None if status == 404 else self._answer(path, status, body, etag)
 
     def items(self, path: str, most: int = MAX_ITEMS) -> list[dict[str, Any]]:
-        """A whole list, page by page, up to `most`."""
+        """All items of a list, fetched page by page, up to `most`."""
         joint = "&" if "?" in path else "?"
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         cursor = ""
-        while len(found) < most:
-            page = self.read(f"{path}{joint}limit={min(PAGE, most - len(found))}{cursor}")
-            found += page["items"]
+        while len(records) < most:
+            page = self.read(f"{path}{joint}limit={min(PAGE, most - len(records))}{cursor}")
+            records += page["items"]
             if not page["next_cursor"]:
                 break
             cursor = f"&cursor={page['next_cursor']}"
-        return found
+        return records
 
     def rewrite(self, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-        """Read something, change it and put it back, unless somebody else changed it meanwhile."""
+        """GET a resource, change it and PUT it back; refused when it changed in the meantime (If-Match)."""
         seen = self.read(path)
         return self._change("PUT", path, change(seen), self._etag)
 
     def put(self, path: str, value: Any) -> Any:
-        """Set something, whether it is there or not: what is there is replaced as it was seen just now."""
+        """PUT a resource, new or existing; an existing one is replaced only in the state just read (If-Match)."""
         status, _, etag = self._ask("GET", path)
         return self._change("PUT", path, value, etag if status == 200 else "")
 
     def put_new(self, path: str, value: Any) -> Any:
-        """Set something that is not there; refused when it came to be there meanwhile."""
+        """PUT a new resource; refused when it exists."""
         return self._change("PUT", path, value)
 
     def remove(self, path: str) -> None:
-        """Take something away as it was seen just now."""
+        """DELETE a resource in the state just read (If-Match)."""
         self.read(path)
         self._change("DELETE", path, None, self._etag)
 
@@ -126,11 +125,11 @@ class AdminClient:
             fail(f"{self._url} does not answer like the admin port of a gateway of this version")
         if 200 <= status < 300:
             return answer
-        said = answer.get("error", {}).get("message") if isinstance(answer, dict) and isinstance(answer.get("error"), dict) else None
-        said = str(said or f"{self._url}{path} answers {status}; is that the admin port?")
+        message = answer.get("error", {}).get("message") if isinstance(answer, dict) and isinstance(answer.get("error"), dict) else None
+        message = str(message or f"{self._url}{path} answers {status}; is that the admin port?")
         if not self._quiet:
-            err.print(said, markup=False, soft_wrap=True)
-        raise Refused(said)
+            err.print(message, markup=False, soft_wrap=True)
+        raise Refused(message)
 
     def _ask(self, method: str, path: str, body: bytes = b"", if_match: str = "") -> tuple[int, bytes, str]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
@@ -152,7 +151,7 @@ class AdminClient:
 
 
 def token_from(file: Path | None) -> str:
-    """The admin token, from a file or the environment."""
+    """The admin token, from a file or the environment; ends the command when there is none that is usable."""
     if file is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         if not token:
@@ -168,12 +167,12 @@ def token_from(file: Path | None) -> str:
 
 
 def api(admin: str, token_file: Path | None) -> AdminClient:
-    """A client of the admin API, with the token that every route of it asks for."""
+    """A client of the admin API, with the token that every one of its routes requires."""
     return AdminClient(admin, token_from(token_file))
 
 
 def sure(question: str, yes: bool) -> None:
-    """Ask before something is destroyed; ends the command unless the answer is yes."""
+    """Ask before a destructive change; ends the command unless the answer is yes."""
     if not yes:
         typer.confirm(question, abort=True)
 

@@ -33,14 +33,14 @@ def verify(
 ) -> None:
     """Walk the whole chain; exit code 1 when a row was changed, removed or put in. Keep the printed hash elsewhere."""
     client = api(admin, token_file)
-    found = client.read(f"{API}/audit/verification")
+    verification = client.read(f"{API}/audit/verification")
     if as_json:
-        print_json(found)
-    if found["broken_at"] is not None:
-        err.print(f"the audit is broken: {found['why']}", markup=False, soft_wrap=True)
+        print_json(verification)
+    if verification["broken_at"] is not None:
+        err.print(f"the audit is broken: {verification['why']}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     if head and all(row["hash"] != head for row in client.items(f"{API}/audit")):
         err.print("the chain is sound, but it is not the one with that hash: it was made anew", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     if not as_json:
-        out.print(f"{found['rows']} rows, unbroken; head {found['head']}", markup=False, soft_wrap=True)
+        out.print(f"{verification['rows']} rows, unbroken; head {verification['head']}", markup=False, soft_wrap=True)

@@ -45,17 +45,19 @@ def list_backends(
             _shown(signals.waiting if signals else None),
             "?" if signals is None or signals.kv_usage is None else f"{signals.kv_usage:.0%}",
             "" if seen.kv is None else f"{seen.kv.blocks} {'exact' if seen.kv.trusted else 'untrusted'}",
-            "?" if seen.told_age_s is None else f"{seen.told_age_s:.1f} s",
+            "?" if seen.reported_age_s is None else f"{seen.reported_age_s:.1f} s",
         )
     out.print(table)
     for seen in listing.backends:
         if why := _why(seen):
-            # below the table, where sentences have room on any screen
+            # below the table, where sentences fit on any screen
             out.print(f"{seen.backend}: {why}", markup=False, soft_wrap=True)
     for source in listing.sources:
         if source.trouble:
-            kept = f"its last answer, {source.members} backends, stays in force" if source.members else "it has given no backend yet"
-            err.print(f"{source.name} of pool {source.pool or 'any'}: {source.trouble}; {kept}", markup=False, soft_wrap=True)
+            kept_members = (
+                f"its last answer, {source.members} backends, stays in force" if source.members else "it has given no backend yet"
+            )
+            err.print(f"{source.name} of pool {source.pool or 'any'}: {source.trouble}; {kept_members}", markup=False, soft_wrap=True)
     for clash in listing.clashes:
         err.print(clash, markup=False, soft_wrap=True)
 
@@ -99,7 +101,7 @@ def remove_backend(backend_id: str, admin: AdminUrl = ADMIN, token_file: TokenFi
 
 
 def fleet_of(admin: str) -> list[BackendState]:
-    """The fleet as the gateway behind the admin port sees it; ends the command with a sentence when it cannot be had."""
+    """The fleet as the gateway behind the admin port sees it; ends the command with a sentence when it cannot be read."""
     return _listing(admin, AdminClient(admin).get("/backends")).backends
 
 
@@ -111,7 +113,7 @@ def _listing(admin: str, body: bytes) -> _Listing:
 
 
 def _why(seen: BackendState) -> str:
-    """What keeps it from being used, or what is not known of it."""
+    """Why the backend is not used, else what is unknown about it; empty for neither."""
     if seen.why:
         return seen.why
     missing = f"does not report {', '.join(seen.signals.missing)}" if seen.signals and seen.signals.missing else ""
@@ -121,5 +123,5 @@ def _why(seen: BackendState) -> str:
 
 
 def _shown(number: int | None) -> str:
-    """Unknown is not zero."""
+    """The number as text; `?` for an unknown one, which is not zero."""
     return "?" if number is None else str(number)

@@ -1,4 +1,4 @@
-"""`tidegate check` and `tidegate export-schema`: what the configuration says, what is wrong with it, and its reference."""
+"""`tidegate check` and `tidegate export-schema`: the mistakes in the configuration or its summary, and its reference."""
 
 import asyncio
 import os
@@ -62,7 +62,10 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
 
 
 def _policies_here(reading: Reading) -> Path | None:
-    """What can be checked on this machine. Where the database owns the policies, what was kept of them, else what would be its first."""
+    """The policy folder that can be checked on this machine, or None.
+
+    Where the database owns the policies, that is this machine's copy of them, else the folder that the first start would store.
+    """
     settings, written = reading.settings, reading.policies_dir
     if settings is None or settings.policies_from == "files":
         return written if written is not None and (settings is not None or written.is_dir()) else None
@@ -76,7 +79,7 @@ def _complain(problems: list[Problem]) -> None:
 
 
 def _seen_from_here(problem: Problem) -> Problem:
-    """The problem with its file as somebody in this folder would write it, so that terminals and editors can jump to it."""
+    """The problem with its file relative to the current folder, so that terminals and editors can jump to it."""
     file = Path(problem.file)
     here = Path.cwd()
     if not file.is_absolute() or not file.is_relative_to(here):
@@ -92,27 +95,27 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
     ]
     for pool in settings.pools:
         count, more = len(pool.backends), pool.discover
-        found = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
+        discovery = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
         about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
-        lines.append(f"{about}, {count} backend{'s' * (count != 1)}{found}")
+        lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]
         lines += [f"  adapter {lora.name}, {lora.digest[:12]}, {lora.path}" for lora in pool.loras]
     lines += [f"tokens of {entry.issuer} for {', '.join(entry.audiences)}" for entry in settings.auth.jwt]
     for policy in policies.policies() if policies is not None else ():
-        who = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
+        scope = "every other tenant" if policy.tenant == EVERYONE else f"tenant {policy.tenant}"
         models = ", ".join(meaning(name, rule) for name, rule in sorted(policy.models.items()))
-        prompts = ", ".join(prompt_in_words(one) for _, one in sorted(policy.prompts.items()))
-        lines.append(f"{who}: {models or 'no model'}" + (f"; prompts {prompts}" if prompts else ""))
+        prompts = ", ".join(prompt_in_words(prompt) for _, prompt in sorted(policy.prompts.items()))
+        lines.append(f"{scope}: {models or 'no model'}" + (f"; prompts {prompts}" if prompts else ""))
     if policies is not None and policies.for_tenant(EVERYONE) is None:
         lines.append("every other tenant: no policy, so no model")
     of = "" if settings.policies_from == "files" else " of the database"
-    said = f"ok, policies{of}, not known here" if policies is None else f"ok, policies{of} {policies.digest}"
-    for line in [*lines, said]:
+    verdict = f"ok, policies{of}, not known here" if policies is None else f"ok, policies{of} {policies.digest}"
+    for line in [*lines, verdict]:
         out.print(line, markup=False, soft_wrap=True)
 
 
 def _missing_secrets(settings: Settings) -> list[str]:
-    """References that lead nowhere from here. No mistakes of the files: a build machine that checks them has no secrets."""
+    """Notes on references whose secrets cannot be read here. They are no mistakes: a build machine that checks files has no secrets."""
     references: dict[str, SecretReference | None] = {
         "secrets.pepper": settings.secrets.pepper,
         "secrets.admin_token": settings.secrets.admin_token,
@@ -132,10 +135,10 @@ def _missing_secrets(settings: Settings) -> list[str]:
 
 
 def _counters(settings: Settings) -> list[str]:
-    """What keeps the counter store from being used from here. No mistake of the files either: it may run elsewhere, or later."""
+    """Notes on why the counter store cannot be used from here. They are no mistakes: the store may run elsewhere, or later."""
     if settings.counter_url.kind is Kind.MEMORY:
         return []
-    # imported only here, because it brings every adapter with it
+    # imported only here, because the module imports every adapter
     from gateway.counter_wiring import counters_answer
 
     why = asyncio.run(counters_answer(settings))
@@ -143,7 +146,7 @@ def _counters(settings: Settings) -> list[str]:
 
 
 def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:
-    """Secrets that are here and that a start would refuse."""
+    """Problems of secrets that can be read here and that a start would refuse."""
     readers: dict[Path_, Callable[[Settings], object]] = {
         ("secrets", "admin_token"): read_admin_token,
         ("rollouts", "webhook", "secret"): read_hook_secret,
@@ -155,12 +158,12 @@ def _weak_secrets(settings: Settings, located: Located) -> list[Problem]:
         except WeakSecret as error:
             problems.append(located.problem(path, str(error).removeprefix(f"{'.'.join(map(str, path))} ")))
         except SecretError:
-            pass  # it is not here: a note
+            pass  # not readable here: `_missing_secrets` notes it
     return problems
 
 
 def _tokenizers(settings: Settings, located: Located) -> list[Problem]:
-    """Tokenizers that a start would fail on."""
+    """Problems of tokenizers that a start would fail on."""
     problems = []
     for at, pool in enumerate(settings.pools):
         if pool.tokenizer is not None:
@@ -173,7 +176,7 @@ def _tokenizers(settings: Settings, located: Located) -> list[Problem]:
 
 
 def _uncounted(settings: Settings) -> list[str]:
-    """Pools whose prompts nobody counts. No mistakes: without limits on tokens, units or money it makes no difference."""
+    """Notes on pools without a tokenizer. They are no mistakes: only limits on tokens, units or money depend on one."""
     names = [pool.name for pool in settings.pools if pool.tokenizer is None]
     if not names:
         return []

@@ -1,7 +1,7 @@
-"""`tidegate demo`: engines, gateway, tenant and key from nothing, one streamed chat through the official client, then it stays up.
+"""`tidegate demo`: starts engines and a gateway, makes a tenant and a key, streams one chat through the official client, and stays up.
 
-Everything runs as separate processes on loopback, exactly as a person would start them by hand; the settings it writes are
-printed, so that a newcomer can go on from there.
+Everything runs as separate processes on loopback, exactly as a person would start them by hand; the demo prints the settings that
+it writes, so that a newcomer can go on from there.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def demo(
 
 
 def _leave(number: int, _frame: object) -> None:
-    """Unwind, so that what was started is stopped and nothing stays on disk."""
+    """Unwind the stack, so that every process is stopped and every file removed."""
     for again in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(again, signal.SIG_IGN)
     raise SystemExit(0 if number == signal.SIGINT else 128 + number)

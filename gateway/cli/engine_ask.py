@@ -1,4 +1,4 @@
-"""How `tidegate engine check` asks an engine: one blocking question, and what went wrong in the words of the discovery's sentences."""
+"""HTTP requests of `tidegate engine check` to an engine: one blocking request, with errors that `backends.discovery` can explain."""
 
 import http.client
 import socket
@@ -15,7 +15,7 @@ MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
 
 
 def checked_url(url: str) -> str:
-    """The URL of an engine, as it came. Raises ValueError with a sentence when it is none."""
+    """The text itself, if it is the URL of an engine. Raises ValueError with a sentence otherwise."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -27,14 +27,14 @@ def checked_url(url: str) -> str:
 
 
 def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetched:
-    """GET `path`, or POST a body there; at most MAX_REPLY_BYTES of the answer, and at most WITHIN_S for all of it.
+    """GET `path`, or POST a body there: at most MAX_REPLY_BYTES of the answer, and at most WITHIN_S for all of it.
 
     Raises:
-        FetchTimeout: the whole answer was not there in time.
-        FetchError: there was no usable reply; `loss` and `detail` are what `diagnose` reads.
+        FetchTimeout: the whole answer did not arrive in time.
+        FetchError: there was no usable reply; `diagnose` reads its `loss` and `detail`.
     """
     question = _Question(url, path, key, body)
-    # A socket's own timeout begins anew with every byte, and name look-ups have none. A thread that is left behind holds one
+    # A socket's own timeout begins anew with every byte, and name look-ups have none. A thread that is still waiting holds one
     # connection until the command ends.
     thread = threading.Thread(target=question.run, daemon=True)
     thread.start()
@@ -47,7 +47,7 @@ def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetc
 
 
 class _Question:
-    """One question, asked in a thread of its own."""
+    """One request, sent in a thread of its own."""
 
     def __init__(self, url: str, path: str, key: str | None, body: bytes | None) -> None:
         parts = urlsplit(url)
@@ -56,23 +56,24 @@ class _Question:
         self._path = parts.path.rstrip("/") + path
         self._body = body
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-        self._connected = self._received = False
+        self._connected = False
+        self._received = False
         self.outcome: Fetched | Exception | None = None
-        """What came of it; None while it is not over."""
+        """The reply or the error; None while the request runs."""
 
     def run(self) -> None:
-        """Ask. Never raises."""
+        """Send the request and set `outcome`. Never raises."""
         try:
             _connect(self._connection)
             self._connected = True
             self.outcome = self._exchange()
-        except Exception as error:  # noqa: BLE001 - whoever asks raises it, in the other thread
+        except Exception as error:  # noqa: BLE001 - `ask` raises it, in its own thread
             self.outcome = error
         finally:
             self._connection.close()
 
     def late(self) -> FetchError:
-        """What to say when it is not over in time."""
+        """The error when the request takes too long."""
         if not self._connected:
             return _lost(Loss.CONNECT, f"no connection within {WITHIN_S:g} s")
         return FetchTimeout(f"no answer within {WITHIN_S:g} s", received=self._received)
@@ -83,17 +84,17 @@ class _Question:
             connection.request("GET" if self._body is None else "POST", self._path, self._body, self._headers)
             reply = connection.getresponse()
             self._received = True
-            told = {name.lower().encode("latin-1"): value.encode("latin-1", "replace") for name, value in reply.getheaders()}
+            headers = {name.lower().encode("latin-1"): value.encode("latin-1", "replace") for name, value in reply.getheaders()}
             whole = reply.read(MAX_REPLY_BYTES)
             if not reply.length or len(whole) == MAX_REPLY_BYTES:
-                return Fetched(reply.status, told, whole)
+                return Fetched(reply.status, headers, whole)
             fault: FetchError = _lost(Loss.CUT, f"{reply.length} bytes are missing")
         except TimeoutError:
             fault = self.late()
         except http.client.IncompleteRead as error:
             fault = _lost(Loss.CUT, f"{len(error.partial)} bytes came")
         except OSError as error:
-            # RemoteDisconnected is one too
+            # RemoteDisconnected is an OSError too
             fault = _lost(Loss.CUT if self._received else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
         except http.client.BadStatusLine as error:
             fault = _lost(Loss.GARBLED, repr(str(error.args[0]).strip().encode("latin-1", "replace")))
@@ -107,7 +108,7 @@ def _connect(connection: http.client.HTTPConnection) -> None:
         connection.connect()
     except TimeoutError:
         raise _lost(Loss.CONNECT, f"no connection within {WITHIN_S:g} s") from None
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA has no form for
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name without an IDNA form
         name = "gaierror" if isinstance(error, socket.gaierror | UnicodeError) else type(error).__name__
         raise _lost(Loss.CONNECT, f"{name}: {error}") from None
 

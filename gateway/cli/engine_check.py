@@ -1,4 +1,4 @@
-"""`tidegate engine check`: compares running engines with what the gateway needs of them, and says what would mend each mismatch."""
+"""`tidegate engine check`: compares running engines with the gateway's needs, and names the remedy for each mismatch."""
 
 import contextlib
 import json
@@ -23,12 +23,12 @@ from gateway.settings import load_settings
 from policies.located_yaml import ConfigError
 
 _REQUIRED: Final = ("running", "waiting", "kv_usage")
-"""The signals that dialects require, each some of them."""
+"""The signals that dialects require, all or some of them."""
 _MARKS: Final = {"ok": "ok    ", "wrong": "WRONG ", "unread": "?     "}
 
 
 class Subject(msgspec.Struct):
-    """One engine to look at."""
+    """One engine to check."""
 
     id: str
     url: str
@@ -70,8 +70,8 @@ def check_engine(
         except ValueError as error:
             fail(str(error), code=2)
     needs = Needs() if launch is None else needs_of(launch_from(launch, sets))
-    said = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
-    needs = msgspec.structs.replace(needs, **{name: value for name, value in said.items() if value is not None})
+    options = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
+    needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
     subjects = [Subject("", url, dialect, needs, _key(api_key_env))] if url is not None else _of_settings(config, needs)
@@ -82,7 +82,7 @@ def check_engine(
         results.append({"id": subject.id, "url": subject.url, "dialect": subject.dialect, "findings": findings})
         if not as_json:
             _print(subject, findings)
-        # one pool, one index, one block size: that of its first engine that tells
+        # a pool has one prefix index and so one block size: that of its first engine that reports it
         _agree(subject, findings, subjects)
     if as_json:
         typer.echo(msgspec.json.encode({"engines": results, "ok": not wrong}).decode())
@@ -90,7 +90,7 @@ def check_engine(
 
 
 def look(subject: Subject, *, probe: bool) -> list[Finding]:
-    """Ask one engine and compare; what is no engine, or one of another dialect, is one wrong finding."""
+    """Ask one engine and compare its facts; a server that is no engine of the dialect gives one wrong finding."""
     replies: dict[str, bytes] = {}
     load = DIALECTS[subject.dialect].signals_path
     findings = []
@@ -118,7 +118,7 @@ def look(subject: Subject, *, probe: bool) -> list[Finding]:
 
 
 def _no_models(reply: Fetched) -> str | None:
-    """Why this is no model list; None when it is one."""
+    """Why the reply is no model list; None when it is one."""
     if reply.status in (401, 403):
         return f"answers {reply.status}: it asks for a key; name the variable that holds it with --api-key-env"
     if reply.status != 200:
@@ -129,9 +129,9 @@ def _no_models(reply: Fetched) -> str | None:
 
 
 def _load(dialect: str, path: str, reply: Fetched) -> Finding:
-    """Whether it tells its load as engines of this dialect do: what tells one kind of engine from another."""
+    """Whether the engine reports its load as engines of this dialect do, which distinguishes one kind of engine from another."""
     read = DIALECTS[dialect].read_signals
-    assert read is not None  # it has a path for them
+    assert read is not None  # a dialect with a path for signals has a reader
     if reply.status == 404:
         return Finding("load", "wrong", f"{path} answers 404: this does not look like a {dialect} engine; look at the dialect")
     if reply.status != 200:
@@ -170,12 +170,12 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
 
 
 def _agree(seen: Subject, findings: list[Finding], subjects: list[Subject]) -> None:
-    size = next((one.text.split()[0] for one in findings if one.what == "block size" and one.state == "ok"), None)
+    size = next((finding.text.split()[0] for finding in findings if finding.what == "block size" and finding.state == "ok"), None)
     if size is None or not size.isdecimal():
         return
-    for other in subjects:
-        if other.pool == seen.pool and other.needs.block_size is None:
-            other.needs = msgspec.structs.replace(other.needs, block_size=int(size))
+    for peer in subjects:
+        if peer.pool == seen.pool and peer.needs.block_size is None:
+            peer.needs = msgspec.structs.replace(peer.needs, block_size=int(size))
 
 
 def _key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -1,6 +1,6 @@
-"""What `tidegate engine run` finds out before it starts an engine: that its port is free, and that its pool is there.
+"""Checks of `tidegate engine run` before it starts an engine: its port is free, and its pool exists.
 
-An engine takes minutes to load; a sentence before that is worth more than one after.
+An engine takes minutes to load, so a mistake is reported before and not after that.
 """
 
 import socket
@@ -14,7 +14,7 @@ from gateway.cli.admin_client import AdminClient
 from gateway.cli.printing import fail
 
 WITHIN_S: Final = 2.0
-"""Longest wait for a connection to the engine's own port; on the same machine the answer is immediate."""
+"""Longest wait for a connection to the engine's port; on the same machine the answer is immediate."""
 
 
 class PoolSeen(msgspec.Struct, frozen=True):
@@ -22,18 +22,18 @@ class PoolSeen(msgspec.Struct, frozen=True):
 
     name: str
     model: str
-    """What the gateway asks its engines for."""
+    """The model name that the gateway's requests carry."""
     dialect: str
 
     def mismatches(self, launch: Launch) -> list[str]:
-        """What of this engine does not fit the pool, one sentence each."""
-        found = []
+        """The mismatches between this engine and the pool, one sentence each."""
+        sentences = []
         if launch.served_name != self.model:
             mend = f"the gateway will not use it; start it with --set served_name={self.model}, or change the pool's model"
-            found.append(f"it serves {launch.served_name}, and pool {self.name} asks for {self.model}: {mend}")
+            sentences.append(f"it serves {launch.served_name}, and pool {self.name} asks for {self.model}: {mend}")
         if launch.engine != self.dialect:
-            found.append(f"it is {launch.engine}, and pool {self.name} speaks {self.dialect}: register it in another pool")
-        return found
+            sentences.append(f"it is {launch.engine}, and pool {self.name} speaks {self.dialect}: register it in another pool")
+        return sentences
 
 
 class _Pools(msgspec.Struct):
@@ -41,7 +41,7 @@ class _Pools(msgspec.Struct):
 
 
 def need_free_port(launch: Launch) -> None:
-    """Ends the command when something accepts connections where this engine would listen: its health would pass for the engine's."""
+    """End the command when another process accepts connections on this engine's port: its health would pass for the engine's."""
     host = urlsplit(launch.url).hostname or ""
     try:
         socket.create_connection((host, launch.port), timeout=WITHIN_S).close()
@@ -54,12 +54,12 @@ def need_free_port(launch: Launch) -> None:
 
 
 def need_pool(admin: AdminClient, name: str) -> PoolSeen:
-    """The pool, as the gateway knows it; ends the command when there is none of that name or no gateway answers."""
+    """The pool as the gateway lists it; ends the command when no pool has that name, or no gateway answers."""
     try:
         pools = msgspec.json.decode(admin.get("/pools"), type=_Pools).pools
     except msgspec.DecodeError:
         fail("the admin port does not list its pools like a gateway of this version; look at --admin")
-    found = next((pool for pool in pools if pool.name == name), None)
-    if found is None:
+    match = next((pool for pool in pools if pool.name == name), None)
+    if match is None:
         fail(f"--pool {name}: the gateway has no such pool; there are {', '.join(pool.name for pool in pools)[:500] or 'none'}")
-    return found
+    return match

@@ -2,8 +2,8 @@
 
     start -> healthy -> registered -> (SIGTERM) drained at the gateway -> SIGTERM to the engine -> removed
 
-An engine that dies takes its registration with it, and the command ends as the engine did. If this command is itself killed
-with SIGKILL the engine goes on; systemd and containers end both.
+When the engine dies, its registration is removed, and the command ends with the engine's exit code. When this command is killed
+with SIGKILL, the engine goes on; systemd and containers end both.
 """
 
 import http.client
@@ -26,9 +26,9 @@ from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 from gateway.cli.printing import err, fail
 
 LOOK_S: Final = 0.2
-"""How often the engine and the gateway are looked at; a person does not notice, and it costs nothing."""
+"""How often the engine and the gateway are checked; a person does not notice the delay, and a check costs next to nothing."""
 SETTLE_S: Final = 3.0
-"""For how long it has to be seen draining and empty: each worker of each gateway looks for drains every 2 s, by itself."""
+"""How long the engine must be seen draining and empty: each worker of each gateway looks for drains every 2 s, by itself."""
 HEALTH_WITHIN_S: Final = 2.0
 
 
@@ -64,7 +64,11 @@ def run_engine(
 
 
 class Engine:
-    """The engine's process, in a group of its own so that Ctrl-C reaches us first. Raises OSError when it cannot be started."""
+    """The engine's process, in a process group of its own so that Ctrl-C reaches this command first.
+
+    Raises:
+        OSError: the engine cannot be started.
+    """
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -72,12 +76,12 @@ class Engine:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, a signal's number counted from 128 as shells do; None while it runs."""
+        """The exit code (128 plus the number of a signal, as in shells); None while the engine runs."""
         code = self._process.poll()
         return code if code is None or code >= 0 else 128 - code
 
     def is_healthy(self) -> bool:
-        """Whether its health path answers 200."""
+        """Whether the engine's health path answers 200."""
         parts = urlsplit(self.launch.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=HEALTH_WITHIN_S)
         try:
@@ -89,12 +93,12 @@ class Engine:
             connection.close()
 
     def terminate(self) -> None:
-        """SIGTERM to the engine alone: it ends its own workers."""
+        """Send SIGTERM to the engine's first process, which ends its own workers."""
         if self.code is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes."""
+        """Send SIGKILL to all of the engine's processes."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -122,7 +126,7 @@ _BESIDES: Final = {"kv_events": "KV events", "load_push": "load push"}
 
 
 class Place:
-    """The engine's place in a gateway's fleet. After `take`, no trouble with the gateway is more than a sentence."""
+    """The engine's registration with a gateway. After `take`, a failure of the gateway is printed and does not end the command."""
 
     def __init__(self, admin: AdminClient, pool: PoolSeen, launch: Launch, url: str, *, with_events: bool) -> None:
         self._admin = admin
@@ -138,14 +142,14 @@ class Place:
         self.taken = False
 
     def take(self) -> None:
-        """Register; ends the command when the gateway refuses."""
+        """Register the engine; ends the command when the gateway refuses."""
         body = dict(self._body)
         while not self.taken:
             try:
                 self._admin.post(f"{API}/backends", body)
             except Refused as refused:
-                # what it publishes besides is worth less than the engine
-                refused_part = next((part for part in _BESIDES if part in body and part in refused.said), None)
+                # the engine is useful without its KV events or load push
+                refused_part = next((part for part in _BESIDES if part in body and part in refused.message), None)
                 if refused_part is None:
                     raise
                 err.print(f"trying again without its {_BESIDES[refused_part]}", markup=False)
@@ -157,23 +161,23 @@ class Place:
             err.print(f"but {mismatch}", markup=False, soft_wrap=True)
 
     def drain(self) -> bool:
-        """No new requests from now on; whether the gateway took the order."""
+        """Ask the gateway to send no new requests; returns whether it accepted."""
         return self._quietly(lambda: self._admin.post(f"{self._path}/drain?grace_s={self._grace_s}"))
 
     def is_empty(self) -> bool:
-        """Whether nothing of this gateway runs on it any more. What cannot be asked, every worker, is not empty."""
-        seen: list[_Listing] = []
+        """Whether no request of this gateway is in flight on the engine; False unless every worker answers."""
+        listings: list[_Listing] = []
 
         def look() -> None:
-            seen.append(msgspec.json.decode(self._admin.get("/backends"), type=_Listing))
+            listings.append(msgspec.json.decode(self._admin.get("/backends"), type=_Listing))
 
-        if not self._quietly(look) or seen[0].workers.answered < seen[0].workers.expected:
+        if not self._quietly(look) or listings[0].workers.answered < listings[0].workers.expected:
             return False
-        own = [one for one in seen[0].backends if one.backend == self._id]
-        return all(one.state == "draining" and one.in_flight == 0 for one in own)
+        own = [backend for backend in listings[0].backends if backend.backend == self._id]
+        return all(backend.state == "draining" and backend.in_flight == 0 for backend in own)
 
     def leave(self) -> None:
-        """Take the registration away."""
+        """Remove the registration."""
         if self.taken:
             self.taken = False
             self._quietly(lambda: self._admin.delete(self._path))
@@ -187,7 +191,7 @@ class Place:
 
 
 class Run:
-    """One engine from its start to its end."""
+    """Runs one engine from its start to its end."""
 
     def __init__(self, engine: Engine, place: Place | None, ready_s: float, *, wait_grace: bool) -> None:
         self._engine = engine
@@ -197,9 +201,9 @@ class Run:
         self._signals = 0
 
     def to_its_end(self) -> int:
-        """Runs until the engine has ended; the exit code of the command."""
+        """Run until the engine has ended; returns the exit code of the command."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._noted)
+            signal.signal(number, self._count_signal)
         try:
             if self._wait_until_healthy():
                 err.print(f"{self._engine.launch.config.name} is healthy at {self._engine.launch.url}", markup=False)
@@ -209,13 +213,13 @@ class Run:
                 self._drain()
             return self._end()
         finally:
-            # whatever went wrong above, no engine stays behind
+            # whatever failed above, no engine is left running
             self._engine.kill()
             if self._place is not None:
                 self._place.leave()
 
     def _join(self) -> None:
-        """Register; an engine that the gateway refuses is ended in good order before the command is."""
+        """Register the engine; when the gateway refuses, end the engine in order before the command ends."""
         try:
             if self._place is not None:
                 self._place.take()
@@ -223,7 +227,7 @@ class Run:
             self._end()
             raise
 
-    def _noted(self, _number: int, _frame: FrameType | None) -> None:
+    def _count_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1
 
     def _wait_until_healthy(self) -> bool:
@@ -238,14 +242,16 @@ class Run:
         return False
 
     def _drain(self) -> None:
-        """The gateway's part: no new requests, and those that run go on, at most for the grace. Only one gateway is asked whether
-        any do, so where others share its database the whole grace has to be waited for."""
+        """Drain the engine at the gateway: no new requests, and those in flight may finish within the grace.
+
+        Only this gateway is asked for requests in flight; where others share its database, `wait_grace` waits for the whole grace.
+        """
         if self._place is None or self._engine.code is not None or not self._place.drain():
             return
         err.print("draining", markup=False)
         begun = time.monotonic()
         empty_since: float | None = None
-        # workers hear of a drain a moment after it was ordered, so empty counts once it has lasted
+        # workers hear of a drain a moment after it was ordered, so an empty engine counts only once it stayed empty
         while self._engine.code is None and self._signals < 2 and time.monotonic() - begun < self._engine.launch.grace_s:
             now = time.monotonic()
             empty_since = (empty_since or now) if not self._wait_grace and self._place.is_empty() else None
@@ -254,7 +260,7 @@ class Run:
             time.sleep(LOOK_S)
 
     def _end(self) -> int:
-        """Ends the engine unless it has ended; the exit code."""
+        """End the engine unless it has ended; returns the exit code of the command."""
         code = self._engine.code
         if code is not None:
             err.print(f"the engine ended by itself with code {code}", markup=False)

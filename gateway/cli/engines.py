@@ -1,6 +1,6 @@
-"""`tidegate engine …`: how engines are started so that the gateway can use them. Listing, showing, rendering and sizing.
+"""`tidegate engine …`: launch configurations of engines: list, show, render and size them.
 
-`check` and `run` are in files of their own.
+`engine_check` and `engine_run` hold the commands `check` and `run`.
 """
 
 import json
@@ -35,14 +35,16 @@ def list_engines(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
     """Print the kinds of engine Tidegate speaks with, and the launch configurations."""
     configs = [load(name) for name in names()]
     if as_json:
-        dialects = [_described(one) for one in DIALECTS.values()]
-        launches = [{"name": one.name, "engine": one.engine, "version": one.version, "summary": one.summary} for one in configs]
+        dialects = [_described(dialect) for dialect in DIALECTS.values()]
+        launches = [
+            {"name": config.name, "engine": config.engine, "version": config.version, "summary": config.summary} for config in configs
+        ]
         typer.echo(json.dumps({"dialects": dialects, "launch": launches}, indent=2))
         return
     table = Table("dialect", "against the real engine", "known from", "on SIGTERM")
-    for one in DIALECTS.values():
-        proven = "proven" if one.proven else "unproven: recordings or documents only"
-        table.add_row(one.name, proven, one.known_from, escape(one.drains) or "not looked at")
+    for dialect in DIALECTS.values():
+        proven = "proven" if dialect.proven else "unproven: recordings or documents only"
+        table.add_row(dialect.name, proven, dialect.known_from, escape(dialect.drains) or "not looked at")
     out.print(table)
     table = Table("launch configuration", "flags of", "GPUs", "for")
     for config in configs:
@@ -52,20 +54,20 @@ def list_engines(as_json: Annotated[bool, typer.Option("--json", help="Print JSO
     out.print(table)
 
 
-def _described(one: Dialect) -> dict[str, Any]:
+def _described(dialect: Dialect) -> dict[str, Any]:
     isolation = None
-    if one.isolation is not None:
-        isolation = {"field": one.isolation.field, "endpoints": sorted(endpoint.value for endpoint in one.isolation.endpoints)}
+    if dialect.isolation is not None:
+        isolation = {"field": dialect.isolation.field, "endpoints": sorted(endpoint.value for endpoint in dialect.isolation.endpoints)}
     return {
-        "dialect": one.name,
-        "proven": one.proven,
-        "known_from": one.known_from,
+        "dialect": dialect.name,
+        "proven": dialect.proven,
+        "known_from": dialect.known_from,
         "isolation": isolation,
-        "priority": msgspec.to_builtins(one.priority),
-        "lora_model": one.lora_model,
-        "lora": msgspec.to_builtins(one.lora),
-        "refusals": sorted(shape.value for shape in one.errors),
-        "drains": one.drains,
+        "priority": msgspec.to_builtins(dialect.priority),
+        "lora_model": dialect.lora_model,
+        "lora": msgspec.to_builtins(dialect.lora),
+        "refusals": sorted(shape.value for shape in dialect.errors),
+        "drains": dialect.drains,
     }
 
 
@@ -150,8 +152,8 @@ def size_engine(
         typer.echo(msgspec.json.encode(sizes).decode())
         return
     table = Table("per GPU" if launch.config.hardware.gpus else "of the process", "")
-    for what, value in _rows(sizes):
-        table.add_row(what, value)
+    for label, value in _rows(sizes):
+        table.add_row(label, value)
     out.print(table)
     for note in sizes.notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)
@@ -182,12 +184,12 @@ def _model_config(path: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
             body = opened.read(MAX_CONFIG_BYTES + 1)
-        found = json.loads(body) if len(body) <= MAX_CONFIG_BYTES else None
+        model_config = json.loads(body) if len(body) <= MAX_CONFIG_BYTES else None
     except (OSError, ValueError, RecursionError) as error:
         raise SizingError(f"{file} cannot be read ({type(error).__name__})") from None
-    if not isinstance(found, dict):
+    if not isinstance(model_config, dict):
         raise SizingError(f"{file} is no model's config.json")
-    return found
+    return model_config
 
 
 def _weights_on_disk(path: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""`tidegate explain`: why a request went where it went, or where one would go now."""
+"""`tidegate explain`: why a request went to its backend, or where a request would go now."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -11,7 +11,7 @@ from gateway.cli.printing import AsJson, fail, moment, out, print_json
 
 CHAT: Final = "/v1/chat/completions"
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
-"""As much as the admin port takes."""
+"""Largest request that the admin port takes."""
 
 
 def explain(
@@ -34,14 +34,14 @@ def explain(
         fail("name a request's id, or a request with --file", code=2)
     client = api(admin, token_file)
     if file is None:
-        found = client.read(f"{API}/requests/{segment(request_id)}/explanation")
+        decision = client.read(f"{API}/requests/{segment(request_id)}/explanation")
     else:
         wanted = {"tenant": tenant, "project": project, "endpoint": endpoint, "request": _read(file)}
-        found = client.post(f"{API}/requests/explanation", wanted)
+        decision = client.post(f"{API}/requests/explanation", wanted)
     if as_json:
-        print_json(found)
+        print_json(decision)
         return
-    for line in (*summary(found), *blocks(found)):
+    for line in (*summary(decision), *blocks(decision)):
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -57,46 +57,46 @@ def _read(file: Path) -> Any:
         fail(f"--file {file} is no JSON: {error}", code=2)
 
 
-def summary(found: dict[str, Any]) -> list[str]:
-    """The decision in sentences."""
+def summary(decision: dict[str, Any]) -> list[str]:
+    """The routing decision in sentences."""
     lines = [
-        f"{found['request_id']} of {found['tenant']} at {moment(found['at_unix'])}: "
-        f"{found['model']} in pool {found['pool']} by {found['policy']}",
-        f"{found['prompt_tokens']} prompt tokens, {found['chain_blocks']} blocks looked up; {found['output_tokens']} tokens of answer "
-        f"expected, in 9 of 10 cases at most {found['output_tokens_p90']}"
-        + (f"; adapter {found['lora']}" if found["lora"] else "")
-        + ("; of a conversation" if found["session"] else ""),
+        f"{decision['request_id']} of {decision['tenant']} at {moment(decision['at_unix'])}: "
+        f"{decision['model']} in pool {decision['pool']} by {decision['policy']}",
+        f"{decision['prompt_tokens']} prompt tokens, {decision['chain_blocks']} blocks looked up; "
+        f"{decision['output_tokens']} tokens of answer expected, in 9 of 10 cases at most {decision['output_tokens_p90']}"
+        + (f"; adapter {decision['lora']}" if decision["lora"] else "")
+        + ("; of a conversation" if decision["session"] else ""),
     ]
-    chosen = found["chosen"] or "nobody: no backend can serve it"
-    said = f"chosen: {chosen}" + (f", because of {found['why']} among those that cost nearly the same" if found["why"] else "")
-    lines.append(said + (f"; tried last: {found['served_by']}" if found["served_by"] else ""))
-    if found["queued"]:
-        seconds = f" for {found['queued_s']:.3g} s" if found["queued"] != "waiting" else ""
-        lines.append(f"waited for room{seconds}, {found['queued_ahead']} tokens before it: {found['queued']}")
-    if found["steps"]:
-        said = f"degraded by the policy of {found['tenant']}: {', '.join(found['steps'])}"
-        lines.append(said + (f"; asked for {found['asked_model']}" if found["asked_model"] else ""))
-    elif found["asked_model"]:
-        lines.append(f"asked for {found['asked_model']}")
-    if found["rule"]:
-        lines.append(f"by the rule {found['rule']} of the policy of {found['tenant']}")
-    lines += [f"could not be answered by {one}" for one in found["fell_back"]]
-    if found["rollout"]:
-        lines.append(f"dealt out by the rollout {found['rollout']}")
-    lines += [f"not degraded to {one}" for one in found["passed_over"]]
-    return [*lines, found["split"]] if found.get("split") else lines
+    chosen = decision["chosen"] or "nobody: no backend can serve it"
+    sentence = f"chosen: {chosen}" + (f", because of {decision['why']} among those that cost nearly the same" if decision["why"] else "")
+    lines.append(sentence + (f"; tried last: {decision['served_by']}" if decision["served_by"] else ""))
+    if decision["queued"]:
+        seconds = f" for {decision['queued_s']:.3g} s" if decision["queued"] != "waiting" else ""
+        lines.append(f"waited for room{seconds}, {decision['queued_ahead']} tokens before it: {decision['queued']}")
+    if decision["steps"]:
+        sentence = f"degraded by the policy of {decision['tenant']}: {', '.join(decision['steps'])}"
+        lines.append(sentence + (f"; asked for {decision['asked_model']}" if decision["asked_model"] else ""))
+    elif decision["asked_model"]:
+        lines.append(f"asked for {decision['asked_model']}")
+    if decision["rule"]:
+        lines.append(f"by the rule {decision['rule']} of the policy of {decision['tenant']}")
+    lines += [f"could not be answered by {attempt}" for attempt in decision["fell_back"]]
+    if decision["rollout"]:
+        lines.append(f"dealt out by the rollout {decision['rollout']}")
+    lines += [f"not degraded to {step}" for step in decision["passed_over"]]
+    return [*lines, decision["split"]] if decision.get("split") else lines
 
 
-def blocks(found: dict[str, Any]) -> list[str]:
-    """Every contender with every term, a paragraph each: a table with a column for each term fits no terminal."""
+def blocks(decision: dict[str, Any]) -> list[str]:
+    """Every contender with every term, one paragraph each: a table with a column for each term fits no terminal."""
     lines = []
-    for one in found["contenders"]:
-        if one["cost"] is None:
-            lines.append(f"  {one['backend']}  out: {one['lost']}")
+    for contender in decision["contenders"]:
+        if contender["cost"] is None:
+            lines.append(f"  {contender['backend']}  out: {contender['lost']}")
             continue
-        lost = f"  {one['lost']}" if one["lost"] else "  taken"
-        lines.append(f"  {one['backend']}  cost {one['cost']:.4g}, holds {one['held_tokens']:.0f} tokens{lost}")
+        lost = f"  {contender['lost']}" if contender["lost"] else "  taken"
+        lines.append(f"  {contender['backend']}  cost {contender['cost']:.4g}, holds {contender['held_tokens']:.0f} tokens{lost}")
         # adding 0 makes -0 a 0
-        terms = ", ".join(f"{name} {value + 0.0:.4g}" for name, value in one["terms"].items())
+        terms = ", ".join(f"{name} {value + 0.0:.4g}" for name, value in contender["terms"].items())
         lines += [f"    {terms}"] if terms else []
     return lines

@@ -1,4 +1,4 @@
-"""`tidegate import apply`: a tidegate-import.json over the admin API. What is there is never changed, so it can be run again."""
+"""`tidegate import apply`: applies a tidegate-import.json over the admin API. Existing objects stay unchanged, so it can be run again."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,9 @@ def apply(
         document = read_document(file)
     except BadDocument as error:
         fail(str(error), code=2)
-    AdminClient(admin, token := token_from(token_file)).read(f"{API}/self")  # one sentence, not one per object, when we may not
+    AdminClient(admin, token := token_from(token_file)).read(
+        f"{API}/self"
+    )  # one sentence, not one per object, when the token is not accepted
     run = Run(AdminClient(admin, token, quiet=True), as_json)
     run.take(document)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
@@ -43,18 +45,18 @@ class Run:
     """One pass over a document.
 
     Args:
-        client: that prints no refusals of its own.
+        client: a quiet client, which prints no refusals of its own.
     """
 
     def __init__(self, client: AdminClient, as_json: bool) -> None:
         self._client = client
         self._as_json = as_json
         self._known: dict[str, list[dict[str, Any]]] = {}
-        """Keys by tenant that were there before and have met no key of the document yet, the oldest first."""
+        """By tenant: existing keys that no key of the document has matched yet, the oldest first."""
         self.counts: dict[Outcome, int] = dict.fromkeys(("made", "kept", "differs", "refused"), 0)
 
     def take(self, document: Document) -> None:
-        """Everything of it, in the order in which one thing needs the other."""
+        """Apply the document: tenants, keys, limits and prices, in the order of their dependencies."""
         for tenant in document.tenants:
             self._guarded("tenant", tenant.name, partial(self._tenant, tenant))
         for key in document.keys:
@@ -68,78 +70,80 @@ class Run:
         try:
             work()
         except Refused as refused:
-            self._say("refused", what, name, refused.said)
+            self._report("refused", what, name, refused.message)
 
     def _tenant(self, wanted: NewTenant) -> None:
-        found = self._client.find(f"{API}/tenants/{segment(wanted.name)}")
-        if found is None:
+        tenant = self._client.find(f"{API}/tenants/{segment(wanted.name)}")
+        if tenant is None:
             self._client.post(f"{API}/tenants", {"name": wanted.name, "label": wanted.label, "disabled": wanted.disabled})
-            return self._say("made", "tenant", wanted.name)
-        if found["disabled"] is not wanted.disabled:
-            return self._say("differs", "tenant", wanted.name, f"it is {'disabled' if found['disabled'] else 'enabled'}")
-        return self._say("kept", "tenant", wanted.name)
+            return self._report("made", "tenant", wanted.name)
+        if tenant["disabled"] is not wanted.disabled:
+            return self._report("differs", "tenant", wanted.name, f"it is {'disabled' if tenant['disabled'] else 'enabled'}")
+        return self._report("kept", "tenant", wanted.name)
 
     def _key(self, wanted: NewKey) -> None:
         name = _key_name(wanted)
         try:
             expires_unix = wanted.expires_unix()
         except ValueError:
-            return self._say("refused", "key", name, f"expires_at {wanted.expires_at!r} is no moment; write it like 2027-01-31T00:00:00Z")
-        found = self._there(wanted)
-        if found is None:
+            return self._report(
+                "refused", "key", name, f"expires_at {wanted.expires_at!r} is no moment; write it like 2027-01-31T00:00:00Z"
+            )
+        key = self._existing_key(wanted)
+        if key is None:
             asked = {"project": wanted.project, "label": wanted.label, "expires_unix": expires_unix, "rights": _rights(wanted)}
-            found = self._client.post(f"{API}/tenants/{segment(wanted.tenant)}/keys", asked)
-            self._say("made", "key", name, id=found["id"], key=found["key"])
-        elif _differs(found, wanted, expires_unix):
-            self._say("differs", "key", name, "it is there with another expiry, other models or another class", id=found["id"])
+            key = self._client.post(f"{API}/tenants/{segment(wanted.tenant)}/keys", asked)
+            self._report("made", "key", name, id=key["id"], key=key["key"])
+        elif _differs(key, wanted, expires_unix):
+            self._report("differs", "key", name, "it is there with another expiry, other models or another class", id=key["id"])
         else:
-            self._say("kept", "key", name, id=found["id"])
+            self._report("kept", "key", name, id=key["id"])
         for limit in wanted.limits:
-            limit_id = _key_limit_id(found["id"], limit)
+            limit_id = _key_limit_id(key["id"], limit)
             self._guarded("limit", limit_id, partial(self._limit, limit_id, limit.amount))
         return None
 
-    def _there(self, wanted: NewKey) -> dict[str, Any] | None:
-        """A key is known again by tenant, project and label; of several, each meets one."""
+    def _existing_key(self, wanted: NewKey) -> dict[str, Any] | None:
+        """The existing key with the same tenant, project and label, or None; each existing key is matched at most once."""
         if wanted.tenant not in self._known:
             known = self._client.items(f"{API}/tenants/{segment(wanted.tenant)}/keys")
-            self._known[wanted.tenant] = sorted((one for one in known if one["revoked_unix"] is None), key=lambda one: one["created_unix"])
-        left = self._known[wanted.tenant]
-        found = next((one for one in left if (one["project"], one["label"]) == (wanted.project, wanted.label)), None)
-        if found is not None:
-            left.remove(found)
-        return found
+            self._known[wanted.tenant] = sorted((key for key in known if key["revoked_unix"] is None), key=lambda key: key["created_unix"])
+        unmatched = self._known[wanted.tenant]
+        match = next((key for key in unmatched if (key["project"], key["label"]) == (wanted.project, wanted.label)), None)
+        if match is not None:
+            unmatched.remove(match)
+        return match
 
     def _limit(self, limit_id: str, amount: int) -> None:
         path = f"{API}/limits/{segment(limit_id)}"
-        found = self._client.find(path)
-        if found is None:
+        limit = self._client.find(path)
+        if limit is None:
             self._client.put_new(path, {"amount": amount})
-            return self._say("made", "limit", limit_id)
-        if found["amount"] != amount:
-            return self._say("differs", "limit", limit_id, f"it is {found['amount']}, and {amount} in the file")
-        return self._say("kept", "limit", limit_id)
+            return self._report("made", "limit", limit_id)
+        if limit["amount"] != amount:
+            return self._report("differs", "limit", limit_id, f"it is {limit['amount']}, and {amount} in the file")
+        return self._report("kept", "limit", limit_id)
 
     def _price(self, wanted: NewPrice) -> None:
         name = f"{wanted.model} {wanted.revision}"
         known = self._client.items(f"{API}/prices?model={segment(wanted.model)}")
-        same = [one for one in known if one["revision"] == wanted.revision]
+        same = [price for price in known if price["revision"] == wanted.revision]
         rates = dict.fromkeys(RATES, 0) | wanted.nanousd_per_mtok
         if not same:
             asked = {"model": wanted.model, "revision": wanted.revision, "nanousd_per_mtok": wanted.nanousd_per_mtok}
             self._client.post(f"{API}/prices", asked)
-            return self._say("made", "price", name)
-        if max(same, key=lambda one: one["effective_unix"])["nanousd_per_mtok"] != rates:
-            return self._say("differs", "price", name, "the last price that was set is another one")
-        return self._say("kept", "price", name)
+            return self._report("made", "price", name)
+        if max(same, key=lambda price: price["effective_unix"])["nanousd_per_mtok"] != rates:
+            return self._report("differs", "price", name, "the last price that was set is another one")
+        return self._report("kept", "price", name)
 
-    def _say(self, outcome: Outcome, what: str, name: str, said: str = "", **more: str) -> None:
+    def _report(self, outcome: Outcome, what: str, name: str, detail: str = "", **more: str) -> None:
         self.counts[outcome] += 1
         if self._as_json:
-            line = {"outcome": outcome, "what": what, "name": name} | ({"said": said} if said else {}) | more
+            line = {"outcome": outcome, "what": what, "name": name} | ({"said": detail} if detail else {}) | more
             print_json(line)
             return
-        typer.echo(f"{outcome}: {what} {name}" + "".join(f": {text}" for text in (said, *more.values()) if text))
+        typer.echo(f"{outcome}: {what} {name}" + "".join(f": {text}" for text in (detail, *more.values()) if text))
 
 
 def _key_name(wanted: NewKey) -> str:
@@ -158,10 +162,10 @@ def _rights(wanted: NewKey) -> dict[str, Any]:
     return {"models": wanted.models, "priority_class": wanted.priority_class}
 
 
-def _differs(found: dict[str, Any], wanted: NewKey, expires_unix: float | None) -> bool:
-    rights = found["rights"]
-    there = found["expires_unix"], _sorted(rights["models"]), rights.get("priority_class")
-    return there != (expires_unix, _sorted(wanted.models), wanted.priority_class)
+def _differs(key: dict[str, Any], wanted: NewKey, expires_unix: float | None) -> bool:
+    rights = key["rights"]
+    existing = key["expires_unix"], _sorted(rights["models"]), rights.get("priority_class")
+    return existing != (expires_unix, _sorted(wanted.models), wanted.priority_class)
 
 
 def _sorted(names: list[str] | None) -> list[str] | None:

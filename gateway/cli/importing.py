@@ -1,4 +1,4 @@
-"""`tidegate import …`: the configuration of another gateway as ours, and every part of it that could not be carried."""
+"""`tidegate import …`: converts another gateway's configuration to Tidegate's, and lists every part that could not be carried over."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from policies.problems import Problem, listing
 import_app = typer.Typer(no_args_is_help=True, help="Take over the configuration of another gateway.")
 
 STAND_IN: Final = "http://127.0.0.1:1"
-"""What variables count as while the written files are checked: those of engines are addresses."""
+"""Value of environment variables while the written files are checked; they stand for addresses of engines."""
 
 
 import_app.command("apply")(import_apply.apply)
@@ -93,14 +93,14 @@ def _write(plan: Plan, config: Path, folder: Path) -> None:
 
 
 def _variables(pool: dict[str, object]) -> list[str]:
-    """Names of variables that stand for addresses of engines."""
+    """Names of the environment variables that stand for addresses of engines."""
     backends = pool["backends"]
     urls = [backend["url"] for backend in backends] if isinstance(backends, list) else []
     return [url[2:-1] for url in urls if url.startswith("${")]
 
 
 def _listed(path: Path, name: str) -> Located:
-    """A JSON file with a list, alone or under `name`; JSON is YAML, so it is read with the line of everything in it."""
+    """A JSON file with a list, alone or under `name`, read as YAML (of which JSON is a subset) for the line of every value."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What is done to keys and tenants that are there over the admin API of a running gateway, and how keys are listed."""
+"""Changes to existing keys and tenants over the admin API of a running gateway, and the list of keys."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,11 +12,11 @@ from tenancy.key_tags import BadTags, Tags, tags_of, written_tags
 Tenant = Annotated[str, typer.Option(help="Whose key it is.")]
 COLUMNS: Final = ("id", "tenant", "project", "label", "state", "created", "expires")
 SEEN: Final = ("id", "tenant", "project", "label", "disabled", "created_unix", "expires_unix", "revoked_unix")
-"""What a row of the list is made from: fields of a record, and of what the API shows."""
+"""The fields that a row of the list is made from; records of the store and answers of the API have them alike."""
 
 
 def add_key_commands(keys_app: typer.Typer) -> None:
-    """Adds them to `tidegate key`."""
+    """Add the commands for existing keys to `tidegate key`."""
 
     @keys_app.command("show")
     def show_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
@@ -28,7 +28,7 @@ def add_key_commands(keys_app: typer.Typer) -> None:
     @keys_app.command("disable")
     def disable_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Refuse a key until it is enabled again. Over the admin API."""
-        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_said(seen), "disabled": True})
+        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_changeable(seen), "disabled": True})
         out.print(f"key {key_id} disabled; gateways refuse it within 5 s", markup=False)
 
     @keys_app.command("tag")
@@ -46,8 +46,8 @@ def add_key_commands(keys_app: typer.Typer) -> None:
             fail("name a tag to set as name=value, or one to take away with --remove", code=2)
 
         def changed(seen: dict[str, Any]) -> dict[str, Any]:
-            kept = {name: value for name, value in seen["tags"].items() if name not in (remove or ())}
-            return {**_said(seen), "tags": kept | more}
+            kept_tags = {name: value for name, value in seen["tags"].items() if name not in (remove or ())}
+            return {**_changeable(seen), "tags": kept_tags | more}
 
         api(admin, token_file).rewrite(_path(tenant, key_id), changed)
         out.print(f"key {key_id} tagged; gateways know within 5 s", markup=False)
@@ -55,12 +55,12 @@ def add_key_commands(keys_app: typer.Typer) -> None:
     @keys_app.command("enable")
     def enable_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Take a disabled key again. Over the admin API."""
-        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_said(seen), "disabled": False})
+        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_changeable(seen), "disabled": False})
         out.print(f"key {key_id} enabled", markup=False)
 
 
 def tags_from(words: list[str]) -> Tags:
-    """Tags as they stand on a command line; ends the command where one is none."""
+    """Tags from the words of a command line; ends the command for a word that is no tag."""
     try:
         return tags_of(written_tags(words))
     except BadTags as error:
@@ -68,19 +68,19 @@ def tags_from(words: list[str]) -> Tags:
 
 
 def make_tenant(name: str, admin: str, token_file: Path | None) -> None:
-    """Make a tenant."""
+    """Make a tenant over the admin API."""
     api(admin, token_file).post(f"{API}/tenants", {"name": name})
 
 
 def tenants(admin: str, token_file: Path | None) -> list[str]:
-    """Names of all tenants that the caller may see."""
-    return [one["name"] for one in api(admin, token_file).items(f"{API}/tenants")]
+    """The names of all tenants that the caller may see."""
+    return [tenant["name"] for tenant in api(admin, token_file).items(f"{API}/tenants")]
 
 
 def keys(tenant: str, admin: str, token_file: Path | None) -> list[dict[str, Any]]:
     """The keys of one tenant, or with `""` of all that the caller may see."""
     client = api(admin, token_file)
-    names = [tenant] if tenant else [one["name"] for one in client.items(f"{API}/tenants")]
+    names = [tenant] if tenant else [listed["name"] for listed in client.items(f"{API}/tenants")]
     return [key for name in names for key in client.items(f"{API}/tenants/{segment(name)}/keys")]
 
 
@@ -99,14 +99,14 @@ def row(seen: dict[str, Any], now: float) -> dict[str, str | None]:
 
 def make_key(tenant: str, wanted: dict[str, Any], admin: str, token_file: Path | None, as_json: bool) -> None:
     """Make a key and print it, once."""
-    made = api(admin, token_file).post(f"{API}/tenants/{segment(tenant)}/keys", wanted)
-    _once(made, as_json, "")
+    key = api(admin, token_file).post(f"{API}/tenants/{segment(tenant)}/keys", wanted)
+    _print_key(key, as_json, "")
 
 
 def rotate_key(key_id: str, tenant: str, overlap_s: float, admin: str, token_file: Path | None, as_json: bool) -> None:
     """Give a key a new secret and print it, once."""
-    made = api(admin, token_file).post(f"{_path(tenant, key_id)}/rotate", {"overlap_s": overlap_s})
-    _once(made, as_json, f"; the old secret works for {overlap_s:g} s")
+    key = api(admin, token_file).post(f"{_path(tenant, key_id)}/rotate", {"overlap_s": overlap_s})
+    _print_key(key, as_json, f"; the old secret works for {overlap_s:g} s")
 
 
 def revoke_key(key_id: str, tenant: str, admin: str, token_file: Path | None) -> None:
@@ -114,7 +114,7 @@ def revoke_key(key_id: str, tenant: str, admin: str, token_file: Path | None) ->
     api(admin, token_file).post(f"{_path(tenant, key_id)}/revoke")
 
 
-def _once(made: dict[str, Any], as_json: bool, more: str) -> None:
+def _print_key(made: dict[str, Any], as_json: bool, more: str) -> None:
     if as_json:
         print_json({name: made[name] for name in ("key", "id", "tenant")})
         return
@@ -128,5 +128,5 @@ def _path(tenant: str, key_id: str) -> str:
     return f"{API}/tenants/{segment(tenant)}/keys/{segment(key_id)}"
 
 
-def _said(seen: dict[str, Any]) -> dict[str, Any]:
+def _changeable(seen: dict[str, Any]) -> dict[str, Any]:
     return {name: seen[name] for name in ("label", "disabled", "expires_unix", "roles", "inference", "rights", "tags")}

@@ -1,6 +1,6 @@
 """`tidegate tenant …` and `tidegate key …`, straight on the store: the bootstrap of tenancy, which needs no running gateway.
 
-With `--admin` the same goes over the admin API (`key_changes.py`). Both ways end in the same audit.
+With `--admin` the same commands go over the admin API (`key_changes.py`). Both ways write the same audit.
 """
 
 import asyncio
@@ -72,10 +72,10 @@ def create_tenant(name: str, config: Config = DEFAULT_CONFIG, admin: OverApi = N
 def list_tenants(config: Config = DEFAULT_CONFIG, admin: OverApi = None, token_file: TokenFile = None) -> None:
     """Print every tenant."""
     if admin is not None:
-        found = key_changes.tenants(admin, token_file)
+        names = key_changes.tenants(admin, token_file)
     else:
-        found = [tenant.name for tenant in _with_store(config, lambda store, _: store.load()).tenants]
-    for tenant in sorted(found):
+        names = [tenant.name for tenant in _with_store(config, lambda store, _: store.load()).tenants]
+    for tenant in sorted(names):
         out.print(tenant, markup=False)
 
 
@@ -169,7 +169,7 @@ def list_keys(
     else:
         records = _with_store(config, lambda store, _: store.load()).keys
         seen = [{name: getattr(r, name) for name in key_changes.SEEN} for r in records if tenant in ("", r.tenant)]
-    rows = [key_changes.row(one, time.time()) for one in sorted(seen, key=lambda one: (one["tenant"], one["created_unix"]))]
+    rows = [key_changes.row(key, time.time()) for key in sorted(seen, key=lambda key: (key["tenant"], key["created_unix"]))]
     if as_json:
         print_json(rows)
         return
@@ -248,12 +248,12 @@ def _tenant(name: str) -> TenantId:
 
 
 def _entry(action: str, target: str, tenant: str = "") -> Entry:
-    """A row of the audit; whoever can open the store is the owner."""
+    """A row of the audit; a user who can open the store counts as the owner."""
     return Entry("command line", "owner", "", action, target, tenant)
 
 
 def _changed(config: Path, entry: Entry, work: Callable[[Settings, DirectoryChange], Awaitable[Any]], hint: str = "") -> Any:
-    """Do it and write it down, in one transaction."""
+    """Run `work` and write its audit row, in one transaction; returns the result of `work`."""
     settings = _settings(config)
 
     async def within(_store: "SqlDirectory", engine: "AsyncEngine") -> Any:

@@ -1,4 +1,4 @@
-"""What the `tidegate engine` verbs share: a launch configuration by name, with what `--set` and the other options change."""
+"""Options shared by the `tidegate engine` commands: a launch configuration by name, changed by `--set` and others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -24,15 +24,15 @@ Executable = Annotated[str | None, typer.Option(help="The program to run in plac
 def launch_from(
     name: str, sets: Sequence[str] | None = None, executable: str | None = None, defaults: Mapping[str, JsonValue] | None = None
 ) -> Launch:
-    """The engine that was asked for; ends the command with a sentence when it makes no sense.
+    """The launch of the engine; ends the command with a sentence when name or parameters cannot be used.
 
     Args:
-        defaults: parameters in place of the configuration's own, below `sets`.
+        defaults: parameters that override the configuration's own, and that `sets` override.
     """
     try:
         config = load(name)
-        given = {**{key: value for key, value in (defaults or {}).items() if key in config.parameters}, **parse_sets(sets or ())}
-        launch = resolve(config, manifest_for(config.engine, config.version), given)
+        values = {**{key: value for key, value in (defaults or {}).items() if key in config.parameters}, **parse_sets(sets or ())}
+        launch = resolve(config, manifest_for(config.engine, config.version), values)
     except LaunchError as error:
         fail(str(error))
     if executable is None:
@@ -41,21 +41,21 @@ def launch_from(
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, JsonValue]:
-    """`NAME=VALUE` texts; values are read as YAML, so numbers, true and {json: too} are what they look like.
+    """The values of `NAME=VALUE` texts by name, read as YAML, so that numbers, true and {json: too} have their types.
 
     Raises:
-        LaunchError: no `=`, or a value that is no YAML.
+        LaunchError: a text has no `=`, or a value is no YAML.
     """
-    given: dict[str, JsonValue] = {}
-    for one in sets:
-        name, equals, text = one.partition("=")
+    values: dict[str, JsonValue] = {}
+    for assignment in sets:
+        name, equals, text = assignment.partition("=")
         if not equals or not name:
-            raise LaunchError(f"--set {one!r}: write NAME=VALUE")
+            raise LaunchError(f"--set {assignment!r}: write NAME=VALUE")
         try:
             value = yaml.safe_load(text) if text else ""
         except yaml.YAMLError:
             raise LaunchError(f"--set {name}: the value is no YAML; put quotes around it") from None
         if not isinstance(value, str | int | float | bool | list | dict | None):
-            value = text  # what YAML takes for a date is text here
-        given[name.removeprefix("--")] = value
-    return given
+            value = text  # a date of YAML is text here
+        values[name.removeprefix("--")] = value
+    return values

@@ -15,21 +15,21 @@ limit_app = typer.Typer(no_args_is_help=True, help="Limits: what may be used by 
 price_app = typer.Typer(no_args_is_help=True, help="Prices: what tokens cost, from a moment on. Over the admin API.")
 
 
-def _limit_id(text: str) -> str:
-    """What a typing error makes of an id is told here: the admin API says of an id that cannot be what it says of one that is not."""
+def _checked_limit_id(text: str) -> str:
+    """The id itself, checked here because the admin API answers a mistyped id like one of a limit that does not exist."""
     parts = text.split(":")
-    for what, words, at in (("level", Level, 0), ("meter", Meter, -2), ("window", Window, -1)):
+    for field, words, at in (("level", Level, 0), ("meter", Meter, -2), ("window", Window, -1)):
         known = [word.name.lower() for word in words]
         if len(parts) < 4 or parts[at] not in known:
             shown = parts[at] if len(parts) > 3 else text
-            raise typer.BadParameter(f"{shown!r} is no {what}; write level:name:meter:window, with one of {', '.join(known)}")
+            raise typer.BadParameter(f"{shown!r} is no {field}; write level:name:meter:window, with one of {', '.join(known)}")
     return text
 
 
 LimitId = Annotated[
     str,
     typer.Argument(
-        callback=_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_nanousd:month."
+        callback=_checked_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_nanousd:month."
     ),
 ]
 AMOUNT: Final = "A whole number; money also as $12.50."
@@ -53,8 +53,8 @@ def set_limit(
 ) -> None:
     """Set a limit; gateways follow within 5 s."""
     wanted = {name: amount_of(text) for name, text in (("amount", amount), ("burst", burst), ("soft", soft)) if text is not None}
-    made = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", wanted)
-    out.print(f"limit {made['id']} is {made['amount']}", markup=False)
+    saved = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", wanted)
+    out.print(f"limit {saved['id']} is {saved['amount']}", markup=False)
 
 
 @limit_app.command("raise")
@@ -67,8 +67,8 @@ def raise_limit(
 ) -> None:
     """Raise a limit for a time; afterwards it is what it was."""
     until = time.time() + seconds_of(for_)
-    made = api(admin, token_file).post(f"{API}/limits/{segment(limit)}/raise", {"to": amount_of(to), "until_unix": until})
-    out.print(f"limit {made['id']} is {made['raised_to']} for {for_}, and {made['amount']} afterwards", markup=False)
+    saved = api(admin, token_file).post(f"{API}/limits/{segment(limit)}/raise", {"to": amount_of(to), "until_unix": until})
+    out.print(f"limit {saved['id']} is {saved['raised_to']} for {for_}, and {saved['amount']} afterwards", markup=False)
 
 
 @limit_app.command("remove")
@@ -97,7 +97,7 @@ def limit_state(
         show(client.items(path), STATE, as_json)
         return
     try:
-        if as_json or not out.is_terminal:  # what is redrawn in place is nothing for a file or another program
+        if as_json or not out.is_terminal:  # a table redrawn in place suits no file and no other program
             while True:
                 show(client.items(path), STATE, as_json)
                 time.sleep(every_s)
@@ -117,8 +117,8 @@ def list_prices(
     as_json: AsJson = False,
 ) -> None:
     """Print prices, in nano-dollars per million tokens."""
-    found = api(admin, token_file).items(f"{API}/prices?model={segment(model)}")
-    rows = found if as_json else [{**one, **one["nanousd_per_mtok"]} for one in found]
+    prices = api(admin, token_file).items(f"{API}/prices?model={segment(model)}")
+    rows = prices if as_json else [{**price, **price["nanousd_per_mtok"]} for price in prices]
     show(rows, ("id", "model", "revision", "effective_unix", "uncached_input", "cached_input", "output", "reasoning"), as_json)
 
 
@@ -136,13 +136,13 @@ def set_price(
     """Set what a model costs from now on; requests under way keep the price they were admitted at."""
     rates = {"uncached_input": input_, "cached_input": cached_input or input_, "output": output, "reasoning": reasoning or output}
     wanted: dict[str, Any] = {"model": model, "revision": revision, "nanousd_per_mtok": {k: amount_of(v) for k, v in rates.items()}}
-    made = api(admin, token_file).post(f"{API}/prices", wanted)
-    out.print(f"{made['id']}: {model} costs that from now on", markup=False)
+    price = api(admin, token_file).post(f"{API}/prices", wanted)
+    out.print(f"{price['id']}: {model} costs that from now on", markup=False)
 
 
 def seconds_of(text: str) -> int:
-    """A length of time."""
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if found is None:
+    """Seconds of a duration like `90s`, `30m`, `12h` or `7d`; ends the command for anything else."""
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if match is None:
         fail(f"--for {text!r} is no length of time; write 90s, 30m, 12h or 7d", code=2)
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]

@@ -1,4 +1,4 @@
-"""`tidegate lora …`: digests of adapter folders, and which adapters are where."""
+"""`tidegate lora …`: digests of adapter folders, and the backends that have adapters loaded."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,13 +23,13 @@ class Row(msgspec.Struct, frozen=True):
 
     pool: str
     lora: str
-    """The name policies use; empty for one that the configuration does not know."""
+    """The name that policies use; empty for an adapter that is not in the settings."""
     served: str
     """The engine-side name."""
     digest: str
     path: str
     backends: tuple[str, ...]
-    """Where it is loaded."""
+    """The backends that have it loaded."""
 
 
 @lora_app.command("digest")
@@ -57,27 +57,27 @@ def list_loras(
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    found = rows(settings, fleet_of(admin))
+    adapters = rows(settings, fleet_of(admin))
     if as_json:
-        print_json(found)
+        print_json(adapters)
         return
     table = Table("adapter", "pool", "digest", "engines know it as", "loaded on")
-    for row in found:
+    for row in adapters:
         table.add_row(row.lora or "-", row.pool, row.digest[:12] or "-", row.served, ", ".join(row.backends) or "-")
     out.print(table)
 
 
 def rows(settings: Settings, fleet: list[BackendState]) -> list[Row]:
-    """The adapters of the settings by pool and name, then those that only engines know."""
-    found = []
+    """By pool: the adapters of the settings in order of their names, then the adapters that only engines know."""
+    listed = []
     for pool in settings.pools:
         members = [seen for seen in fleet if seen.pool == pool.name]
         known = {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}
         for name in sorted(known):
             adapter = known[name]
-            there = tuple(seen.backend for seen in members if adapter.served in seen.loras)
-            found.append(Row(pool.name, name, adapter.served, adapter.digest, adapter.path, there))
-        others = {served for seen in members for served in seen.loras} - {adapter.served for adapter in known.values()}
-        for served in sorted(others):
-            found.append(Row(pool.name, "", served, "", "", tuple(seen.backend for seen in members if served in seen.loras)))
-    return found
+            backends = tuple(seen.backend for seen in members if adapter.served in seen.loras)
+            listed.append(Row(pool.name, name, adapter.served, adapter.digest, adapter.path, backends))
+        unknown = {served for seen in members for served in seen.loras} - {adapter.served for adapter in known.values()}
+        for served in sorted(unknown):
+            listed.append(Row(pool.name, "", served, "", "", tuple(seen.backend for seen in members if served in seen.loras)))
+    return listed

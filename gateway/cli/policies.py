@@ -1,4 +1,4 @@
-"""`tidegate policy …`: what policy files say, what differs between two versions, and the policies of a running gateway."""
+"""`tidegate policy …`: checks, compares and explains policy files, and changes the policies of a running gateway."""
 
 import time
 from pathlib import Path
@@ -43,8 +43,8 @@ def check(
     """Read a policy folder, and the folder of prompts beside it, and print every mistake with file, line, key and what to write. Without
     a settings file, whether pools and adapters exist is left open. Exit codes: 0 it loads, 1 it does not.
     """
-    made = _read(folder, config)
-    out.print(f"ok, {len(made.policies())} policies, digest {made.digest}", markup=False)
+    policies = _read(folder, config)
+    out.print(f"ok, {len(policies.policies())} policies, digest {policies.digest}", markup=False)
 
 
 @policy_app.command("diff")
@@ -87,28 +87,28 @@ def explain(
         if ask.template is not None:
             ask, prompt = with_prompt(ask, prompts, key)
     except ValueError:
-        fail(f"--endpoint: one of {', '.join(endpoint.path for endpoint in Endpoint)}", code=2)
+        fail(f"--endpoint: one of {', '.join(member.path for member in Endpoint)}", code=2)
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))
     asked = Asked(ask, caller, ask.user, headers, time.time() if at_unix is None else at_unix)
-    found = match_policy(policies, asked, EVERYTHING, key)
+    match = match_policy(policies, asked, EVERYTHING, key)
     policy = policies.for_tenant(tenant)
-    if found is None or policy is None:
+    if match is None or policy is None:
         there = ", ".join(sorted(policy.models)) if policy is not None and policy.models else "none"
         fail(f"the policy for {tenant} has no model {ask.model[:64]!r}; there are: {there}")
     whose = tenant if policy.tenant == tenant else "everyone"
     lines = [f"the policy for {whose}, digest {policies.digest}", meaning(ask.model, policy.models[ask.model])]
-    treated = found.policy
+    treated = match.policy
     if prompt is not None:
         lines.append(f"prompt {prompt.name} of {prompt_in_words(prompts[prompt.id])}")
         treated = msgspec.structs.replace(treated, parameters=with_prompt_defaults(prompt.parameters, treated.parameters))
     for rule, why in explain_rules(policy, asked, key):
-        lines.append(f"rule {rule.name}: {why or ('it counts' if rule.name == found.rule else 'it would match, and another counts')}")
-    lines.append(f"answered by {found.model.name} on pool {found.model.pool}" + (f" with {found.model.lora}" if found.model.lora else ""))
-    for other in found.model.fallback:
-        instead = policy.models[other.model].shared(key)
-        lines.append(f"else, on {', '.join(on for on in CONDITIONS if on in other.on)}, by {instead.name} on pool {instead.pool}")
+        lines.append(f"rule {rule.name}: {why or ('it counts' if rule.name == match.rule else 'it would match, and another counts')}")
+    lines.append(f"answered by {match.model.name} on pool {match.model.pool}" + (f" with {match.model.lora}" if match.model.lora else ""))
+    for fallback in match.model.fallback:
+        instead = policy.models[fallback.model].shared(key)
+        lines.append(f"else, on {', '.join(on for on in CONDITIONS if on in fallback.on)}, by {instead.name} on pool {instead.pool}")
     lines += [f"  {name}: {value}" for name, value in treatment(treated).items()]
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
@@ -120,8 +120,8 @@ def reload(admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
 
     A folder with mistakes changes nothing; they are printed, and the exit code is 1.
     """
-    found = api(admin, token_file).post(f"{API}/policies/reload")
-    out.print(f"policies {found['digest']} in force in {found['workers']} worker{'s' * (found['workers'] != 1)}", markup=False)
+    outcome = api(admin, token_file).post(f"{API}/policies/reload")
+    out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
 
 
 add_versions(policy_app)
@@ -141,7 +141,7 @@ def _read(folder: Path | None, config: Path, code: int = 1) -> PolicySet:
 
 
 def beside(folder: Path) -> Path | None:
-    """The folder of prompts that belongs to a folder of policies; None where there is none."""
+    """The folder `prompts` beside a folder of policies; None where there is none."""
     prompts = folder.resolve().parent / "prompts"
     return prompts if prompts.is_dir() else None
 

@@ -18,7 +18,7 @@ Note = Annotated[str, typer.Option("--note", "-m", help="Why, for those who read
 
 
 def add_versions(policy_app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands of this module to `tidegate policy`."""
     policy_app.command("apply")(apply)
     policy_app.command("history")(history)
     policy_app.command("rollback")(rollback)
@@ -46,15 +46,16 @@ def apply(
         out.print(line, markup=False, soft_wrap=True)
     if not yes and not typer.confirm(f"Put this into the database after version {current['version']}?"):
         raise typer.Exit(1)
-    made = client.post(f"{API}/policies", {"files": files, "note": note, "after": current["version"]})
-    _in_force(client, made)
+    version = client.post(f"{API}/policies", {"files": files, "note": note, "after": current["version"]})
+    _report(client, version)
 
 
 def history(admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Print the versions that the database keeps, newest first."""
-    for one in api(admin, token_file).items(f"{API}/policies/versions"):
-        said = f"  {one['note']}" if one["note"] else ""
-        line = f"{one['version']:>6}  {moment(one['at_unix'])}  {one['digest']}  {one['file_count']} files  {one['author']}{said}"
+    for version in api(admin, token_file).items(f"{API}/policies/versions"):
+        note = f"  {version['note']}" if version["note"] else ""
+        changed = f"{version['version']:>6}  {moment(version['at_unix'])}  {version['digest']}"
+        line = f"{changed}  {version['file_count']} files  {version['author']}{note}"
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -66,7 +67,7 @@ def rollback(
 ) -> None:
     """Make a new version with the files of an old one. Refused where they no longer fit the gateway's pools."""
     client = api(admin, token_file)
-    _in_force(client, client.post(f"{API}/policies/rollback", {"version": version, "note": note}))
+    _report(client, client.post(f"{API}/policies/rollback", {"version": version, "note": note}))
 
 
 def fetch(
@@ -76,24 +77,24 @@ def fetch(
     token_file: TokenFile = None,
 ) -> None:
     """Write a version's files into a folder, to be edited and applied, or compared by `tidegate policy diff`."""
-    found = api(admin, token_file).read(f"{API}/policies" + (f"/versions/{version}" if version is not None else ""))
-    if problems := check_names(found["files"]):
+    fetched = api(admin, token_file).read(f"{API}/policies" + (f"/versions/{version}" if version is not None else ""))
+    if problems := check_names(fetched["files"]):
         fail(listing(problems))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             fail(f"{folder} is not empty; name a new folder")
-        for name, text in found["files"].items():
+        for name, text in fetched["files"].items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         fail(f"{folder} cannot be written: {error.strerror}")
-    out.print(f"version {found['version']}: {len(found['files'])} files in {folder}", markup=False)
+    out.print(f"version {fetched['version']}: {len(fetched['files'])} files in {folder}", markup=False)
 
 
-def _in_force(client: AdminClient, made: dict[str, Any]) -> None:
+def _report(client: AdminClient, made: dict[str, Any]) -> None:
     out.print(f"version {made['version']}, digest {made['digest']}", markup=False)
-    found = client.post(f"{API}/policies/reload")
-    out.print(f"policies {found['digest']} in force in {found['workers']} worker{'s' * (found['workers'] != 1)}", markup=False)
+    outcome = client.post(f"{API}/policies/reload")
+    out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
 
 
 def _texts(folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for scripts, moments and money, and the sentence that ends a command."""
+"""Output of the commands: tables for people, JSON for scripts, moments and money, and the sentence that ends a command."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,13 +21,13 @@ err = Console(stderr=True, highlight=False)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """End the command with a sentence."""
+    """Print a sentence and end the command with this exit code."""
     err.print(message, markup=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON, out at once."""
+    """Print one line of JSON, flushed at once."""
     typer.echo(msgspec.json.encode(value).decode())
 
 
@@ -40,17 +40,17 @@ def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: boo
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """Rows as a table; a name that ends in `_unix` is a moment and shown as one."""
+    """Rows as a table; a column whose name ends in `_unix` is shown as a moment."""
     table = Table()
     for name in columns:
-        table.add_column(name.removesuffix("_unix"), overflow="fold")  # ids are there to be copied, also from a narrow terminal
+        table.add_column(name.removesuffix("_unix"), overflow="fold")  # ids must be copyable, also from a narrow terminal
     for row in rows:
         table.add_row(*(Text(cell(name, row.get(name))) for name in columns))
     return table
 
 
 def cell(name: str, value: Any) -> str:
-    """One value as people read it."""
+    """One value as text for people."""
     if value is None or value == "" or value == []:
         return ""
     if name.endswith("_unix"):
@@ -66,7 +66,7 @@ def moment(unix: float) -> str:
 
 
 def dollars(nanousd: int) -> str:
-    """Nano-dollars as dollars, exactly: six digits after the point, more only where they are needed."""
+    """Nano-dollars as dollars, exactly: six digits after the point, more only where needed."""
     text = f"{nanousd // NANO:,}.{nanousd % NANO:09d}"
     return text[:-3] + text[-3:].rstrip("0")
 

@@ -1,4 +1,4 @@
-"""`tidegate prompt …`: the prompts that there are, and what one of them says with given variables. Reads files; asks no gateway."""
+"""`tidegate prompt …`: lists prompts, and renders one with variables. The commands read files and need no gateway."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -31,9 +31,9 @@ def list_prompts(folder: Folder = None, config: Config = SETTINGS) -> None:
     for versions in (registry[name] for name in sorted(registry)):
         for version in sorted(versions):
             prompt = versions[version]
-            said = ", ".join(_declared(name, one) for name, one in prompt.variables.items())
+            variables = ", ".join(_declared(name, variable) for name, variable in prompt.variables.items())
             model = f", by {prompt.model}" if prompt.model else ""
-            out.print(f"{prompt.name}  {len(prompt.messages)} messages{model}  {said}".rstrip(), markup=False, soft_wrap=True)
+            out.print(f"{prompt.name}  {len(prompt.messages)} messages{model}  {variables}".rstrip(), markup=False, soft_wrap=True)
 
 
 @prompt_app.command("render")
@@ -50,11 +50,11 @@ def render(
     versions = registry.get(prompt)
     if versions is None:
         fail(f"there is no prompt {prompt!a:.70}; there are: {', '.join(sorted(registry)) or 'none'}", code=2)
-    found = versions.get(max(versions) if version is None else version)
-    if found is None:
+    chosen = versions.get(max(versions) if version is None else version)
+    if chosen is None:
         fail(f"the prompt {prompt} has no version {version}; there are: {', '.join(map(str, sorted(versions)))}", code=2)
     try:
-        messages = found.rendered(_given(found, var or []))
+        messages = chosen.rendered(_values(chosen, var or []))
     except VariableRefused as refused:
         fail(_in_words(refused))
     except TooLong:
@@ -75,28 +75,28 @@ def _read(folder: Path | None, config: Path) -> Registry:
 
 
 def _declared(name: str, variable: Variable) -> str:
-    said = f"{name}: {variable.type}"
-    return said if variable.required else f"[{said}]"
+    declaration = f"{name}: {variable.type}"
+    return declaration if variable.required else f"[{declaration}]"
 
 
-def _given(prompt: Prompt, written: list[str]) -> dict[str, object]:
-    """Values by name, read as their variable's type wants them; what cannot be read stays text, and is refused as such."""
-    given: dict[str, object] = {}
-    for one in written:
-        name, equals, value = one.partition("=")
+def _values(prompt: Prompt, written: list[str]) -> dict[str, object]:
+    """Values by name, parsed as their variable's type; a value that cannot be parsed stays text, and rendering refuses it."""
+    values: dict[str, object] = {}
+    for assignment in written:
+        name, equals, value = assignment.partition("=")
         if not equals:
-            fail(f"--var {one!r}: write name=value", code=2)
+            fail(f"--var {assignment!r}: write name=value", code=2)
         value = value.encode("utf-8", "replace").decode()
         variable = prompt.variables.get(name)
         if variable is not None and variable.type == "list":
-            before = given.setdefault(name, [])
+            before = values.setdefault(name, [])
             assert isinstance(before, list)
             before.append(value)
         elif variable is not None and variable.type in ("integer", "number", "boolean"):
-            given[name] = _scalar(value)
+            values[name] = _scalar(value)
         else:
-            given[name] = value
-    return given
+            values[name] = value
+    return values
 
 
 def _scalar(value: str) -> object:

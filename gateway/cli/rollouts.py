@@ -1,4 +1,4 @@
-"""`tidegate rollout …`: starts rollouts and experiments from a file, says how they stand, and decides over the admin API."""
+"""`tidegate rollout …`: starts rollouts and experiments from a file, shows their state, and decides, over the admin API."""
 
 import os
 import time
@@ -49,8 +49,8 @@ def check(
 def start(file: File, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Start a rollout or an experiment. Mistakes in the file are printed, and nothing is started."""
     document, _ = _read(file)
-    made = api(admin, token_file).post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
-    out.print(f"{_line(made)}; see tidegate rollout status {made['name']}", markup=False, soft_wrap=True)
+    rollout = api(admin, token_file).post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
+    out.print(f"{_line(rollout)}; see tidegate rollout status {rollout['name']}", markup=False, soft_wrap=True)
 
 
 @rollout_app.command("status")
@@ -64,13 +64,13 @@ def status(
     """Say how rollouts stand: phase, share, what was counted, what is found of each metric, and why."""
     client = api(admin, token_file)
     if name is not None:
-        found = client.read(f"{ROLLOUTS}/{segment(name)}")
-        lines = list(_told(found))
+        shown = client.read(f"{ROLLOUTS}/{segment(name)}")
+        lines = list(_details(shown))
     else:
-        found = client.items(f"{ROLLOUTS}?closed={str(closed).lower()}", MOST_CLOSED if closed else 100)
-        lines = [_line(one) for one in found] or [f"no rollout is {'over' if closed else 'in force'}"]
+        shown = client.items(f"{ROLLOUTS}?closed={str(closed).lower()}", MOST_CLOSED if closed else 100)
+        lines = [_line(rollout) for rollout in shown] or [f"no rollout is {'over' if closed else 'in force'}"]
     if as_json:
-        print_json(found)
+        print_json(shown)
         return
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
@@ -113,8 +113,8 @@ def close(name: Name, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: Tok
 
 
 def _decide(admin: str, token_file: Path | None, name: str, what: str, body: dict[str, str] | None = None) -> None:
-    found = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{what}", body)
-    for line in (_line(found), f"  {found['reason']}"):
+    rollout = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{what}", body)
+    for line in (_line(rollout), f"  {rollout['reason']}"):
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -131,10 +131,10 @@ def _check_pools(document: RolloutDocument, located: Located, config: Path) -> N
     try:
         settings = load_settings(config)
         known = {pool.name for pool in settings.pools} if document.of == "pool" else names_in(settings.prompts_dir)
-        what = "is no pool of the settings" if document.of == "pool" else "is no version of a prompt there"
+        problem = "is no pool of the settings" if document.of == "pool" else "is no version of a prompt there"
         there = f"there are: {', '.join(sorted(known)[:20]) or 'none'}"
         named = {key: getattr(document, key) for key in ("baseline", "canary")}
-        if unknown := [located.problem((key,), what, there) for key, name in named.items() if name not in known]:
+        if unknown := [located.problem((key,), problem, there) for key, name in named.items() if name not in known]:
             raise ConfigError(unknown)
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
@@ -143,46 +143,46 @@ def _check_pools(document: RolloutDocument, located: Located, config: Path) -> N
 
 def _meaning(document: RolloutDocument) -> Iterator[str]:
     plan = document.plan("check")
-    what = "experiment" if not plan.acts else "rollout"
-    yield f"ok, {what} {document.name}: {document.baseline} -> {document.canary}"
+    kind = "experiment" if not plan.acts else "rollout"
+    yield f"ok, {kind} {document.name}: {document.baseline} -> {document.canary}"
     for only, names in (("tenants", document.tenants), ("models", document.models)):
         if names is not None:
             yield f"  only {only} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
     for name, step in plan.named()[:-1]:
-        yield f"  {_asks(name, step)}"
+        yield f"  {_step_in_words(name, step)}"
     yield f"  then {'nothing by itself' if not plan.acts else 'all of the traffic'}; no decision in time: {document.on_timeout}"
     margins = ", ".join(f"{metric} {margin:g}" for metric, margin in plan.terms.margins.items())
     yield f"  margins {margins}; alpha {plan.terms.alpha:g}"
 
 
-def _asks(name: str, step: Step) -> str:
+def _step_in_words(name: str, step: Step) -> str:
     asked = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
     return asked + ("; waits to be promoted" if step.gate else "")
 
 
-def _line(one: dict[str, Any]) -> str:
-    what = "experiment " if one["experiment"] else ""
-    moment = _duration(max(0.0, time.time() - (one["entered_unix"] if one["open"] else one["changed_unix"])))
-    if not one["open"]:
-        return f"{what}{one['name']}: {one['baseline']} -> {one['canary']}, {one['status']} {moment} ago"
-    share = f"{100 * one['mirrored']:g} % mirrored" if one["mirrored"] else f"{100 * one['share']:g} % of the conversations"
-    phase = f"phase {one['phase_index'] + 1} of {one['phases']} for {moment}"
-    return f"{what}{one['name']}: {one['baseline']} -> {one['canary']}, {one['status']}, {share}, {phase}"
+def _line(rollout: dict[str, Any]) -> str:
+    prefix = "experiment " if rollout["experiment"] else ""
+    moment = _duration(max(0.0, time.time() - (rollout["entered_unix"] if rollout["open"] else rollout["changed_unix"])))
+    if not rollout["open"]:
+        return f"{prefix}{rollout['name']}: {rollout['baseline']} -> {rollout['canary']}, {rollout['status']} {moment} ago"
+    share = f"{100 * rollout['mirrored']:g} % mirrored" if rollout["mirrored"] else f"{100 * rollout['share']:g} % of the conversations"
+    phase = f"phase {rollout['phase_index'] + 1} of {rollout['phases']} for {moment}"
+    return f"{prefix}{rollout['name']}: {rollout['baseline']} -> {rollout['canary']}, {rollout['status']}, {share}, {phase}"
 
 
-def _told(one: dict[str, Any]) -> Iterator[str]:
-    yield _line(one)
-    if one["open"] and one["status"] != "done":
-        spent = f"{_duration(one['spent_s'])} of at most {_duration(one['max_s'])}"
-        counted = f"{one['counted']:,} requests of the canary counted in this phase, which asks for {one['min_requests']:,}"
-        yield f"  {counted}; {one['counted_in_all']:,} in all; {spent}"
-    yield f"  last change: {one['reason']}"
-    for finding in one["findings"]:
+def _details(rollout: dict[str, Any]) -> Iterator[str]:
+    yield _line(rollout)
+    if rollout["open"] and rollout["status"] != "done":
+        spent = f"{_duration(rollout['spent_s'])} of at most {_duration(rollout['max_s'])}"
+        counted = f"{rollout['counted']:,} requests of the canary counted in this phase, which asks for {rollout['min_requests']:,}"
+        yield f"  {counted}; {rollout['counted_in_all']:,} in all; {spent}"
+    yield f"  last change: {rollout['reason']}"
+    for finding in rollout["findings"]:
         yield f"  {finding['judgement']}: {finding['words']}"
 
 
 def _duration(seconds: float) -> str:
-    """In the largest unit of which there are two, or the smallest."""
+    """A duration as text, in the largest unit of which there are at least two, else in seconds."""
     for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"

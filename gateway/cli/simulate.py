@@ -1,4 +1,4 @@
-"""`tidegate simulate`: a trace against a modelled fleet under several policies, before one of them is rolled out."""
+"""`tidegate simulate`: replays a trace against a modelled fleet under several policies, to compare them before a roll-out."""
 
 import random
 import time
@@ -70,7 +70,7 @@ def simulate(
 
 
 Contenders = dict[str, Callable[[], Choosing]]
-"""By the names they are shown by."""
+"""The policies to compare, by the names under which they are shown."""
 
 
 class _Contenders(Strict):
@@ -78,17 +78,19 @@ class _Contenders(Strict):
 
 
 def _contenders(written: str) -> Contenders:
-    """Each under the name it is shown by: its own, or with parameters what was written. Raises ConfigError."""
+    """The policies by their shown names: the policy's own name, followed by its parameters as written. Raises ConfigError."""
     read = validated(_Contenders, parse_yaml(b"policies: [" + written.encode() + b"]", "--policy", None))
     if not read.policies:
         fail("--policy names none", 2)
-    found = {}
-    for one in read.policies:
-        routing = routing_of(one)
-        given = {} if isinstance(one, str) else {name: getattr(one, name) for name in sorted(one.model_fields_set - {"policy"})}
-        name = " ".join((routing.policy, *(f"{key}={value}" for key, value in given.items())))
-        found[name] = routing.choosing
-    return found
+    contenders = {}
+    for choice in read.policies:
+        routing = routing_of(choice)
+        parameters = (
+            {} if isinstance(choice, str) else {name: getattr(choice, name) for name in sorted(choice.model_fields_set - {"policy"})}
+        )
+        name = " ".join((routing.policy, *(f"{key}={value}" for key, value in parameters.items())))
+        contenders[name] = routing.choosing
+    return contenders
 
 
 def _dice(seed: int) -> Dice:
@@ -96,8 +98,8 @@ def _dice(seed: int) -> Dice:
 
 
 def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], speed: float, limit: int | None) -> Result:
-    def make(one: Dice) -> Workload:
-        workload = WORKLOADS[trace](one) if trace in WORKLOADS else load(Path(trace), one)
+    def make(seeded: Dice) -> Workload:
+        workload = WORKLOADS[trace](seeded) if trace in WORKLOADS else load(Path(trace), seeded)
         workload = workload.scaled(speed)
         return workload if limit is None else workload.first(limit)
 
@@ -106,9 +108,9 @@ def _run(trace: str, fleet: FleetFile, policies: Contenders, dice: list[Dice], s
         task = bar.add_task("reading", total=None)
         count = 0
 
-        def counted(one: Dice) -> Workload:
+        def counted(seeded: Dice) -> Workload:
             nonlocal count
-            workload = make(one)
+            workload = make(seeded)
             count = len(workload.turns)
             return workload
 
@@ -128,7 +130,7 @@ def _page(result: Result, fleet: FleetFile) -> str:
 
 
 def _check_target(target: Path | None) -> None:
-    """Before a run of minutes, not after it."""
+    """Refuse a path that cannot be written, before a run of minutes and not after it."""
     if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
         fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)
 
@@ -146,8 +148,8 @@ def _table(result: Result, names: tuple[str, ...]) -> None:
     table.add_column("policy", no_wrap=True)
     for name in names:
         table.add_column(SHOWN[name], justify="right")
-    for one in result.policies:
-        table.add_row(one.policy, *(shown(name, one) for name in names))
+    for policy in result.policies:
+        table.add_row(policy.policy, *(shown(name, policy) for name in names))
     out.print(table)
 
 
@@ -158,9 +160,9 @@ def _print(result: Result) -> None:
         _table(result, group)
     _table(result, tuple(n for n in SHOWN if not n.startswith(("ttft", "tpot", "e2e"))))
     out.print(f"hit rate if all caches were one: {result.pooled_hit_rate:.1%}", markup=False)
-    for one in result.policies:
-        lost = {name: one.mean[name] for name in ("refused", "failed", "retries", "preemptions") if one.mean[name]}
+    for policy in result.policies:
+        lost = {name: policy.mean[name] for name in ("refused", "failed", "retries", "preemptions") if policy.mean[name]}
         if lost:
-            out.print(f"{one.policy}: {', '.join(f'{name} {value:g}' for name, value in lost.items())}", markup=False)
+            out.print(f"{policy.policy}: {', '.join(f'{name} {value:g}' for name, value in lost.items())}", markup=False)
     for note in result.notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)

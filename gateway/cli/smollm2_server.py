@@ -10,12 +10,14 @@ import xllamacpp
 
 
 def params_of(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
-    """What llama-server is told by flags of the same names."""
+    """The server's parameters, which llama-server takes by flags of the same names."""
     params = xllamacpp.CommonParams()
     params.model.path = arguments.model
     params.model_alias = {arguments.alias}
-    params.hostnames, params.port = ["127.0.0.1"], arguments.port
-    params.n_ctx, params.n_parallel = arguments.ctx_size, arguments.parallel
+    params.hostnames = ["127.0.0.1"]
+    params.port = arguments.port
+    params.n_ctx = arguments.ctx_size
+    params.n_parallel = arguments.parallel
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
     params.n_threads_http = arguments.threads_http
     params.endpoint_metrics = True
@@ -23,7 +25,7 @@ def params_of(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve the model until a signal ends the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="GGUF file")
     parser.add_argument("--port", type=int, required=True)
@@ -31,7 +33,7 @@ def main() -> None:
     parser.add_argument("--ctx-size", type=int, default=4096, help="tokens, of all slots together")
     parser.add_argument("--parallel", type=int, default=2, help="slots: requests at a time")
     parser.add_argument("--threads", type=int, default=1, help="that compute")
-    # a connection holds one while it is kept open, idle or not; llama-server's own default is few
+    # a connection occupies one thread while it is open, idle or not; llama-server's own default is low
     parser.add_argument("--threads-http", type=int, default=32)
     server = xllamacpp.Server(params_of(parser.parse_args()))
     print(f"listening on {server.listening_address}", flush=True)

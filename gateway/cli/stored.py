@@ -1,4 +1,4 @@
-"""What commands do straight on the database of a settings file."""
+"""Commands that work straight on the database of a settings file: their options, and the connection."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,8 +18,8 @@ DEFAULT_CONFIG: Final = Path("tidegate.yaml")
 
 
 async def with_database(settings: Settings, work: "Callable[[AsyncEngine], Awaitable[T]]") -> T:
-    """Bring the schema to this version and do something. Raises StoreError, and what `work` raises."""
-    # imported only here: databases take 0.4 s, which `--help` need not wait for
+    """Migrate the schema to this version and run `work`. Raises StoreError, and whatever `work` raises."""
+    # imported only here: the import takes 0.4 s, which `--help` should not cost
     from tenancy.stores.sql import migrate, open_engine
 
     engine = open_engine(settings.sql_url)

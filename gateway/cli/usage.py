@@ -1,4 +1,4 @@
-"""`tidegate usage …`: what was used, as a table or as a file, straight from the database or over the admin API."""
+"""`tidegate usage …`: usage as a table or as a file, straight from the database or over the admin API."""
 
 import asyncio
 import datetime as dt
@@ -49,7 +49,7 @@ def show_usage(
     """Print what was used."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
-    page: Page = _asked(config, admin, token_file, lambda queries: queries.totals(divided, where, None, limit))
+    page: Page = _run(config, admin, token_file, lambda queries: queries.totals(divided, where, None, limit))
     names = columns(divided)
     if as_json:
         rows = [dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) for row in page.rows]
@@ -88,7 +88,7 @@ def export(
     partial = target.with_name(f".{target.name}.partial")
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            rows = _asked(config, admin, token_file, lambda queries: export_usage(queries, divided, where, file, kind))
+            rows = _run(config, admin, token_file, lambda queries: export_usage(queries, divided, where, file, kind))
         partial.replace(target)
     except OSError as error:
         fail(f"{target} cannot be written: {error.strerror or error}")
@@ -125,18 +125,18 @@ def _day(text: str | None, option: str) -> dt.date | None:
         raise typer.BadParameter(f"{text!r} is no day; write it like 2026-01-31", param_hint=option) from None
 
 
-def _asked(config: Path, admin: str | None, token_file: Path | None, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
+def _run(config: Path, admin: str | None, token_file: Path | None, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
     try:
-        return asyncio.run(_stored(config, work) if admin is None else _told(ApiUsage(api(admin, token_file)), work))
+        return asyncio.run(_from_database(config, work) if admin is None else _over_api(ApiUsage(api(admin, token_file)), work))
     except (ConfigError, LedgerAway, ParquetMissing) as error:
         fail(str(error))
 
 
-async def _told(totals: ApiUsage, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
+async def _over_api(totals: ApiUsage, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
     return await work(totals)
 
 
-async def _stored(config: Path, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
+async def _from_database(config: Path, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
     from tenancy.stores.sql import SqlUsageQueries, StoreError
 
     try:

@@ -1,4 +1,4 @@
-"""Usage as the admin API tells it, page by page: whole exports go through without either side holding them."""
+"""Reads usage over the admin API, page by page, so that neither side holds a whole export in memory."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,21 +10,21 @@ from gateway.cli.admin_client import API, PAGE, AdminClient
 from tenancy.usage import PAGE_ROWS, SUMS, By, Filter, Page, Row, Sums, columns
 
 MOST: Final = PAGE
-"""Rows of one page over the API."""
+"""Most rows of one page over the API."""
 
 
 class ApiUsage:
-    """`tenancy.usage.UsageTotals` over a running gateway. What goes wrong ends the command with a sentence."""
+    """`tenancy.usage.UsageTotals` over a running gateway. A failure ends the command with a sentence."""
 
     def __init__(self, client: AdminClient) -> None:
         self._client = client
 
     async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
-        """Sums per combination of labels, sorted by them."""
-        asked: dict[str, Any] = {name: str(value) for name in Filter.__struct_fields__ if (value := getattr(where, name)) is not None}
+        """Sums per combination of labels, sorted by labels; at most `limit` rows after the cursor `after`."""
+        filters: dict[str, Any] = {name: str(value) for name in Filter.__struct_fields__ if (value := getattr(where, name)) is not None}
         rows: list[Row] = []
         while True:
-            page = self._page({"by": list(by), "limit": min(MOST, limit - len(rows)), **asked, **({"cursor": after} if after else {})})
+            page = self._page({"by": list(by), "limit": min(MOST, limit - len(rows)), **filters, **({"cursor": after} if after else {})})
             rows += (_row(item, by) for item in page["items"])
             after = page["next_cursor"]
             if after is None or len(rows) >= limit:

@@ -68,7 +68,7 @@ def _limits(a: Shown | None, b: Shown | None) -> Shown | None:
 
 
 def _age_s(seen: BackendState) -> float:
-    return inf if seen.told_age_s is None else seen.told_age_s
+    return inf if seen.reported_age_s is None else seen.reported_age_s
 
 
 def _caution(seen: BackendState) -> int:

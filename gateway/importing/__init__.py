@@ -1,4 +1,4 @@
-"""Turns the configuration of other gateways into ours: what is carried, what is not, and why. Pure but for `written`.
+"""Converts other gateways' configuration to Tidegate's, with a remark for every part not carried over. Pure but for `written`.
 
-`litellm` reads a LiteLLM proxy's files into a `plan.Plan`; `written` makes files of a Plan.
+`litellm_*` read a LiteLLM proxy's files into a `plan.Plan`; `written` makes files of a Plan.
 """

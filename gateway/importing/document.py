@@ -1,6 +1,6 @@
-"""`tidegate-import.json` as it is read: what belongs into the database, written by an import or by hand.
+"""Reads `tidegate-import.json`: the objects that belong into the database, written by an import or by hand.
 
-A field that is not known is refused: it would be lost unsaid.
+An unknown field is refused, because it would be lost silently.
 """
 
 from datetime import UTC, datetime
@@ -14,11 +14,11 @@ from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.prices import ANY_REVISION
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-"""Some 100,000 keys with their limits."""
+"""Largest file: some 100,000 keys with their limits."""
 
 
 class BadDocument(Exception):
-    """The file is no such document; the message says where and what to do."""
+    """The file is no such document; the message names the place and the remedy."""
 
 
 class NewTenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,14 +44,14 @@ class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     project: str = DEFAULT_PROJECT
     label: str = ""
     expires_at: str | None = None
-    """ISO 8601; without a zone it is UTC."""
+    """Expiry in ISO 8601; UTC where it has no zone."""
     models: list[str] | None = None
     priority_class: Literal["critical", "interactive", "default", "batch"] | None = None
     """The highest class of its requests."""
     limits: list[KeyLimit] = []
 
     def expires_unix(self) -> float | None:
-        """When it ends. Raises ValueError for what is no moment."""
+        """The expiry in seconds since 1970; None for never. Raises ValueError for a text that is no moment."""
         if self.expires_at is None:
             return None
         at = datetime.fromisoformat(self.expires_at)
@@ -59,7 +59,7 @@ class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a limit hangs on."""
+    """The scope of a limit."""
 
     level: str
     name: str = ""
@@ -96,7 +96,7 @@ def read_document(path: Path) -> Document:
     """The document in a file.
 
     Raises:
-        BadDocument: it cannot be read, or is none.
+        BadDocument: the file cannot be read, or is no such document.
     """
     try:
         with path.open("rb") as file:
@@ -106,9 +106,9 @@ def read_document(path: Path) -> Document:
     if len(raw) > MAX_BYTES:
         raise BadDocument(f"{path} has over {MAX_BYTES} bytes; split its lists")
     try:
-        found = msgspec.json.decode(raw, type=Document)
+        document = msgspec.json.decode(raw, type=Document)
     except msgspec.DecodeError as error:
         raise BadDocument(f"{path}: {error}; it should be what `tidegate import` writes") from None
-    if found.format != FORMAT:
-        raise BadDocument(f"{path}: its format is {found.format[:64]!r}, and this version takes {FORMAT!r}")
-    return found
+    if document.format != FORMAT:
+        raise BadDocument(f"{path}: its format is {document.format[:64]!r}, and this version takes {FORMAT!r}")
+    return document

@@ -24,12 +24,12 @@ DIALECTS: Final = {
     "llamafile": "openai",
     "xinference": "openai",
 }
-"""By LiteLLM's provider; all others are cloud services, or protocols that no engine of ours speaks."""
+"""Dialects by LiteLLM's provider; all other providers are cloud services, or protocols that no supported engine speaks."""
 
 NO_KEY: Final = frozenset(
     {"", "none", "null", "empty", "dummy", "fake", "fake-key", "no-key", "not-needed", "na", "n/a", "anything", "sk-no-key-required"}
 )
-"""What people write where an engine asks for no key, in lower case."""
+"""Placeholders that people write where an engine asks for no key, in lower case."""
 
 COSTS: Final = {
     "input_cost_per_token": ("uncached_input", "cached_input"),
@@ -37,17 +37,17 @@ COSTS: Final = {
     "cache_read_input_token_cost": ("cached_input",),
     "output_cost_per_reasoning_token": ("reasoning",),
 }
-"""Which of our rates each of LiteLLM's prices sets; later ones are more exact."""
+"""The rates that each of LiteLLM's prices sets; later prices are more exact and override earlier ones."""
 RATES: Final = {
     "rpm": (Meter.REQUESTS, Window.MINUTE),
     "tpm": (Meter.TOKENS, Window.MINUTE),
     "max_parallel_requests": (Meter.CONCURRENT_REQUESTS, Window.NOW),
 }
 _READ: Final = {"model", "api_base", "base_url", "api_key", "custom_llm_provider", *COSTS, *RATES}
-_TOLD: Final = re.compile(
+_DESCRIPTIVE: Final = re.compile(
     r"id|mode|base_model|max_(input_|output_)?tokens|description|version|metadata|db_model|litellm_provider|supports_\w+"
 )
-"""Keys of `model_info` that only describe; engines say these things themselves."""
+"""Keys of `model_info` that only describe the model; engines report these facts themselves."""
 _SERVED_MODES: Final = (None, "chat", "completion", "embedding")
 _PARAMETER: Final = "requests go on as callers send them; give the engine its own defaults"
 _WHY: Final = {
@@ -68,7 +68,7 @@ _PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}")
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """One entry of `model_list` that an engine of ours could be."""
+    """One entry of `model_list` that is a self-hosted engine."""
 
     at: Path_
     params: dict[str, Any]
@@ -76,7 +76,7 @@ class Deployment(msgspec.Struct, frozen=True):
     served: str
     dialect: str
     url: str
-    """As it is written into our settings: an address, or `${NAME}`."""
+    """The URL for the settings: an address, or `${NAME}`."""
 
 
 def carry_models(source: Located, plan: Plan) -> None:
@@ -118,8 +118,8 @@ def _deployment(source: Located, plan: Plan, path: Path_, entry: dict[str, Any])
     url = _url(source, plan, at, params)
     if url is None:
         return None
-    _others(source, plan, path, entry, params, info)
-    # people also write limits beside litellm_params, where LiteLLM takes them too
+    _leave_unknown(source, plan, path, entry, params, info)
+    # limits may also stand beside litellm_params, where LiteLLM reads them too
     merged = {key: value for key, value in entry.items() if key in RATES} | params
     return Deployment(at, merged, info, served, dialect, url)
 
@@ -142,12 +142,12 @@ def _url(source: Located, plan: Plan, at: Path_, params: dict[str, Any]) -> str 
         return None
 
 
-def _others(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], params: dict[str, Any], info: dict[str, Any]) -> None:
+def _leave_unknown(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], params: dict[str, Any], info: dict[str, Any]) -> None:
     for key, value in params.items():
         if key not in _READ and value is not None:
             plan.leave(source, (*path, "litellm_params", key), _WHY.get(key, "has no counterpart"))
     for key in info:
-        if key not in COSTS and not _TOLD.fullmatch(key):
+        if key not in COSTS and not _DESCRIPTIVE.fullmatch(key):
             plan.leave(source, (*path, "model_info", key), "has no counterpart")
     for key in entry:
         if key not in ("model_name", "litellm_params", "model_info", *RATES):
@@ -157,38 +157,38 @@ def _others(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], par
 def _group(
     source: Located, plan: Plan, name: str, deployments: list[Deployment], taken: set[str], ids: set[str], same: dict[Any, str]
 ) -> None:
-    """One public name: one pool, of the deployments that serve the model most of them serve."""
+    """Carry over one public model name as one pool: the deployments of the model that most of them serve."""
     kinds = Counter((d.served, d.dialect) for d in deployments)
     served, dialect = max(kinds, key=lambda kind: kinds[kind])
-    kept: dict[str, Deployment] = {}
+    by_url: dict[str, Deployment] = {}
     for d in deployments:
         if (d.served, d.dialect) != (served, dialect):
             plan.leave(source, (*d.at, "model"), f"is another model than most of {name!r}; one name leads to one pool")
-        elif d.url in kept:
+        elif d.url in by_url:
             plan.note(source, d.at, "is an engine that this model has already; it is one backend")
         else:
-            kept[d.url] = d
-    secret = _engine_key(source, plan, name, list(kept.values()))
-    mark = (served, dialect, secret, frozenset(kept))
+            by_url[d.url] = d
+    secret = _engine_key(source, plan, name, list(by_url.values()))
+    mark = (served, dialect, secret, frozenset(by_url))
     if mark not in same:
         pool = same[mark] = slug(name, taken)
-        backends = [{"id": _backend_id(pool, at, d, ids), "url": d.url} for at, d in enumerate(kept.values(), 1)]
+        backends = [{"id": _backend_id(pool, at, d, ids), "url": d.url} for at, d in enumerate(by_url.values(), 1)]
         entry: dict[str, Any] = {"name": pool, "model": served, "dialect": dialect}
         plan.pools.append(entry | ({"api_key": {"env": secret}} if secret else {}) | {"backends": backends})
     plan.models[name] = same[mark]
-    _limits(source, plan, name, list(kept.values()))
-    _prices(source, plan, name, list(kept.values()))
+    _limits(source, plan, name, list(by_url.values()))
+    _prices(source, plan, name, list(by_url.values()))
 
 
 def _backend_id(pool: str, at: int, d: Deployment, ids: set[str]) -> str:
-    given = d.info.get("id")
-    return slug(given if isinstance(given, str) and len(given) <= 40 else f"{pool}-{at}", ids)
+    own_id = d.info.get("id")
+    return slug(own_id if isinstance(own_id, str) and len(own_id) <= 40 else f"{pool}-{at}", ids)
 
 
-def _engine_key(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> str | None:
-    """The variable that holds the key of a pool's engines. A key in the file stays there: only the variable's name is ours."""
-    found: str | None = None
-    for at, d in enumerate(kept):
+def _engine_key(source: Located, plan: Plan, name: str, deployments: list[Deployment]) -> str | None:
+    """The environment variable for the key of a pool's engines, or None. A key in the file is not copied: only a variable is named."""
+    key_variable: str | None = None
+    for at, d in enumerate(deployments):
         written = d.params.get("api_key")
         variable = environment_name(written)
         literal = variable is None and written is not None and str(written).lower() not in NO_KEY
@@ -196,42 +196,46 @@ def _engine_key(source: Located, plan: Plan, name: str, kept: list[Deployment]) 
             variable = re.sub(r"[^A-Z0-9]+", "_", f"{name}_ENGINE_KEY".upper()).strip("_")
             variable = variable if variable[0].isalpha() else f"KEY_{variable}"
             plan.note(source, (*d.at, "api_key"), f"is a key written out, which is not copied; put it into the environment as {variable}")
-        if (at and variable != found) or (at and literal and written != kept[0].params.get("api_key")):
+        if (at and variable != key_variable) or (at and literal and written != deployments[0].params.get("api_key")):
             plan.leave(source, (*d.at, "api_key"), "is not that of the model's first engine; the engines of a pool ask for one key")
         else:
-            found = variable
-    return found
+            key_variable = variable
+    return key_variable
 
 
-def _limits(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> None:
+def _limits(source: Located, plan: Plan, name: str, deployments: list[Deployment]) -> None:
     for key, (meter, window) in RATES.items():
-        having = [d for d in kept if d.params.get(key) is not None]
+        having = [d for d in deployments if d.params.get(key) is not None]
         amounts = [whole(d.params[key]) for d in having]
         total = sum(amount for amount in amounts if amount is not None)
         for d, amount in zip(having, amounts, strict=True):
             if amount is None:
                 plan.leave(source, (*d.at, key), "is no positive whole number")
-            elif len(having) < len(kept) or None in amounts:
+            elif len(having) < len(deployments) or None in amounts:
                 plan.leave(source, (*d.at, key), f"limits some engines of {name!r} and not all, so their sum limits nothing")
-        if having and len(having) == len(kept) and None not in amounts:
-            plan.limit(source, (*kept[0].at, key), model_scope(name), meter, window, total)
-            if len(kept) > 1:
-                plan.note(source, (*kept[0].at, key), f"and those of {len(kept) - 1} more engines are one limit of {name!r} of {total}")
+        if having and len(having) == len(deployments) and None not in amounts:
+            plan.limit(source, (*deployments[0].at, key), model_scope(name), meter, window, total)
+            if len(deployments) > 1:
+                plan.note(
+                    source,
+                    (*deployments[0].at, key),
+                    f"and those of {len(deployments) - 1} more engines are one limit of {name!r} of {total}",
+                )
 
 
-def _prices(source: Located, plan: Plan, name: str, kept: list[Deployment]) -> None:
+def _prices(source: Located, plan: Plan, name: str, deployments: list[Deployment]) -> None:
     rates: dict[str, int] = {}
-    for d in kept:
-        mine: dict[str, int] = {}
+    for d in deployments:
+        own_rates: dict[str, int] = {}
         for key, path, written in _costs(d):
             rate = _per_million(written)
             if rate is None:
                 plan.leave(source, path, "is no price")
             else:
-                mine |= dict.fromkeys(COSTS[key], rate)
-        if rates and mine and mine != rates:
+                own_rates |= dict.fromkeys(COSTS[key], rate)
+        if rates and own_rates and own_rates != rates:
             plan.leave(source, d.at, f"costs something else than the first engine of {name!r}; a model has one price")
-        rates = rates or mine
+        rates = rates or own_rates
     if rates:
         plan.prices.append({"model": name, "revision": "*", "nanousd_per_mtok": rates})
 
@@ -245,7 +249,7 @@ def _costs(d: Deployment) -> Iterator[tuple[str, Path_, Any]]:
 
 
 def _per_million(dollars_per_token: Any) -> int | None:
-    """Nano-dollars per million tokens. `1e-7` is text in YAML, so text is read too."""
+    """Nano-dollars per million tokens, or None for no price. Text is read too, because `1e-7` is text in YAML."""
     try:
         value = Decimal(str(dollars_per_token)) * 10**15
     except InvalidOperation:

@@ -1,6 +1,6 @@
-"""LiteLLM's teams and keys, as its API lists them: teams become tenants with limits and policies, keys are to be made anew.
+"""LiteLLM's teams and keys, as its API lists them: teams become tenants with limits and policies, keys are made anew.
 
-LiteLLM keeps hashes of keys, and ours are of another kind: no key can be carried, only what it may do.
+LiteLLM stores hashes of keys, of another kind than Tidegate's: no key can be carried over, only its rights and limits.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from policies.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
 
 TEAMLESS: Final = "without-team"
-"""The tenant of keys that are no team's."""
+"""The tenant of keys without a team."""
 ALL_MODELS: Final = frozenset({"all-proxy-models", "all-team-models"})
 RATES: Final = {
     "rpm_limit": (Meter.REQUESTS, Window.MINUTE),
@@ -25,11 +25,11 @@ BOOKS: Final = frozenset(
     {"spend", "created_at", "updated_at", "created_by", "updated_by", "budget_reset_at", "last_refreshed_at", "last_active", "key_name"}
     | {"token", "token_id", "soft_budget_cooldown", "model_spend", "rotation_count", "team_member_count", "keys_count"}
 )
-"""LiteLLM's own books of a team or key, and the digest of the key itself."""
+"""Fields of LiteLLM's own bookkeeping of a team or key, and the digest of the key itself."""
 
 
 def carry_teams(source: Located, plan: Plan) -> dict[str, str]:
-    """Tenants, their policies and limits; returns the tenant of each team id."""
+    """Fill tenants, their policies and limits; returns the tenant of each team id."""
     tenants: dict[str, str] = {}
     taken = {tenant["name"] for tenant in plan.tenants}
     teams = _entries(source, plan, "teams")
@@ -50,7 +50,7 @@ def carry_teams(source: Located, plan: Plan) -> dict[str, str]:
 
 
 def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
-    """The keys to be made, each with what it may do."""
+    """Fill the keys to make, each with its models and limits."""
     keys = _entries(source, plan, "keys")
     for path, key in keys:
         team = key.get("team_id")
@@ -70,7 +70,7 @@ def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
         models = _models(source, plan, path, key)
         if models is not None:
             entry["models"] = models
-        # a key has its id when it is made, so its limits wait beside it for that
+        # a key has no id before it is made, so its limits are kept beside it
         limits = [{n: v for n, v in limit.items() if n != "scope"} for limit in _limits(source, plan, path, key, Scope(Level.KEY, "new"))]
         plan.keys.append(entry | ({"limits": limits} if limits else {}))
     _unread(source, plan, "keys", (key for _, key in keys))
@@ -81,17 +81,17 @@ def _entries(source: Located, plan: Plan, name: str) -> list[tuple[Path_, dict[s
     if not isinstance(entries, list):
         plan.leave(source, (name,), "is no list; give what the API lists")
         return []
-    found: list[tuple[Path_, dict[str, Any]]] = []
+    listed: list[tuple[Path_, dict[str, Any]]] = []
     for at, entry in enumerate(entries):
         if isinstance(entry, dict):
-            found.append(((name, at), entry))
+            listed.append(((name, at), entry))
         else:
             plan.leave(source, (name, at), "is no entry with its fields; list them in full (return_full_object=true)")
-    return found
+    return listed
 
 
 def _models(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> list[str] | None:
-    """The models it may use; None for all there are."""
+    """The models that a team or key may use; None for all models."""
     models = entry.get("models")
     if not isinstance(models, list) or not models or ALL_MODELS & {str(model) for model in models}:
         return None
@@ -107,7 +107,7 @@ def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], sco
     ]
     if entry.get("max_budget") is not None:
         asked.append(("max_budget", Meter.COST_NANOUSD, period(entry.get("budget_duration")), nanousd(entry["max_budget"])))
-    found = []
+    limits = []
     for field, meter, window, amount in asked:
         if amount is None or window is None:
             plan.leave(source, (*path, field), "is no amount for a minute, a day, a month or ever")
@@ -116,12 +116,12 @@ def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], sco
         if isinstance(limit, str):
             plan.leave(source, (*path, field), limit)
         else:
-            found.append(limit)
-    return found
+            limits.append(limit)
+    return limits
 
 
 def _unread(source: Located, plan: Plan, name: str, entries: Iterable[dict[str, Any]]) -> None:
-    """Fields that were not looked at, each said once: the same ones are in every entry."""
+    """Record every unread field once, because all entries have the same fields."""
     counts = Counter(
         field for entry in entries for field, value in entry.items() if field not in _READ and value not in (None, "", [], {}, False, 0)
     )

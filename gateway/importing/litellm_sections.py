@@ -1,4 +1,4 @@
-"""The other sections of a LiteLLM proxy's configuration: aliases, timeouts and budgets are carried, the rest is left with its reason."""
+"""The other sections of a LiteLLM proxy's configuration: aliases, timeouts and budgets are carried over, the rest is left, with reasons."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -68,12 +68,14 @@ SECTIONS: Final = ("model_list", "router_settings", "litellm_settings", "general
 
 
 def carry_sections(source: Located, plan: Plan) -> None:
-    """Fill aliases, patience and limits from everything but `model_list`."""
+    """Fill aliases, timeouts and limits from every section but `model_list`."""
     for key in source.data:
         if key not in SECTIONS:
             plan.leave(source, (key,), TOP.get(key, "has no counterpart"))
-    _section(source, plan, "router_settings", {"model_group_alias": _aliases, "timeout": _patience}, ROUTER)
-    _section(source, plan, "litellm_settings", {"request_timeout": _patience, "max_budget": _budget, "budget_duration": _said}, LITELLM)
+    _section(source, plan, "router_settings", {"model_group_alias": _aliases, "timeout": _timeout}, ROUTER)
+    _section(
+        source, plan, "litellm_settings", {"request_timeout": _timeout, "max_budget": _budget, "budget_duration": _budget_period}, LITELLM
+    )
     _section(source, plan, "general_settings", {"global_max_parallel_requests": _parallel}, GENERAL)
 
 
@@ -100,9 +102,9 @@ def _section(source: Located, plan: Plan, name: str, carried: dict[str, Carry], 
 
 
 def _aliases(source: Located, plan: Plan, path: Path_, aliases: Any) -> None:
-    for alias, meant in aliases.items() if isinstance(aliases, dict) else ():
+    for alias, target in aliases.items() if isinstance(aliases, dict) else ():
         at = (*path, alias)
-        group = meant.get("model") if isinstance(meant, dict) else meant
+        group = target.get("model") if isinstance(target, dict) else target
         if not isinstance(group, str) or group not in plan.models:
             plan.leave(source, at, "stands for no model that was carried")
         elif alias in plan.models:
@@ -115,11 +117,11 @@ def _aliases(source: Located, plan: Plan, path: Path_, aliases: Any) -> None:
                 plan.prices.append(priced | {"model": alias})
             if limited:
                 plan.leave(source, at, f"is a name of its own, which the limits of {group!r} do not cover; give it limits")
-            if isinstance(meant, dict) and meant.get("hidden"):
+            if isinstance(target, dict) and target.get("hidden"):
                 plan.leave(source, (*at, "hidden"), "every model that may be used is listed")
 
 
-def _patience(source: Located, plan: Plan, path: Path_, value: Any) -> None:
+def _timeout(source: Located, plan: Plan, path: Path_, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86_400:
         plan.leave(source, path, "is no number of seconds up to a day")
         return
@@ -140,7 +142,7 @@ def _budget(source: Located, plan: Plan, path: Path_, value: Any) -> None:
             plan.note(source, path, f"counts per calendar {window.value} in UTC")
 
 
-def _said(source: Located, plan: Plan, path: Path_, _value: Any) -> None:
+def _budget_period(source: Located, plan: Plan, path: Path_, _value: Any) -> None:
     if source.value("litellm_settings", "max_budget") is None:
         plan.leave(source, path, "says for how long, and no max_budget says how much")
 

@@ -1,6 +1,6 @@
-"""What an import comes to: pools and policies of ours, limits, prices, tenants and keys for the admin API, and what was left.
+"""The result of an import: pools and policies, limits, prices, tenants and keys for the admin API, and the parts that were left.
 
-Never holds a secret: keys of engines are names of environment variables, and keys of callers are made anew.
+A plan never contains a secret: keys of engines are names of environment variables, and keys of callers are made anew.
 """
 
 import re
@@ -19,7 +19,7 @@ _UNFIT: Final = re.compile(r"[^a-z0-9]+")
 
 
 class Remark(msgspec.Struct, frozen=True, order=True):
-    """Something that a person should read: where it stands, and what about it. Repeats no value that could be secret."""
+    """A remark for the operator, with its position in the source. It repeats no value that could be secret."""
 
     file: str
     line: int
@@ -31,7 +31,7 @@ class Remark(msgspec.Struct, frozen=True, order=True):
 
 
 class Plan(msgspec.Struct):
-    """Everything that is going to be written, and everything that is not."""
+    """Everything that the import writes, and remarks on everything that it does not."""
 
     pools: list[dict[str, Any]] = []
     engines: dict[str, Any] = {}
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct):
     """Pool by public model name."""
     tenants: list[dict[str, Any]] = []
     policies: dict[str, list[str]] = {}
-    """Public model names by tenant, for tenants that may not use all of them."""
+    """Public model names by tenant, for tenants that may use only some of them."""
     keys: list[dict[str, Any]] = []
     limits: list[dict[str, Any]] = []
     prices: list[dict[str, Any]] = []
@@ -47,24 +47,24 @@ class Plan(msgspec.Struct):
     notes: list[Remark] = []
 
     def leave(self, source: Located, path: Path_, why: str) -> None:
-        """Write down what is not carried."""
+        """Record that a part is not carried over."""
         self.left.append(_remark(source, path, why))
 
     def note(self, source: Located, path: Path_, text: str) -> None:
-        """Write down what is carried, but should be known."""
+        """Record a remark on a part that is carried over."""
         self.notes.append(_remark(source, path, text))
 
     def limit(self, source: Located, path: Path_, scope: Scope, meter: Meter, window: Window, amount: int) -> None:
-        """Add a limit; one that ours cannot be is left."""
-        found = limit_of(scope, meter, window, amount)
-        if isinstance(found, str):
-            self.leave(source, path, found)
+        """Add a limit, or record that it is left because Tidegate cannot have such a limit."""
+        limit = limit_of(scope, meter, window, amount)
+        if isinstance(limit, str):
+            self.leave(source, path, limit)
         else:
-            self.limits.append(found)
+            self.limits.append(limit)
 
 
 def limit_of(scope: Scope, meter: Meter, window: Window, amount: int) -> dict[str, Any] | str:
-    """A limit as the admin API takes it, or why there cannot be such a one."""
+    """A limit as the admin API takes it, or the reason why there can be no such limit."""
     try:
         Limit(scope, meter, window, amount)
     except ValueError as error:
@@ -78,18 +78,18 @@ def limit_of(scope: Scope, meter: Meter, window: Window, amount: int) -> dict[st
 
 
 def model_scope(name: str) -> Scope:
-    """All traffic of one public model name."""
+    """The scope of all traffic to one public model name."""
     return Scope(Level.MODEL, name)
 
 
 def environment_name(value: Any) -> str | None:
     """The variable that LiteLLM's `os.environ/NAME` names; None for anything else."""
-    found = _ENVIRONMENT.fullmatch(value) if isinstance(value, str) else None
-    return found[1] if found else None
+    match = _ENVIRONMENT.fullmatch(value) if isinstance(value, str) else None
+    return match[1] if match else None
 
 
 def slug(text: str, taken: set[str]) -> str:
-    """A name of ours made of any text, unlike those taken, and taken from now on."""
+    """A valid name made of any text and distinct from those in `taken`, to which it is added."""
     plain = _UNFIT.sub("-", text.lower()).strip("-")[: MAX_NAME_CHARS - 5].strip("-") or "unnamed"
     name, count = plain, 1
     while name in taken:
@@ -100,14 +100,14 @@ def slug(text: str, taken: set[str]) -> str:
 
 
 def whole(value: Any) -> int | None:
-    """A positive whole number, also where it was written as `100.0`; else None."""
+    """A positive whole number, also one written as `100.0`; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 or value != value // 1 or value > 1e15:
         return None
     return int(value)
 
 
 def period(duration: Any) -> Window | None:
-    """The calendar period nearest to a LiteLLM budget duration, or None; no duration is for ever."""
+    """The calendar period nearest to a LiteLLM budget duration, or None; no duration means for ever."""
     if duration is None:
         return Window.EVER
     return {"24h": Window.DAY, "1d": Window.DAY, "30d": Window.MONTH, "31d": Window.MONTH, "1mo": Window.MONTH}.get(str(duration))

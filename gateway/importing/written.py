@@ -1,4 +1,4 @@
-"""A Plan as files: tidegate.yaml, policies, and what the admin API takes later."""
+"""Writes a Plan as files: tidegate.yaml, policies, and the objects for the admin API."""
 
 import json
 import os
@@ -16,21 +16,26 @@ LATER: Final = "tidegate-import.json"
 
 
 def files_of(plan: Plan, source: str) -> dict[str, str]:
-    """Text by file name, in the folder that they go to; `source` is what they came from, for people."""
+    """The files' texts by name, relative to the output folder; `source` names the imported file in their heads."""
     head = f"# Made from {source} by `tidegate import litellm`; check it with `tidegate check`.\n"
     settings: dict[str, Any] = {"policies": POLICIES, "pools": plan.pools} | ({"engines": plan.engines} if plan.engines else {})
-    found = {SETTINGS: head + _yaml(settings), f"{POLICIES}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models)))}
+    files = {SETTINGS: head + _yaml(settings), f"{POLICIES}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models)))}
     for tenant, models in plan.policies.items():
-        found[f"{POLICIES}/{tenant}.yaml"] = head + _yaml(_policy(plan, tenant, models))
+        files[f"{POLICIES}/{tenant}.yaml"] = head + _yaml(_policy(plan, tenant, models))
     later = {"format": FORMAT, "tenants": plan.tenants, "keys": plan.keys, "limits": plan.limits, "prices": plan.prices}
-    return found | {LATER: json.dumps(later, indent=2) + "\n"}
+    return files | {LATER: json.dumps(later, indent=2) + "\n"}
 
 
 def write(files: dict[str, str], folder: Path) -> None:
-    """Write every file into `folder`, which is made. Raises OSError; FileExistsError before anything is written."""
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise FileExistsError(f"{', '.join(there)} in {folder}")
+    """Write every file into `folder`, which is made if missing.
+
+    Raises:
+        FileExistsError: one of the files exists; nothing was written.
+        OSError: a file cannot be written.
+    """
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
+        raise FileExistsError(f"{', '.join(existing)} in {folder}")
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
