@@ -131,7 +131,8 @@ def _scheme_and_host(url: str, what: str) -> tuple[str, str]:
     """Scheme and host of `http(s)://host[:port]/path`. Raises ValueError."""
     try:
         parts = urlsplit(url)
-        port, host = parts.port, parts.hostname or ""
+        port = parts.port
+        host = parts.hostname or ""
     except ValueError:
         raise ValueError("has no usable host or port; write https://host/path") from None
     if not host or not _KEY_URL.fullmatch(url) or "@" in parts.netloc or port == 0 or parts.netloc.endswith(":"):

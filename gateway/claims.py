@@ -57,11 +57,11 @@ def claim_admin_socket(host: str, port: int) -> socket.socket:
     return _bound("admin port", "admin.bind", host, port, share=False)
 
 
-def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.socket:
+def _bound(port_name: str, key: str, host: str, port: int, *, share: bool) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise CannotStart(f"{what}: {key} host {host!r} is not an address of this machine ({error})") from None
+        raise CannotStart(f"{port_name}: {key} host {host!r} is not an address of this machine ({error})") from None
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,17 +70,19 @@ def _bound(what: str, key: str, host: str, port: int, *, share: bool) -> socket.
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise CannotStart(f"{what}: cannot bind {host}:{port} ({error.strerror}); stop the process that has it or change {key}") from None
+        raise CannotStart(
+            f"{port_name}: cannot bind {host}:{port} ({error.strerror}); stop the process that has it or change {key}"
+        ) from None
     return sock
 
 
 @contextlib.contextmanager
-def claim_run_dir(wanted: Path | None) -> Iterator[RunDir]:
-    """The run directory, locked while the context lasts: `wanted`, made if missing, or a private temporary one.
+def claim_run_dir(chosen: Path | None) -> Iterator[RunDir]:
+    """The run directory, locked while the context lasts: `chosen`, made if missing, or a private temporary one.
 
     Files of a previous run are removed. At the end a temporary directory is removed, and another one is emptied of this gateway's files.
     """
-    path = Path(tempfile.mkdtemp(prefix="tidegate-")) if wanted is None else wanted.absolute()
+    path = Path(tempfile.mkdtemp(prefix="tidegate-")) if chosen is None else chosen.absolute()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.stat()
@@ -97,7 +99,7 @@ def claim_run_dir(wanted: Path | None) -> Iterator[RunDir]:
         os.close(lock)
         raise CannotStart(f"run directory {path}: another gateway uses it; stop that one or choose another --run-dir") from None
     _remove_files(path)
-    with keep_run_dir(path, lock, temporary=wanted is None) as held:
+    with keep_run_dir(path, lock, temporary=chosen is None) as held:
         yield held
 
 

@@ -76,7 +76,8 @@ def contradictions(written: Written, folder: Path) -> list[Problem]:
 
 
 def _listeners(written: Written) -> Iterator[Problem]:
-    data, admin = written.text("data", "bind"), written.text("admin", "bind")
+    data = written.text("data", "bind")
+    admin = written.text("admin", "bind")
     try:
         same_socket = clash(split_address(data), split_address(admin))
     except ValueError:
@@ -103,7 +104,8 @@ def _password(written: Written, at: Path_) -> Iterator[Problem]:
 
 
 def _counters(written: Written) -> Iterator[Problem]:
-    at, workers = ("stores", "counters"), written.number("workers")
+    at: Path_ = ("stores", "counters")
+    workers = written.number("workers")
     yield from _password(written, at)
     if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
         message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
@@ -111,7 +113,8 @@ def _counters(written: Written) -> Iterator[Problem]:
 
 
 def _store(written: Written) -> Iterator[Problem]:
-    located, at = written.located, ("stores", "sql")
+    located = written.located
+    at: Path_ = ("stores", "sql")
     url = written.text(*at)
     yield from _password(written, at)
     pepper = written.value("secrets", "pepper")
@@ -121,7 +124,8 @@ def _store(written: Written) -> Iterator[Problem]:
 
 
 def _engines(written: Written) -> Iterator[Problem]:
-    base, cap = written.number("engines", "first_token_base_s"), written.number("engines", "first_token_cap_s")
+    base = written.number("engines", "first_token_base_s")
+    cap = written.number("engines", "first_token_cap_s")
     if base is not None and cap is not None and cap < base:
         at: Path_ = ("engines", "first_token_cap_s")
         yield written.located.problem(at, f"is {cap:g} s, below first_token_base_s ({base:g} s)", "raise it or lower the base")
@@ -172,7 +176,8 @@ def _loras(written: Written, pool: int) -> Iterator[Problem]:
 
 def _kv_events(written: Written) -> Iterator[Problem]:
     """Refuses two subscriptions to one publisher, which would mix up sequence numbers, and two listeners on one address."""
-    located, workers = written.located, written.number("workers")
+    located = written.located
+    workers = written.number("workers")
     used: dict[str, str] = {}
     for i in range(written.count("pools")):
         for j in range(written.count("pools", i, "backends")):

@@ -49,7 +49,8 @@ def _pool(written: "Written", pool: int, dialect: Dialect) -> Iterator[Problem]:
 
 
 def _counterparts(written: "Written", pool: int, roles: set[str], *, pairs_whole: bool) -> Iterator[Problem]:
-    located, at = written.located, ("pools", pool, "disaggregation")
+    located = written.located
+    at = ("pools", pool, "disaggregation")
     whole = pairs_whole and "both" in roles
     if "decode" not in roles and not whole:
         yield located.problem(at, "nobody generates from what is handed over", "give one backend role: decode")

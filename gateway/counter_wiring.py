@@ -69,7 +69,8 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
     Args:
         rebuild: awaited in one of all workers when the store, or a shard of it, lost its contents.
     """
-    url, most = settings.counter_url, settings.stores.end_users_per_tenant
+    url = settings.counter_url
+    most = settings.stores.end_users_per_tenant
     if url.kind is Kind.MEMORY:
         own = MemoryCounters(_steady_wall(), most)
         alone = MemoryPresence(MemoryRoom(time.monotonic, GONE_S), "alone")

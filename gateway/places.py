@@ -58,9 +58,9 @@ class Places(NamedTuple):
 
 
 @contextlib.contextmanager
-def claimed(plan: Plan, entries: Entries, wanted: Path | None) -> Iterator[Places]:
+def claimed(plan: Plan, entries: Entries, run_dir_path: Path | None) -> Iterator[Places]:
     """A newly claimed state without children. Raises CannotStart."""
-    with claim_run_dir(wanted) as run_dir:
+    with claim_run_dir(run_dir_path) as run_dir:
         sockets = claim_data_sockets(plan.data_host, plan.data_port, plan.workers)
         slots = slots_for(claim_admin_socket(plan.admin_host, plan.admin_port), sockets, entries)
         with _closing_sockets(slots):
@@ -84,7 +84,8 @@ def taken_over(handed: Handed, plan: Plan, entries: Entries) -> Iterator[Places]
     count = sum(index >= 0 for index in before)
     if (handed.data, handed.admin) != plan.addresses or plan.workers < count:
         log.warning("data.bind, admin.bind and a smaller number of workers are taken up by a new start only; they stay as they are")
-    (data_host, data_port), (admin_host, admin_port) = handed.data, handed.admin
+    data_host, data_port = handed.data
+    admin_host, admin_port = handed.admin
     addresses = {"data_host": data_host, "data_port": data_port, "admin_host": admin_host, "admin_port": admin_port}
     adapted = msgspec.structs.replace(plan, **addresses, workers=max(count, plan.workers))
     more = more_data_sockets(data_host, before[0].sock.getsockname()[1], adapted.workers - count)

@@ -33,7 +33,8 @@ def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[
         SecretError: the secret is missing, empty or too long.
     """
     if reference.env is not None:
-        value, source = environ.get(reference.env, "").strip(), f"environment variable {reference.env}"
+        value = environ.get(reference.env, "").strip()
+        source = f"environment variable {reference.env}"
     else:
         path = base_dir / str(reference.file)
         source = f"file {path}"

@@ -83,7 +83,8 @@ def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Readi
     written = Written(located, _DEFAULTS)
     settings, problems = checked(Settings, located)
     problems += contradictions(written, folder)
-    policies, prompts = written.value("policies"), written.value("prompts")
+    policies = written.value("policies")
+    prompts = written.value("prompts")
     return Reading(
         settings=settings.based_at(folder) if settings is not None and not problems else None,
         problems=tuple(problems),

@@ -32,7 +32,7 @@ def _names(table: dict[str, str] | None, *more: str | None) -> None:
 
 
 class JwksSettings(Strict):
-    """Where an issuer's keys are: a URL, a file, or by default what the issuer's discovery document says."""
+    """The source of an issuer's keys: a URL, a file, or by default the URL in the issuer's discovery document."""
 
     url: Url | None = Field(default=None, description="The JWKS document; https, or http to this machine.")
     file: str | None = Field(default=None, min_length=1, max_length=4096, description="The same as a file, relative to the settings file.")
@@ -75,7 +75,7 @@ class ClaimSettings(Strict):
 
 
 class RoleSettings(Strict):
-    """Which values of a claim give which role."""
+    """Roles by the values of a claim."""
 
     claim: ClaimPath = Field(description="Path of the claim, outermost name first; a text or a list.")
     map: dict[Text, Role] = Field(max_length=1000, description="Roles by the claim's value; other values give none.")
@@ -130,7 +130,7 @@ class IssuerSettings(Strict):
 
 
 class AuthSettings(Strict):
-    """Who may call, besides callers with a key."""
+    """Authentication of callers besides API keys."""
 
     jwt: list[IssuerSettings] = Field(default=[], max_length=20, description="Issuers whose tokens are accepted; empty for none.")
 

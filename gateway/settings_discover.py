@@ -27,7 +27,7 @@ def checked_networks(texts: list[str]) -> list[str]:
 
 
 class DiscoverSettings(Strict):
-    """Where a pool's backends are found while the gateway runs: a file or a DNS name."""
+    """The source of a pool's backends while the gateway runs: a file or a DNS name."""
 
     file: str | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from domain.strict import Strict
 
 
 class LedgerSettings(Strict):
-    """Usage of every request that was admitted; docs/ledger.md says how it gets to SQL."""
+    """The ledger: usage of every admitted request; docs/ledger.md says how it gets to SQL."""
 
     enabled: bool = Field(default=True, description="Whether usage is written down at all.")
     folder: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = Field(

@@ -9,7 +9,7 @@ from domain.strict import Strict
 
 
 class LimitSettings(Strict):
-    """How much each engine of the pool may be given by all gateways together; see docs/overload.md."""
+    """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/overload.md."""
 
     enabled: bool = Field(default=True, description="Whether limits are found and kept; without them requests wait in the engines.")
     min_requests: int = Field(default=1, ge=1, le=65_535, description="Requests that an engine is always given.")

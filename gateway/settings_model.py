@@ -30,7 +30,7 @@ HostHeader = Annotated[str, AfterValidator(checked_host_header)]
 
 
 class Bound(Strict):
-    """Something that listens."""
+    """A listener."""
 
     bind: str = Field(description="Address and port to listen on; port 0 picks a free one.")
 
@@ -54,7 +54,7 @@ class Tls(Strict):
 
 
 class LimitSettings(Strict):
-    """What one caller's connection may do; `gateway/http/edge/limits.py` gives the reasons."""
+    """Bounds of one caller's connection; `gateway/http/edge/limits.py` gives the reasons."""
 
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body; larger ones get a 413.")
     max_header_bytes: int = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest request head, names and values together.")
@@ -101,7 +101,7 @@ class AdminSettings(Bound):
 
 
 class EngineSettings(Strict):
-    """Patience and connections towards engines."""
+    """Timeouts and connections towards engines."""
 
     client: Literal["relay", "aiohttp"] = Field(
         default="relay", description="The HTTP client towards engines; `aiohttp` needs the extra of that name."
@@ -135,14 +135,14 @@ class EngineSettings(Strict):
 
 
 class DrainSettings(Strict):
-    """How a worker ends on SIGTERM, and a backend that leaves."""
+    """Draining of a worker after SIGTERM, and of a backend that leaves."""
 
     accept_s: float = Field(default=5.0, ge=0, le=600, description="How long new connections are still taken while load balancers notice.")
     grace_s: float = Field(default=120.0, ge=0, le=86_400, description="How long running requests may go on; then they get an error event.")
 
 
 class LogSettings(Strict):
-    """What is written."""
+    """The process's log and the access log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest level of the process's log (stderr).")
     access: bool = Field(default=True, description="One JSON line per request (stdout).")

@@ -14,7 +14,7 @@ from routing.disaggregation_settings import DisaggregationSettings
 
 
 class HedgeSettings(Strict):
-    """Which requests may be sent to two engines."""
+    """Hedging: which requests may be sent to a second engine."""
 
     max_prompt_tokens: int = Field(default=512, ge=1, le=8192, description="Longest prompt that is computed twice.")
 

@@ -12,7 +12,7 @@ USUAL: Final = Bounds()
 
 
 class QueueSettings(Strict):
-    """Of every pool, in every worker. What is beyond is refused at once; how long a request may wait is its tenant's policy."""
+    """Bounds of each pool's queue in each worker. Requests beyond them are refused at once; the tenant's policy bounds the wait."""
 
     max_requests: int = Field(default=USUAL.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent.")
     max_bytes: int = Field(default=USUAL.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")

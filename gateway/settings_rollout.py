@@ -12,7 +12,7 @@ HookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(chec
 
 
 class WebhookSettings(Strict):
-    """Where changes are told, and what they are signed with."""
+    """The receiver of messages about changes, and the secret that signs them."""
 
     url: HookUrl = Field(description="Where a JSON object is posted to: http(s)://host[:port]/path.")
     secret: SecretReference = Field(description="What every message is signed with (HMAC-SHA256); at least 24 characters.")

@@ -11,7 +11,7 @@ from gateway.settings_backend import Region
 
 
 class RoutingSettings(Strict):
-    """Of every worker."""
+    """Routing settings of every worker."""
 
     region: Region = Field(
         default="", description="Where this gateway stands, and so its callers: the `weighted` policy may prefer backends of that region."

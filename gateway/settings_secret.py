@@ -10,7 +10,7 @@ File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class SecretReference(Strict):
-    """Where a secret lies: exactly one of the two."""
+    """A reference to a secret: exactly one of the two."""
 
     file: File | None = Field(default=None, description="A file that holds it, relative to the settings file.")
     env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="An environment variable that holds it.")

@@ -28,7 +28,7 @@ def _check_database_url(url: str) -> None:
 
 
 class StoreSettings(Strict):
-    """Where state lies, by URL."""
+    """The stores of persistent state, by URL."""
 
     sql: str = Field(
         default="sqlite:///tidegate.db",

@@ -7,7 +7,7 @@ from tenancy.accounts import Bounds
 
 
 class TenantSettings(Strict):
-    """Bounds of every tenant. What is there already stays when one is lowered."""
+    """Bounds of every tenant. Existing keys and projects stay when a bound is lowered."""
 
     max_keys: int = Field(
         default=10_000,

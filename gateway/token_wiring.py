@@ -37,7 +37,8 @@ async def token_gate_for(settings: Settings, count: CountToken, run_dir: Path | 
     get = partial(_get, asyncio.get_running_loop())
     watches = {}
     for issuer in settings.auth.jwt:
-        jwks, source = issuer.jwks, JwksDiscovery(issuer.issuer, get)
+        jwks = issuer.jwks
+        source = JwksDiscovery(issuer.issuer, get)
         watches[issuer.issuer] = JwksWatch(
             issuer.issuer,
             JwksFile(settings.base_dir / jwks.file) if jwks.file else JwksUrl(jwks.url, get) if jwks.url else source,
@@ -61,7 +62,8 @@ async def _get(loop: asyncio.AbstractEventLoop, url: str) -> Fetched:
     cloud-metadata addresses.
     """
     parts = urlsplit(url)
-    anywhere, here = ("0.0.0.0/0", "::/0"), ("127.0.0.0/8", "::1/128")
+    anywhere = ("0.0.0.0/0", "::/0")
+    here = ("127.0.0.0/8", "::1/128")
     reach = Reach(networks_of(here if parts.scheme == "http" else anywhere))
     upstream = RelayUpstream(endpoint(f"{parts.scheme}://{parts.netloc}", reach=reach), time.monotonic, loop)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

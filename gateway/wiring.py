@@ -93,14 +93,16 @@ def deps_for(
     loop = asyncio.get_running_loop()
     live = Live(directory, policies, fleet_of(settings))
     upstreams: dict[str, Upstream] = {}
-    vocabularies, executor = vocabularies_for(settings), ThreadPoolExecutor(1, "tokens")
+    vocabularies = vocabularies_for(settings)
+    executor = ThreadPoolExecutor(1, "tokens")
     images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
     counts = PromptCounts(vocabularies, executor, loop, images)
     usual = {
         pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
         for pool in settings.pools
     }
-    grounds, rng = Grounds(usual, settings.routing.index_blocks), random.Random(secrets.randbits(64))
+    grounds = Grounds(usual, settings.routing.index_blocks)
+    rng = random.Random(secrets.randbits(64))
     watch = Watch()
     return Deps(
         live=live,

@@ -203,7 +203,8 @@ class _Worker:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            deps, connections = self._deps, self._connections
+            deps = self._deps
+            connections = self._connections
             if deps is not None and connections is not None:
                 now = deps.clock()
                 deps.watch.sweep(now, deps.log_defect)
@@ -255,7 +256,8 @@ class _Worker:
         return await self._books.look(group) if self._books is not None else []
 
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
-        deps, connections = self._deps, self._connections
+        deps = self._deps
+        connections = self._connections
         metrics = ledger = limits = None
         if with_metrics:
             self._metrics.in_flight = deps.budget.active if deps else 0

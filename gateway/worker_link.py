@@ -123,7 +123,9 @@ async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool =
     """
     line = _ALL_LINE if with_metrics else _STATE_LINE
     answers = await asyncio.gather(*(_ask(path, line, timeout_s) for path in _sockets(run_dir)))
-    return sorted((answer for answer in answers if answer is not None), key=lambda seen: (seen.index, seen.started_at, seen.pid))
+    return sorted(
+        (answer for answer in answers if answer is not None), key=lambda snapshot: (snapshot.index, snapshot.started_at, snapshot.pid)
+    )
 
 
 async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[LineState]:
@@ -190,13 +192,14 @@ async def _answer_to(path: Path, question: bytes) -> bytes:
         writer.close()
 
 
-async def _read_all(reader: asyncio.StreamReader, most: int) -> bytes:
+async def _read_all(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
     """Everything up to the end of the stream; empty when it is more than `most` bytes."""
-    parts, size = [], 0
+    parts = []
+    size = 0
     while part := await reader.read(1 << 18):
         parts.append(part)
         size += len(part)
-        if size > most:
+        if size > max_bytes:
             return b""
     return b"".join(parts)
 
@@ -228,11 +231,11 @@ class Totals:
         self._ended = MetricsSnapshot()
         self._last: dict[tuple[int, float], MetricsSnapshot] = {}
 
-    def add(self, seen: Iterable[WorkerSnapshot]) -> MetricsSnapshot:
-        """The totals now: gauges (in flight, connections) over the workers in `seen`, counters over all workers ever seen."""
+    def add(self, snapshots: Iterable[WorkerSnapshot]) -> MetricsSnapshot:
+        """The totals now: gauges (in flight, connections) over the workers in `snapshots`, counters over all workers ever seen."""
         in_flight = connections = 0
         present = set()
-        for worker in seen:
+        for worker in snapshots:
             if worker.metrics is None:
                 continue
             key = (worker.pid, worker.started_at)  # a pid alone may be used again
@@ -263,15 +266,17 @@ def supervision(run_dir: Path) -> Supervision | None:
         return None
 
 
-def not_ready(seen: Sequence[WorkerSnapshot], workers: int, known: Supervision | None = None) -> list[str]:
+def not_ready(snapshots: Sequence[WorkerSnapshot], workers: int, published: Supervision | None = None) -> list[str]:
     """The reasons why the gateway is not ready, in words; empty when every worker takes requests.
 
     During a rolling restart two processes have one index; the index is ready while either process is.
     """
-    ends = {slot.name: f" (ended {slot.streak} times lately: {slot.last_end})" for slot in known.slots if slot.streak} if known else {}
+    ends = (
+        {slot.name: f" (ended {slot.streak} times lately: {slot.last_end})" for slot in published.slots if slot.streak} if published else {}
+    )
     reasons = []
     for index in range(workers):
-        mine = [worker for worker in seen if worker.index == index]
+        mine = [worker for worker in snapshots if worker.index == index]
         if any(worker.state == "ready" for worker in mine):
             continue
         if not mine:

@@ -74,7 +74,7 @@ def add_tenant_commands(tenant_app: typer.Typer) -> None:
     def move_tenant(name: str, organisation: str, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Give a tenant to another organisation. Over the admin API."""
         client = api(admin, token_file)
-        client.rewrite(f"{API}/tenants/{segment(name)}", lambda seen: {**_changeable(seen), "organisation": organisation})
+        client.rewrite(f"{API}/tenants/{segment(name)}", lambda resource: {**_changeable(resource), "organisation": organisation})
         out.print(f"tenant {name} belongs to organisation {organisation}", markup=False)
 
     @tenant_app.command("delete")
@@ -120,11 +120,11 @@ def delete_project(tenant: str, name: str, yes: Yes = False, admin: AdminUrl = A
     out.print(f"project {tenant}/{name} removed", markup=False)
 
 
-def _set_disabled(admin: str, token_file: Any, path: str, what: str, *, disabled: bool) -> None:
-    api(admin, token_file).rewrite(path, lambda seen: {**_changeable(seen), "disabled": disabled})
-    out.print(f"{what} {'disabled; gateways refuse its keys within 5 s' if disabled else 'enabled'}", markup=False)
+def _set_disabled(admin: str, token_file: Any, path: str, described: str, *, disabled: bool) -> None:
+    api(admin, token_file).rewrite(path, lambda resource: {**_changeable(resource), "disabled": disabled})
+    out.print(f"{described} {'disabled; gateways refuse its keys within 5 s' if disabled else 'enabled'}", markup=False)
 
 
-def _changeable(seen: dict[str, Any]) -> dict[str, Any]:
+def _changeable(resource: dict[str, Any]) -> dict[str, Any]:
     """The fields of a GET's answer that a PUT takes."""
-    return {name: seen[name] for name in ("label", "disabled", "rights", "organisation") if name in seen}
+    return {name: resource[name] for name in ("label", "disabled", "rights", "organisation") if name in resource}

@@ -112,13 +112,13 @@ def _listing(admin: str, body: bytes) -> _Listing:
         fail(f"{admin} does not answer like the admin port of a gateway of this version")
 
 
-def _why(seen: BackendState) -> str:
+def _why(backend: BackendState) -> str:
     """Why the backend is not used, else what is unknown about it; empty for neither."""
-    if seen.why:
-        return seen.why
-    missing = f"does not report {', '.join(seen.signals.missing)}" if seen.signals and seen.signals.missing else ""
-    events = f"KV events: {seen.kv.reason}" if seen.kv and seen.kv.reason else ""
-    push = f"load push: {seen.push.reason}; polls say its load" if seen.push and seen.push.reason else ""
+    if backend.why:
+        return backend.why
+    missing = f"does not report {', '.join(backend.signals.missing)}" if backend.signals and backend.signals.missing else ""
+    events = f"KV events: {backend.kv.reason}" if backend.kv and backend.kv.reason else ""
+    push = f"load push: {backend.push.reason}; polls say its load" if backend.push and backend.push.reason else ""
     return "; ".join(filter(None, (missing, events, push)))
 
 

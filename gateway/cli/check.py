@@ -66,7 +66,8 @@ def _policies_here(reading: Reading) -> Path | None:
 
     Where the database owns the policies, that is this machine's copy of them, else the folder that the first start would store.
     """
-    settings, written = reading.settings, reading.policies_dir
+    settings = reading.settings
+    written = reading.policies_dir
     if settings is None or settings.policies_from == "files":
         return written if written is not None and (settings is not None or written.is_dir()) else None
     return next((folder for folder in (settings.policies_dir, settings.policies_folder) if folder.is_dir()), None)
@@ -94,7 +95,8 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
         f"counters: {settings.counter_url.shown()}",
     ]
     for pool in settings.pools:
-        count, more = len(pool.backends), pool.discover
+        count = len(pool.backends)
+        more = pool.discover
         discovery = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
         about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")

@@ -156,10 +156,10 @@ def _wait_for(engine: Engine, log: Path, within_s: float = READY_WITHIN_S) -> No
     fail(f"{engine.id} did not become ready", log)
 
 
-def fail(what: str, log: Path) -> NoReturn:
+def fail(problem: str, log: Path) -> NoReturn:
     """Print the end of a log and end the command. Raises typer.Exit."""
     tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-    console.print(f"[red]{what}[/]; its log ends with:", *tail, sep="\n", markup=False)
+    console.print(f"[red]{problem}[/]; its log ends with:", *tail, sep="\n", markup=False)
     raise typer.Exit(1)
 
 

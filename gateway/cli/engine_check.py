@@ -75,7 +75,8 @@ def check_engine(
     if embeddings:
         needs = msgspec.structs.replace(needs, generates=False)
     subjects = [Subject("", url, dialect, needs, _key(api_key_env))] if url is not None else _of_settings(config, needs)
-    wrong, results = False, []
+    wrong = False
+    results = []
     for subject in subjects:
         findings = look(subject, probe=probe)
         wrong = wrong or any(finding.state == "wrong" for finding in findings)
@@ -169,12 +170,12 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
     return subjects
 
 
-def _agree(seen: Subject, findings: list[Finding], subjects: list[Subject]) -> None:
+def _agree(subject: Subject, findings: list[Finding], subjects: list[Subject]) -> None:
     size = next((finding.text.split()[0] for finding in findings if finding.what == "block size" and finding.state == "ok"), None)
     if size is None or not size.isdecimal():
         return
     for peer in subjects:
-        if peer.pool == seen.pool and peer.needs.block_size is None:
+        if peer.pool == subject.pool and peer.needs.block_size is None:
             peer.needs = msgspec.structs.replace(peer.needs, block_size=int(size))
 
 

@@ -66,11 +66,11 @@ class Run:
         for price in document.prices:
             self._guarded("price", f"{price.model} {price.revision}", partial(self._price, price))
 
-    def _guarded(self, what: str, name: str, work: Callable[[], None]) -> None:
+    def _guarded(self, kind: str, name: str, work: Callable[[], None]) -> None:
         try:
             work()
         except Refused as refused:
-            self._report("refused", what, name, refused.message)
+            self._report("refused", kind, name, refused.message)
 
     def _tenant(self, wanted: NewTenant) -> None:
         tenant = self._client.find(f"{API}/tenants/{segment(wanted.name)}")
@@ -137,29 +137,29 @@ class Run:
             return self._report("differs", "price", name, "the last price that was set is another one")
         return self._report("kept", "price", name)
 
-    def _report(self, outcome: Outcome, what: str, name: str, detail: str = "", **more: str) -> None:
+    def _report(self, outcome: Outcome, kind: str, name: str, detail: str = "", **more: str) -> None:
         self.counts[outcome] += 1
         if self._as_json:
-            line = {"outcome": outcome, "what": what, "name": name} | ({"said": detail} if detail else {}) | more
+            line = {"outcome": outcome, "what": kind, "name": name} | ({"said": detail} if detail else {}) | more
             print_json(line)
             return
-        typer.echo(f"{outcome}: {what} {name}" + "".join(f": {text}" for text in (detail, *more.values()) if text))
+        typer.echo(f"{outcome}: {kind} {name}" + "".join(f": {text}" for text in (detail, *more.values()) if text))
 
 
-def _key_name(wanted: NewKey) -> str:
-    return f"{wanted.tenant}/{wanted.project} {wanted.label!r}"
+def _key_name(key: NewKey) -> str:
+    return f"{key.tenant}/{key.project} {key.label!r}"
 
 
-def _limit_id(wanted: NewLimit) -> str:
-    return f"{wanted.scope.level}:{wanted.scope.name}:{wanted.meter}:{wanted.window}"
+def _limit_id(limit: NewLimit) -> str:
+    return f"{limit.scope.level}:{limit.scope.name}:{limit.meter}:{limit.window}"
 
 
 def _key_limit_id(key_id: str, limit: KeyLimit) -> str:
     return f"key:{key_id}:{limit.meter}:{limit.window}"
 
 
-def _rights(wanted: NewKey) -> dict[str, Any]:
-    return {"models": wanted.models, "priority_class": wanted.priority_class}
+def _rights(key: NewKey) -> dict[str, Any]:
+    return {"models": key.models, "priority_class": key.priority_class}
 
 
 def _differs(key: dict[str, Any], wanted: NewKey, expires_unix: float | None) -> bool:

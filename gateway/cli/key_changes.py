@@ -28,7 +28,7 @@ def add_key_commands(keys_app: typer.Typer) -> None:
     @keys_app.command("disable")
     def disable_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Refuse a key until it is enabled again. Over the admin API."""
-        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_changeable(seen), "disabled": True})
+        api(admin, token_file).rewrite(_path(tenant, key_id), lambda key: {**_changeable(key), "disabled": True})
         out.print(f"key {key_id} disabled; gateways refuse it within 5 s", markup=False)
 
     @keys_app.command("tag")
@@ -45,9 +45,9 @@ def add_key_commands(keys_app: typer.Typer) -> None:
         if not more and not remove:
             fail("name a tag to set as name=value, or one to take away with --remove", code=2)
 
-        def changed(seen: dict[str, Any]) -> dict[str, Any]:
-            kept_tags = {name: value for name, value in seen["tags"].items() if name not in (remove or ())}
-            return {**_changeable(seen), "tags": kept_tags | more}
+        def changed(key: dict[str, Any]) -> dict[str, Any]:
+            kept_tags = {name: value for name, value in key["tags"].items() if name not in (remove or ())}
+            return {**_changeable(key), "tags": kept_tags | more}
 
         api(admin, token_file).rewrite(_path(tenant, key_id), changed)
         out.print(f"key {key_id} tagged; gateways know within 5 s", markup=False)
@@ -55,7 +55,7 @@ def add_key_commands(keys_app: typer.Typer) -> None:
     @keys_app.command("enable")
     def enable_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
         """Take a disabled key again. Over the admin API."""
-        api(admin, token_file).rewrite(_path(tenant, key_id), lambda seen: {**_changeable(seen), "disabled": False})
+        api(admin, token_file).rewrite(_path(tenant, key_id), lambda key: {**_changeable(key), "disabled": False})
         out.print(f"key {key_id} enabled", markup=False)
 
 
@@ -84,22 +84,22 @@ def keys(tenant: str, admin: str, token_file: Path | None) -> list[dict[str, Any
     return [key for name in names for key in client.items(f"{API}/tenants/{segment(name)}/keys")]
 
 
-def row(seen: dict[str, Any], now: float) -> dict[str, str | None]:
+def row(key: dict[str, Any], now: float) -> dict[str, str | None]:
     """One line of the list, in the order of `COLUMNS`."""
-    expires = seen["expires_unix"]
-    if seen["revoked_unix"] is not None:
+    expires = key["expires_unix"]
+    if key["revoked_unix"] is not None:
         state = "revoked"
-    elif seen["disabled"]:
+    elif key["disabled"]:
         state = "disabled"
     else:
         state = "expired" if expires is not None and expires <= now else "active"
-    named = {name: seen[name] for name in ("id", "tenant", "project", "label")}
-    return {**named, "state": state, "created": moment(seen["created_unix"]), "expires": None if expires is None else moment(expires)}
+    named = {name: key[name] for name in ("id", "tenant", "project", "label")}
+    return {**named, "state": state, "created": moment(key["created_unix"]), "expires": None if expires is None else moment(expires)}
 
 
-def make_key(tenant: str, wanted: dict[str, Any], admin: str, token_file: Path | None, as_json: bool) -> None:
+def make_key(tenant: str, body: dict[str, Any], admin: str, token_file: Path | None, as_json: bool) -> None:
     """Make a key and print it, once."""
-    key = api(admin, token_file).post(f"{API}/tenants/{segment(tenant)}/keys", wanted)
+    key = api(admin, token_file).post(f"{API}/tenants/{segment(tenant)}/keys", body)
     _print_key(key, as_json, "")
 
 
@@ -114,12 +114,12 @@ def revoke_key(key_id: str, tenant: str, admin: str, token_file: Path | None) ->
     api(admin, token_file).post(f"{_path(tenant, key_id)}/revoke")
 
 
-def _print_key(made: dict[str, Any], as_json: bool, more: str) -> None:
+def _print_key(key: dict[str, Any], as_json: bool, remark: str) -> None:
     if as_json:
-        print_json({name: made[name] for name in ("key", "id", "tenant")})
+        print_json({name: key[name] for name in ("key", "id", "tenant")})
         return
-    typer.echo(made["key"])
-    err.print(f"key {made['id']} of tenant {made['tenant']}: this is the only time it is shown{more}", markup=False)
+    typer.echo(key["key"])
+    err.print(f"key {key['id']} of tenant {key['tenant']}: this is the only time it is shown{remark}", markup=False)
 
 
 def _path(tenant: str, key_id: str) -> str:
@@ -128,5 +128,5 @@ def _path(tenant: str, key_id: str) -> str:
     return f"{API}/tenants/{segment(tenant)}/keys/{segment(key_id)}"
 
 
-def _changeable(seen: dict[str, Any]) -> dict[str, Any]:
-    return {name: seen[name] for name in ("label", "disabled", "expires_unix", "roles", "inference", "rights", "tags")}
+def _changeable(key: dict[str, Any]) -> dict[str, Any]:
+    return {name: key[name] for name in ("label", "disabled", "expires_unix", "roles", "inference", "rights", "tags")}

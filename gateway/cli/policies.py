@@ -79,8 +79,10 @@ def explain(
 
     Nothing is sent; rights and limits of keys are not in policy files. `tidegate explain --file` asks a running gateway for the backend.
     """
-    policies, headers = _read(folder, config), dict(map(_header, header or []))
-    prompts, prompt = policies.prompts_for(tenant), None
+    policies = _read(folder, config)
+    headers = dict(map(_header, header or []))
+    prompts = policies.prompts_for(tenant)
+    prompt = None
     try:
         ask = interpret(Endpoint(endpoint), _body(request), headers.get(PROMPT_HEADER))
         key = sticky_key(ask, ask.user, str(request))

@@ -91,8 +91,8 @@ def fetch(
     out.print(f"version {fetched['version']}: {len(fetched['files'])} files in {folder}", markup=False)
 
 
-def _report(client: AdminClient, made: dict[str, Any]) -> None:
-    out.print(f"version {made['version']}, digest {made['digest']}", markup=False)
+def _report(client: AdminClient, version: dict[str, Any]) -> None:
+    out.print(f"version {version['version']}, digest {version['digest']}", markup=False)
     outcome = client.post(f"{API}/policies/reload")
     out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
 

@@ -67,7 +67,8 @@ def _read(folder: Path | None, config: Path) -> Registry:
     try:
         registry, problems = PromptFolder(folder or load_settings(config).prompts_dir).read()
     except ConfigError as error:
-        registry, problems = {}, list(error.problems)
+        registry = {}
+        problems = list(error.problems)
     if problems:
         err.print(listing(sorted(problems)), markup=False, soft_wrap=True)
         raise typer.Exit(1)

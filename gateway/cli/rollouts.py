@@ -112,8 +112,8 @@ def close(name: Name, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: Tok
     _decide(admin, token_file, name, "close")
 
 
-def _decide(admin: str, token_file: Path | None, name: str, what: str, body: dict[str, str] | None = None) -> None:
-    rollout = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{what}", body)
+def _decide(admin: str, token_file: Path | None, name: str, decision: str, body: dict[str, str] | None = None) -> None:
+    rollout = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{decision}", body)
     for line in (_line(rollout), f"  {rollout['reason']}"):
         out.print(line, markup=False, soft_wrap=True)
 

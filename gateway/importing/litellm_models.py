@@ -99,7 +99,8 @@ def carry_models(source: Located, plan: Plan) -> None:
 
 
 def _deployment(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> Deployment | None:
-    params, info = entry.get("litellm_params"), entry.get("model_info") or {}
+    params = entry.get("litellm_params")
+    info = entry.get("model_info") or {}
     if not isinstance(params, dict) or not isinstance(info, dict) or not isinstance(params.get("model"), str):
         plan.leave(source, (*path, "litellm_params"), "has no model")
         return None

@@ -130,7 +130,8 @@ def _timeout(source: Located, plan: Plan, path: Path_, value: Any) -> None:
 
 
 def _budget(source: Located, plan: Plan, path: Path_, value: Any) -> None:
-    amount, duration = nanousd(value), source.value("litellm_settings", "budget_duration")
+    amount = nanousd(value)
+    duration = source.value("litellm_settings", "budget_duration")
     window = period(duration)
     if not amount:
         plan.leave(source, path, "is no amount of dollars; 0 is none")

@@ -91,7 +91,8 @@ def environment_name(value: Any) -> str | None:
 def slug(text: str, taken: set[str]) -> str:
     """A valid name made of any text and distinct from those in `taken`, to which it is added."""
     plain = _UNFIT.sub("-", text.lower()).strip("-")[: MAX_NAME_CHARS - 5].strip("-") or "unnamed"
-    name, count = plain, 1
+    name = plain
+    count = 1
     while name in taken:
         count += 1
         name = f"{plain}-{count}"

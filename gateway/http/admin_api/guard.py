@@ -86,14 +86,14 @@ def _digest(method: str, request: Request, body: bytes) -> bytes:
     return sha256(asked + body).digest()
 
 
-async def _body(request: Request, takes_body: bool, most: int) -> bytes:
+async def _body(request: Request, takes_body: bool, max_bytes: int) -> bytes:
     """The complete body: at most `most` bytes of unambiguous JSON; empty where the route takes none. Raises Problem."""
     body = b""
     try:
         async for part in request.stream():
             body += part
-            if len(body) > most:
-                raise Problem(413, "too_large", f"The body is over {most} bytes.")
+            if len(body) > max_bytes:
+                raise Problem(413, "too_large", f"The body is over {max_bytes} bytes.")
     except ClientDisconnect:
         raise Problem(400, "incomplete", "The body did not come whole.") from None
     if not takes_body:

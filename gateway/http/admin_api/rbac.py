@@ -117,10 +117,10 @@ def check_table(routes: Iterable[Row], table: Mapping[Row, frozenset[Role]] = TA
         raise TableError(f"admin API: rbac.TABLE has rows without a route: {', '.join(' '.join(row) for row in unused)}")
 
 
-def may_grant(roles: Iterable[Role], wanted: Iterable[Role]) -> bool:
-    """Whether a caller with `roles` may give the `wanted` roles to a key."""
+def may_grant(roles: Iterable[Role], granted: Iterable[Role]) -> bool:
+    """Whether a caller with `roles` may give the `granted` roles to a key."""
     grantable = frozenset[Role]().union(*(MAY_GRANT.get(role, frozenset()) for role in roles))
-    return grantable.issuperset(wanted)
+    return grantable.issuperset(granted)
 
 
 def governs_limit(scope: Scope) -> bool:

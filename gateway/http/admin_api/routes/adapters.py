@@ -62,10 +62,10 @@ async def granted(call: Asking, tenant: TenantName) -> Response:
 
 
 @router.put("/tenants/{tenant}/adapters", response_model=Granted, responses=CHANGE_ERRORS, summary="Grant adapters to a tenant")
-async def grant(call: Changing, tenant: TenantName, wanted: Grants) -> Response:
+async def grant(call: Changing, tenant: TenantName, body: Grants) -> Response:
     """Replace the adapters granted to a tenant."""
     known = {adapter["name"] for adapter in call.parts.adapters}
-    if unknown := sorted(set(wanted.loras or ()) - known):
+    if unknown := sorted(set(body.loras or ()) - known):
         message = f"loras: there is no adapter {unknown[0][:64]!r} in the settings; GET /admin/v1/adapters lists those there are."
         raise Problem(400, "unknown_adapter", message, "loras")
 
@@ -73,7 +73,7 @@ async def grant(call: Changing, tenant: TenantName, wanted: Grants) -> Response:
         record = await books.directory.tenants.get(call.tenant, call.own(tenant))
         before = _shown(record)
         call.check_match(before)
-        loras = None if wanted.loras is None else frozenset(wanted.loras)
+        loras = None if body.loras is None else frozenset(body.loras)
         rights = msgspec.structs.replace(record.rights, loras=loras)
         updated = await books.directory.tenants.update(call.tenant, msgspec.structs.replace(record, rights=rights))
         shown = _shown(updated)

@@ -51,15 +51,15 @@ class BackendResumed(BaseModel):
 
 
 @router.post("/backends", status_code=201, response_model=BackendRegistered, responses=POST_ERRORS, summary="Register a backend")
-async def register(call: Posting, wanted: Registration) -> Response:
+async def register(call: Posting, registration: Registration) -> Response:
     """Register a backend with every gateway on the database; it takes requests once a poll finds it right."""
     registry = call.parts.registry
-    member = await registry.checked(wanted, await call.parts.seen())
+    member = await registry.checked(registration, await call.parts.seen())
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         await registry.register(member, books.members)
         shown = {"pool": member.pool, "id": member.id, "url": member.url, "source": member.owner, "state": "unknown"}
-        return Done(201, "backend.register", f"backend/{member.id}", shown, after=wanted.model_dump())
+        return Done(201, "backend.register", f"backend/{member.id}", shown, after=registration.model_dump())
 
     return await call.change(work)
 

@@ -101,9 +101,9 @@ async def explanation(call: Asking, request_id: RequestId) -> Response:
     responses=errors(400, 401, 403, 413, 415, 422, 503),
     summary="Where a request would go now",
 )
-async def supposed(call: Asking, wanted: Supposed) -> Response:
+async def supposed(call: Asking, body: Supposed) -> Response:
     """Place a request without sending it; nothing is changed, counted or remembered."""
-    asked = Would(wanted.tenant, wanted.endpoint, msgspec.json.encode(wanted.request), wanted.project)
+    asked = Would(body.tenant, body.endpoint, msgspec.json.encode(body.request), body.project)
     outcome = await call.parts.explaining.would(asked)
     if outcome is None:
         raise Problem(503, "no_worker", "No worker answers. Try again.")

@@ -51,30 +51,31 @@ async def list_all(call: Asking, tenant: TenantName, query: Annotated[PageQuery,
 
 
 @router.post("/tenants/{tenant}/keys", status_code=201, response_model=KeyMade, responses=POST_ERRORS, summary="Make a key")
-async def create(call: Posting, tenant: TenantName, wanted: NewKey) -> Response:
+async def create(call: Posting, tenant: TenantName, body: NewKey) -> Response:
     """Make a key; its text is in this answer and nowhere else."""
 
     async def work(books: Books, entropy: Entropy) -> Done:
-        owner, roles = call.own(tenant), wanted.roles_wanted()
+        owner = call.own(tenant)
+        roles = body.roles_wanted()
         _check_roles(call, roles)
-        _check_use(wanted)
-        await _check_project(call, books.directory, owner, wanted.project)
+        _check_use(body)
+        await _check_project(call, books.directory, owner, body.project)
         key_id = call.parts.id_of(entropy)
         text = call.parts.text_of(key_id, entropy)
         record = KeyRecord(
             id=key_id,
             tenant=owner,
-            project=ProjectId(wanted.project),
+            project=ProjectId(body.project),
             kid=call.parts.pepper.kid,
             digests=(_digest(call, text),),
-            label=wanted.label,
+            label=body.label,
             created_unix=call.parts.wall(),
-            expires_unix=wanted.expires_unix,
-            disabled=wanted.disabled,
-            scopes=wanted.scopes(),
+            expires_unix=body.expires_unix,
+            disabled=body.disabled,
+            scopes=body.scopes(),
             roles=roles,
-            rights=wanted.rights.rights(),
-            tags=tags_of(wanted.tags),
+            rights=body.rights.rights(),
+            tags=tags_of(body.tags),
         )
         await room_for_key(books.directory, owner, call.parts.bounds)
         created = await books.directory.keys.create(owner, record)
@@ -92,24 +93,24 @@ async def get(call: Asking, tenant: TenantName, key_id: KeyName) -> Response:
 
 
 @router.put("/tenants/{tenant}/keys/{key_id}", response_model=KeyShown, responses=CHANGE_ERRORS, summary="Change a key")
-async def put(call: Changing, tenant: TenantName, key_id: KeyName, wanted: KeyBody) -> Response:
+async def put(call: Changing, tenant: TenantName, key_id: KeyName, body: KeyBody) -> Response:
     """Replace what is said of a key; disable or enable it."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         owner = call.own(tenant)
         record = await _key(books.directory, owner, key_id)
         call.check_match(key_shown(record))
-        _check_roles(call, record.roles | wanted.roles_wanted())
-        _check_use(wanted)
+        _check_roles(call, record.roles | body.roles_wanted())
+        _check_use(body)
         changed = msgspec.structs.replace(
             record,
-            label=wanted.label,
-            disabled=wanted.disabled,
-            expires_unix=wanted.expires_unix,
-            scopes=wanted.scopes(),
-            roles=wanted.roles_wanted(),
-            rights=wanted.rights.rights(),
-            tags=tags_of(wanted.tags),
+            label=body.label,
+            disabled=body.disabled,
+            expires_unix=body.expires_unix,
+            scopes=body.scopes(),
+            roles=body.roles_wanted(),
+            rights=body.rights.rights(),
+            tags=tags_of(body.tags),
         )
         updated = await books.directory.keys.update(owner, changed)
         return _changed(call, "key.change", record, updated)
@@ -118,7 +119,7 @@ async def put(call: Changing, tenant: TenantName, key_id: KeyName, wanted: KeyBo
 
 
 @router.post("/tenants/{tenant}/keys/{key_id}/rotate", response_model=KeyMade, responses=POST_ERRORS, summary="Give a key a new secret")
-async def rotate(call: Posting, tenant: TenantName, key_id: KeyName, wanted: Rotation) -> Response:
+async def rotate(call: Posting, tenant: TenantName, key_id: KeyName, body: Rotation) -> Response:
     """Give a key a new secret; the old one works for the overlap."""
 
     async def work(books: Books, entropy: Entropy) -> Done:
@@ -127,7 +128,7 @@ async def rotate(call: Posting, tenant: TenantName, key_id: KeyName, wanted: Rot
         _check_roles(call, record.roles)
         text = call.parts.text_of(record.id, entropy)
         try:
-            wish = rotated(record, call.parts.pepper.kid, _digest(call, text), call.parts.wall(), wanted.overlap_s)
+            wish = rotated(record, call.parts.pepper.kid, _digest(call, text), call.parts.wall(), body.overlap_s)
         except CannotRotate as error:
             raise Problem(409, "cannot_rotate", f"The {error}.") from None
         updated = await books.directory.keys.update(owner, wish)
@@ -170,8 +171,8 @@ def _check_roles(call: Call, roles: frozenset[Role]) -> None:
         raise Problem(403, "forbidden", "Your roles do not let you give away, change or end a key with these roles.", "roles")
 
 
-def _check_use(wanted: KeyBody) -> None:
-    if not wanted.scopes():
+def _check_use(body: KeyBody) -> None:
+    if not body.scopes():
         raise Problem(400, "invalid_value", "A key without a role is for inference; set inference to true, or give it a role.", "inference")
 
 

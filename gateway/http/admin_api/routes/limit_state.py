@@ -63,7 +63,8 @@ async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
         records = await _records(directory, query, after)
-    shown, more = records[: query.limit], len(records) > query.limit
+    shown = records[: query.limit]
+    more = len(records) > query.limit
     label = "" if query.user is None else digest_of_label(query.user)
     lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
     states = await call.parts.limit_states(Group(f"{TAGS[query.level]}{query.name}", lines)) if lines else []
@@ -87,15 +88,15 @@ def _line(call: Call, record: LimitRecord, label: str) -> Line | None:
     return line_of(limit, call.parts.wall(), label) if label else None
 
 
-def _shown(seen: LineState) -> dict[str, Any]:
-    limit = seen.line.limit
+def _shown(state: LineState) -> dict[str, Any]:
+    limit = state.line.limit
     return {
         "id": id_of(limit),
         "meter": limit.meter.name.lower(),
         "window": limit.window.value,
-        "amount": seen.line.amount,
-        "used": seen.used,
-        "held": seen.held,
-        "remaining": seen.remaining,
-        "reset_s": seen.reset_us / 1e6,
+        "amount": state.line.amount,
+        "used": state.used,
+        "held": state.held,
+        "remaining": state.remaining,
+        "reset_s": state.reset_us / 1e6,
     }

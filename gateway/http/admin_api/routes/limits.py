@@ -92,7 +92,7 @@ async def get(call: Asking, limit_id: LimitId) -> Response:
     return answer(200, shown, etag_of(shown))
 
 
-async def put(call: Changing, limit_id: LimitId, wanted: LimitBody) -> Response:
+async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
     """Set a limit. One that is there is only replaced with the ETag of what was seen."""
     place = _parse_id(limit_id)
     _check_own(call, place[0])
@@ -104,14 +104,14 @@ async def put(call: Changing, limit_id: LimitId, wanted: LimitBody) -> Response:
             call.check_match(before)
         elif call.if_match is not None:
             raise not_found()
-        limit = _limit(place, wanted.model_dump(), newly=True)
+        limit = _limit(place, body.model_dump(), newly=True)
         stored = await books.directory.limits.put(call.tenant, limit, 0 if record is None else record.version)
         return _done(201 if record is None else 200, "limit.set", stored, before)
 
     return await call.change(work)
 
 
-async def raise_(call: Posting, limit_id: LimitId, wanted: RaiseBody) -> Response:
+async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
     """Raise a limit until a moment; afterwards it is what it was."""
     place = _parse_id(limit_id)
     _check_own(call, place[0])
@@ -119,12 +119,12 @@ async def raise_(call: Posting, limit_id: LimitId, wanted: RaiseBody) -> Respons
     async def work(books: Books, _entropy: Entropy) -> Done:
         record = await books.directory.limits.get(call.tenant, *place)
         limit = record.limit
-        if wanted.until_unix <= call.parts.wall():
+        if body.until_unix <= call.parts.wall():
             raise Problem(400, "invalid_value", "until_unix: is over already.", "until_unix")
-        if wanted.to <= limit.amount:
+        if body.to <= limit.amount:
             raise Problem(400, "invalid_value", f"to: the limit is {limit.amount} without a raise.", "to")
         thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
-        raised = _limit(place, {**thresholds, "raised_to": wanted.to, "raised_until_unix": wanted.until_unix})
+        raised = _limit(place, {**thresholds, "raised_to": body.to, "raised_until_unix": body.until_unix})
         stored = await books.directory.limits.put(call.tenant, raised, record.version)
         return _done(200, "limit.raise", stored, limit_shown(record))
 
@@ -215,6 +215,6 @@ async def _find(directory: DirectoryChange, call: Call, place: tuple[Scope, Mete
         return None
 
 
-def _done(status: int, action: str, made: LimitRecord, before: dict[str, Any] | None) -> Done:
-    shown = limit_shown(made)
-    return Done(status, action, f"limit/{shown['id']}", shown, tenant=made.tenant, before=before, after=shown)
+def _done(status: int, action: str, record: LimitRecord, before: dict[str, Any] | None) -> Done:
+    shown = limit_shown(record)
+    return Done(status, action, f"limit/{shown['id']}", shown, tenant=record.tenant, before=before, after=shown)

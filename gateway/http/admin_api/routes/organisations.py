@@ -37,12 +37,12 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
 
 
 @router.post("/organisations", status_code=201, response_model=OrganisationShown, responses=POST_ERRORS, summary="Make an organisation")
-async def create(call: Posting, wanted: NewOrganisation) -> Response:
+async def create(call: Posting, body: NewOrganisation) -> Response:
     """Make an organisation."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         created = await books.directory.organisations.create(
-            Organisation(wanted.name, wanted.label, wanted.disabled, wanted.rights.rights(), call.parts.wall())
+            Organisation(body.name, body.label, body.disabled, body.rights.rights(), call.parts.wall())
         )
         shown = account_shown(created)
         return Done(201, "organisation.create", f"organisation/{created.name}", shown, after=shown)
@@ -59,7 +59,7 @@ async def get(call: Asking, organisation: OrganisationName) -> Response:
 
 
 @router.put("/organisations/{organisation}", response_model=OrganisationShown, responses=CHANGE_ERRORS, summary="Change an organisation")
-async def put(call: Changing, organisation: OrganisationName, wanted: AccountBody) -> Response:
+async def put(call: Changing, organisation: OrganisationName, body: AccountBody) -> Response:
     """Replace what is said of an organisation."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
@@ -67,7 +67,7 @@ async def put(call: Changing, organisation: OrganisationName, wanted: AccountBod
         before = account_shown(record)
         call.check_match(before)
         updated = await books.directory.organisations.update(
-            msgspec.structs.replace(record, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
+            msgspec.structs.replace(record, label=body.label, disabled=body.disabled, rights=body.rights.rights())
         )
         shown = account_shown(updated)
         return Done(200, "organisation.change", f"organisation/{organisation}", shown, before=before, after=shown)

@@ -121,17 +121,17 @@ async def show(call: Asking, version: Number) -> Response:
 
 
 @router.post("/policies", status_code=201, response_model=VersionShown, responses=POST_ERRORS, summary="Set the policies")
-async def apply(call: Posting, wanted: NewPolicies) -> Response:
+async def apply(call: Posting, body: NewPolicies) -> Response:
     """Put a new version into the database, in force within seconds on every gateway; files with mistakes change nothing, and the answer
     names each with file, line and key."""
     owned = _owned(call)
-    digest = await _digest(owned, wanted.files)
+    digest = await _digest(owned, body.files)
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         current = await books.policies.current()
-        if wanted.after is not None and wanted.after != current:
+        if body.after is not None and body.after != current:
             raise Problem(409, "changed", f"{CHANGED} The newest version is {current}.", "after")
-        return await _appended(call, books, "policy.apply", _New(wanted.files, digest, wanted.note))
+        return await _appended(call, books, "policy.apply", _New(body.files, digest, body.note))
 
     done = await call.change(work)
     await owned.refresh()
@@ -139,14 +139,14 @@ async def apply(call: Posting, wanted: NewPolicies) -> Response:
 
 
 @router.post("/policies/rollback", status_code=201, response_model=VersionShown, responses=POST_ERRORS, summary="Go back to old policies")
-async def rollback(call: Posting, wanted: Back) -> Response:
+async def rollback(call: Posting, body: Back) -> Response:
     """Make a new version with the files of an old one; refused where they no longer fit the settings."""
     owned = _owned(call)
     async with owned.reading() as versions:
-        files = await versions.files(wanted.version)
+        files = await versions.files(body.version)
     if files is None:
-        raise Problem(404, "not_found", f"Version {wanted.version} is not kept.", "version")
-    new = _New(files, await _digest(owned, files), wanted.note or f"back to version {wanted.version}")
+        raise Problem(404, "not_found", f"Version {body.version} is not kept.", "version")
+    new = _New(files, await _digest(owned, files), body.note or f"back to version {body.version}")
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         return await _appended(call, books, "policy.rollback", new)

@@ -85,17 +85,17 @@ async def list_all(call: Asking, query: Annotated[PriceQuery, Query()]) -> Respo
 
 
 @router.post("/prices", status_code=201, response_model=PriceShown, responses=POST_ERRORS, summary="Set a price")
-async def create(call: Posting, wanted: NewPrice) -> Response:
+async def create(call: Posting, body: NewPrice) -> Response:
     """Set a price from a moment on; requests keep the one they were admitted at."""
 
     async def work(books: Books, entropy: Entropy) -> Done:
         price = Price(
             id=f"price-{entropy[:ID_BYTES].hex()}",
-            model=wanted.model,
-            revision=wanted.revision,
-            effective_unix=call.parts.wall() if wanted.effective_unix is None else wanted.effective_unix,
-            nanousd_per_mtok=Rates(**wanted.nanousd_per_mtok.model_dump()),
-            units=Rates(**wanted.units.model_dump()),
+            model=body.model,
+            revision=body.revision,
+            effective_unix=call.parts.wall() if body.effective_unix is None else body.effective_unix,
+            nanousd_per_mtok=Rates(**body.nanousd_per_mtok.model_dump()),
+            units=Rates(**body.units.model_dump()),
         )
         await books.directory.prices.add(price)
         shown = _shown(price)

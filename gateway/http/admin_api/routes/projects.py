@@ -40,12 +40,13 @@ async def list_all(call: Asking, tenant: TenantName, query: Annotated[PageQuery,
 
 
 @router.post("/tenants/{tenant}/projects", status_code=201, response_model=ProjectShown, responses=POST_ERRORS, summary="Make a project")
-async def create(call: Posting, tenant: TenantName, wanted: NewProject) -> Response:
+async def create(call: Posting, tenant: TenantName, body: NewProject) -> Response:
     """Make a project."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        owner, name = call.own(tenant), ProjectId(wanted.name)
-        wish = Project(owner, name, wanted.label, wanted.disabled, wanted.rights.rights(), call.parts.wall())
+        owner = call.own(tenant)
+        name = ProjectId(body.name)
+        wish = Project(owner, name, body.label, body.disabled, body.rights.rights(), call.parts.wall())
         await books.directory.tenants.get(call.tenant, owner)
         await room_for_project(books.directory, owner, call.parts.bounds)
         shown = account_shown(await books.directory.projects.create(call.tenant, wish))
@@ -63,14 +64,14 @@ async def get(call: Asking, tenant: TenantName, project: ProjectName) -> Respons
 
 
 @router.put("/tenants/{tenant}/projects/{project}", response_model=ProjectShown, responses=CHANGE_ERRORS, summary="Change a project")
-async def put(call: Changing, tenant: TenantName, project: ProjectName, wanted: AccountBody) -> Response:
+async def put(call: Changing, tenant: TenantName, project: ProjectName, body: AccountBody) -> Response:
     """Replace what is said of a project."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         record = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
         before = account_shown(record)
         call.check_match(before)
-        changed = msgspec.structs.replace(record, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights())
+        changed = msgspec.structs.replace(record, label=body.label, disabled=body.disabled, rights=body.rights.rights())
         shown = account_shown(await books.directory.projects.update(call.tenant, changed))
         return Done(200, "project.change", f"tenant/{tenant}/project/{project}", shown, tenant=tenant, before=before, after=shown)
 

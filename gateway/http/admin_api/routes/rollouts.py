@@ -117,24 +117,24 @@ async def list_all(call: Asking, query: Annotated[RolloutQuery, Query()]) -> Res
 
 
 @router.post("/rollouts", status_code=201, response_model=RolloutShown, responses=POST_ERRORS, summary="Start a rollout or an experiment")
-async def start(call: Posting, wanted: RolloutDocument) -> Response:
+async def start(call: Posting, document: RolloutDocument) -> Response:
     """Put a rollout in force: within a second workers give the canary its first share."""
-    if wanted.of == "pool":
-        _check_pools(wanted, call.parts.pools)
+    if document.of == "pool":
+        _check_pools(document, call.parts.pools)
     else:
-        _check_prompts(wanted, await asyncio.to_thread(call.parts.prompts))
+        _check_prompts(document, await asyncio.to_thread(call.parts.prompts))
     now = call.parts.wall()
     standings: list[Standing] = []
 
     async def work(books: Books, entropy: Entropy) -> Done:
         rollout_id = f"ro_{entropy[:ID_BYTES].hex()}"
-        state = begin(wanted.plan(rollout_id), now)
-        stored = StoredRollout(rollout_id, wanted.name, text_of(wanted), state_text(state), 1, True, now, now)
-        await books.rollouts.start(stored, wanted.baseline, wanted.canary)
+        state = begin(document.plan(rollout_id), now)
+        stored = StoredRollout(rollout_id, document.name, text_of(document), state_text(state), 1, True, now, now)
+        await books.rollouts.start(stored, document.baseline, document.canary)
         stands = standing(stored, read(stored), now)
         standings.append(stands)
         shown = _shown(stored, now)
-        return Done(201, "rollout.start", f"rollout/{wanted.name}", shown, after={"id": rollout_id, "document": shown["document"]})
+        return Done(201, "rollout.start", f"rollout/{document.name}", shown, after={"id": rollout_id, "document": shown["document"]})
 
     reply = await call.change(work)
     _announce(call, "rollout.start", standings)
@@ -169,9 +169,9 @@ async def promote_it(call: Posting, rollout: RolloutName) -> Response:
 
 
 @router.post("/rollouts/{rollout}/abort", response_model=RolloutShown, responses=POST_ERRORS, summary="Back to the baseline")
-async def abort_it(call: Posting, rollout: RolloutName, wanted: Abortion) -> Response:
+async def abort_it(call: Posting, rollout: RolloutName, body: Abortion) -> Response:
     """End it: within a second new requests go to the baseline; what runs on the canary ends there."""
-    why = wanted.reason
+    why = body.reason
     return await _decide(call, rollout, "rollout.abort", lambda current, now: abort(current.plan, current.state, now, why).state, ends=True)
 
 
@@ -237,24 +237,25 @@ def _shown(stored: StoredRollout, now: float) -> dict[str, Any]:
     return {**_listed(stored, now), "document": msgspec.json.decode(stored.document)}
 
 
-def _check_prompts(wanted: RolloutDocument, there: Collection[str]) -> None:
+def _check_prompts(document: RolloutDocument, existing: Collection[str]) -> None:
     """Raises Problem unless both versions of the prompt exist."""
     for param in ("baseline", "canary"):
-        if (name := getattr(wanted, param)) not in there:
+        if (name := getattr(document, param)) not in existing:
             versions = (
-                ", ".join(sorted(version for version in there if version.partition("@")[0] == name.partition("@")[0])[:20]) or "none of it"
+                ", ".join(sorted(version for version in existing if version.partition("@")[0] == name.partition("@")[0])[:20])
+                or "none of it"
             )
             raise Problem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
 
 
-def _check_pools(wanted: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
+def _check_pools(document: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
     """Raises Problem unless both pools exist and the canary has every adapter of the baseline."""
     for param in ("baseline", "canary"):
-        if (name := getattr(wanted, param)) not in pools:
+        if (name := getattr(document, param)) not in pools:
             there = ", ".join(sorted(pools)[:20])
             raise Problem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {there}.", param)
-    if missing := sorted(set(pools[wanted.baseline]) - set(pools[wanted.canary])):
+    if missing := sorted(set(pools[document.baseline]) - set(pools[document.canary])):
         message = (
-            f"canary: pool {wanted.canary!r} lacks adapter {missing[0]!r}, which pool {wanted.baseline!r} has; add it in tidegate.yaml."
+            f"canary: pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has; add it in tidegate.yaml."
         )
         raise Problem(400, "unknown_adapter", message, "canary")

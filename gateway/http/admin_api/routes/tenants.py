@@ -40,14 +40,14 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
 
 
 @router.post("/tenants", status_code=201, response_model=TenantShown, responses=POST_ERRORS, summary="Make a tenant")
-async def create(call: Posting, wanted: NewTenant) -> Response:
+async def create(call: Posting, body: NewTenant) -> Response:
     """Make a tenant, with its project `default`."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        name = TenantId(wanted.name)
-        await _check_organisation(books, wanted.organisation)
-        rights = wanted.rights.rights()
-        wish = Tenant(name, wanted.organisation, wanted.label, wanted.disabled, rights, call.parts.wall())
+        name = TenantId(body.name)
+        await _check_organisation(books, body.organisation)
+        rights = body.rights.rights()
+        wish = Tenant(name, body.organisation, body.label, body.disabled, rights, call.parts.wall())
         shown = account_shown(await books.directory.tenants.create(wish))
         return Done(201, "tenant.create", f"tenant/{name}", shown, tenant=name, after=shown)
 
@@ -64,16 +64,16 @@ async def get(call: Asking, tenant: TenantName) -> Response:
 
 
 @router.put("/tenants/{tenant}", response_model=TenantShown, responses=CHANGE_ERRORS, summary="Change a tenant")
-async def put(call: Changing, tenant: TenantName, wanted: TenantBody) -> Response:
+async def put(call: Changing, tenant: TenantName, body: TenantBody) -> Response:
     """Replace what is said of a tenant."""
 
     async def work(books: Books, _entropy: Entropy) -> Done:
         record = await books.directory.tenants.get(call.tenant, call.own(tenant))
         before = account_shown(record)
         call.check_match(before)
-        await _check_organisation(books, wanted.organisation)
+        await _check_organisation(books, body.organisation)
         changed = msgspec.structs.replace(
-            record, organisation=wanted.organisation, label=wanted.label, disabled=wanted.disabled, rights=wanted.rights.rights()
+            record, organisation=body.organisation, label=body.label, disabled=body.disabled, rights=body.rights.rights()
         )
         shown = account_shown(await books.directory.tenants.update(call.tenant, changed))
         return Done(200, "tenant.change", f"tenant/{tenant}", shown, tenant=tenant, before=before, after=shown)
