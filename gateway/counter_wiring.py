@@ -70,17 +70,17 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
         rebuild: awaited in one of all workers when the store, or a shard of it, lost its contents.
     """
     url = settings.counter_url
-    most = settings.stores.end_users_per_tenant
+    max_labels = settings.stores.end_users_per_tenant
     if url.kind is Kind.MEMORY:
-        own = MemoryCounters(_steady_wall(), most)
+        counters = MemoryCounters(_steady_wall(), max_labels)
         alone = MemoryPresence(MemoryRoom(time.monotonic, GONE_S), "alone")
-        return CounterParts(own, (), _nothing, None, own, _always, lambda: True, alone)
+        return CounterParts(counters, (), _nothing, None, counters, _always, lambda: True, alone)
     scripts = ValkeyScripts(_at_socket(url, run_dir))
     await scripts.start(START_S)
     watches: list[StoreWatch] = []
     member = secrets.token_hex(8)
     guarded = GuardedCounters(
-        ValkeyCounters(scripts, most), lambda: MemoryCounters(_steady_wall(), most), lambda: watches[0].replicas, time.monotonic
+        ValkeyCounters(scripts, max_labels), lambda: MemoryCounters(_steady_wall(), max_labels), lambda: watches[0].replicas, time.monotonic
     )
     watch = StoreWatch(
         scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.heard, failed=guarded.failed

@@ -183,13 +183,13 @@ def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, rel
 
 
 def _ready_once(fd: int) -> Callable[[], None]:
-    left = [fd]
+    descriptors = [fd]
 
     def ready() -> None:
-        if left:
+        if descriptors:
             with suppress(BrokenPipeError):  # the supervisor has died; SIGTERM is on its way
-                os.write(left[0], b"1")
-            os.close(left.pop())
+                os.write(descriptors[0], b"1")
+            os.close(descriptors.pop())
 
     return ready
 

@@ -59,8 +59,8 @@ class LimitBooks:
         assert self._parts is not None
         pools = [pool.name for pool in self._settings.pools]
         part = PartWatch(self._parts.presence, pools, share, going, time.monotonic)
-        own = [part.run(), *([self._reconciler.run()] if self._reconciler is not None else [])]
-        return [*(loop() for loop in self._parts.loops), *own]
+        own_loops = [part.run(), *([self._reconciler.run()] if self._reconciler is not None else [])]
+        return [*(loop() for loop in self._parts.loops), *own_loops]
 
     async def look(self, group: Group) -> list[LineState]:
         """The state of the limits of a group. Raises CountersAway."""

@@ -88,8 +88,8 @@ def taken_over(handed: Handed, plan: Plan, entries: Entries) -> Iterator[Places]
     admin_host, admin_port = handed.admin
     addresses = {"data_host": data_host, "data_port": data_port, "admin_host": admin_host, "admin_port": admin_port}
     adapted = msgspec.structs.replace(plan, **addresses, workers=max(count, plan.workers))
-    more = more_data_sockets(data_host, before[0].sock.getsockname()[1], adapted.workers - count)
-    new = slots_for(before[ADMIN].sock, [*(before[index].sock for index in range(count)), *more], entries)
+    more_sockets = more_data_sockets(data_host, before[0].sock.getsockname()[1], adapted.workers - count)
+    new = slots_for(before[ADMIN].sock, [*(before[index].sock for index in range(count)), *more_sockets], entries)
     slots = [before.get(slot.index, slot) for slot in new]
     with keep_run_dir(Path(handed.home), handed.lock, temporary=handed.temporary) as run_dir:
         with _closing_sockets([*before.values(), *new]):

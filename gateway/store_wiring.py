@@ -135,12 +135,12 @@ def usage_writer_for(settings: Settings) -> UsageWriter | None:
     Raises:
         StoreError: the ledger's folder cannot be used.
     """
-    wanted = settings.ledger
-    if not wanted.enabled:
+    ledger = settings.ledger
+    if not ledger.enabled:
         return None
     name = f"{os.getpid()}-{secrets.token_hex(6)}"
     try:
-        wal = Wal(settings.ledger_dir, name, time.monotonic, fsync_s=wanted.fsync_ms / 1000, max_bytes=wanted.max_bytes)
+        wal = Wal(settings.ledger_dir, name, time.monotonic, fsync_s=ledger.fsync_ms / 1000, max_bytes=ledger.max_bytes)
     except OSError as error:
         raise StoreError(f"ledger.folder: {settings.ledger_dir} cannot be used: {error.strerror or error}") from error
     return UsageWriter(wal, UnderWay(wal.claim.path, time.monotonic))

@@ -63,8 +63,8 @@ async def _get(loop: asyncio.AbstractEventLoop, url: str) -> Fetched:
     """
     parts = urlsplit(url)
     anywhere = ("0.0.0.0/0", "::/0")
-    here = ("127.0.0.0/8", "::1/128")
-    reach = Reach(networks_of(here if parts.scheme == "http" else anywhere))
+    loopback = ("127.0.0.0/8", "::1/128")
+    reach = Reach(networks_of(loopback if parts.scheme == "http" else anywhere))
     upstream = RelayUpstream(endpoint(f"{parts.scheme}://{parts.netloc}", reach=reach), time.monotonic, loop)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:

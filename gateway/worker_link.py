@@ -102,12 +102,12 @@ class WorkerLink:
                 writer.write(msgspec.msgpack.encode(self._snapshot(line == _ALL_LINE)))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
             elif line == _LOOK_LINE and self._look is not None:
-                asked = await asyncio.wait_for(_read_all(reader, MAX_LOOK_BYTES), REQUEST_WITHIN_S)
-                writer.write(msgspec.msgpack.encode(await self._look(msgspec.msgpack.decode(asked, type=Group))))
+                question = await asyncio.wait_for(_read_all(reader, MAX_LOOK_BYTES), REQUEST_WITHIN_S)
+                writer.write(msgspec.msgpack.encode(await self._look(msgspec.msgpack.decode(question, type=Group))))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
             elif line in self._answers:
-                asked = await asyncio.wait_for(_read_all(reader, MAX_SNAPSHOT_BYTES), REQUEST_WITHIN_S)
-                writer.write(await self._answers[line](asked))
+                question = await asyncio.wait_for(_read_all(reader, MAX_SNAPSHOT_BYTES), REQUEST_WITHIN_S)
+                writer.write(await self._answers[line](question))
                 await asyncio.wait_for(writer.drain(), REQUEST_WITHIN_S)
         except (OSError, TimeoutError, ValueError, CountersAway):
             pass  # the asker left, was too slow or sent nonsense; the empty answer says so
@@ -134,8 +134,8 @@ async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[Line
     Raises:
         CountersAway: no worker is ready, or the worker does not answer.
     """
-    seen = await collect(run_dir, timeout_s, with_metrics=False)
-    ready = max((snapshot for snapshot in seen if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
+    snapshots = await collect(run_dir, timeout_s, with_metrics=False)
+    ready = max((snapshot for snapshot in snapshots if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
     if ready is None:
         raise CountersAway("limits are counted in a worker's memory, and no worker is ready")
     question = _LOOK_LINE + msgspec.msgpack.encode(group)
@@ -157,8 +157,8 @@ async def ask_every(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> l
 
 async def ask_newest(run_dir: Path, question: bytes, timeout_s: float = 0.5) -> bytes:
     """The answer of a ready worker, of several the newest; empty when no worker is ready or it has no answer."""
-    seen = await collect(run_dir, timeout_s, with_metrics=False)
-    ready = max((snapshot for snapshot in seen if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
+    snapshots = await collect(run_dir, timeout_s, with_metrics=False)
+    ready = max((snapshot for snapshot in snapshots if snapshot.state == "ready"), key=lambda snapshot: snapshot.started_at, default=None)
     return b"" if ready is None else await _asked(worker_socket(run_dir, ready.index, ready.pid), question, timeout_s)
 
 
@@ -276,10 +276,10 @@ def not_ready(snapshots: Sequence[WorkerSnapshot], workers: int, published: Supe
     )
     reasons = []
     for index in range(workers):
-        mine = [worker for worker in snapshots if worker.index == index]
-        if any(worker.state == "ready" for worker in mine):
+        processes = [worker for worker in snapshots if worker.index == index]
+        if any(worker.state == "ready" for worker in processes):
             continue
-        if not mine:
+        if not processes:
             reasons.append(f"worker {index}: not answering{ends.get(f'worker-{index}', '')}")
-        reasons += [f"worker {index}: {'; '.join((worker.state, *worker.reasons))}" for worker in mine[:2]]
+        reasons += [f"worker {index}: {'; '.join((worker.state, *worker.reasons))}" for worker in processes[:2]]
     return reasons

@@ -97,8 +97,8 @@ class AdminClient:
 
     def rewrite(self, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
         """GET a resource, change it and PUT it back; refused when it changed in the meantime (If-Match)."""
-        seen = self.read(path)
-        return self._change("PUT", path, change(seen), self._etag)
+        current = self.read(path)
+        return self._change("PUT", path, change(current), self._etag)
 
     def put(self, path: str, value: Any) -> Any:
         """PUT a resource, new or existing; an existing one is replaced only in the state just read (If-Match)."""

@@ -32,26 +32,27 @@ def list_backends(
         return
     listing = _listing(admin, body)
     table = Table("backend", "pool", "state", "source", "in flight", "limit", "running", "waiting", "kv", "blocks", "age")
-    for seen in listing.backends:
-        signals = seen.signals
+    for backend in listing.backends:
+        signals = backend.signals
         table.add_row(
-            seen.backend,
-            seen.pool,
-            (seen.state or ("up" if seen.up else "down")) + (f", breaker {seen.breaker.replace('_', ' ')}" if seen.breaker else ""),
-            seen.source,
-            str(seen.in_flight),
-            "" if seen.limit is None else f"{seen.limit.own:.0f} of {seen.limit.requests:.0f}",
+            backend.backend,
+            backend.pool,
+            (backend.state or ("up" if backend.up else "down"))
+            + (f", breaker {backend.breaker.replace('_', ' ')}" if backend.breaker else ""),
+            backend.source,
+            str(backend.in_flight),
+            "" if backend.limit is None else f"{backend.limit.own:.0f} of {backend.limit.requests:.0f}",
             _shown(signals.running if signals else None),
             _shown(signals.waiting if signals else None),
             "?" if signals is None or signals.kv_usage is None else f"{signals.kv_usage:.0%}",
-            "" if seen.kv is None else f"{seen.kv.blocks} {'exact' if seen.kv.trusted else 'untrusted'}",
-            "?" if seen.reported_age_s is None else f"{seen.reported_age_s:.1f} s",
+            "" if backend.kv is None else f"{backend.kv.blocks} {'exact' if backend.kv.trusted else 'untrusted'}",
+            "?" if backend.reported_age_s is None else f"{backend.reported_age_s:.1f} s",
         )
     out.print(table)
-    for seen in listing.backends:
-        if why := _why(seen):
+    for backend in listing.backends:
+        if why := _why(backend):
             # below the table, where sentences fit on any screen
-            out.print(f"{seen.backend}: {why}", markup=False, soft_wrap=True)
+            out.print(f"{backend.backend}: {why}", markup=False, soft_wrap=True)
     for source in listing.sources:
         if source.trouble:
             kept_members = (

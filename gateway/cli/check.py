@@ -82,10 +82,10 @@ def _complain(problems: list[Problem]) -> None:
 def _seen_from_here(problem: Problem) -> Problem:
     """The problem with its file relative to the current folder, so that terminals and editors can jump to it."""
     file = Path(problem.file)
-    here = Path.cwd()
-    if not file.is_absolute() or not file.is_relative_to(here):
+    current_folder = Path.cwd()
+    if not file.is_absolute() or not file.is_relative_to(current_folder):
         return problem
-    return Problem(str(file.relative_to(here)), problem.line, problem.column, problem.path, problem.message, problem.hint)
+    return Problem(str(file.relative_to(current_folder)), problem.line, problem.column, problem.path, problem.message, problem.hint)
 
 
 def _summarise(settings: Settings, policies: PolicySet | None) -> None:
@@ -96,8 +96,8 @@ def _summarise(settings: Settings, policies: PolicySet | None) -> None:
     ]
     for pool in settings.pools:
         count = len(pool.backends)
-        more = pool.discover
-        discovery = "" if more is None else f", more from {f'file {more.file}' if more.file else f'DNS {more.dns}'}"
+        discover = pool.discover
+        discovery = "" if discover is None else f", more from {f'file {discover.file}' if discover.file else f'DNS {discover.dns}'}"
         about = f"pool {pool.name}: {pool.model}, revision {pool.revision}, {pool.dialect}"
         lines.append(f"{about}, {count} backend{'s' * (count != 1)}{discovery}")
         lines += [f"  {backend.id} {backend.url}" for backend in pool.backends]

@@ -160,10 +160,10 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
             key = None if pool.api_key is None else read_reference(pool.api_key, settings.base_dir, os.environ)
         except SecretError as error:
             fail(f"pool {pool.name}: {error}")
-        own = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
+        pool_needs = msgspec.structs.replace(needs, served_name=pool.model, lora_held=pool.max_loras if pool.loras else None)
         for backend in pool.backends:
             binds = backend.kv_events is not None and backend.kv_events.bind
-            needed = msgspec.structs.replace(own, gateway_binds=binds)
+            needed = msgspec.structs.replace(pool_needs, gateway_binds=binds)
             subjects.append(Subject(backend.id, backend.url, pool.dialect, needed, key, pool.name))
     if not subjects:
         fail(f"{config} names no backends; give the URL of an engine")

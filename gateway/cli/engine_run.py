@@ -173,8 +173,8 @@ class Place:
 
         if not self._quietly(look) or listings[0].workers.answered < listings[0].workers.expected:
             return False
-        own = [backend for backend in listings[0].backends if backend.backend == self._id]
-        return all(backend.state == "draining" and backend.in_flight == 0 for backend in own)
+        registrations = [backend for backend in listings[0].backends if backend.backend == self._id]
+        return all(backend.state == "draining" and backend.in_flight == 0 for backend in registrations)
 
     def leave(self) -> None:
         """Remove the registration."""
@@ -265,9 +265,9 @@ class Run:
         if code is not None:
             err.print(f"the engine ended by itself with code {code}", markup=False)
             return code
-        asked = self._signals > 0
+        requested = self._signals > 0
         self._engine.terminate()
         deadline = time.monotonic() + self._engine.launch.stop_s
         while self._engine.code is None and self._signals < 3 and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-        return 0 if asked else 1
+        return 0 if requested else 1

@@ -97,10 +97,10 @@ def show_engine(
         return
     try:
         config = load(name)
-        own = text_of(name) if name in names() else Path(name).read_text(encoding="utf-8")
+        own_text = text_of(name) if name in names() else Path(name).read_text(encoding="utf-8")
     except (LaunchError, OSError) as error:
         fail(str(error))
-    typer.echo(f"# --- every {config.engine}\n{shared_text(config.engine)}\n# --- {name}\n{own}", nl=False)
+    typer.echo(f"# --- every {config.engine}\n{shared_text(config.engine)}\n# --- {name}\n{own_text}", nl=False)
 
 
 @engine_app.command("render")

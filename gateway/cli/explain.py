@@ -36,8 +36,8 @@ def explain(
     if file is None:
         decision = client.read(f"{API}/requests/{segment(request_id)}/explanation")
     else:
-        wanted = {"tenant": tenant, "project": project, "endpoint": endpoint, "request": _read(file)}
-        decision = client.post(f"{API}/requests/explanation", wanted)
+        body = {"tenant": tenant, "project": project, "endpoint": endpoint, "request": _read(file)}
+        decision = client.post(f"{API}/requests/explanation", body)
     if as_json:
         print_json(decision)
         return

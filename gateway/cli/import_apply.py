@@ -91,8 +91,8 @@ class Run:
             )
         key = self._existing_key(wanted)
         if key is None:
-            asked = {"project": wanted.project, "label": wanted.label, "expires_unix": expires_unix, "rights": _rights(wanted)}
-            key = self._client.post(f"{API}/tenants/{segment(wanted.tenant)}/keys", asked)
+            body = {"project": wanted.project, "label": wanted.label, "expires_unix": expires_unix, "rights": _rights(wanted)}
+            key = self._client.post(f"{API}/tenants/{segment(wanted.tenant)}/keys", body)
             self._report("made", "key", name, id=key["id"], key=key["key"])
         elif _differs(key, wanted, expires_unix):
             self._report("differs", "key", name, "it is there with another expiry, other models or another class", id=key["id"])
@@ -106,8 +106,8 @@ class Run:
     def _existing_key(self, wanted: NewKey) -> dict[str, Any] | None:
         """The existing key with the same tenant, project and label, or None; each existing key is matched at most once."""
         if wanted.tenant not in self._known:
-            known = self._client.items(f"{API}/tenants/{segment(wanted.tenant)}/keys")
-            self._known[wanted.tenant] = sorted((key for key in known if key["revoked_unix"] is None), key=lambda key: key["created_unix"])
+            listed = self._client.items(f"{API}/tenants/{segment(wanted.tenant)}/keys")
+            self._known[wanted.tenant] = sorted((key for key in listed if key["revoked_unix"] is None), key=lambda key: key["created_unix"])
         unmatched = self._known[wanted.tenant]
         match = next((key for key in unmatched if (key["project"], key["label"]) == (wanted.project, wanted.label)), None)
         if match is not None:
@@ -126,12 +126,12 @@ class Run:
 
     def _price(self, wanted: NewPrice) -> None:
         name = f"{wanted.model} {wanted.revision}"
-        known = self._client.items(f"{API}/prices?model={segment(wanted.model)}")
-        same = [price for price in known if price["revision"] == wanted.revision]
+        prices = self._client.items(f"{API}/prices?model={segment(wanted.model)}")
+        same = [price for price in prices if price["revision"] == wanted.revision]
         rates = dict.fromkeys(RATES, 0) | wanted.nanousd_per_mtok
         if not same:
-            asked = {"model": wanted.model, "revision": wanted.revision, "nanousd_per_mtok": wanted.nanousd_per_mtok}
-            self._client.post(f"{API}/prices", asked)
+            body = {"model": wanted.model, "revision": wanted.revision, "nanousd_per_mtok": wanted.nanousd_per_mtok}
+            self._client.post(f"{API}/prices", body)
             return self._report("made", "price", name)
         if max(same, key=lambda price: price["effective_unix"])["nanousd_per_mtok"] != rates:
             return self._report("differs", "price", name, "the last price that was set is another one")

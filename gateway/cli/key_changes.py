@@ -21,9 +21,9 @@ def add_key_commands(keys_app: typer.Typer) -> None:
     @keys_app.command("show")
     def show_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
         """Print what is known of a key, never its secret. Over the admin API."""
-        seen = api(admin, token_file).read(_path(tenant, key_id))
+        key = api(admin, token_file).read(_path(tenant, key_id))
         columns = ("id", "tenant", "project", "label", "roles", "tags", "disabled", "expires_unix", "revoked_unix", "old_until_unix")
-        show([seen], columns, as_json)
+        show([key], columns, as_json)
 
     @keys_app.command("disable")
     def disable_key(key_id: str, tenant: Tenant, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
@@ -41,13 +41,13 @@ def add_key_commands(keys_app: typer.Typer) -> None:
         token_file: TokenFile = None,
     ) -> None:
         """Set tags of a key, which the rules of policies can ask about; others stay. Over the admin API."""
-        more = dict(tags_from(tag or []))
-        if not more and not remove:
+        new_tags = dict(tags_from(tag or []))
+        if not new_tags and not remove:
             fail("name a tag to set as name=value, or one to take away with --remove", code=2)
 
         def changed(key: dict[str, Any]) -> dict[str, Any]:
             kept_tags = {name: value for name, value in key["tags"].items() if name not in (remove or ())}
-            return {**_changeable(key), "tags": kept_tags | more}
+            return {**_changeable(key), "tags": kept_tags | new_tags}
 
         api(admin, token_file).rewrite(_path(tenant, key_id), changed)
         out.print(f"key {key_id} tagged; gateways know within 5 s", markup=False)

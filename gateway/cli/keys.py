@@ -110,7 +110,7 @@ def create_key(
     now = time.time()
     expires_unix = None if expires_days is None else now + expires_days * 86_400
     if admin is not None:
-        wanted = {
+        body = {
             "project": project,
             "label": label,
             "expires_unix": expires_unix,
@@ -118,7 +118,7 @@ def create_key(
             "rights": {"priority_class": highest},
             "tags": dict(tags),
         }
-        key_changes.make_key(tenant, wanted, admin, token_file, as_json)
+        key_changes.make_key(tenant, body, admin, token_file, as_json)
         return
     minted = mint(ENVIRONMENT, os.urandom(ENTROPY_BYTES))
 
@@ -165,11 +165,11 @@ def list_keys(
     if tenant:
         _tenant(tenant)
     if admin is not None:
-        seen = key_changes.keys(tenant, admin, token_file)
+        keys = key_changes.keys(tenant, admin, token_file)
     else:
         records = _with_store(config, lambda store, _: store.load()).keys
-        seen = [{name: getattr(r, name) for name in key_changes.SEEN} for r in records if tenant in ("", r.tenant)]
-    rows = [key_changes.row(key, time.time()) for key in sorted(seen, key=lambda key: (key["tenant"], key["created_unix"]))]
+        keys = [{name: getattr(r, name) for name in key_changes.SEEN} for r in records if tenant in ("", r.tenant)]
+    rows = [key_changes.row(key, time.time()) for key in sorted(keys, key=lambda key: (key["tenant"], key["created_unix"]))]
     if as_json:
         print_json(rows)
         return
@@ -216,8 +216,8 @@ def rotate_key(
 ) -> None:
     """Give a key a new secret and print it, once. The old one works until the overlap ends."""
     if not 0 <= overlap_hours * HOUR_S <= MAX_OVERLAP_S:
-        most = MAX_OVERLAP_S / HOUR_S
-        raise typer.BadParameter(f"{overlap_hours:g} hours; it must be between 0 and {most:g}", param_hint="--overlap-hours")
+        max_hours = MAX_OVERLAP_S / HOUR_S
+        raise typer.BadParameter(f"{overlap_hours:g} hours; it must be between 0 and {max_hours:g}", param_hint="--overlap-hours")
     if admin is not None:
         key_changes.rotate_key(key_id, tenant, overlap_hours * HOUR_S, admin, token_file, as_json)
         return

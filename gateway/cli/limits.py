@@ -52,8 +52,8 @@ def set_limit(
     token_file: TokenFile = None,
 ) -> None:
     """Set a limit; gateways follow within 5 s."""
-    wanted = {name: amount_of(text) for name, text in (("amount", amount), ("burst", burst), ("soft", soft)) if text is not None}
-    saved = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", wanted)
+    body = {name: amount_of(text) for name, text in (("amount", amount), ("burst", burst), ("soft", soft)) if text is not None}
+    saved = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", body)
     out.print(f"limit {saved['id']} is {saved['amount']}", markup=False)
 
 
@@ -135,8 +135,8 @@ def set_price(
 ) -> None:
     """Set what a model costs from now on; requests under way keep the price they were admitted at."""
     rates = {"uncached_input": input_, "cached_input": cached_input or input_, "output": output, "reasoning": reasoning or output}
-    wanted: dict[str, Any] = {"model": model, "revision": revision, "nanousd_per_mtok": {k: amount_of(v) for k, v in rates.items()}}
-    price = api(admin, token_file).post(f"{API}/prices", wanted)
+    body: dict[str, Any] = {"model": model, "revision": revision, "nanousd_per_mtok": {k: amount_of(v) for k, v in rates.items()}}
+    price = api(admin, token_file).post(f"{API}/prices", body)
     out.print(f"{price['id']}: {model} costs that from now on", markup=False)
 
 

@@ -71,13 +71,13 @@ def rows(settings: Settings, fleet: list[BackendState]) -> list[Row]:
     """By pool: the adapters of the settings in order of their names, then the adapters that only engines know."""
     listed = []
     for pool in settings.pools:
-        members = [seen for seen in fleet if seen.pool == pool.name]
+        members = [backend for backend in fleet if backend.pool == pool.name]
         known = {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}
         for name in sorted(known):
             adapter = known[name]
-            backends = tuple(seen.backend for seen in members if adapter.served in seen.loras)
+            backends = tuple(backend.backend for backend in members if adapter.served in backend.loras)
             listed.append(Row(pool.name, name, adapter.served, adapter.digest, adapter.path, backends))
-        unknown = {served for seen in members for served in seen.loras} - {adapter.served for adapter in known.values()}
+        unknown = {served for backend in members for served in backend.loras} - {adapter.served for adapter in known.values()}
         for served in sorted(unknown):
-            listed.append(Row(pool.name, "", served, "", "", tuple(seen.backend for seen in members if served in seen.loras)))
+            listed.append(Row(pool.name, "", served, "", "", tuple(backend.backend for backend in members if served in backend.loras)))
     return listed

@@ -93,19 +93,19 @@ def explain(
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))
-    asked = Asked(ask, caller, ask.user, headers, time.time() if at_unix is None else at_unix)
-    match = match_policy(policies, asked, EVERYTHING, key)
+    request_facts = Asked(ask, caller, ask.user, headers, time.time() if at_unix is None else at_unix)
+    match = match_policy(policies, request_facts, EVERYTHING, key)
     policy = policies.for_tenant(tenant)
     if match is None or policy is None:
-        there = ", ".join(sorted(policy.models)) if policy is not None and policy.models else "none"
-        fail(f"the policy for {tenant} has no model {ask.model[:64]!r}; there are: {there}")
+        listed = ", ".join(sorted(policy.models)) if policy is not None and policy.models else "none"
+        fail(f"the policy for {tenant} has no model {ask.model[:64]!r}; there are: {listed}")
     whose = tenant if policy.tenant == tenant else "everyone"
     lines = [f"the policy for {whose}, digest {policies.digest}", meaning(ask.model, policy.models[ask.model])]
     treated = match.policy
     if prompt is not None:
         lines.append(f"prompt {prompt.name} of {prompt_in_words(prompts[prompt.id])}")
         treated = msgspec.structs.replace(treated, parameters=with_prompt_defaults(prompt.parameters, treated.parameters))
-    for rule, why in explain_rules(policy, asked, key):
+    for rule, why in explain_rules(policy, request_facts, key):
         lines.append(f"rule {rule.name}: {why or ('it counts' if rule.name == match.rule else 'it would match, and another counts')}")
     lines.append(f"answered by {match.model.name} on pool {match.model.pool}" + (f" with {match.model.lora}" if match.model.lora else ""))
     for fallback in match.model.fallback:

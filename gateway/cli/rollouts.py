@@ -132,9 +132,9 @@ def _check_pools(document: RolloutDocument, located: Located, config: Path) -> N
         settings = load_settings(config)
         known = {pool.name for pool in settings.pools} if document.of == "pool" else names_in(settings.prompts_dir)
         problem = "is no pool of the settings" if document.of == "pool" else "is no version of a prompt there"
-        there = f"there are: {', '.join(sorted(known)[:20]) or 'none'}"
+        listed = f"there are: {', '.join(sorted(known)[:20]) or 'none'}"
         named = {key: getattr(document, key) for key in ("baseline", "canary")}
-        if unknown := [located.problem((key,), problem, there) for key, name in named.items() if name not in known]:
+        if unknown := [located.problem((key,), problem, listed) for key, name in named.items() if name not in known]:
             raise ConfigError(unknown)
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
@@ -156,8 +156,8 @@ def _meaning(document: RolloutDocument) -> Iterator[str]:
 
 
 def _step_in_words(name: str, step: Step) -> str:
-    asked = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
-    return asked + ("; waits to be promoted" if step.gate else "")
+    text = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
+    return text + ("; waits to be promoted" if step.gate else "")
 
 
 def _line(rollout: dict[str, Any]) -> str:

@@ -125,19 +125,19 @@ def create_admin_app(
         return JSONResponse({"version": version, "python": platform.python_version()})
 
     async def metrics(request: Request) -> Response:
-        seen = await collect(with_metrics=True)
-        scrape = Scrape(totals.add(seen), seen, supervised(), workers, version, booking(), rollouts())
+        snapshots = await collect(with_metrics=True)
+        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts())
         # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
         text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
     async def backends() -> Response:
-        seen = await collect(with_metrics=False)
+        snapshots = await collect(with_metrics=False)
         shown = {
-            "backends": fleet_seen(seen),
-            "sources": sources_seen(seen),
-            "clashes": clashes_seen(seen),
-            "workers": {"expected": workers, "answered": len({worker.index for worker in seen})},
+            "backends": fleet_seen(snapshots),
+            "sources": sources_seen(snapshots),
+            "clashes": clashes_seen(snapshots),
+            "workers": {"expected": workers, "answered": len({worker.index for worker in snapshots})},
         }
         return Response(msgspec.json.encode(shown), media_type="application/json", headers=NO_STORE)
 

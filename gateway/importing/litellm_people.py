@@ -58,7 +58,7 @@ def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
             plan.leave(source, (*path, "team_id"), "is no team of the list; without one, its key is not carried")
             continue
         tenant = tenants.get(team) if isinstance(team, str) else TEAMLESS
-        if tenant == TEAMLESS and all(known["name"] != TEAMLESS for known in plan.tenants):
+        if tenant == TEAMLESS and all(tenant_entry["name"] != TEAMLESS for tenant_entry in plan.tenants):
             plan.tenants.append({"name": TEAMLESS, "label": "keys that were no team's"})
         if key.get("blocked") is True:
             plan.note(source, (*path, "blocked"), "a blocked key is not made anew")
@@ -102,13 +102,13 @@ def _models(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> 
 
 
 def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
-    asked: list[tuple[str, Meter, Window | None, int | None]] = [
+    amounts: list[tuple[str, Meter, Window | None, int | None]] = [
         (field, meter, window, whole(entry[field])) for field, (meter, window) in RATES.items() if entry.get(field) is not None
     ]
     if entry.get("max_budget") is not None:
-        asked.append(("max_budget", Meter.COST_NANOUSD, period(entry.get("budget_duration")), nanousd(entry["max_budget"])))
+        amounts.append(("max_budget", Meter.COST_NANOUSD, period(entry.get("budget_duration")), nanousd(entry["max_budget"])))
     limits = []
-    for field, meter, window, amount in asked:
+    for field, meter, window, amount in amounts:
         if amount is None or window is None:
             plan.leave(source, (*path, field), "is no amount for a minute, a day, a month or ever")
             continue

@@ -55,13 +55,13 @@ def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = 
     """
     api = FastAPI(title="Tidegate admin API", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     api.state.parts = parts
-    own = APIRouter(route_class=GuardedRoute, tags=["API"])
+    own_router = APIRouter(route_class=GuardedRoute, tags=["API"])
 
-    @own.get("/openapi.json", responses=READ_ERRORS, summary="This document")
+    @own_router.get("/openapi.json", responses=READ_ERRORS, summary="This document")
     async def openapi(_call: Asking) -> dict[str, Any]:
         return document(api, PREFIX)
 
-    every = (own, *routers)
+    every = (own_router, *routers)
     check_table(rows_of(every))
     for router in every:
         api.include_router(router)

@@ -68,8 +68,8 @@ class GuardedRoute(APIRoute):
 
 
 def _refusal(roles: frozenset[Role], allowed: frozenset[Role]) -> str:
-    mine = ", ".join(sorted(role.value for role in roles))
-    return f"This needs one of the roles {', '.join(role.value for role in Role if role in allowed)}; yours: {mine}."
+    names = ", ".join(sorted(role.value for role in roles))
+    return f"This needs one of the roles {', '.join(role.value for role in Role if role in allowed)}; yours: {names}."
 
 
 def _header(request: Request, name: str, longest: int) -> str | None:
@@ -82,8 +82,8 @@ def _header(request: Request, name: str, longest: int) -> str | None:
 
 
 def _digest(method: str, request: Request, body: bytes) -> bytes:
-    asked = f"{method} {request.url.path}?{request.url.query}\n".encode("utf-8", "replace")
-    return sha256(asked + body).digest()
+    head = f"{method} {request.url.path}?{request.url.query}\n".encode("utf-8", "replace")
+    return sha256(head + body).digest()
 
 
 async def _body(request: Request, takes_body: bool, max_bytes: int) -> bytes:

@@ -75,10 +75,10 @@ async def drain(
     ] = None,
 ) -> Response:
     """Give a backend no new requests; what runs on it may finish within the grace."""
-    seen = await call.parts.seen()
+    owners = await call.parts.seen()
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        owner, grace, effect = await call.parts.registry.drain(backend_id, grace_s, books.members, seen)
+        owner, grace, effect = await call.parts.registry.drain(backend_id, grace_s, books.members, owners)
         message = UNTIL[owner == "registered"]
         shown = {"id": backend_id, "state": "draining", "grace_s": grace, "source": owner, "message": message}
         return Done(202, "backend.drain", f"backend/{backend_id}", shown, after={"grace_s": grace, "source": owner}, effect=effect)
@@ -89,10 +89,10 @@ async def drain(
 @router.post("/backends/{backend_id}/resume", response_model=BackendResumed, responses=POST_ERRORS, summary="Resume a backend")
 async def resume(call: Posting, backend_id: BackendId) -> Response:
     """Let a drained backend take requests again."""
-    seen = await call.parts.seen()
+    owners = await call.parts.seen()
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        owner, effect = await call.parts.registry.resume(backend_id, books.members, seen)
+        owner, effect = await call.parts.registry.resume(backend_id, books.members, owners)
         shown = {"id": backend_id, "state": "unknown", "source": owner}
         return Done(200, "backend.resume", f"backend/{backend_id}", shown, effect=effect)
 
@@ -102,10 +102,10 @@ async def resume(call: Posting, backend_id: BackendId) -> Response:
 @router.delete("/backends/{backend_id}", status_code=204, responses=POST_ERRORS, summary="Remove a registered backend")
 async def remove(call: Changing, backend_id: BackendId) -> Response:
     """Take a registered backend away: it drains first. Its state is the fleet's and changes by itself, so no ETag is asked for."""
-    seen = await call.parts.seen()
+    owners = await call.parts.seen()
 
     async def work(books: Books, _entropy: Entropy) -> Done:
-        await call.parts.registry.remove(backend_id, books.members, seen)
+        await call.parts.registry.remove(backend_id, books.members, owners)
         return Done(204, "backend.remove", f"backend/{backend_id}")
 
     return await call.change(work)

@@ -103,8 +103,8 @@ async def explanation(call: Asking, request_id: RequestId) -> Response:
 )
 async def supposed(call: Asking, body: Supposed) -> Response:
     """Place a request without sending it; nothing is changed, counted or remembered."""
-    asked = Would(body.tenant, body.endpoint, msgspec.json.encode(body.request), body.project)
-    outcome = await call.parts.explaining.would(asked)
+    supposition = Would(body.tenant, body.endpoint, msgspec.json.encode(body.request), body.project)
+    outcome = await call.parts.explaining.would(supposition)
     if outcome is None:
         raise Problem(503, "no_worker", "No worker answers. Try again.")
     if outcome.explained is None:

@@ -252,8 +252,8 @@ def _check_pools(document: RolloutDocument, pools: Mapping[str, Sequence[str]]) 
     """Raises Problem unless both pools exist and the canary has every adapter of the baseline."""
     for param in ("baseline", "canary"):
         if (name := getattr(document, param)) not in pools:
-            there = ", ".join(sorted(pools)[:20])
-            raise Problem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {there}.", param)
+            listed = ", ".join(sorted(pools)[:20])
+            raise Problem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {listed}.", param)
     if missing := sorted(set(pools[document.baseline]) - set(pools[document.canary])):
         message = (
             f"canary: pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has; add it in tidegate.yaml."

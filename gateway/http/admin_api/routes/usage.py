@@ -61,9 +61,9 @@ async def usage(call: Asking, query: Annotated[UsageQuery, Query()]) -> Response
     """Show what was used; a tenant-admin sees what his tenant used."""
     if call.tenant is not None and query.tenant not in ("", call.tenant):
         raise not_found()
-    wanted: dict[str, Any] = {name: getattr(query, name) or None for name in Filter.__struct_fields__}
-    wanted["tenant"] = call.tenant or wanted["tenant"]
-    where = Filter(**wanted)
+    filters: dict[str, Any] = {name: getattr(query, name) or None for name in Filter.__struct_fields__}
+    filters["tenant"] = call.tenant or filters["tenant"]
+    where = Filter(**filters)
     try:
         page = await call.parts.usage.totals(query.by, where, query.cursor, query.limit)
     except BadCursor as error:
