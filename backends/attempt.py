@@ -1,10 +1,10 @@
-"""May a failed attempt be tried on another backend? Pure: the state of the request and of the budget in, yes or no out.
+"""Whether a failed attempt may be retried on another backend. Pure: the state of the request and of the retry budget in, yes or no out.
 
-Only before the first byte of the answer, and only where another engine could do better. The budget bounds what retries can
-add to an overload in two ways: at any time at most 20 % of the requests in flight, but never fewer than 3, may be retries
-(Envoy's retry budget), and over time each request earns a fifth of a retry (Finagle's). The first alone does not hold at low
-concurrency, where 3 of 3 requests could be retries; the second alone would let a burst of retries through at once.
-Together: attempts <= 1.2 * requests + 10, however many of them fail.
+A retry is allowed only before the first byte of the answer, and only after a failure that another engine may not have. The budget bounds
+the load that retries add to an overload in two ways: at any time at most 20 % of the requests in flight, but never fewer than 3, may be
+retries (Envoy's retry budget), and over time each request earns a fifth of a retry (Finagle's). The first alone does not hold at low
+concurrency, where 3 of 3 requests could be retries; the second alone would let a burst of retries through at once. Together: attempts <=
+1.2 * requests + 10, however many of them fail.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ ELSEWHERE: Final = frozenset(
 
 
 class RetryBudget:
-    """Counts requests and retries of this process."""
+    """The retry budget of this process: counts requests and retries in flight, and the retries earned."""
 
     __slots__ = ("active", "retrying", "saved")
 
@@ -58,15 +58,16 @@ class RetryBudget:
         self.retrying = 0
         """Retries in flight."""
         self.saved = SAVED
+        """Retries earned and not spent yet."""
 
     def request(self) -> None:
-        """A request came in."""
+        """Count a request that came in."""
         self.active += 1
         if self.saved < SAVED:
             self.saved += EARNED
 
     def retry(self) -> None:
-        """A retry starts; `allows` said yes."""
+        """Count a retry that starts; `allows` must have returned True."""
         self.retrying += 1
         self.saved -= 1.0
 

@@ -1,11 +1,11 @@
-"""Whether a backend has failed too many requests lately to get more of them: a breaker for each backend and model. Pure: how attempts
-ended, the time and the dice in; who is left out, and why, out.
+"""The circuit breaker of one backend and model: whether it failed too many requests lately to get more. Pure: how attempts ended, the time
+and random numbers in; whether requests may be sent, and why not, out.
 
-`backends.health` owns what an engine *is*: there, frozen, of the right model; what it puts out comes back with a token of a probe.
-A breaker owns what engines *answer*: shares of failures, in a window of seconds, for one model on one backend; it lets a request of a
-caller try again by itself. Nothing counts in both: a first token that is late is a failure here, and there a sign of silence.
+`backends.health` decides by what an engine *is*: present, frozen, of the right model; a backend that it ejects comes back with a token of a
+probe. A breaker decides by what the engine *answers*: the share of failures in a window of seconds, for one model on one backend; a
+caller's request is its probe. No evidence counts in both: a late first token is a failure here, and a sign of silence there.
 
-A breaker says nothing of what to do when nobody else is left: see `routing.eligible`, which then heeds none.
+What happens when every backend's breaker is open is decided in `routing.eligible`, which then ignores all breakers.
 """
 
 from collections.abc import Mapping
@@ -17,30 +17,32 @@ from domain.clock import Rng
 from domain.faults import SOURCE, Kind, Source
 
 WINDOW_S: Final = 10
-"""Seconds that a failure counts for: Finagle's 30 s keep a backend out that failed for 3 s; below 10 s the samples of a quiet one never
-come together."""
+"""Seconds that a failure counts for: Finagle's 30 s keep a backend out that failed for 3 s; below 10 s a quiet backend never collects
+enough samples."""
 SAMPLES: Final = 10
 FAILED_SHARE: Final = 0.5
-"""Of at least so many requests in the window, half failed. Under 50 % another try elsewhere helps more than leaving the backend out costs;
-with ten samples a backend that fails one request in ten opens by bad luck once in 600 full windows."""
+"""The breaker opens when this share of at least `SAMPLES` requests in the window failed. Below 50 %, retries on other backends cost less
+than leaving the backend out; with ten samples a backend that fails one request in ten opens by bad luck once in 600 full windows."""
 IN_A_ROW: Final = 5
-"""Or so many failed one after the other, however long that took: a quiet backend never fills the window (Envoy's `consecutive_5xx`)."""
+"""It also opens after this many consecutive failures, however long they took: a quiet backend never fills the window (Envoy's
+`consecutive_5xx`)."""
 
 OPEN_FIRST_S: Final = 5.0
 OPEN_LONGEST_S: Final = 60.0
-"""How long it is left out; doubles from one time to the next. Long enough for a restart of a front end, not of an engine: that is found by
-polls, and the whole backend is taken out."""
+"""How long the breaker stays open the first time, and at most; the time doubles from one opening to the next. Long enough for the restart
+of a front end, not of an engine: polls find that, and health takes out the whole backend."""
 JITTER: Final = 0.2
-"""Share by which that time is drawn shorter or longer, so that gateways and backends do not come back in step (requirement R51)."""
+"""Share by which the open time is randomly shortened or lengthened, so that gateways and backends do not come back in step (requirement
+R51)."""
 CALM_S: Final = 60.0
-"""Closed for so long, the next time is the first one again."""
+"""After this long closed, the next opening lasts `OPEN_FIRST_S` again."""
 
 PROBE_S: Final = 30.0
-"""A request that tries a half-open backend and has brought nothing for so long makes room for another one: a plain answer may take
-minutes."""
+"""Another request may probe a half-open backend once the probing one has brought nothing for this long: an answer that is not streamed may
+take minutes."""
 
 LONGEST_COOL_S: Final = 30.0
-"""Of what an engine asks for by `retry-after`; half of the time to its next free place is no reason to stay away for longer."""
+"""Longest `retry-after` of an engine that is honoured; half of the time to its next free slot is no reason to stay away for longer."""
 
 
 class Verdict(Enum):
@@ -49,9 +51,9 @@ class Verdict(Enum):
     SUCCESS = "success"
     FAILURE = "failure"
     BUSY = "busy"
-    """It works, and has no room."""
+    """The engine works and has no free slot."""
     NEUTRAL = "neutral"
-    """Nothing: we, or the caller, ended it."""
+    """It says nothing of the backend: the gateway or the caller ended the attempt."""
 
 
 _OURS: Final = frozenset(
@@ -65,7 +67,7 @@ _OURS: Final = frozenset(
         Kind.WRONG_MODEL,
     }
 )
-"""Ended by us or the caller; or `backends.health` takes the backend out for it at once."""
+"""Attempts that the gateway or the caller ended, or for which `backends.health` takes the backend out at once."""
 
 
 def _verdict(kind: Kind) -> Verdict:
@@ -77,26 +79,37 @@ def _verdict(kind: Kind) -> Verdict:
 
 
 VERDICTS: Final[Mapping[Kind | None, Verdict]] = MappingProxyType({None: Verdict.SUCCESS, **{kind: _verdict(kind) for kind in Kind}})
-"""By how the attempt ended; None for a whole answer. An engine that refuses a caller's mistake works (routers no. 19)."""
+"""The verdict on the backend by how the attempt ended; None is a complete answer. An engine that refuses a caller's mistake works
+(routers no. 19)."""
 
 
 class State(Enum):
-    """What may be sent to it."""
+    """Which requests may be sent to the backend."""
 
     CLOSED = "closed"
+    """All requests."""
     HALF_OPEN = "half_open"
-    """One request, to see."""
+    """One request, as a probe."""
     OPEN = "open"
-    """Nothing."""
+    """No requests."""
 
 
 class Breaker:
-    """One backend's answers for one model. Times are monotonic seconds."""
+    """The circuit breaker of one backend and model. Times are monotonic seconds."""
 
     __slots__ = (
-        "_failed", "_good", "_in_a_row", "_open_s", "_probing", "_probing_since", "_second", "closed_at", "cool_until", "open_until",
+        "_failed",
+        "_good",
+        "_in_a_row",
+        "_open_s",
+        "_probing",
+        "_probing_since",
+        "_second",
+        "closed_at",
+        "cool_until",
+        "open_until",
         "why",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self._good = [0] * WINDOW_S
@@ -107,22 +120,22 @@ class Breaker:
         self._probing: object = None
         self._probing_since = 0.0
         self.open_until: float | None = None
-        """None while it is closed."""
+        """When it becomes half open; None while it is closed."""
         self.closed_at: float | None = None
         """When it closed last; None when it never was open."""
         self.cool_until = float("-inf")
-        """Until when the engine itself asked to be left alone."""
+        """Until when the engine itself asked for no requests."""
         self.why = ""
-        """Why it did so last."""
+        """Why it opened last, in words for operators."""
 
     def state(self, now: float) -> State:
-        """See `State`."""
+        """The breaker's state at this time."""
         if self.open_until is None:
             return State.CLOSED
         return State.OPEN if now < self.open_until else State.HALF_OPEN
 
     def shut(self, now: float) -> str:
-        """Why no request may go there now, in words; empty when one may."""
+        """Why no request may be sent to the backend now, in words; empty when one may."""
         until = self.open_until
         if until is not None:
             if now < until:
@@ -133,31 +146,33 @@ class Breaker:
             return f"asked to be left alone for {self.cool_until - now:.1f} s more"
         return ""
 
-    def enter(self, who: object, now: float) -> bool:
-        """A request is placed or sent there: whether it is the one that tries a half-open backend. `ended` has to be told of it."""
+    def enter(self, request_id: object, now: float) -> bool:
+        """Record that a request is placed on or sent to the backend; returns whether it is the probe of a half-open backend. The end of
+        each such request must be reported to `ended`."""
         if self.open_until is None or now < self.open_until:
             return False
         if self._probing is not None and now - self._probing_since < PROBE_S:
-            return bool(self._probing == who)  # where nobody else is left, others are sent as well
-        self._probing, self._probing_since = who, now
+            return bool(self._probing == request_id)  # when no other backend is left, more requests than the probe are sent
+        self._probing = request_id
+        self._probing_since = now
         return True
 
-    def begun(self, who: object, now: float) -> bool:
-        """The first token of a request came: whether it was the one that tries, so that the breaker is closed now."""
-        if self._probing is None or self._probing != who:
+    def begun(self, request_id: object, now: float) -> bool:
+        """Record the first token of a request; returns whether it was the probe, so that the breaker is closed now."""
+        if self._probing is None or self._probing != request_id:
             return False
         self._close(now)
         return True
 
-    def ended(self, verdict: Verdict, who: object, now: float, rng: Rng, why: str = "") -> bool:
-        """An attempt ended: whether the breaker opened or closed by it. While it is not closed, the request that tries decides alone:
-        what was sent before says nothing new.
+    def ended(self, verdict: Verdict, request_id: object, now: float, rng: Rng, why: str = "") -> bool:
+        """Record the end of an attempt; returns whether the breaker opened or closed by it. While the breaker is not closed, only the
+        probe's end counts: requests sent before it opened tell nothing new.
 
         Args:
-            why: how it failed, for operators.
+            why: how the attempt failed, for operators.
         """
         if self.open_until is not None:
-            if self._probing is None or self._probing != who:
+            if self._probing is None or self._probing != request_id:
                 return False
             self._probing = None
             if verdict is Verdict.SUCCESS:
@@ -177,18 +192,19 @@ class Breaker:
         return False
 
     def answered(self, second: int) -> None:
-        """A whole answer came in this second, while it is closed."""
+        """Record a complete answer in this second; only while the breaker is closed."""
         if second != self._second:
             self._roll(second)
         self._in_a_row = 0
         self._good[second % WINDOW_S] += 1
 
     def cool(self, wait_s: float, now: float) -> None:
-        """It said that it has no room, and for how long it wants to be left alone."""
+        """Send no requests for `wait_s` seconds, at most `LONGEST_COOL_S`: the engine said that it has no free slot, and when to come
+        back."""
         self.cool_until = max(self.cool_until, now + min(wait_s, LONGEST_COOL_S))
 
     def idle(self, now: float) -> bool:
-        """Whether nothing would be lost with it."""
+        """Whether the breaker may be dropped: it is closed, has been for `CALM_S`, and saw no attempt within that time."""
         calm = self.closed_at is None or now - self.closed_at > CALM_S
         return calm and self.open_until is None and now - self._second > CALM_S
 
@@ -211,10 +227,11 @@ class Breaker:
         self.open_until = self._probing = None
         self.closed_at = now
         self._in_a_row = 0
-        self._good, self._failed = [0] * WINDOW_S, [0] * WINDOW_S
+        self._good = [0] * WINDOW_S
+        self._failed = [0] * WINDOW_S
 
     def _roll(self, second: int) -> None:
-        """Empty the places of the seconds that went by."""
+        """Empty the window's cells of the seconds since the last attempt."""
         for at in range(max(self._second + 1, second - WINDOW_S + 1), second + 1):
             self._good[at % WINDOW_S] = self._failed[at % WINDOW_S] = 0
         self._second = second

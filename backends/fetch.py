@@ -1,4 +1,5 @@
-"""Small questions to an engine (health, model list, metrics, one token) over the same port as requests, awaited whole.
+"""Small requests of the gateway's own to an engine (health, model list, metrics, one token), over the same port as callers' requests. The
+reply is awaited whole.
 
 Why not an HTTP library: every worker asks every backend several times a second for as long as it lives, and a library's GET
 costs milliseconds (`docs/decisions/0003-polls-over-the-upstream-port.md`).
@@ -13,11 +14,11 @@ import msgspec
 from backends.ports import Call, Loss, ReplySink, Upstream
 
 POLL_ID: Final = "tidegate-poll"
-"""What engines log as the request id of our questions."""
+"""The request id that engines log for the gateway's own requests."""
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A whole reply."""
+    """A complete reply."""
 
     status: int
     headers: Mapping[bytes, bytes]
@@ -25,12 +26,12 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class FetchError(Exception):
-    """There was no usable reply; the message says why.
+    """No usable reply came; the message says why.
 
     Attributes:
-        loss: how it was lost on the way; None when it was not.
-        detail: what the transport says of it.
-        received: whether the head of a reply had come by then.
+        loss: how the transport lost the reply; None when it did not.
+        detail: the transport's description of the loss.
+        received: whether the head of a reply had come before the failure.
     """
 
     def __init__(self, why: str, *, loss: Loss | None = None, detail: str = "", received: bool = False) -> None:
@@ -41,7 +42,7 @@ class FetchError(Exception):
 
 
 class FetchTimeout(FetchError):
-    """There was no whole reply in time: the engine may be gone, or only busy."""
+    """No complete reply came in time: the engine may be gone, or only busy."""
 
 
 class _Collector(ReplySink):
@@ -58,7 +59,8 @@ class _Collector(ReplySink):
         return self._status != 0
 
     def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        self._status, self._headers = status, headers
+        self._status = status
+        self._headers = headers
 
     def on_data(self, data: bytes) -> None:
         self._body += data
@@ -83,8 +85,8 @@ async def fetch(
     """GET `path` from the backend behind `upstream`; with a `body` (JSON), POST it there.
 
     Raises:
-        FetchTimeout: no whole reply within `timeout_s`.
-        FetchError: a lost connection, or a body over `max_bytes`.
+        FetchTimeout: no complete reply came within `timeout_s`.
+        FetchError: the connection was lost, or the body is over `max_bytes`.
     """
     collector = _Collector(max_bytes)
     flight = upstream.dispatch(Call("GET" if body is None else "POST", path, body or b"", request_id), collector)

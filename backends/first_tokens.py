@@ -1,31 +1,32 @@
-"""What first tokens of one engine say: seconds per uncached token, and from that how many may be there. Pure.
+"""The prefill speed of one engine, measured by times to first token, and how many uncached prompt tokens the engine has use for. Pure.
 
     per token = sum ttft / sum (FIXED + uncached + before it)
-    room = max(LEAST_TOKENS, QUEUE_S of them, PROMPTS usual prompts but at most QUEUE_MOST_S of them)
+    room = max(LEAST_TOKENS, QUEUE_S of prefill, PROMPTS usual prompts but at most QUEUE_MOST_S of prefill)
 
-Usual is the prompt of a usual token: sum uncached^2 / sum uncached.
+The usual prompt is the length-weighted mean: sum uncached^2 / sum uncached.
 """
 
 from math import inf
 from typing import Final
 
 COUNT: Final = 10
-"""At least, for one window."""
+"""First tokens that a window needs at least."""
 FIXED: Final = 256.0
 """Tokens whose prefill takes as long as a step without any: 170 to 260 on the machines of `routing.simulation.timing`."""
 QUEUE_S: Final = 0.3
-"""Of prefill may be there: the next step's prompts have to be, and those of the one after."""
+"""Seconds of prefill that may lie on an engine: the prompts of its next step must be there, and those of the step after."""
 PROMPTS: Final = 2.5
-"""Fewer leave the engine without any when one has ended."""
+"""Usual prompts that may lie on an engine; with fewer it has none left when one has ended."""
 QUEUE_MOST_S: Final = 0.8
+"""Seconds of prefill that `PROMPTS` may come to."""
 LEAST_TOKENS: Final = 2048.0
-"""Usual engines prefill so many in one step, or more."""
+"""Tokens that may always lie on an engine: usual engines prefill this many in one step, or more."""
 WEIGHT: Final = 0.3
-"""Of one more window."""
+"""Weight of a new window in the moving averages."""
 
 
 class FirstTokens:
-    """A window of them, and what earlier ones have taught. `add` only adds up."""
+    """One window of first tokens, and the averages over earlier windows. `add` only adds up; `learn` closes the window."""
 
     __slots__ = ("_before", "_per_token", "_squares", "_uncached", "count", "room", "ttft", "usual")
 
@@ -33,13 +34,15 @@ class FirstTokens:
         self.room = inf
         """Uncached prompt tokens that the engine has use for; infinite while unknown."""
         self.usual = 0.0
+        """Uncached tokens of the usual prompt."""
         self._per_token = 0.0
+        """Seconds of prefill per uncached token; 0 while unknown."""
         self._clear()
 
     def _clear(self) -> None:
         self.count = 0
         self.ttft = 0.0
-        """Their sum in this window, seconds."""
+        """Sum of the times to first token in this window, seconds."""
         self._before = self._uncached = self._squares = 0.0
 
     @property
@@ -48,21 +51,22 @@ class FirstTokens:
         return self.count >= COUNT
 
     def add(self, uncached: float, before: float, ttft_s: float) -> None:
-        """One came; see `Limiter.began`."""
+        """Add a first token; arguments as of `Limiter.began`."""
         self.count += 1
         self.ttft += ttft_s
         self._before += before
         self._uncached += uncached
         self._squares += uncached * uncached
 
-    def units(self, of_all: float) -> float:
-        """What the engine had to compute until then: theirs and everybody's before them, of which `of_all` is known here."""
-        return FIXED * self.count + self._uncached + self._before / of_all
+    def units(self, own_share: float) -> float:
+        """Tokens that the engine had to compute before these first tokens: the requests' own, and those before them from all processes, of
+        which this process knows the share `own_share`."""
+        return FIXED * self.count + self._uncached + self._before / own_share
 
-    def learn(self, of_all: float) -> None:
-        """The window is over."""
+    def learn(self, own_share: float) -> None:
+        """Close the window: update the averages and `room`, and begin a new window."""
         weight = WEIGHT if self._per_token else 1.0
-        self._per_token += weight * (self.ttft / self.units(of_all) - self._per_token)
+        self._per_token += weight * (self.ttft / self.units(own_share) - self._per_token)
         if self._uncached:
             self.usual += weight * (self._squares / self._uncached - self.usual)
         if self._per_token > 0.0:

@@ -29,7 +29,7 @@ answers for seconds."""
 
 TIMEOUTS_TO_EJECT: Final = 3
 TIMEOUTS_WITHIN_S: Final = 30.0
-"""This many requests without a first token in this time, and no sign of progress between or after them."""
+"""A backend is suspect after this many requests without a first token within this time, and no sign of progress between or after them."""
 
 EJECTED_SHARE: Final = 0.5
 """Largest share of a pool that may be ejected at once (routers, failure no. 20); one of two, never the only one."""
@@ -49,22 +49,23 @@ class Standing(Enum):
     """What may be sent to a backend."""
 
     UNKNOWN = "unknown"
-    """Not heard of yet: nothing."""
+    """Not polled yet: nothing may be sent."""
     UP = "up"
+    """Requests may be sent."""
     DOWN = "down"
-    """It does not answer polls, serves another model, or has not generated a token since: nothing."""
+    """It does not answer polls, serves another model, or has not generated a token since it answers again: nothing but probes."""
     EJECTED = "ejected"
     """It answers polls and brings no tokens: nothing but probes."""
 
 
 class Outcome(Enum):
-    """What a one-token probe found."""
+    """How a one-token probe ended."""
 
     TOKEN = "token"
     BUSY = "busy"
-    """Refused for its load: the engine works, but has not shown it."""
+    """The engine refused the probe for its load: it works, but has not shown it."""
     NO_WAY = "no_way"
-    """It takes no request that would generate one token, so it cannot be asked."""
+    """The engine takes no request that generates one token, so it cannot be probed."""
     FAILED = "failed"
 
 
@@ -77,38 +78,55 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class Health:
-    """See the module. Times are monotonic seconds.
+    """The health of one backend: takes evidence (polls, ends of requests, counters, probes) and keeps the state. Times are monotonic
+    seconds.
 
     Args:
         silence_s: how long a backend that owes answers may show no progress until it is probed.
     """
 
     __slots__ = (
-        "_answers", "_moved", "_owes_since", "_poll_failures", "_probe_at", "_probe_failures", "_probe_wait_s", "_probing",
-        "_progress_at", "_suspected_at", "_timeouts", "away_at", "frozen", "reason", "silence_s", "standing", "suspicion", "up_since",
-    )  # fmt: skip
+        "_answers",
+        "_counters",
+        "_owes_since",
+        "_poll_failures",
+        "_probe_at",
+        "_probe_failures",
+        "_probe_wait_s",
+        "_probing",
+        "_progress_at",
+        "_suspected_at",
+        "_timeouts",
+        "away_at",
+        "frozen",
+        "reason",
+        "silence_s",
+        "standing",
+        "suspicion",
+        "up_since",
+    )
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
         self.standing = Standing.UNKNOWN
         self.reason = "not polled yet"
-        """Why it is not up; empty when it is."""
+        """Why the backend is not up; empty when it is."""
         self.suspicion = ""
         """Why it should be ejected; empty when there is no reason to."""
         self.frozen = False
-        """Whether it is suspect or ejected for bringing nothing at all, so that what waits for it waits in vain."""
+        """Whether it is suspect or ejected for bringing no token at all, so that its requests wait in vain."""
         self.up_since: float | None = None
         """When it came back with an empty cache; None when it was never away."""
         self.away_at = float("-inf")
-        """When its process was last seen to be gone: a poll found nobody or an error there, or another process answered."""
-        self._answers = False  # polls, after it was away
+        """When its process was last seen to be gone: a poll got no answer or an error, or another process answered."""
+        self._answers = False  # whether it answers polls again after it was away
         self._poll_failures = 0
         self._probe_failures = 0
         self._owes_since = float("-inf")
         self._timeouts: deque[float] = deque(maxlen=TIMEOUTS_TO_EJECT)
         self._progress_at = float("-inf")
         self._suspected_at = 0.0
-        self._moved: object = None
+        self._counters: object = None
         self._probing = False
         self._probe_at = 0.0
         self._probe_wait_s = PROBE_FIRST_S
@@ -116,14 +134,17 @@ class Health:
     # --- evidence -------------------------------------------------------------------------------------------------
 
     def polled(self, polled: Polled, now: float) -> None:
-        """A poll came back."""
+        """Take the result of a poll."""
         if not polled.reason:
             self._poll_failures = 0
             if self.standing is Standing.UNKNOWN:
-                self.standing, self.reason, self._owes_since = Standing.UP, "", now
+                self.standing = Standing.UP
+                self.reason = ""
+                self._owes_since = now
             elif self.standing is Standing.DOWN and not self._answers:
                 self._go(Standing.DOWN, AWAITED, now)
-                self._answers, self._probe_at = True, now
+                self._answers = True
+                self._probe_at = now
             return
         self._answers = False
         self._poll_failures += 1
@@ -136,8 +157,8 @@ class Health:
         self._go(Standing.DOWN, polled.reason, now)
 
     def ended(self, kind: Kind | None, now: float) -> None:
-        """A request of ours on this backend ended: None for a whole answer, else how it failed. All other failures than a late first
-        token are the breaker's matter (`backends.breaker`): an engine that fails fast is not silent."""
+        """Take the end of a request on this backend: None for a complete answer, else how it failed. All failures but a late first token
+        are the breaker's matter (`backends.breaker`): an engine that fails fast is not silent."""
         if kind is None:
             self.progressed(now)
         elif kind is Kind.FIRST_TOKEN_TIMEOUT:
@@ -146,40 +167,42 @@ class Health:
                 self._suspect(f"{TIMEOUTS_TO_EJECT} requests within {TIMEOUTS_WITHIN_S:g} s got no first token", now)
 
     def progressed(self, at: float) -> None:
-        """A sign of progress at this time."""
+        """Take a sign of progress, seen at this time."""
         self._progress_at = max(at, self._progress_at)
         if self._timeouts and at > self._timeouts[-1]:
             self._timeouts.clear()
         if self.suspicion and at > self._suspected_at:
-            self.suspicion, self.frozen = "", False
+            self.suspicion = ""
+            self.frozen = False
 
     def counted(self, counters: object, read_at: float) -> None:
-        """What the engine counts (tokens, share of KV in use): any value that compares; another one is a sign of progress."""
-        if counters != self._moved:
-            if self._moved is not None:
+        """Take the engine's counters (tokens, share of KV in use), any value that can be compared: a changed value is a sign of
+        progress."""
+        if counters != self._counters:
+            if self._counters is not None:
                 self.progressed(read_at)
-            self._moved = counters
+            self._counters = counters
 
     def idle(self, now: float) -> None:
-        """Nothing of ours is on it, so silence means nothing, unless it let the last one wait in vain."""
+        """This gateway has no request on the backend, so silence tells nothing, unless its last requests got no first token."""
         if not self._timeouts:
             self._owes_since = now
 
     def restarted(self, now: float) -> None:
-        """Its process is another one: its cache is empty."""
+        """The engine's process is another one, so its cache is empty."""
         self._timeouts.clear()
         self.away_at = now
         if self.standing is Standing.UP:
             self.up_since = now
 
     def quarantine(self, reason: str, now: float) -> None:
-        """Out at once, whatever the pool's share: it must not answer (another model is behind its port)."""
+        """Eject the backend at once, however many of its pool are ejected: it must get no request (another model is behind its port)."""
         self._go(Standing.EJECTED, reason, now)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def eject(self, now: float) -> None:
-        """The pool can spare it."""
+        """Eject the suspect backend; `may_eject` must have said that the pool can spare it."""
         self._go(Standing.EJECTED, self.suspicion, now)
 
     def wants_probe(self, now: float) -> bool:
@@ -194,33 +217,35 @@ class Health:
         """A probe has started."""
         self._probing = True
 
-    def probed(self, found: Probed, now: float) -> None:
-        """A probe came back."""
+    def probed(self, probe: Probed, now: float) -> None:
+        """Take the result of a probe."""
         self._probing = False
         if self.standing is Standing.UP:
-            if found.outcome is Outcome.TOKEN:
+            if probe.outcome is Outcome.TOKEN:
                 self._probe_failures = 0
                 self.progressed(now)
-            elif found.outcome is Outcome.FAILED and self._silent_for(now) >= self.silence_s:
+            elif probe.outcome is Outcome.FAILED and self._silent_for(now) >= self.silence_s:
                 self._probe_failures += 1
-                if self._moved is not None or self._probe_failures >= PROBES_WITHOUT_COUNTERS:
-                    self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {found.reason}", now)
+                if self._counters is not None or self._probe_failures >= PROBES_WITHOUT_COUNTERS:
+                    self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {probe.reason}", now)
             self._probe_at = now
             return
-        back = found.outcome is Outcome.TOKEN or (found.outcome is Outcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
+        back = probe.outcome is Outcome.TOKEN or (probe.outcome is Outcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
         if back and self._poll_failures == 0:
             self._go(Standing.UP, "", now)
             return
         self._probe_at = now + self._probe_wait_s
         self._probe_wait_s = min(2 * self._probe_wait_s, PROBE_LONGEST_S)
         if self._answers:
-            self.reason = f"{AWAITED}; the last probe: {found.reason or found.outcome.value}"
+            self.reason = f"{AWAITED}; the last probe: {probe.reason or probe.outcome.value}"
 
     # --- within ---------------------------------------------------------------------------------------------------
 
     def _suspect(self, why: str, now: float) -> None:
         if self.standing is Standing.UP:
-            self.suspicion, self.frozen, self._suspected_at = why, True, now
+            self.suspicion = why
+            self.frozen = True
+            self._suspected_at = now
 
     def _silent_for(self, now: float) -> float:
         return now - max(self._progress_at, self._owes_since)
@@ -237,11 +262,13 @@ class Health:
             self.frozen = False
         if standing is not Standing.DOWN:
             self._answers = False
-        self.standing, self.reason, self.suspicion = standing, reason, ""
+        self.standing = standing
+        self.reason = reason
+        self.suspicion = ""
 
 
 def may_eject(healths: "list[Health]") -> bool:
-    """Whether a pool with these backends can spare one more: no more than its share, and somebody stays."""
+    """Whether a pool with these backends can spare one more: at most `EJECTED_SHARE` of them is out then, and one stays up."""
     up = sum(health.standing is Standing.UP for health in healths)
     ejected = sum(health.standing is Standing.EJECTED for health in healths)
     return up > 1 and ejected + 1 <= max(1, int(EJECTED_SHARE * len(healths)))

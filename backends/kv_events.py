@@ -206,7 +206,7 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
         raise ValueError(f"has {len(wire.token_ids)} tokens for {len(hashes)} blocks of {wire.block_size}")
     lora = _named(wire.lora_name)
     parent = wire.parent_block_hash
-    first_salt, others = _extra(wire.extra_keys, len(hashes), lora, root=parent is None)
+    first_salt, has_other_keys = _extra(wire.extra_keys, len(hashes), lora, root=parent is None)
     salt = _named(first_salt or wire.cache_salt)
     return Stored(
         hashes,
@@ -216,7 +216,7 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
         lora,
         salt or None,
         # an adapter's number without its name says nothing: older releases reuse numbers
-        not others and len(wire.token_ids) == len(hashes) * wire.block_size and (wire.lora_id is None or lora is not None),
+        not has_other_keys and len(wire.token_ids) == len(hashes) * wire.block_size and (wire.lora_id is None or lora is not None),
         _named(wire.medium) or GPU,
         wire.group_idx,
     )
@@ -250,7 +250,7 @@ def _salt(keys: msgspec.Raw, lora: str | None) -> str | None:
 
 
 def _hashes(given: list[_Hash]) -> list[int]:
-    return [one & MASK if isinstance(one, int) else _low(one) for one in given]
+    return [value & MASK if isinstance(value, int) else _low(value) for value in given]
 
 
 def _hash(given: _Hash) -> int:

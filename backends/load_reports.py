@@ -129,15 +129,15 @@ class LoadReports:
         if len(fresh) < len(self._last):
             return None
         reports = [report for report, _ in fresh]
-        running, waiting = _sum([one.running for one in reports]), _sum([one.waiting for one in reports])
+        running, waiting = _sum([report.running for report in reports]), _sum([report.waiting for report in reports])
         if running is None or waiting is None:
             return None
-        used, capacity = _sum([one.kv_used_tokens for one in reports]), _sum([one.kv_capacity_tokens for one in reports])
+        used, capacity = _sum([report.kv_used_tokens for report in reports]), _sum([report.kv_capacity_tokens for report in reports])
         return Pushed(
             min(at for _, at in fresh),
             running,
             waiting,
-            _sum([one.waiting_uncached_tokens for one in reports]),
+            _sum([report.waiting_uncached_tokens for report in reports]),
             min(1.0, used / capacity) if used is not None and capacity else None,
             capacity,
         )

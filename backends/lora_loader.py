@@ -161,11 +161,11 @@ class LoraLoader:
     async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
         key = (backend, adapter.served)
         task = self._loads.get(key)
-        way = self._ways.get(backend)
-        if way is None:
+        upstream = self._ways.get(backend)
+        if upstream is None:
             raise LoraUnavailable(LEFT)
         if task is None:
-            load = _Load(self, self.stands[pool], backend, self.shelf(pool, backend), way)
+            load = _Load(self, self.stands[pool], backend, self.shelf(pool, backend), upstream)
             task = self.begin(key, load.run(adapter))
         leaving = self._leaving.get(backend)
         if leaving is None:
@@ -212,13 +212,13 @@ class _Load:
             return str(error)
         used = {victim: shelf.used_at(victim) for victim in victims}
         whys = await asyncio.gather(*map(self._begin_unload, victims))
-        said = Said("; ".join(filter(None, whys)))
-        if not said.why:
-            said = await self._orders.load(adapter, self._left_s())
-        self._over(adapter, said, loader.clock())
-        if said.why and said.sure:
+        outcome = Said("; ".join(filter(None, whys)))
+        if not outcome.why:
+            outcome = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, outcome, loader.clock())
+        if outcome.why and outcome.sure:
             self._put_back(used)
-        return said.why
+        return outcome.why
 
     def _over(self, adapter: Adapter, said: Said, used_at: float) -> None:
         now = self._loader.clock()
@@ -241,9 +241,9 @@ class _Load:
 
     async def restore(self, adapter: Adapter, used_at: float) -> str:
         """Load what `Shelf.put_back` has taken a slot for."""
-        said = await self._orders.load(adapter, self._left_s())
-        self._over(adapter, said, used_at)
-        return said.why
+        outcome = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, outcome, used_at)
+        return outcome.why
 
     def _begin_unload(self, victim: str) -> asyncio.Task[str]:
         unloads, key = self._loader.unloads, (self._backend, victim)
@@ -254,13 +254,13 @@ class _Load:
     async def _unload(self, victim: str) -> str:
         loader, shelf = self._loader, self._shelf
         begun = loader.clock()
-        said = await self._orders.unload(victim, self._left_s())
-        if said.why:
-            shelf.stays(victim, sure=said.sure)
+        outcome = await self._orders.unload(victim, self._left_s())
+        if outcome.why:
+            shelf.stays(victim, sure=outcome.sure)
         else:
             shelf.unloaded(victim)
-        loader.done(LoadDone(self._backend, victim, "unload", said.why, loader.clock() - begun))
-        return said.why
+        loader.done(LoadDone(self._backend, victim, "unload", outcome.why, loader.clock() - begun))
+        return outcome.why
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline - self._loader.clock())

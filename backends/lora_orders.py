@@ -81,5 +81,5 @@ class LoraOrders:
 
 def _refused(path: str, reply: Fetched) -> Said:
     """With the beginning of what the engine said, on one line; for logs."""
-    said = " ".join(reply.body[:200].decode("utf-8", "replace").split())
-    return Said(f"{path} answers {reply.status}: {said}")
+    excerpt = " ".join(reply.body[:200].decode("utf-8", "replace").split())
+    return Said(f"{path} answers {reply.status}: {excerpt}")

@@ -262,10 +262,10 @@ class Shelf:
         older than what was done, and says nothing."""
         if changes != self.changes:
             return
-        found, places = set(listed), self._places
-        for name in [n for n, place in places.items() if n not in found and place.state in (_Is.RESIDENT, _Is.UNSURE)]:
+        on_engine, places = set(listed), self._places
+        for name in [n for n, place in places.items() if n not in on_engine and place.state in (_Is.RESIDENT, _Is.UNSURE)]:
             del places[name]
-        for name in found:
+        for name in on_engine:
             place = places.get(name)
             if place is None:
                 places[name] = _Place(_Is.RESIDENT, 0.0)  # used by nobody here: the first to go

@@ -1,4 +1,5 @@
-"""How fast one engine's answers come, a token of each: from its own counter where it tells it, else from answers that ended. Pure.
+"""The time between tokens of one engine's answers: from the engine's own token counter where it reports one, else from answers that ended.
+Pure.
 
 gap = sequences that decode, summed over time / tokens made in that time
 """
@@ -7,17 +8,17 @@ from math import inf
 from typing import Final
 
 TOKENS: Final = 10
-"""At least, or answers, for one measure."""
+"""Tokens, or answers, that one measurement needs at least."""
 MEASURED_S: Final = 0.3
-"""Three readings of an engine at the usual pace."""
+"""Shortest time of one measurement: three readings of an engine at the usual poll interval."""
 WEIGHT: Final = 0.3
-"""Of one more measure."""
+"""Weight of a new measurement in the moving average."""
 FORGET: Final = 1.00005
-"""The best is believed so much less with each measure, nearly double in an hour: an engine may have become slower for good."""
+"""Factor by which the best gap grows with each measurement, nearly double in an hour: an engine may have become slower for good."""
 
 
 class Pace:
-    """One engine's. `ended` only adds up; `heard` and `by_answers` say whether there is a new measure."""
+    """The time between tokens on one engine. `ended` only adds up; `heard` and `by_answers` return whether there is a new measurement."""
 
     __slots__ = ("_answers", "_decoded", "_gaps", "_looks", "_since", "best_s", "gap_s")
 
@@ -25,39 +26,45 @@ class Pace:
         self.gap_s = 0.0
         """Seconds between two tokens of an answer lately; 0 while unknown."""
         self.best_s = inf
-        """The least it was."""
-        self._gaps, self._answers = 0.0, 0
+        """The least `gap_s` measured so far, slowly forgotten; infinite while unknown."""
+        self._gaps = 0.0
+        self._answers = 0
         self._since: tuple[int, float] | None = None
-        self._decoded, self._looks = 0.0, 0
+        self._decoded = 0.0
+        self._looks = 0
 
     def ended(self, gap_s: float) -> None:
-        """A whole answer came, a token each `gap_s` seconds."""
+        """Add a complete answer whose tokens came `gap_s` seconds apart."""
         self._gaps += gap_s
         self._answers += 1
 
     def heard(self, decoding: float, generated: int, now: float) -> bool:
-        """The engine's counter stands at `generated` while so many sequences decode."""
-        self._gaps, self._answers = 0.0, 0
+        """Take the engine's counter of generated tokens, and how many sequences decode; returns whether there is a new measurement."""
+        self._gaps = 0.0
+        self._answers = 0
         self._decoded += decoding
         self._looks += 1
         new = False
         if self._since is not None:
-            made, lasted = generated - self._since[0], now - self._since[1]
-            if 0 <= made < TOKENS or lasted < MEASURED_S:
+            tokens = generated - self._since[0]
+            lasted = now - self._since[1]
+            if 0 <= tokens < TOKENS or lasted < MEASURED_S:
                 return False
-            new = made > 0  # else it counts from a new start
+            new = tokens > 0  # else the counter was reset: measure from here
             if new:
-                self._take(self._decoded / self._looks * lasted / made)
+                self._take(self._decoded / self._looks * lasted / tokens)
         self._since = (generated, now)
-        self._decoded, self._looks = 0.0, 0
+        self._decoded = 0.0
+        self._looks = 0
         return new
 
     def by_answers(self) -> bool:
-        """Measure by those that ended, if they are enough."""
+        """Measure by the answers that ended, if there are enough; returns whether there is a new measurement."""
         if self._answers < TOKENS:
             return False
         self._take(self._gaps / self._answers)
-        self._gaps, self._answers = 0.0, 0
+        self._gaps = 0.0
+        self._answers = 0
         return True
 
     def _take(self, gap_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway needs from an engine's transport, as three small Protocols.
+"""The port to an engine's transport, as three small Protocols.
 
 `Upstream` sends one call to one backend; the reply comes back through callbacks on a `ReplySink`, because a relay that
 awaited every event would pay a task hop for each (measured: `docs/decisions/0001-own-relay.md`). Two adapters exist
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """One request to an engine: everything the adapter may send, nothing else goes out."""
+    """One request to an engine. The adapter adds only the connection's own headers (`backends.clients.endpoint`)."""
 
     method: str
     path: str
@@ -79,7 +79,7 @@ class Flight(Protocol):
 
 
 class Upstream(Protocol):
-    """The way to one backend."""
+    """The transport client of one backend."""
 
     def dispatch(self, call: Call, sink: ReplySink) -> Flight:
         """Send `call`; never blocks and never raises for the network's sake: losses go to the sink, later."""
@@ -91,15 +91,15 @@ class Upstream(Protocol):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """What one poll of a backend found."""
+    """The result of one poll of a backend."""
 
     reason: str
     """Why the backend is not up, in words for an operator; empty when it is."""
     names: frozenset[str] = frozenset()
-    """The models it lists, by which replies to requests for the pool's model may call themselves."""
+    """The models it lists; replies to requests for the pool's model may carry any of these names."""
     wrong: bool = False
     """Whether it lists models and the pool's is not among them: another model is behind the port."""
     silent: bool = False
-    """Whether all that is wrong is that no answer came in time, as from an engine that is busy."""
+    """Whether the poll failed only because no answer came in time, as from a busy engine."""
     loras: frozenset[str] | None = None
     """The adapters it lists; None when it has not answered with a list."""

@@ -43,7 +43,7 @@ class Wanted:
         Raises:
             ValueError: they have more than `MAX_PARTS` lines and labels.
         """
-        found: dict[str, list[Sample]] = {}
+        by_name: dict[str, list[Sample]] = {}
         left = MAX_PARTS
         for name in self._names:
             samples = []
@@ -58,8 +58,8 @@ class Wanted:
                     if isfinite(value := float(number)):
                         samples.append(Sample(pairs, value))
             if samples:
-                found[name.decode("ascii")] = samples
-        return found
+                by_name[name.decode("ascii")] = samples
+        return by_name
 
 
 def _lines(text: bytes, name: bytes) -> Iterator[tuple[bytes | None, bytes]]:

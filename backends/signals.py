@@ -111,10 +111,10 @@ class SignalTable:
 
     def read(self, text: bytes, read_at: float) -> Signals:
         """The signals in an engine's metrics page."""
-        found = self._wanted.find(text)
+        by_name = self._wanted.find(text)
         values: dict[str, object] = {}
         for signal, several in self.sources.items():
-            value = next((value for source in several if (value := _sane(source, found)) is not None), None)
+            value = next((value for source in several if (value := _sane(source, by_name)) is not None), None)
             if value is not None:
                 values[signal] = value
         missing = tuple(signal for signal in self.required if signal not in values)
@@ -141,9 +141,9 @@ def _value(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
     value = source.fold(samples) if samples is not None else None
     if source.other is None or value is None:
         return value
-    other = total()(found.get(source.other, ()))
+    second = total()(found.get(source.other, ()))
     try:
-        return None if other is None else source.join(value, other)
+        return None if second is None else source.join(value, second)
     except ZeroDivisionError:
         return None
 
@@ -205,8 +205,8 @@ def words(*names: str) -> Callable[[Sequence[Sample]], tuple[str, ...] | None]:
 
     def fold(samples: Sequence[Sample]) -> tuple[str, ...] | None:
         newest = max(samples, key=lambda sample: sample.value)
-        found = {word for name in names for word in newest.labels.get(name, "").split(",") if word}
-        return tuple(sorted(found))
+        listed = {word for name in names for word in newest.labels.get(name, "").split(",") if word}
+        return tuple(sorted(listed))
 
     return fold
 

@@ -1,8 +1,8 @@
-"""No connection may keep all others waiting by sending fast.
+"""Fair reading of sockets: a connection that sends fast must not keep all others waiting.
 
-uvloop reads a socket up to 32 times in a row, 256 kB each time, before it looks at another one: a flood of what costs most to read
-(chunks of one byte, events of one token) would hold the loop for a second. Whoever gets a full piece calls `take_turns`, and gets the
-next one in the next turn of the loop.
+uvloop reads a socket up to 32 times in a row, 256 kB each time, before it looks at another one: a flood of the data that is slowest to read
+(chunks of one byte, events of one token) would hold the loop for a second. A protocol that gets a full piece calls `take_turns`, and gets
+the next one in the next turn of the loop.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ FULL: Final = 250_000
 
 
 def take_turns(transport: asyncio.Transport, wanted: Callable[[], bool]) -> None:
-    """Stop reading until every other connection has had its turn, then go on if that is still wanted."""
+    """Stop reading until every other connection has had its turn; resume then if `wanted()` is still true."""
     transport.pause_reading()
     asyncio.get_running_loop().call_soon(_go_on, transport, wanted)
 

@@ -215,7 +215,7 @@ def _headers(call: Call, target: Endpoint) -> dict[str, str]:
 
 def _socket(address: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
     family, kind, proto, _, _ = address
-    made = socket.socket(family, kind, proto)
-    made.setblocking(False)
-    tune(made)
-    return made
+    sock = socket.socket(family, kind, proto)
+    sock.setblocking(False)
+    tune(sock)
+    return sock

@@ -24,12 +24,12 @@ async def addresses_of(target: Endpoint, loop: asyncio.AbstractEventLoop) -> lis
     """
     if target.reach is None:
         return [target.address or target.host]
-    found = [target.address] if target.address else await resolved(target.host, target.port, loop)
-    for address in found:
+    addresses = [target.address] if target.address else await resolved(target.host, target.port, loop)
+    for address in addresses:
         refusal = target.reach.refusal(address, target.port)
         if refusal:
             raise RefusedAddress(f"address {address} {refusal}")
-    return found
+    return addresses
 
 
 async def dial(target: Endpoint, loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.Protocol]) -> None:
