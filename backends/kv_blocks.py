@@ -1,4 +1,4 @@
-"""What one engine's KV cache holds, from its events: block hashes with their copies, bounded. Pure."""
+"""The contents of one engine's KV cache, kept from its events: block hashes with their copies, bounded. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ bound. Beyond it new blocks are not remembered, and the state is no longer exact
 
 
 class KvConsumer(Protocol):
-    """Takes an engine's events in the engine's order, none missing: a gap ends in `cleared`."""
+    """Consumer of an engine's events in the engine's order, none missing: a gap ends in `cleared`."""
 
     @property
     def count(self) -> int:
@@ -22,25 +22,25 @@ class KvConsumer(Protocol):
 
     @property
     def overflow(self) -> str:
-        """Why it does not hold all it was told of; empty when it does."""
+        """Why it does not hold all stored blocks, in words; empty when it does."""
         ...
 
     def stored(self, event: Stored) -> None:
-        """One more copy of each of these blocks is there."""
+        """The engine holds one more copy of each of these blocks."""
         ...
 
     def removed(self, hashes: Sequence[int]) -> None:
-        """One copy of each is gone."""
+        """The engine has dropped one copy of each of these blocks."""
         ...
 
     def cleared(self) -> None:
-        """Nothing is there, or what is there is not known."""
+        """The engine holds nothing, or its contents are unknown."""
         ...
 
 
 class HeldBlocks:
-    """Counts copies, because vLLM does: two requests that compute one block at once both store it, and it can be found until
-    both copies are removed."""
+    """The blocks one engine holds, with their copies. Copies are counted because vLLM stores them: two requests that compute one block at
+    once both store it, and it can be found until both copies are removed."""
 
     __slots__ = ("_copies", "_max_blocks", "overflow")
 
@@ -62,7 +62,7 @@ class HeldBlocks:
         return frozenset(self._copies)
 
     def stored(self, event: Stored) -> None:
-        """One more copy of each."""
+        """Count one more copy of each; beyond `max_blocks` new blocks are ignored and `overflow` says so."""
         copies = self._copies
         for block in event.hashes:
             if block in copies:
@@ -73,7 +73,7 @@ class HeldBlocks:
                 self.overflow = f"the engine holds more than {self._max_blocks:,} blocks"
 
     def removed(self, hashes: Sequence[int]) -> None:
-        """One copy fewer of each; what is not known is not there anyway."""
+        """Count one copy fewer of each; unknown blocks are ignored."""
         copies = self._copies
         for block in hashes:
             left = copies.get(block, 0) - 1
@@ -92,13 +92,13 @@ class KvCounts(msgspec.Struct):
     """Sums since this process began to listen."""
 
     batches: int = 0
-    """Batches heard or replayed."""
+    """Batches received or replayed."""
     gaps: int = 0
-    """Times that batches were missing."""
+    """Gaps in the sequence numbers."""
     missed: int = 0
-    """Batches that were missing then."""
+    """Batches missing in those gaps."""
     replays: int = 0
-    """Replays asked for."""
+    """Replays requested."""
     repeated: int = 0
     """Batches that came twice or too late."""
     refused: int = 0
@@ -108,14 +108,14 @@ class KvCounts(msgspec.Struct):
     removed: int = 0
     """Blocks."""
     cleared: int = 0
-    """Times that the engine said it holds nothing."""
+    """Events that say that the engine holds nothing."""
 
 
 def hand_over(events: Iterable[Event], consumer: KvConsumer, counts: KvCounts, look: Callable[[Stored], None]) -> bool:
-    """Give events to the consumer in their order, and count them; whether the engine said among them that it holds nothing.
+    """Pass events to the consumer in their order, and count them; returns whether one of them says that the engine holds nothing.
 
     Args:
-        look: shown what was stored, once it is.
+        look: called with each stored event, after the consumer.
     """
     emptied = False
     for event in events:
@@ -134,23 +134,23 @@ def hand_over(events: Iterable[Event], consumer: KvConsumer, counts: KvCounts, l
 
 
 class KvState(msgspec.Struct, frozen=True):
-    """What is known of one engine's KV cache at one moment."""
+    """This worker's knowledge of one engine's KV cache at one moment."""
 
     blocks: int
-    """Blocks that it certainly holds; all of them when `trusted`."""
+    """Blocks that the engine certainly holds; all of its blocks when `trusted`."""
     trusted: bool
     reason: str = ""
-    """Why it is not trusted, in words; empty when it is."""
+    """Why the state is not trusted, in words; empty when it is."""
     epoch: int = 0
-    """Counts the engine's processes, as far as this worker saw them."""
+    """Number of restarts of the engine's process that this worker saw."""
     hashing: str = ""
     """How the engine hashes blocks, recognised from one of them: `vllm-sha256`, `vllm-sha256_cbor`, `sglang`; empty when it is
     not known."""
     counts: KvCounts = msgspec.field(default_factory=KvCounts)
 
 
-def least(one: KvState | None, other: KvState | None) -> KvState | None:
-    """The state of the worker that knows least: what all workers know is no more than that."""
-    if one is None or other is None:
-        return one or other
-    return min(one, other, key=lambda state: (state.trusted, state.blocks))
+def least(first: KvState | None, second: KvState | None) -> KvState | None:
+    """The state of the worker that knows less of an engine: all workers together can rely on no more than that."""
+    if first is None or second is None:
+        return first or second
+    return min(first, second, key=lambda state: (state.trusted, state.blocks))

@@ -1,8 +1,8 @@
-"""What engines publish of their KV cache, as values: one msgpack batch in, Stored / Removed / Cleared out. Pure.
+"""The KV events that engines publish, as values: one msgpack batch in, Stored / Removed / Cleared out. Pure.
 
 vLLM and SGLang send `[time, [events…], rank]`. An event is a map with a "type" (today) or an array that begins with it (older
-releases); both are read, and fields and positions that are not known are ignored. An event whose type is not known is not: it
-may have removed blocks, so its batch is refused and the stream is no longer exact.
+releases); both are read, and unknown fields and positions are ignored. An event of unknown type is not ignored: it may have removed
+blocks, so its batch is refused and the stream is no longer exact.
 
 Events carry every prompt's tokens and the tenants' cache salts in clear: neither may reach a log, an error or a `repr`.
 """
@@ -14,7 +14,7 @@ import msgspec
 MASK: Final = (1 << 64) - 1
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """Largest batch read: some 200,000 tokens, where an engine's step computes some ten thousand. A batch is read and applied in one
-turn of the event loop, which all requests wait for; this and the next two bound that turn."""
+turn of the event loop, during which all requests wait; this and the next two limits bound that turn."""
 MAX_EVENTS: Final = 8_192
 """Events in one batch; SGLang sends one for each page that is evicted, so about as many as a step computes tokens."""
 MAX_HASHES: Final = 65_536
@@ -31,7 +31,7 @@ class _Secretive(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stored(_Secretive, frozen=True, gc=False):
-    """Blocks that can be found from now on, a chain in order. An engine stores a block again when it computed it twice."""
+    """Blocks that the engine's prefix cache has from now on, a chain in order. An engine stores a block again when it computed it twice."""
 
     hashes: list[int]
     """Unsigned 64 bits each."""
@@ -44,7 +44,7 @@ class Stored(_Secretive, frozen=True, gc=False):
     salt: str | None = None
     """Secret. Only a prompt's first block has one; its children inherit it through the parent."""
     by_tokens: bool = True
-    """Whether tokens, salt and adapter alone tell these blocks: `block_size` tokens for each hash, and no image in them."""
+    """Whether tokens, salt and adapter alone determine these blocks: `block_size` tokens for each hash, and no image in them."""
     medium: str = GPU
     group: int | None = None
 
@@ -53,7 +53,7 @@ class Stored(_Secretive, frozen=True, gc=False):
 
 
 class Removed(_Secretive, frozen=True, gc=False):
-    """Blocks of which one copy is gone."""
+    """Blocks of which the engine dropped one copy."""
 
     hashes: list[int]
     medium: str = GPU
@@ -71,7 +71,7 @@ Event: TypeAlias = Stored | Removed | Cleared
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """What one step of an engine changed."""
+    """The changes that one step of an engine made to its KV cache."""
 
     at: float
     """Seconds since the epoch, by the engine's clock."""
@@ -154,7 +154,7 @@ def decode(payload: bytes) -> Batch:
     """The batch in a message's last frame.
 
     Raises:
-        ValueError: it is too large, no msgpack, or of another shape; says where, never what stands there.
+        ValueError: it is too large, no msgpack, or of another shape; the message gives the place, never the content.
     """
     if len(payload) > MAX_BATCH_BYTES:
         raise ValueError(f"has {len(payload)} bytes, more than {MAX_BATCH_BYTES}")
@@ -172,14 +172,14 @@ def _wire(payload: bytes) -> _MapBatch | _ArrayBatch:
         return _MAPS.decode(payload)
     except (ValueError, RecursionError) as error:
         if "Expected `object`, got `array`" not in str(error):
-            raise ValueError(_said(error)) from None
+            raise ValueError(_error_text(error)) from None
     try:
         return _ARRAYS.decode(payload)  # an older release
     except (ValueError, RecursionError) as error:
-        raise ValueError(_said(error)) from None
+        raise ValueError(_error_text(error)) from None
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
@@ -223,20 +223,20 @@ def _stored(wire: _StoredMap | _StoredArray) -> Stored:
 
 
 def _extra(raw: msgspec.Raw, blocks: int, lora: str | None, *, root: bool) -> tuple[str | None, bool]:
-    """A prompt's salt out of vLLM's extra keys, one list or nil for each block, and whether there are keys that are neither a salt
-    nor the adapter."""
+    """A prompt's salt out of vLLM's extra keys (one list or nil for each block), and whether some keys are neither a salt nor the
+    adapter."""
     if raw == _NIL:
         return None, False
     try:
-        each = _EXTRA.decode(raw) or []
+        keys_of_blocks = _EXTRA.decode(raw) or []
     except (ValueError, RecursionError) as error:
-        raise ValueError(_said(error)) from None
-    if len(each) > blocks:
-        raise ValueError(f"has extra keys of {len(each)} blocks where it has {blocks}")
-    # compared as they are packed: an adapter's blocks all have the same one
+        raise ValueError(_error_text(error)) from None
+    if len(keys_of_blocks) > blocks:
+        raise ValueError(f"has extra keys of {len(keys_of_blocks)} blocks where it has {blocks}")
+    # compared in packed form: an adapter's blocks all have the same key
     known = (b"\xc0", b"\x90", msgspec.msgpack.encode([lora]))
-    odd = [at for at, keys in enumerate(each) if bytes(keys) not in known]
-    if root and odd and odd[0] == 0 and (salt := _salt(each[0], lora)) is not None:
+    odd = [at for at, keys in enumerate(keys_of_blocks) if bytes(keys) not in known]
+    if root and odd and odd[0] == 0 and (salt := _salt(keys_of_blocks[0], lora)) is not None:
         return salt, len(odd) > 1
     return None, bool(odd)
 
@@ -249,19 +249,19 @@ def _salt(keys: msgspec.Raw, lora: str | None) -> str | None:
     return rest[0] if len(rest) == 1 else None
 
 
-def _hashes(given: list[_Hash]) -> list[int]:
-    return [value & MASK if isinstance(value, int) else _low(value) for value in given]
+def _hashes(values: list[_Hash]) -> list[int]:
+    return [value & MASK if isinstance(value, int) else _low_bits(value) for value in values]
 
 
-def _hash(given: _Hash) -> int:
-    """One unsigned 64-bit number: vLLM sends the low 64 bits of a digest, or the digest; SGLang a signed number."""
-    return given & MASK if isinstance(given, int) else _low(given)
+def _hash(value: _Hash) -> int:
+    """The hash as an unsigned 64-bit number: vLLM sends the low 64 bits of a digest, or the digest; SGLang a signed number."""
+    return value & MASK if isinstance(value, int) else _low_bits(value)
 
 
-def _low(given: bytes) -> int:
-    if not 8 <= len(given) <= 64:
-        raise ValueError(f"has a block hash of {len(given)} bytes")
-    return int.from_bytes(given[-8:], "big")
+def _low_bits(digest: bytes) -> int:
+    if not 8 <= len(digest) <= 64:
+        raise ValueError(f"has a block hash of {len(digest)} bytes")
+    return int.from_bytes(digest[-8:], "big")
 
 
 def _named(name: str | None) -> str | None:

@@ -1,10 +1,10 @@
-"""The block hashes of vLLM and SGLang, computed as they do. Pure.
+"""The block hashes of vLLM and SGLang, computed as those engines compute them. Pure.
 
     vLLM     H((parent digest, tokens, extra keys or None)), the parent of a first block being H("vllm-none-hash")
     SGLang   SHA-256(parent digest, then each token in 4 bytes, little endian); no parent for a first block without salt
 
 Sources: vLLM 0.33 `v1/core/kv_cache_utils.py`, SGLang 0.5.23 `mem_cache`; our vectors are in the tests. vLLM's xxhash families
-cannot be computed by others: their root is random in each process.
+cannot be computed outside the engine: their root is random in each process.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Keys = tuple[tuple[str, ...], ...]
 
 def vllm_sha256(value: object) -> bytes:
     """`--prefix-caching-hash-algo sha256`, vLLM's default: SHA-256 over Python's pickle, protocol 5. It depends on which objects
-    are identical, so two equal values may differ; `sha256_cbor` does not have that."""
+    are identical, so the digests of two equal values may differ; those of `sha256_cbor` do not."""
     return hashlib.sha256(pickle.dumps(value, protocol=5)).digest()
 
 
@@ -41,7 +41,7 @@ def vllm_block(digest: Digest, parent: bytes | None, tokens: Sequence[int], keys
 
 
 def vllm_on_the_wire(digest: bytes) -> int:
-    """What events carry of a digest: its low 64 bits."""
+    """The part of a digest that events carry: its low 64 bits."""
     return int.from_bytes(digest[-8:], "big")
 
 
@@ -56,22 +56,22 @@ def sglang_block(parent: bytes | None, tokens: Sequence[int], salt: str | None =
 
 
 def sglang_on_the_wire(digest: bytes) -> int:
-    """What events carry of a digest: its high 64 bits, as an unsigned number here and a signed one there."""
+    """The part of a digest that events carry: its high 64 bits, unsigned here; SGLang sends them signed."""
     return int.from_bytes(digest[:8], "big") & MASK
 
 
 VLLM: Final = {"vllm-sha256": vllm_sha256, "vllm-sha256_cbor": vllm_sha256_cbor}
 
 TRIES: Final = 32
-"""First blocks tried before a hash function counts as unknown."""
+"""First blocks of prompts that are tried before the hash function counts as unknown."""
 
 MAX_TRIED_TOKENS: Final = 2_048
 """Largest block that is hashed here: larger ones of one batch would hold the event loop for a quarter of a second."""
 
 
 def recognised(event: Stored) -> str:
-    """How the engine hashes, found by hashing a prompt's first block in every known way; empty when none fits or the block
-    says nothing (a child, an adapter, pairs, images) or is very large."""
+    """The name of the engine's hash function, found by hashing a prompt's first block with every known one; empty when none fits, or when
+    the block cannot tell (a child, an adapter, pairs, images) or is very large."""
     if event.block_size > MAX_TRIED_TOKENS:
         return ""
     tokens = event.tokens[: event.block_size]
@@ -88,17 +88,17 @@ def recognised(event: Stored) -> str:
 
 
 class Recognition:
-    """Finds out how one engine process hashes, from its first blocks."""
+    """Recognises the hash function of one engine process from its first blocks."""
 
     __slots__ = ("_tries", "name")
 
     def __init__(self) -> None:
         self.name = ""
-        """What `recognised` found."""
+        """The name that `recognised` returned; empty while unknown."""
         self._tries = TRIES
 
     def look(self, event: Stored) -> None:
-        """Try one more, until it is known or was tried often enough."""
+        """Try one more block, until the function is known or `TRIES` blocks were tried."""
         if self._tries and event.parent is None:
             self.name = recognised(event)
             self._tries = 0 if self.name else self._tries - 1

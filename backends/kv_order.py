@@ -1,4 +1,4 @@
-"""Two small memories of a stream of numbered batches: those that wait for a replay, and the last ones that came. Pure."""
+"""Two bounded buffers of a stream of numbered batches: the batches that wait for a replay, and stamps of the last ones applied. Pure."""
 
 from collections import deque
 from typing import Final
@@ -7,13 +7,13 @@ MAX_WAITING: Final = 10_000
 """Batches kept while a replay is under way, as many as engines keep for one."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 RECENT: Final = 64
-"""Batches remembered to tell a repeated one from another process's."""
+"""Batches remembered, to tell a repeated batch from another process's."""
 STAMP_BYTES: Final = 64
-"""Beginning of a batch that tells it apart: its time in full, and what its first event begins with."""
+"""Length of the beginning of a batch that identifies it: its whole time, and the beginning of its first event."""
 
 
 class Waiting:
-    """Batches in order of arrival, bounded in number and bytes."""
+    """Batches that wait for the end of a replay, in order of arrival, bounded in number and bytes."""
 
     __slots__ = ("_batches", "_bytes")
 
@@ -25,7 +25,7 @@ class Waiting:
         return bool(self._batches)
 
     def add(self, seq: int, payload: bytes) -> bool:
-        """Keep one more; False when that is too much, and nothing is kept any more."""
+        """Add a batch; False when the bound is exceeded, and then all batches are dropped."""
         self._batches.append((seq, payload))
         self._bytes += len(payload)
         if len(self._batches) <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES:
@@ -35,23 +35,23 @@ class Waiting:
 
     @property
     def first(self) -> int:
-        """The number of the one that came first."""
+        """The sequence number of the oldest batch."""
         return self._batches[0][0]
 
     def take(self) -> tuple[int, bytes]:
-        """The one that came first."""
+        """Remove and return the oldest batch with its sequence number."""
         seq, payload = self._batches.popleft()
         self._bytes -= len(payload)
         return seq, payload
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all batches."""
         self._batches.clear()
         self._bytes = 0
 
 
 class Recent:
-    """Stamps of the last batches."""
+    """Stamps of the last `RECENT` batches."""
 
     __slots__ = ("_stamps",)
 
@@ -59,7 +59,7 @@ class Recent:
         self._stamps: dict[int, bytes] = {}
 
     def add(self, seq: int, payload: bytes) -> None:
-        """Remember this one, and forget the oldest."""
+        """Remember this batch, and forget the oldest."""
         self._stamps[seq] = payload[:STAMP_BYTES]
         if len(self._stamps) > RECENT:
             del self._stamps[next(iter(self._stamps))]
@@ -68,5 +68,5 @@ class Recent:
         return seq in self._stamps
 
     def same(self, seq: int, payload: bytes) -> bool:
-        """Whether this very batch was there."""
+        """Whether this very batch is among them."""
         return self._stamps.get(seq) == payload[:STAMP_BYTES]

@@ -25,37 +25,38 @@ of those are all that an engine keeps."""
 
 
 class KvStream:
-    """The events of one backend, handed to `consumer` in order. The caller reports connections (`connected`, `disconnected`) and
-    what comes (`batch`, `replayed`, `replay_over`), and after each of these asks `next_replay`, which says from which batch on
-    the engine shall be asked for a replay. After `replay_over` it calls `go_on` for as long as that says so.
+    """The event stream of one backend, handed to `consumer` in order. The caller reports connections (`connected`, `disconnected`) and
+    messages (`batch`, `replayed`, `replay_over`), and after each report calls `next_replay`, which returns the batch from which the engine
+    must be asked for a replay. After `replay_over` the caller calls `go_on` until it returns False.
 
     Args:
-        consumer: what the events build up.
-        can_replay: whether there is somebody to ask for a replay.
+        consumer: takes the events.
+        can_replay: whether the engine has a replay address.
     """
 
     def __init__(self, consumer: KvConsumer, *, can_replay: bool) -> None:
         self.counts = KvCounts()
         self.epoch = 0
-        """Counts the engine's processes, as far as they were seen."""
+        """Number of restarts of the engine's process that were seen."""
         self._consumer = consumer
         self._can_replay = can_replay
         self.up = False
-        """Whether the engine's socket is there."""
+        """Whether the connection to the engine's socket is up."""
         self._waiting = Waiting()
         self._catching = ""
         """Why a replay is needed; empty when none is."""
         self._routine = False
-        """The replay is a mere check: nothing says that something is missing."""
+        """The replay is a mere check: there is no sign that a batch is missing."""
         self._replaying = False
         self._rest: str | None = None
-        """While what came during a replay is taken, after its end: why it is not asked for once more; empty when it may be."""
+        """Set while the batches that came during a replay are applied after its end: why no other replay may be requested; empty when one
+        may be."""
         self._rounds = 0
         self._forget()
 
     def _forget(self) -> None:
         self.next = 0
-        """The number of the batch that comes next."""
+        """The sequence number of the next batch."""
         self._recent = Recent()
         self._first_at: float | None = None
         self._last_at = 0.0
@@ -63,14 +64,15 @@ class KvStream:
         self._lost = ""
         self._hashing = Recognition()
         self._overlap = False
-        """The replay's first batch should be the last one known."""
+        """The replay's first batch should be the last known batch."""
         self._hole = False
-        """The replay's rest is of no use."""
+        """A batch is missing in the replay, so that its rest is of no use."""
         self._begun_at = 0
+        """The sequence number of the next batch when the replay was requested."""
 
     @property
     def reason(self) -> str:
-        """Why what is known is not all there is; empty when it is."""
+        """Why the state is not exact, in words; empty when it is."""
         if not self.up:
             return "not connected"
         if self._catching and not self._routine:
@@ -85,27 +87,30 @@ class KvStream:
         return not self.reason
 
     def state(self) -> KvState:
-        """All of it at this moment."""
-        reason, counts = self.reason, msgspec.structs.replace(self.counts)
+        """The state at this moment."""
+        reason = self.reason
+        counts = msgspec.structs.replace(self.counts)
         return KvState(self._consumer.count, not reason, reason, self.epoch, self._hashing.name, counts)
 
     def connected(self) -> None:
-        """The engine's socket is there, for the first time or again: what was published meanwhile is not known."""
+        """The connection is up, for the first time or again: batches published in between are not known."""
         self.up = True
         if self._can_replay:
             self._catch_up("the connection is new")
-            self._waiting.clear()  # the replay brings those again, in order
+            self._waiting.clear()  # the replay brings these batches again, in order
         elif self._heard:
             self._lose("the connection was lost, and without a replay address nothing tells what was missed")
 
     def disconnected(self) -> None:
-        """The engine's socket is gone; a replay under way will not be completed."""
-        self.up = self._replaying = False
-        self._catching, self._rest = "", None
+        """The connection is lost; a replay under way will not be completed."""
+        self.up = False
+        self._replaying = False
+        self._catching = ""
+        self._rest = None
         self._waiting.clear()
 
     def restarted(self, at_unix: float) -> None:
-        """The engine's process began at this time of its own clock. Does nothing when batches of that process are known."""
+        """The engine's process started at this time of its own clock. Does nothing when batches of that process are known."""
         if self._first_at is None or self._first_at < at_unix:
             self.gone()
             if self.up and self._can_replay:
@@ -113,7 +118,7 @@ class KvStream:
                 self._waiting.clear()
 
     def gone(self) -> None:
-        """The process that published is no more: forget what it held. The next one numbers its batches from 0."""
+        """The publishing process has ended: forget its blocks. The next process numbers its batches from 0."""
         if self._heard or self._lost:
             self.epoch += 1
         self._consumer.cleared()
@@ -121,14 +126,14 @@ class KvStream:
         self._forget()
 
     def check(self) -> None:
-        """Ask whether there is something newer; for when nothing has come for a while. The last batches of all can be lost
-        without a gap that shows it."""
+        """Request a replay to see whether there are newer batches; to be called after a silence. The last batches can be lost without a
+        gap that shows it."""
         if self.up and self._can_replay and not self._catching and self._heard:
             self._catch_up("a check")
             self._routine = True
 
     def batch(self, seq: int, payload: bytes) -> None:
-        """A batch as it was published."""
+        """Take a published batch."""
         if self._catching:
             self._keep(seq, payload)
         elif seq == self.next:
@@ -150,7 +155,7 @@ class KvStream:
             self._jump(seq, payload, f"{why}, and there is no replay address")
 
     def _behind(self, seq: int, payload: bytes) -> None:
-        """A number that was there already: the same batch again, one that comes too late, or another process."""
+        """Take a batch whose number came before: the same batch again, a late one, or another process's."""
         if self._recent.same(seq, payload):
             self.counts.repeated += 1
         elif self._can_replay:
@@ -172,12 +177,15 @@ class KvStream:
 
     def _keep(self, seq: int, payload: bytes) -> None:
         if not self._waiting.add(seq, payload):
-            why, self._catching, self._replaying, self._rest = self._catching, "", False, None
+            why = self._catching
+            self._catching = ""
+            self._replaying = False
+            self._rest = None
             self._jump(seq, payload, f"{why}; too many batches came while waiting for the replay")
 
     def next_replay(self) -> int | None:
-        """The number of the first batch to ask for, when a replay is wanted that is not under way; a replay that is under
-        way then is out of date. Asking begins it."""
+        """The number of the first batch to request, when a new replay is needed; None when none is needed or the needed one is under way.
+        The call marks the replay as begun; an older one still under way is out of date."""
         if not self._catching or self._replaying or self._rest is not None:
             return None
         self._replaying = True
@@ -197,7 +205,7 @@ class KvStream:
         self._begun_at = self.next
 
     def _again(self) -> bool:
-        """Ask once more; False when that was done often enough."""
+        """Request another replay; False after `MAX_ROUNDS` of them."""
         self._rounds += 1
         if self._rounds >= MAX_ROUNDS:
             return False
@@ -207,7 +215,7 @@ class KvStream:
         return True
 
     def replayed(self, seq: int, payload: bytes) -> None:
-        """A batch out of the engine's buffer."""
+        """Take a batch out of the engine's replay buffer."""
         if not self._replaying or self._hole or seq < self.next - 1:
             return
         if self._overlap:
@@ -215,39 +223,40 @@ class KvStream:
             if seq == self.next - 1:
                 if not self._recent.same(seq, payload):
                     self.gone()
-                    self._hole = True  # what follows continues a beginning that is not known: ask for that first
+                    self._hole = True  # the rest belongs to a process whose first batches are not known: request those first
                 return
-            self._jump(seq, payload, f"{self._what()}, and the engine's buffer begins at batch {seq}")
+            self._jump(seq, payload, f"{self._cause()}, and the engine's buffer begins at batch {seq}")
         elif seq == self.next:
             self._apply(seq, payload)
         elif seq > self.next == self._begun_at:
-            self._jump(seq, payload, f"{self._what()}, and the engine's buffer begins at batch {seq}")
+            self._jump(seq, payload, f"{self._cause()}, and the engine's buffer begins at batch {seq}")
         else:
             self._hole = seq > self.next
 
     def replay_over(self, failed: str = "") -> None:
-        """The replay's end: complete as far as the engine goes, or `failed` in words."""
-        was, self._replaying = self._replaying, False
-        if not was or (failed and self.next > self._begun_at and self._again()):
-            return  # it brought something: the engine's queue had no room for its end
-        why = f"{self._what()}, and the replay failed: {failed}" if failed else ""
+        """The replay has ended: with everything the engine keeps, or with `failed`, the failure in words."""
+        was_replaying = self._replaying
+        self._replaying = False
+        if not was_replaying or (failed and self.next > self._begun_at and self._again()):
+            return  # the replay brought batches: the engine's queue had no room for its end
+        why = f"{self._cause()}, and the replay failed: {failed}" if failed else ""
         if failed:
             if not self._routine:
                 self._lose(why)
         elif self._overlap or self._hole:
             if self._overlap:
-                self.gone()  # it has not come as far as its predecessor
+                self.gone()  # a new process that has not published as many batches as its predecessor
             if self._again():
                 return
-            self._lose(why := f"{self._what()}, and {MAX_ROUNDS} replays were not enough")
+            self._lose(why := f"{self._cause()}, and {MAX_ROUNDS} replays were not enough")
         else:
             self._heard = True
         self._rest = why
         self.go_on()
 
     def go_on(self) -> bool:
-        """Take one of the batches that came during a replay that is over; whether more of them wait. All at once they may be
-        10,000, so when to take the next one is the caller's to say."""
+        """Apply one of the batches that came during a replay that is over; returns whether more of them wait. There may be 10,000, so the
+        caller decides when to apply the next one."""
         why = self._rest
         if why is None:
             return False
@@ -260,14 +269,16 @@ class KvStream:
             elif seq > self.next:
                 self._jump(seq, payload, why or f"{_gap_of(seq - self.next)} that the replay did not close")
         if not self._waiting:
-            self._catching, self._routine, self._rest = "", False, None
+            self._catching = ""
+            self._routine = False
+            self._rest = None
         return self._rest is not None
 
-    def _what(self) -> str:
+    def _cause(self) -> str:
         return "something was missed" if self._routine else self._catching
 
     def _jump(self, seq: int, payload: bytes, why: str) -> None:
-        """Give up what is missing and go on behind it."""
+        """Give up the missing batches and continue with this one."""
         self._lose(why)
         self._apply(seq, payload)
 

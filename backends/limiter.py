@@ -1,24 +1,26 @@
-"""How much one engine bears at a time, found while it runs: requests, and uncached prompt tokens whose first token has not come. Pure.
+"""The adaptive concurrency limit of one engine, found while it runs: in requests, and in uncached prompt tokens of requests whose first
+token has not come. Pure.
 
-Where the engine tells what runs and waits, of every window of `WINDOW_S`:
+Where the engine reports what runs and waits, for every window of `WINDOW_S`:
 
     standing = least that waited, batch = most that ran, slack = max(2, SLACK * batch)
     standing > slack                limit = batch + slack, at most halved at a time
     nothing stood, limit was used   limit *= GROWTH
-    sequences were thrown out       limit = SPARE * running, and no growth for `CALM_S`
+    sequences were preempted        limit = SPARE * running, and no growth for `CALM_S`
 
-Where it does not, of every window with enough first tokens (`backends.first_tokens` has their seconds per token):
+Where it does not, for every window with enough first tokens (`backends.first_tokens` has their seconds per token):
 
     stretch = sum ttft / sum (gap + base * (FIXED + uncached + before it)), base = the least seconds per token lately
     stretch > STRETCH               limit *= CUT
     else, limit was used            limit *= GROWTH, after a cut REGROWTH
 
-Prompt tokens are so many seconds of prefill. While tokens of answers come slower than `Bounds.gap_s` (`backends.pace`), they are braked,
-because prompts stretch the steps that answers share with them, down to one usual prompt per process; then the requests are.
+The limit of prompt tokens is worth a fixed time of prefill. While tokens of answers come slower than `Bounds.gap_s` (`backends.pace`), that
+limit is braked first, because prompts stretch the steps that answers share with them, down to one usual prompt per process; then the limit
+of requests is.
 
-What waits in an engine waits in its order and not in ours. The least of a window is what CoDel judges queues by (Nichols and Jacobson,
-2012): a burst is gone by then, a standing queue is not. A step that takes longer because the batch is larger is no overload until
-`gap_s` says so, nor is a long prompt, as times are per token. docs/decisions/0006 says what else was tried.
+Requests that wait in an engine wait in the engine's order and not in the gateway's. The least of a window is CoDel's measure of a queue
+(Nichols and Jacobson, 2012): a burst is gone by then, a standing queue is not. A step that takes longer because the batch is larger is no
+overload until it exceeds `gap_s`, nor is a long prompt, as times are per token. docs/decisions/0006 lists the alternatives that were tried.
 """
 
 from math import inf
@@ -31,64 +33,73 @@ from backends.pace import Pace
 
 WINDOW_S: Final = 0.3
 LOOKS: Final = 3
-"""At least in a window: at the usual pace it has so many, of an engine that is slow to be read it lasts longer."""
+"""Readings that a window needs at least: at the usual poll interval it has this many; with an engine that is read slowly it lasts
+longer."""
 SLACK: Final = 0.05
-"""Of the batch may wait in the engine, so that a place is taken in the step after it came free."""
+"""Share of the batch that may wait in the engine, so that a slot is taken in the step after it came free."""
 USED: Final = 0.9
-"""Of a limit that is used."""
+"""Share of the limit from which the limit counts as used."""
 GROWTH: Final = 1.25
-"""Per window: it doubles in a second."""
+"""Growth per window: the limit doubles in a second."""
 REGROWTH: Final = 1.05
+"""Growth per window while `CAREFUL_S` lasts."""
 CUT: Final = 0.85
-"""Enough for the queue to empty, so that `base` is seen again."""
+"""Cut of the limit by times: enough for the queue to empty, so that `base` is measured again."""
 SPARE: Final = 0.95
+"""Share of the running sequences that becomes the limit after a preemption."""
 CALM_S: Final = 3.0
+"""No growth for this long after a preemption."""
 CAREFUL_S: Final = 30.0
-"""After a cut that times called for, limits grow by `REGROWTH` for so long: times tell late."""
+"""After a cut by times, limits grow by `REGROWTH` for this long: times tell late."""
 STRETCH: Final = 2.5
+"""The limit is cut when first tokens take this many times the least."""
 BRAKED_TOKENS: Final = 256.0
-"""The brake of one process goes no further: prompts come one at a time then. Several have a prompt each at least."""
+"""Least token limit that the brake of a single process leaves: prompts come one at a time then. Several processes keep a prompt each."""
 BRAKE: Final = 0.7
-"""At most so much at a time, as it is measured three times a second, and felt only later."""
+"""Least factor by which the brake cuts at a time: the gap is measured three times a second, and a cut takes effect later."""
 RELEASE: Final = 1.1
+"""Factor by which the brake is released at a time."""
 KNEE: Final = 4.0
-"""Where nothing is said, tokens may come so many times slower than they do alone: at three quarters of what the engine can do."""
+"""Where `Bounds.gap_s` is None, tokens may come this many times slower than on an empty engine: at three quarters of its throughput."""
 USUAL_GAP_S: Final = 0.1
-"""And as slow as this anyway: ten a second, faster than people read."""
+"""Gap that is always allowed where `Bounds.gap_s` is None: ten tokens a second, faster than people read."""
 NEAR: Final = 0.9
-"""Nearer to the bound than this, nothing grows."""
+"""No limit grows while the gap is above this share of its bound."""
 FORGET: Final = 1.0005
-"""`base` is believed so much less with each window: an engine may have become slower for good."""
+"""Factor by which `base` grows with each window: an engine may have become slower for good."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Of the whole engine, whoever sends there."""
+    """Bounds of the concurrency limit of one whole engine, over all processes that send to it."""
 
     least: int = 1
+    """Requests."""
     most: int = 4096
     """Requests."""
     start: int = 64
-    """Of a new engine: a burst on it is not held back, and it doubles in a second while it is used."""
+    """Limit of a new engine, in requests: it does not hold back a burst, and it doubles in a second while it is used."""
     gap_s: float | None = None
-    """Seconds between two tokens of an answer that are too many; None for `USUAL_GAP_S`, or `KNEE` times those of an empty engine."""
+    """Longest allowed gap between two tokens of an answer, seconds; None for the larger of `USUAL_GAP_S` and `KNEE` times an empty
+    engine's."""
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What is known at one look; None is what the engine does not tell."""
+    """The load of an engine at one call of `Limiter.look`; None where the engine does not report it."""
 
     own: float
-    """Requests of this process there."""
+    """Requests of this process on the engine."""
     begun: float | None = None
-    """Of those, whose first token has come; the others are in prefill, or wait."""
+    """Of `own`, the requests whose first token has come; the others are in prefill, or wait."""
     running: float | None = None
     waiting: float | None = None
     preemptions: int | None = None
+    """Counter since the engine's start."""
     generated: int | None = None
-    """Counters since its start."""
+    """Counter since the engine's start: tokens."""
 
 
 class Limiter:
-    """One engine's, as one of several processes finds it. `began` and `ended` only add up; `look` decides."""
+    """The concurrency limit of one engine, as one of several processes finds it. `began` and `ended` only add up; `look` decides."""
 
     __slots__ = (
         "_base",
@@ -97,138 +108,143 @@ class Limiter:
         "_calm_until",
         "_careful_until",
         "_firsts",
-        "_of_all",
-        "_part",
+        "_known_share",
+        "_looks",
         "_preemptions",
-        "_seen",
         "_standing",
         "_there",
         "_until",
+        "_usable_share",
         "_used",
         "bounds",
         "pace",
         "tokens",
         "told",
         "whole",
-    )  # fmt: skip
+    )
 
     _used: bool
     _standing: float
     _batch: float
-    _seen: int
+    _looks: int
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds if bounds is not None else Bounds()
         self.restarted()
 
     def restarted(self) -> None:
-        """Another process is behind the address: nothing that was learned holds."""
+        """Forget everything learned: another process is behind the address."""
         self.whole = float(max(self.bounds.least, min(self.bounds.start, self.bounds.most)))
-        """Requests that the engine bears."""
+        """The limit in requests, of the whole engine."""
         self.tokens = inf
-        """Uncached prompt tokens that it bears; infinite until some were seen."""
+        """The limit in uncached prompt tokens, of the whole engine; infinite until it is measured."""
         self.pace = Pace()
         self.told = False
-        """Whether the last look had the engine's word."""
-        self._part = 0.0
-        """Of the engine's requests are this process's, while it uses its share; else 0."""
-        self._of_all = 1.0
-        """Of them are this process's, as far as that is known."""
+        """Whether the last look had the engine's own report of what runs and waits."""
+        self._usable_share = 0.0
+        """Smoothed share of the engine's requests that are this process's, counted as 0 while it does not use its share of the limit."""
+        self._known_share = 1.0
+        """Smoothed share of the engine's requests that are this process's, as far as that is known."""
         self._firsts = FirstTokens()
         self._base = inf
         self._brake = inf
         self._until = self._calm_until = -inf
         self._careful_until = -inf
-        self._there = (0.0, 0.0)
+        self._there = (0.0, 0.0)  # requests on the engine: this process's, and all
         self._fresh_window()
         self._preemptions: int | None = None
 
     def began(self, uncached: float, before: float, ttft_s: float) -> None:
-        """A first token came.
+        """Add a request's first token.
 
         Args:
-            uncached: tokens of its prompt that were to be computed.
-            before: those of other prompts that were there when it was sent.
+            uncached: uncached tokens of its prompt.
+            before: uncached tokens of the prompts that were on the engine when it was sent.
             ttft_s: seconds since it was sent.
         """
         self._firsts.add(uncached, before, ttft_s)
 
     def ended(self, gap_s: float) -> None:
-        """A whole answer came, a token each `gap_s` seconds."""
+        """Add a complete answer whose tokens came `gap_s` seconds apart."""
         self.pace.ended(gap_s)
 
     def look(self, heard: Heard, processes: int, now: float) -> None:
-        """Decide; to be called some ten times a second, and with each report of the engine.
+        """Adjust the limits; to be called some ten times a second, and with each report of the engine.
 
         Args:
-            processes: that share the engine, this one included.
+            processes: number of processes that share the engine, this one included.
         """
         self.told = heard.running is not None and heard.waiting is not None
         if heard.running is None or heard.waiting is None:
-            self._part, self._of_all = 0.0, 1.0 / processes
+            self._usable_share = 0.0
+            self._known_share = 1.0 / processes
             self._used = self._used or heard.own + 1.0 > USED * self.whole / processes
             self._by_times(now)
         else:
-            self._weigh(heard.own, heard.running + heard.waiting, processes)
+            self._measure_shares(heard.own, heard.running + heard.waiting, processes)
             self._standing = min(self._standing, heard.waiting)
             self._batch = max(self._batch, heard.running)
-            self._by_word(heard.running, heard.preemptions, now)
+            self._by_report(heard.running, heard.preemptions, now)
         if heard.generated is None or heard.running is None:
             new = self.pace.by_answers()
         else:
-            begun = heard.running if heard.begun is None else heard.begun / self._of_all
+            begun = heard.running if heard.begun is None else heard.begun / self._known_share
             new = self.pace.heard(min(heard.running, begun), heard.generated, now)
         if new:
             self._keep_pace(processes, now)
         if self._firsts.enough and (self.told or now >= self._until - WINDOW_S):
-            self._firsts.learn(self._of_all)
+            self._firsts.learn(self._known_share)
         self.tokens = min(self._firsts.room, self._brake)
         self.whole = max(float(self.bounds.least), min(float(self.bounds.most), self.whole))
 
-    def _weigh(self, own: float, there: float, processes: int) -> None:
-        """Which part of what is there is this process's."""
+    def _measure_shares(self, own: float, there: float, processes: int) -> None:
+        """Update the shares of this process in the `there` requests on the engine, of which `own` are its own."""
         self._there = (own, max(own, there))
         self._used = self._used or there + 1.0 > USED * self.whole
-        part = min(1.0, own / there) if there else 0.0
+        share = min(1.0, own / there) if there else 0.0
         uses = own >= 0.8 * self.whole / processes
-        self._part += 0.5 * ((part if uses else 0.0) - self._part)
+        self._usable_share += 0.5 * ((share if uses else 0.0) - self._usable_share)
         if there:
-            self._of_all += 0.2 * (max(0.25 / processes, part) - self._of_all)
+            self._known_share += 0.2 * (max(0.25 / processes, share) - self._known_share)
 
     def room(self) -> tuple[int, float]:
-        """Requests and tokens that this process may have there while nobody knows how many others there are: what it has, and all that
-        the engine says is left. Only for engines that tell (`told`)."""
+        """Requests and tokens that this process may have on the engine while the number of processes is unknown: its own, and all that the
+        limit leaves over the engine's report. Only for engines that report their load (`told`)."""
         own, there = self._there
         left = self.whole - there
         requests = own + left if left >= 0.0 else own * self.whole / there
-        return max(1, int(requests)), self.tokens * self._of_all
+        return max(1, int(requests)), self.tokens * self._known_share
 
     def share(self, processes: int, rank: int) -> tuple[int, float]:
-        """Requests and tokens that this process may have there.
+        """Requests and tokens that this process may have on the engine.
 
-        Each of them has at least one request, so more processes than places have more than the limit. What the others leave unused
-        is lent to whoever has it already.
+        Each process has at least one request, so more processes than slots together exceed the limit. A share that other processes leave
+        unused is lent to the processes that use it already.
 
         Args:
-            rank: this process's place among them, from 0; the first ones get what does not divide.
+            rank: this process's index among them, from 0; the first ones get the remainder of the division.
         """
         whole = round(self.whole)
         each, rest = divmod(whole, processes)
         own = each + (1 if rank < rest else 0)
-        return max(1, own, int(whole * self._part)), self.tokens * max(1.0 / processes, self._part)
+        return max(1, own, int(whole * self._usable_share)), self.tokens * max(1.0 / processes, self._usable_share)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def _fresh_window(self) -> None:
-        self._standing, self._batch, self._used, self._seen = inf, 0.0, False, 0
+        self._standing = inf
+        self._batch = 0.0
+        self._used = False
+        self._looks = 0
 
-    def _by_word(self, running: float, preemptions: int | None, now: float) -> None:
-        before, self._preemptions = self._preemptions, preemptions
+    def _by_report(self, running: float, preemptions: int | None, now: float) -> None:
+        before = self._preemptions
+        self._preemptions = preemptions
         if before is not None and preemptions is not None and preemptions > before and now >= self._calm_until - CALM_S + WINDOW_S:
             self.whole = min(self.whole, max(running, 1.0) * SPARE)
             self._calm_until = now + CALM_S
-        self._seen += 1
-        if now < self._until or self._seen < LOOKS:
+        self._looks += 1
+        if now < self._until or self._looks < LOOKS:
             return
         slack = max(2.0, SLACK * self._batch)
         if self._standing > slack:
@@ -242,12 +258,13 @@ class Limiter:
         firsts = self._firsts
         if now < self._until or not firsts.enough:
             return
-        units, pause = firsts.units(self._of_all), WINDOW_S
+        units = firsts.units(self._known_share)
+        pause = WINDOW_S
         self._base = min(self._base * FORGET, firsts.ttft / units)
         if firsts.ttft > STRETCH * (self._base * units + self.pace.gap_s * firsts.count):
             self.whole *= CUT
             self._careful_until = now + CAREFUL_S
-            pause += firsts.ttft / firsts.count  # what is judged next was sent after this
+            pause += firsts.ttft / firsts.count  # the next window holds only requests sent after this cut
         elif self._used:
             self._grow(now)
         self._until = now + pause
@@ -266,10 +283,11 @@ class Limiter:
         return max(USUAL_GAP_S, KNEE * self.pace.best_s)
 
     def _keep_pace(self, processes: int, now: float) -> None:
-        gap_s, bound = self.pace.gap_s, self._gap_bound()
+        gap_s = self.pace.gap_s
+        bound = self._gap_bound()
         if gap_s > bound:
             slower = max(BRAKE, bound / gap_s)
-            sharing = 1.0 / max(1.0 / processes, self._part)
+            sharing = 1.0 / max(1.0 / processes, self._usable_share)
             least = BRAKED_TOKENS if sharing < 1.5 else sharing * self._firsts.usual
             if self.tokens > least:
                 self._brake = max(least, self.tokens * slower)

@@ -1,7 +1,8 @@
-"""What an engine pushes of its load, as one value per engine, and that value laid over the last reading. Pure; times are handed in.
+"""The load that an engine pushes: its reports joined to one value per engine, and that value laid over the last reading. Pure; times are
+handed in.
 
 SGLang pushes a report at each change and once a second at the latest, one stream per data-parallel rank. Ranks are summed, and
-a rank that is silent makes the sum unknown: a small sum would draw everything to an engine that is not known.
+a silent rank makes the sum unknown: a sum that is too small would draw all requests to an engine whose load is not known.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from backends.signals import Signals
 
 FRESH_S: Final = 3.0
 """How long a report counts. SGLang repeats an unchanged one every second (0.5.23 on CPU: 1.00 to 1.02 s apart), so this is three
-of them; an engine that is busy with a longer step, or gone, is known by polls alone."""
+of them; the load of an engine that is busy with a longer step, or gone, comes from polls alone."""
 
 MAX_RANKS: Final = 256
 """Data-parallel ranks of one engine; each is a socket in every worker."""
@@ -22,7 +23,7 @@ MAX_REPORT_BYTES: Final = 4096
 """SGLang's have at most 100: a tag and ten whole numbers; those recorded have 24 to 34."""
 
 PUSHED: Final = ("running", "waiting", "waiting_uncached_tokens", "kv_usage", "kv_capacity_tokens")
-"""Signals that reports may replace. Counters stay those of the reading, by which restarts and rates are judged."""
+"""Signals that reports may replace. Counters stay those of the reading, because restarts and rates are found by them."""
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -31,22 +32,22 @@ class LoadReport(msgspec.Struct, frozen=True):
     running: int | None = None
     waiting: int | None = None
     waiting_uncached_tokens: int | None = None
-    """Prompt tokens of those, without what the prefix cache holds."""
+    """Prompt tokens of the waiting requests that the prefix cache does not hold."""
     kv_used_tokens: int | None = None
     kv_capacity_tokens: int | None = None
     rank: int | None = None
-    """The rank that it says it is of."""
+    """The rank that the report names as its own."""
 
 
 Decode = Callable[[bytes], LoadReport]
-"""A dialect's reading of one report. Raises ValueError for everything that is none."""
+"""A dialect's decoder of one report. Raises ValueError for bytes that are no report."""
 
 
 class Pushed(msgspec.Struct, frozen=True):
     """The load of a whole engine by the last report of each of its ranks."""
 
     at: float
-    """When the oldest of them came, monotonic seconds of this process."""
+    """When the oldest of these reports came, monotonic seconds of this process."""
     running: int
     waiting: int
     waiting_uncached_tokens: int | None = None
@@ -60,20 +61,20 @@ class PushCounts(msgspec.Struct):
     reports: int = 0
     """Reports that could be read."""
     gaps: int = 0
-    """Times that reports were missing; the next one makes up for them."""
+    """Gaps in the numbers of reports; the next report makes up for a gap."""
     missed: int = 0
-    """Reports that were missing then."""
+    """Reports missing in those gaps."""
     restarts: int = 0
-    """Times that the numbers began again: another process of the engine."""
+    """Times that the numbers began again: the engine's process is another one."""
     refused: int = 0
     """Reports that could not be read."""
 
 
 class PushState(msgspec.Struct, frozen=True):
-    """How one engine's push stands."""
+    """The state of one engine's push."""
 
     reason: str = ""
-    """Why polls alone say its load, in words; empty while reports do."""
+    """Why the load comes from polls alone, in words; empty while it comes from reports."""
     counts: PushCounts = msgspec.field(default_factory=PushCounts)
 
 
@@ -82,7 +83,7 @@ class LoadReports:
 
     Args:
         ranks: how many data-parallel ranks report, each over a socket of its own.
-        decode: the dialect's.
+        decode: the dialect's decoder.
     """
 
     def __init__(self, ranks: int, decode: Decode) -> None:
@@ -93,7 +94,7 @@ class LoadReports:
         self._wrong = ""
 
     def heard(self, rank: int, number: int | None, payload: bytes, now: float) -> bool:
-        """A message came over the socket of this rank; True when it was a report. Never raises."""
+        """Take a message from the socket of this rank; returns whether it was a report. Never raises."""
         try:
             if number is None or number < 0:
                 raise ValueError("a message without a number")
@@ -119,20 +120,22 @@ class LoadReports:
             self.counts.gaps += 1
             self.counts.missed += number - before - 1
             return
-        # what the others said last is of the process before
+        # the other ranks' last reports are of the process before
         self.counts.restarts += 1
         self._last = [None] * len(self._last)
 
     def pushed(self, now: float) -> Pushed | None:
-        """What the reports say together; None unless every rank's is fresh and knows what runs and waits."""
+        """The load of the whole engine; None unless every rank's report is fresh and has the running and waiting counts."""
         fresh = [last for last in self._last if last is not None and now - last[1] <= FRESH_S]
         if len(fresh) < len(self._last):
             return None
         reports = [report for report, _ in fresh]
-        running, waiting = _sum([report.running for report in reports]), _sum([report.waiting for report in reports])
+        running = _sum([report.running for report in reports])
+        waiting = _sum([report.waiting for report in reports])
         if running is None or waiting is None:
             return None
-        used, capacity = _sum([report.kv_used_tokens for report in reports]), _sum([report.kv_capacity_tokens for report in reports])
+        used = _sum([report.kv_used_tokens for report in reports])
+        capacity = _sum([report.kv_capacity_tokens for report in reports])
         return Pushed(
             min(at for _, at in fresh),
             running,
@@ -143,7 +146,7 @@ class LoadReports:
         )
 
     def state(self, now: float) -> PushState:
-        """How it stands, with its counts as they are now."""
+        """The push's state, with a copy of its counts."""
         return PushState("" if self.pushed(now) is not None else self._reason(now), msgspec.structs.replace(self.counts))
 
     def _reason(self, now: float) -> str:
@@ -158,13 +161,13 @@ class LoadReports:
 
 
 def _sum(values: list[int | None]) -> int | None:
-    """Unknown when one of them is."""
+    """The sum; None (unknown) when one of the values is."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def joined(read: Signals | None, pushed: Pushed) -> Signals:
-    """The last reading with what was pushed in its place, each with its own time; without a reading, what was pushed alone."""
+    """The last reading with the pushed signals in place of its own, each with its own time; without a reading, the pushed signals alone."""
     values = {name: value for name in PUSHED if (value := getattr(pushed, name)) is not None}
     base = Signals(read_at=pushed.at) if read is None else read
     missing = tuple(name for name in base.missing if name not in values)

@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Final
 
 CONFIG: Final = "adapter_config.json"
-"""What every adapter folder has in PEFT's layout, which vLLM and SGLang read."""
+"""The file that every adapter folder has in PEFT's layout, which vLLM and SGLang read."""
 
 MAX_FILES: Final = 10_000
-"""An adapter has two to twenty; a folder with more is not one."""
+"""An adapter has two to twenty files; a folder with more than this is no adapter."""
 
 
 class NotAnAdapter(Exception):
-    """The folder is none, or cannot be digested; the message says why and what to do."""
+    """The folder is no adapter, or cannot be digested; the message says why and what to do."""
 
 
 def lora_digest(folder: Path) -> str:
     """The digest, 64 hexadecimal digits. Reads every file once.
 
     Raises:
-        NotAnAdapter: no adapter is there, a file cannot be read, or a name cannot be listed safely.
+        NotAnAdapter: the folder holds no adapter, a file cannot be read, or a name cannot be listed safely.
     """
     if not (folder / CONFIG).is_file():
         raise NotAnAdapter(f"there is no {CONFIG} in {folder}; name the folder that holds it and the weights")
@@ -54,7 +54,7 @@ def _names(folder: Path) -> Iterator[bytes]:
                 continue
             count += 1
             name = os.fsencode(Path(place, file).relative_to(folder))
-            if b"\n" in name or b"\r" in name or b"\\" in name:  # sha256sum writes these in another way
+            if b"\n" in name or b"\r" in name or b"\\" in name:  # sha256sum escapes these in its listing
                 raise NotAnAdapter(f"{place} holds a file whose name has a line break or a backslash; rename it")
             if count > MAX_FILES:
                 raise NotAnAdapter(f"{folder} holds more than {MAX_FILES} files; name the adapter's own folder")

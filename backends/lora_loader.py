@@ -1,8 +1,8 @@
-"""Gets adapters onto engines: the calls behind `backends.loras`, one at a time per engine and adapter.
+"""Loads LoRA adapters onto engines: makes the calls that `backends.loras` decides on, one at a time per engine and adapter.
 
-A request holds its adapter on a backend before it is sent there and releases it when it is over. Where the adapter is not
-loaded, the first request to need it starts the load and all others wait for that one. A load is a task of its own: a caller
-that leaves does not cut it short for the others. What was evicted for an adapter that the engine then refuses is loaded again.
+A request holds its adapter on a backend before it is sent there, and releases it when the request is over. Where the adapter is not
+loaded, the first request that needs it starts the load, and later requests wait for the same load. A load is a task of its own: a caller
+that leaves does not cut it short for the others. Adapters evicted for one that the engine then refuses are loaded again.
 """
 
 import asyncio
@@ -22,34 +22,36 @@ LEFT: Final = "it has left the fleet"
 
 
 class LoadDone(msgspec.Struct, frozen=True):
-    """One load or unload that is over, for whoever counts them."""
+    """The result of one load or unload, for metrics."""
 
     backend: str
     served: str
     act: str
     """`load` or `unload`."""
     why: str
-    """What went wrong; empty when nothing did."""
+    """Why it failed; empty when it did not."""
     took_s: float
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """What one pool can do about its adapters."""
+    """The configured adapters of one pool."""
 
     adapters: Mapping[str, Adapter]
-    """By the name policies use."""
+    """The adapters by the name that policies use."""
     slots: int
+    """Adapters that one engine can hold at once."""
     dialect: Dialect
 
 
 class LoraLoader:
-    """See the module.
+    """Loads and unloads adapters for requests on all backends of one worker.
 
     Args:
-        stands: what is configured, by pool; pools without adapters have none.
-        ways: the way to each backend, by id; looked up for every call, so backends may come and go.
-        busy: what a backend itself reports as in use, by its id.
-        load_s: longest time for one load, what has to be unloaded first included.
+        stands: the configured adapters of each pool that has some.
+        ways: the transport to each backend, by id; looked up for every call, so backends may come and go.
+        busy: returns the adapters that a backend itself reports as in use, by its id.
+        load_s: longest time for one load, the unloads before it included.
+        done: called with each result.
     """
 
     def __init__(
@@ -68,31 +70,30 @@ class LoraLoader:
         self.done: Final = done
         self._ways = ways
         self._shelves: dict[str, Shelf] = {}
-        # done when a backend leaves; made for those that somebody waits for, so bounded by the fleet
+        # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
         self._leaving: dict[str, asyncio.Future[None]] = {}
-        # one task per engine and adapter, gone when it is over; bounded by backends times configured adapters
+        # one task per engine and adapter, removed when it ends; bounded by backends times configured adapters
         self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
         self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
         """Unloads under way, by engine and adapter."""
 
     def adapter(self, pool: str, name: str) -> Adapter:
-        """The adapter behind a policy's name. Raises KeyError; policies are checked at load, so that is a defect."""
+        """The adapter behind a policy's name. Raises KeyError for an unknown name: a defect, because policies are checked at load."""
         return self.stands[pool].adapters[name]
 
     def shelf(self, pool: str, backend: str) -> Shelf:
-        """What is known of a backend's adapters. Made when it is first asked for; those of backends that left go then."""
-        found = self._shelves.get(backend)
-        if found is None:
-            # draining backends have no way either, but what runs on them still needs its adapters
-            for gone in [one for one, shelf in self._shelves.items() if one not in self._ways and shelf.idle]:
+        """The known adapters of a backend, made on first use; the entries of backends that left are dropped then."""
+        shelf = self._shelves.get(backend)
+        if shelf is None:
+            # draining backends have no transport either, but the requests on them still need their adapters
+            for gone in [known for known, loaded in self._shelves.items() if known not in self._ways and loaded.idle]:
                 del self._shelves[gone]
             stand = self.stands[pool]
-            found = self._shelves[backend] = Shelf(stand.slots, loads=stand.dialect.lora is not None)
-        return found
+            shelf = self._shelves[backend] = Shelf(stand.slots, loads=stand.dialect.lora is not None)
+        return shelf
 
     def forget(self, backend: str) -> None:
-        """Know nothing of this backend's adapters any more, but those in use or being loaded: it left, or another process may
-        be behind its address."""
+        """Forget this backend's adapters, except those in use or being loaded: it left, or another process may be behind its address."""
         shelf = self._shelves.get(backend)
         if shelf is None:
             return
@@ -107,33 +108,36 @@ class LoraLoader:
         return shelf.resident() if shelf is not None else ()
 
     def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
-        """The backends that have the adapter or are getting it, and why others cannot."""
-        now, there, unable = self.clock(), set(), {}
+        """The backends that have the adapter or are loading it, and the backends that cannot get it, each with the reason."""
+        now = self.clock()
+        having: set[str] = set()
+        unable: dict[str, str] = {}
         for backend in backends:
             shelf = self.shelf(pool, backend)
             if shelf.comes(adapter.served):
-                there.add(backend)
+                having.add(backend)
             elif why := shelf.obstacle(adapter.served, now, self.busy(backend)):
                 unable[backend] = why
-        return there, unable
+        return having, unable
 
     def let_go(self, backend: str) -> None:
-        """The backend takes no new requests: nobody waits for its adapters any more. Loads that are under way go on."""
+        """The backend takes no new requests: end all waits for its adapters. Loads under way continue."""
         leaving = self._leaving.pop(backend, None)
         if leaving is not None:
             leaving.set_result(None)
 
     async def hold(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None = None) -> Shelf:
-        """Have the adapter on the backend, and keep it there until it is released on the Shelf returned.
+        """Load the adapter onto the backend where it is missing, and keep it there until it is released on the returned record of the
+        backend's adapters.
 
         Args:
-            until: done when nobody needs it any more; it is not waited for any longer then.
+            until: ends the wait when it is done, because the request needs the adapter no more.
 
         Raises:
-            LoraUnavailable: it is not there within `within_s`, or the backend has left, or `until` is done; nothing is held then.
+            LoraUnavailable: it is not loaded within `within_s`, or the backend has left, or `until` is done; nothing is held then.
         """
         shelf = self.shelf(pool, backend)
-        # charged before it is there, so that nothing else evicts it between its load and its first request
+        # charged before it is loaded, so that no other load evicts it before its first request
         shelf.charge(adapter.served, self.clock())
         try:
             if not shelf.has(adapter.served):
@@ -144,18 +148,18 @@ class LoraLoader:
         return shelf
 
     def bar(self, shelf: Shelf, adapter: Adapter, why: str) -> None:
-        """Keep requests for the adapter away from a backend for a while, and load it anew then."""
+        """Keep requests for the adapter away from a backend for `HOLD_OFF_S`; the next request after that loads it anew."""
         shelf.lost(adapter.served)
         shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
 
     def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        """Run the one load of an adapter (by its engine-side name) on a backend; whoever needs it waits for this one."""
+        """Run the only load of an adapter (key: backend and engine-side name); all requests that need it wait for this task."""
         task = self._loads[key] = asyncio.get_running_loop().create_task(load)
         task.add_done_callback(lambda _: self._loads.pop(key, None))
         return task
 
     def loading(self, key: tuple[str, str]) -> bool:
-        """Whether such a load is under way."""
+        """Whether a load is under way for this backend and engine-side name."""
         return key in self._loads
 
     async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
@@ -183,26 +187,28 @@ class LoraLoader:
 
 
 class _Load:
-    """One load, with what has to be unloaded for it. Never raises for the engine's sake."""
+    """One load, with the unloads that it needs. Failures of the engine are returned, never raised."""
 
-    def __init__(self, loader: LoraLoader, stand: Stand, backend: str, shelf: Shelf, way: Upstream) -> None:
+    def __init__(self, loader: LoraLoader, stand: Stand, backend: str, shelf: Shelf, upstream: Upstream) -> None:
         self._loader = loader
         self._stand = stand
         self._backend = backend
         self._shelf = shelf
-        self._way = way
-        self._orders = LoraOrders(way, stand.dialect)
+        self._upstream = upstream
+        self._orders = LoraOrders(upstream, stand.dialect)
         self._begun = loader.clock()
         self._deadline = self._begun + loader.load_s
 
     async def run(self, adapter: Adapter) -> str:
-        """Load it; returns why that failed, or nothing."""
-        served, shelf, loader = adapter.served, self._shelf, self._loader
+        """Load the adapter; returns why that failed, empty when it did not."""
+        served = adapter.served
+        shelf = self._shelf
+        loader = self._loader
         try:
             leaving = loader.unloads.get((self._backend, served))
             if leaving is not None:
                 await asyncio.wait((leaving,))
-            # asked first: other gateway processes load and evict as well
+            # the engine's list first, because other gateway processes load and evict as well
             changes = shelf.changes
             shelf.reported(await self._orders.listed(self._left_s()), changes)
             if shelf.has(served):
@@ -229,30 +235,32 @@ class _Load:
         self._loader.done(LoadDone(self._backend, adapter.served, "load", said.why, now - self._begun))
 
     def _put_back(self, used: Mapping[str, float]) -> None:
-        """Load again what went for nothing. Only the engine can tell whether a path is good, for it is on its machine. Loading first
-        and evicting then would tell in time, but SGLang refuses what is one too many, and vLLM drops an adapter of its own
-        choice for it. What is not configured any more has no path here and stays away."""
+        """Load the adapters again that were evicted in vain. Only the engine can tell whether a path is good, because the path is on its
+        machine. Loading first and evicting afterwards would tell in time, but SGLang refuses an adapter over its number of slots, and
+        vLLM drops one of its own choice for it. An adapter that is not configured any more has no path here and is not loaded again."""
         known = {adapter.served: adapter for adapter in self._stand.adapters.values()}
         for victim in sorted(used, key=used.__getitem__, reverse=True):
             key = (self._backend, victim)
             if victim in known and not self._loader.loading(key) and self._shelf.put_back(victim, used[victim]):
-                again = _Load(self._loader, self._stand, self._backend, self._shelf, self._way)
+                again = _Load(self._loader, self._stand, self._backend, self._shelf, self._upstream)
                 self._loader.begin(key, again.restore(known[victim], used[victim]))
 
     async def restore(self, adapter: Adapter, used_at: float) -> str:
-        """Load what `Shelf.put_back` has taken a slot for."""
+        """Load an adapter for which `put_back` has taken a slot; returns why that failed, empty when it did not."""
         outcome = await self._orders.load(adapter, self._left_s())
         self._over(adapter, outcome, used_at)
         return outcome.why
 
     def _begin_unload(self, victim: str) -> asyncio.Task[str]:
-        unloads, key = self._loader.unloads, (self._backend, victim)
+        unloads = self._loader.unloads
+        key = (self._backend, victim)
         task = unloads[key] = asyncio.get_running_loop().create_task(self._unload(victim))
         task.add_done_callback(lambda _: unloads.pop(key, None))
         return task
 
     async def _unload(self, victim: str) -> str:
-        loader, shelf = self._loader, self._shelf
+        loader = self._loader
+        shelf = self._shelf
         begun = loader.clock()
         outcome = await self._orders.unload(victim, self._left_s())
         if outcome.why:

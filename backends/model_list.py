@@ -7,7 +7,7 @@ import msgspec
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What an engine lists, by its own names."""
+    """The models and adapters that an engine lists, by its own names."""
 
     models: tuple[str, ...]
     loras: tuple[str, ...]
@@ -27,7 +27,7 @@ _decode = msgspec.json.Decoder(_Cards).decode
 
 
 def read_model_list(body: bytes) -> Listed:
-    """The answer of `/v1/models`. Raises ValueError when it is something else."""
+    """Read the reply of `/v1/models`. Raises ValueError when it is no model list."""
     try:
         cards = _decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

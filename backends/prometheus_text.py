@@ -1,4 +1,4 @@
-"""The few series wanted from an engine's Prometheus text, found by their names. Sans-io.
+"""Reads a few series, by name, out of an engine's Prometheus text. Sans-io.
 
 Why not a parser: engines expose 800 lines and more, of which about 15 are wanted, ten times a second and backend. Searching
 for those is the fastest way past the others (`python -m bench.overhead.micro`).
@@ -12,36 +12,36 @@ from typing import Final
 
 import msgspec
 
-# what a quantifier has taken it never gives back (`*+`), and nothing goes beyond a line, so every byte is looked at once per name:
-# with backtracking one label of 20 KB took 6 s
+# possessive quantifiers (`*+`) never backtrack, and no match goes beyond a line, so every byte is looked at once per name: with
+# backtracking one label of 20 KB took 6 s
 _LABEL: Final = re.compile(rb'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+,?')
 _REST: Final = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?+[ \t]++(\S++)')
-"""What follows a name: labels, if any, and the value; a time stamp behind it is passed over."""
+"""The rest of a line after the name: labels, if any, and the value; a time stamp behind it is ignored."""
 _NEWLINE: Final = 10
 
 MAX_PARTS: Final = 10_000
-"""Lines of wanted series in one page, their labels counted too; vLLM has about 100 per data-parallel rank. Bounds the time that a
-page costs, beside its size: one of 1 MiB that was made to be slow takes 10 to 50 ms, a real one of 65 KB 0.4 ms."""
+"""Most lines and labels of the wanted series in one page; vLLM has about 100 per data-parallel rank. Together with the page's size this
+bounds the time to read it: a hostile page of 1 MiB takes 10 to 50 ms, a real one of 65 KB 0.4 ms."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One line: its labels and its value."""
+    """The labels and the value of one line."""
 
     labels: Mapping[str, str]
     value: float
 
 
 class Wanted:
-    """A set of series names."""
+    """A reader for a set of series names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = [name.encode("ascii") for name in dict.fromkeys(names)]
 
     def find(self, text: bytes) -> dict[str, list[Sample]]:
-        """Samples by series name; values that are no finite numbers are left out (NaN is what engines write for "never").
+        """Samples by series name; values that are no finite numbers are left out (engines write NaN for "never").
 
         Raises:
-            ValueError: they have more than `MAX_PARTS` lines and labels.
+            ValueError: the wanted series have more than `MAX_PARTS` lines and labels.
         """
         by_name: dict[str, list[Sample]] = {}
         left = MAX_PARTS
@@ -63,7 +63,7 @@ class Wanted:
 
 
 def _lines(text: bytes, name: bytes) -> Iterator[tuple[bytes | None, bytes]]:
-    """Labels and value of every line that begins with the name; of lines that go on otherwise, a value that is none."""
+    """Labels and value of every line that begins with the name; an empty value for a line that does not continue with labels or a value."""
     at = text.find(name)
     while at >= 0:
         behind = at + len(name)
@@ -78,7 +78,7 @@ def _lines(text: bytes, name: bytes) -> Iterator[tuple[bytes | None, bytes]]:
 
 
 def _labels(text: bytes, left: int) -> tuple[dict[str, str], int]:
-    """The labels, up to the first one that is none, and what is left of `left` after them; they end when nothing is."""
+    """The labels, up to the first malformed one, and the rest of the budget `left` after them; reading ends when the budget is spent."""
     pairs: dict[str, str] = {}
     at = 0
     while left >= 0 and (label := _LABEL.match(text, at)) is not None:
@@ -90,7 +90,7 @@ def _labels(text: bytes, left: int) -> tuple[dict[str, str], int]:
 
 
 def _plain(value: bytes) -> bytes:
-    """Without the escapes. A value has no line breaks, so they can stand for what must not be looked at again; a substitution by
-    expression takes ten times as long."""
+    """The value with its escapes resolved. A value has no line breaks, so they can mark text that is resolved already; a substitution by
+    regular expression takes ten times as long."""
     marked = value.replace(b"\\\\", b"\n0").replace(b'\\"', b'"').replace(b"\\n", b"\n1")
     return marked.replace(b"\n0", b"\\").replace(b"\n1", b"\n")

@@ -1,8 +1,7 @@
-"""Which addresses may be connected to on the word of others: of DNS answers, and of whoever may register backends. Pure.
+"""The allowlist of addresses that come from others: from DNS answers, and from callers that may register backends. Pure.
 
-An address is judged as the number it is, never as text, and forms that carry another address inside (IPv4 in IPv6) are
-refused whole, so that there is no second reading of any of them (R40). What operators write into their own files is not
-judged here.
+An address is checked as a number, never as text, and forms that carry another address inside (IPv4 in IPv6) are refused, so that no
+address has a second reading (R40). Addresses from operators' own files are not checked here.
 """
 
 import ipaddress
@@ -17,8 +16,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 METADATA_NETWORKS: Final[tuple[Network, ...]] = tuple(
     map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32"))
 )
-"""Link-local ranges, and where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine lives there, so such
-an address is a mistake or an attack."""
+"""Link-local ranges, and the addresses where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine listens there, so
+such an address is a mistake or an attack."""
 
 CARRIERS: Final[tuple[Network, ...]] = tuple(
     map(ipaddress.ip_network, ("::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
@@ -29,25 +28,25 @@ NEVER: Final[tuple[Network, ...]] = tuple(map(ipaddress.ip_network, ("0.0.0.0/8"
 """This host, reserved and broadcast, multicast, unspecified."""
 
 LOOPBACK: Final = ipaddress.IPv6Address("::1")
-"""The one address of `::/96` that is what it says."""
+"""The one address of `::/96` that stands for no IPv4 address."""
 
 
 def networks_of(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks from their texts. Raises ValueError for a text that is none, or that has host bits."""
+    """Networks from their texts. Raises ValueError for a text that is no network, or that has host bits."""
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """What may be reached."""
+    """The addresses and ports that may be connected to."""
 
     networks: tuple[Network, ...]
     own_ports: Container[int] = frozenset()
-    """Ports of our own listeners."""
+    """Ports of the gateway's own listeners."""
     is_local: Callable[[str], bool] = lambda _address: True
-    """Whether an address is this machine's; where that cannot be told, ours is assumed."""
+    """Whether an address is this machine's; the default assumes that it is, because that cannot be told."""
 
     def refusal(self, text: str, port: int) -> str:
-        """Why `text` (an IP address) and `port` must not be connected to, in words for an operator; empty when they may."""
+        """Why `text` (an IP address) and `port` must not be connected to, in words for an operator; empty when they may be."""
         if "%" in text:
             return "has a zone, and only link-local addresses need one"
         try:

@@ -1,6 +1,6 @@
-"""What several readings of one engine say together: how fast it prefills, and how it stands by now. Pure.
+"""An engine's prefill speed and its load now, from its readings and from this process's own counts. Pure.
 
-A reading is up to a poll interval old, and older when the engine is slow; what this process has sent and seen end since is
+A reading is up to a poll interval old, and older when the engine is slow; the requests that this process has sent and seen end since are
 known exactly. Every router that balances well adds the second to the first (`routing.load` counts it).
 """
 
@@ -11,7 +11,7 @@ import msgspec
 from backends.signals import Signals, restarted
 
 MEASURED_BUSY_S: Final = 0.2
-"""Prefill time over which a rate is measured: a few batches, so that one odd batch is not the rate."""
+"""Least prefill time over which a rate is measured: a few batches, so that one unusual batch does not set the rate."""
 
 
 class PrefillRate(msgspec.Struct, frozen=True):
@@ -42,20 +42,21 @@ def measured(known: PrefillRate | None, now: Signals) -> PrefillRate:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How an engine probably stands now; None is unknown and not zero."""
+    """An engine's probable load now; None is unknown and not zero."""
 
     running: int | None
     waiting: int | None
 
 
 def standing(read: Signals, sent: int, ended: int, in_flight: int = 0) -> Standing:
-    """The last reading, brought up to date by what one gateway sent and saw end since.
+    """The load of the last reading, updated by the requests that one gateway sent and saw end since.
 
-    Where requests wait, the batch is as large as it gets: what comes joins the queue, and what ends lets the queue move up.
-    Where nobody waits, what comes joins the batch. There are never fewer than that gateway's own `in_flight`: SGLang counts
-    what is in its first prefill neither as running nor as waiting (0.5.23, read and pushed alike).
+    Where requests wait, the batch is full: a new request joins the queue, and one that ends lets the queue move up. Where none waits, a
+    new request joins the batch. The total is never below that gateway's own `in_flight`: SGLang counts a request in its first prefill
+    neither as running nor as waiting (0.5.23, read and pushed alike).
     """
-    running, waiting = read.running, read.waiting
+    running = read.running
+    waiting = read.waiting
     if running is None or waiting is None:
         return Standing(running, waiting)
     all_now = max(in_flight, running + waiting + sent - ended, 0)

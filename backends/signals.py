@@ -1,7 +1,7 @@
-"""What an engine reports of itself, as one value. Pure: bytes and a table of names in, Signals out.
+"""An engine's own metrics as one value. Pure: the bytes of a metrics page and a table of series names in, Signals out.
 
-A signal that is not there is None and never zero: an engine whose metrics lost a series would otherwise look idle, and get
-everything (routers, failure no. 6). Which series are required is the dialect's to say; missing ones are listed by name.
+A missing signal is None and never zero: an engine whose metrics lost a series would otherwise look idle, and get all requests (routers,
+failure no. 6). The dialect says which series are required; missing ones are listed by name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from backends.prometheus_text import Sample, Wanted
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """One reading of one engine. Counts and tokens are whole engine; counters count from the engine's start."""
+    """One reading of one engine. Counts and tokens are of the whole engine; counters count from the engine's start."""
 
     read_at: float
     """Monotonic seconds of this process."""
@@ -24,7 +24,7 @@ class Signals(msgspec.Struct, frozen=True):
     waiting: int | None = None
     """Requests not yet in the batch."""
     waiting_uncached_tokens: int | None = None
-    """Prompt tokens of those, without what the prefix cache holds."""
+    """Prompt tokens of the waiting requests that the prefix cache does not hold."""
     kv_usage: float | None = None
     """Share of the KV cache in use, 0 to 1."""
     kv_capacity_tokens: int | None = None
@@ -33,47 +33,47 @@ class Signals(msgspec.Struct, frozen=True):
     prefix_queries: int | None = None
     """Counter: prompt tokens looked up in the prefix cache."""
     prefix_hits: int | None = None
-    """Counter: of those, found."""
+    """Counter: of those tokens, the ones found."""
     prefill_tokens: int | None = None
     """Counter: prompt tokens computed."""
     generated_tokens: int | None = None
     """Counter: tokens of answers."""
     prefill_busy_s: float | None = None
-    """Counter: time spent computing them."""
+    """Counter: seconds spent computing prompt tokens."""
     preemptions: int | None = None
-    """Counter: sequences thrown out of the batch for lack of memory."""
+    """Counter: sequences removed from the batch for lack of memory."""
     asleep: bool | None = None
-    """Weights are offloaded: it answers health checks and no requests."""
+    """Whether the weights are offloaded: the engine answers health checks and no requests."""
     started_unix: float | None = None
     """When its process started; another value means that its cache is empty."""
     loras: tuple[str, ...] | None = None
-    """Adapters that have requests, running or waiting, by the engine's name; what is loaded stands in its model list."""
+    """Adapters that have requests, running or waiting, by the engine's name; the loaded adapters are in its model list."""
     missing: tuple[str, ...] = ()
     """Required signals that the reading lacks."""
     pushed_at: float | None = None
-    """When the engine pushed some of these by itself (`backends.load_reports`); None when all are of the reading."""
+    """When the engine pushed some of the signals (`backends.load_reports`); None when all are from the reading."""
     pushed: tuple[str, ...] = ()
-    """Which are of `pushed_at`; every other one is of `read_at`."""
+    """The signals that are from `pushed_at`; all others are from `read_at`."""
 
     @property
     def load_at(self) -> float:
-        """When what runs and waits was told."""
+        """The time of `running` and `waiting`."""
         return self.read_at if self.pushed_at is None else self.pushed_at
 
 
 START_JITTER_S: Final = 1.0
-"""Start times nearer than this are one start: some engines work theirs out anew from a wall clock that is being corrected. An
-engine that was really restarted within it shows by its counters, unless it had computed nothing."""
+"""Start times nearer than this are one start: some engines compute theirs anew from a wall clock that is being corrected. A real
+restart within this time shows in the counters, unless the engine had computed nothing."""
 
 COUNTERS: Final = ("prefix_queries", "prefix_hits", "prefill_tokens", "prefill_busy_s", "generated_tokens", "preemptions")
 """Signals that only rise while a process lives."""
 
 
 def restarted(before: Signals, after: Signals) -> bool:
-    """Whether the engine's process is another one than at the reading before, so that nothing known of its cache holds.
+    """Whether the engine's process is another one than at the reading before, so that its cache is empty.
 
-    Either its start time changed by more than `START_JITTER_S`, or a counter fell. A signal that one of the two readings
-    lacks says nothing: a metrics page that loses a series for a moment is no restart.
+    Either its start time changed by more than `START_JITTER_S`, or a counter fell. A signal that one of the two readings lacks is
+    ignored: a metrics page that loses a series for a moment is no restart.
     """
     was, now = before.started_unix, after.started_unix
     if was is not None and now is not None and abs(now - was) > START_JITTER_S:
@@ -83,18 +83,18 @@ def restarted(before: Signals, after: Signals) -> bool:
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where one signal is read from: series by name, the newest name first, and how their samples become a number."""
+    """The source of one signal: series names, the newest name first, and the function that folds their samples into a value."""
 
     names: tuple[str, ...]
     fold: Callable[[Sequence[Sample]], object]
     required: bool = False
     other: str | None = None
-    """A second series, totalled; what was folded is joined with it. Without it the signal is unknown."""
+    """A second series; its total is joined with the folded value. The signal is unknown without it."""
     join: Callable[[Any, Any], object] = mul
 
 
 class SignalTable:
-    """A dialect's sources by signal name, compiled for reading. Of several sources of one signal the first with a value counts."""
+    """A dialect's sources by signal name, compiled for reading. Of several sources of one signal, the first with a value counts."""
 
     def __init__(self, sources: Mapping[str, Source | tuple[Source, ...]]) -> None:
         unknown = set(sources) - {field.name for field in msgspec.structs.fields(Signals)}
@@ -106,7 +106,7 @@ class SignalTable:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Signals that must be there."""
+        """The required signals."""
         return tuple(signal for signal, several in self.sources.items() if any(source.required for source in several))
 
     def read(self, text: bytes, read_at: float) -> Signals:
@@ -122,13 +122,13 @@ class SignalTable:
 
 
 MAX_NUMBER: Final = 2.0**53
-"""Above every count of tokens there will be; floats are whole up to here."""
+"""Largest number that is believed: above every possible count of tokens; floats represent all whole numbers up to here."""
 
 
-def _sane(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
-    """The source's value; None, which is unknown, for a number that no engine counts: it is a stranger's or broken."""
+def _sane(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
+    """The source's value; None (unknown) for a number that no engine can have counted: the page is another program's or broken."""
     try:
-        value = _value(source, found)
+        value = _value(source, by_name)
     except (OverflowError, ValueError):
         return None
     if isinstance(value, int | float) and not 0 <= value <= MAX_NUMBER:
@@ -136,12 +136,12 @@ def _sane(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
     return value
 
 
-def _value(source: Source, found: Mapping[str, Sequence[Sample]]) -> object:
-    samples = next((found[name] for name in source.names if name in found), None)
+def _value(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
+    samples = next((by_name[name] for name in source.names if name in by_name), None)
     value = source.fold(samples) if samples is not None else None
     if source.other is None or value is None:
         return value
-    second = total()(found.get(source.other, ()))
+    second = total()(by_name.get(source.other, ()))
     try:
         return None if second is None else source.join(value, second)
     except ZeroDivisionError:
@@ -174,7 +174,7 @@ def whole(samples: Sequence[Sample]) -> int:
 
 
 def label(name: str) -> Callable[[Sequence[Sample]], int | None]:
-    """A number that stands in a label of an info series."""
+    """A whole number in a label of an info series."""
 
     def fold(samples: Sequence[Sample]) -> int | None:
         for sample in samples:
@@ -187,7 +187,7 @@ def label(name: str) -> Callable[[Sequence[Sample]], int | None]:
 
 
 def product(*names: str) -> Callable[[Sequence[Sample]], int | None]:
-    """The product of numbers in labels of an info series, added over samples."""
+    """The product of whole numbers in labels of an info series, summed over samples."""
 
     def fold(samples: Sequence[Sample]) -> int | None:
         sums = []
@@ -201,7 +201,7 @@ def product(*names: str) -> Callable[[Sequence[Sample]], int | None]:
 
 
 def words(*names: str) -> Callable[[Sequence[Sample]], tuple[str, ...] | None]:
-    """Names in comma-separated labels, of the sample with the highest value: engines use time stamps there."""
+    """Names in comma-separated labels of the sample with the highest value: engines use time stamps as values there."""
 
     def fold(samples: Sequence[Sample]) -> tuple[str, ...] | None:
         newest = max(samples, key=lambda sample: sample.value)

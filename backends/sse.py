@@ -2,7 +2,7 @@
 
 Follows the event-stream grammar of the HTML standard (section 9.2.6) as far as inference APIs use it: `data` fields are
 joined by newlines, comments and other fields are passed over, lines end in LF, CRLF or CR, a leading byte order mark is
-dropped. What an event's payload means is not known here.
+dropped. The meaning of a payload is not known here.
 """
 
 import re
@@ -22,7 +22,7 @@ class EventTooLarge(Exception):
 
 
 class EventSplitter:
-    """Feed chunks, get whole payloads. The payloads of a stream do not depend on how it was cut into chunks."""
+    """Splits a stream into the payloads of its events. The payloads do not depend on how the stream was cut into chunks."""
 
     __slots__ = ("_at_start", "_between", "_skip_lf", "_tail")
 
@@ -31,11 +31,11 @@ class EventSplitter:
         self._at_start = True
         self._skip_lf = False
         self._between = False
-        """Nothing is held: the next byte begins an event."""
+        """Whether no bytes are held, so that the next byte begins an event."""
 
     def lone(self, data: bytes) -> bytes | None:
-        """The payload if `data` is exactly one event in its usual form, `data: …` and a blank line, which is what one read
-        nearly always brings. None for anything else, and then nothing was taken: `feed` it."""
+        """The payload if `data` is exactly one event in its usual form, `data: …` and a blank line, as one read nearly always is. None for
+        all other data, which is not consumed then: pass it to `feed`."""
         if self._between and len(data) <= MAX_EVENT_BYTES and data.endswith(b"\n\n") and data.startswith(b"data: "):
             lines = data.splitlines()
             if len(lines) == 2:
@@ -43,7 +43,7 @@ class EventSplitter:
         return None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Payloads of the events that `data` completes, in order; events without a `data` field give nothing.
+        """Payloads of the events that `data` completes, in order; events without a `data` field have none.
 
         Raises:
             EventTooLarge: an event, finished or not, is over `MAX_EVENT_BYTES`.
@@ -86,7 +86,7 @@ class EventSplitter:
 
     @property
     def pending(self) -> bool:
-        """Whether an unfinished event is held; at the end of a stream that means it was cut."""
+        """Whether an unfinished event is held; at the end of a stream that means that the stream was cut."""
         return bool(self._tail.strip(b"\r\n"))
 
 

@@ -1,7 +1,7 @@
-"""The second adapter, on aiohttp's client: the same port over an independent HTTP implementation.
+"""The second adapter of the transport port, on aiohttp's client: an independent HTTP implementation.
 
-It is chosen with `engines.client: aiohttp`, costs about three times the CPU of the relay per request
-(`docs/decisions/0001-own-relay.md`), and is there for setups that need what aiohttp brings, and to keep the port honest.
+It is chosen with `engines.client: aiohttp` and costs about three times the CPU of the relay per request
+(`docs/decisions/0001-own-relay.md`). It serves setups that need a feature of aiohttp, and keeps the port independent of one adapter.
 One task per call pumps the reply into the sink.
 """
 
@@ -24,7 +24,7 @@ _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class AiohttpUpstream:
-    """One client session for one backend; see `backends.ports.Upstream`."""
+    """The transport client of one backend on one aiohttp session, made at the first call."""
 
     def __init__(self, target: Endpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._target = target
@@ -35,7 +35,6 @@ class AiohttpUpstream:
         self._session: aiohttp.ClientSession | None = None
 
     def dispatch(self, call: Call, sink: ReplySink) -> "AiohttpFlight":
-        """See `backends.ports.Upstream`."""
         flight = AiohttpFlight(sink)
         if self._busy >= self._target.max_connections:
             self._loop.call_soon(flight.lose, Loss.CAPACITY, f"{self._target.max_connections} connections are open already")
@@ -51,7 +50,6 @@ class AiohttpUpstream:
         self._tasks.discard(task)
 
     async def close(self) -> None:
-        """See `backends.ports.Upstream`."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -64,8 +62,8 @@ class AiohttpUpstream:
                 limit=0,
                 keepalive_timeout=self._target.idle_s,
                 socket_factory=_socket,
-                resolver=_Judged(self._target, self._loop),
-                # a name that is judged is looked up at every connect, as the relay does
+                resolver=_CheckedResolver(self._target, self._loop),
+                # a name whose addresses are checked is looked up at every connect, as the relay does
                 use_dns_cache=self._target.reach is None,
                 ttl_dns_cache=5,
             )
@@ -99,13 +97,13 @@ class AiohttpUpstream:
         except (aiohttp.ClientError, ValueError) as error:
             flight.lose(Loss.GARBLED, f"{type(error).__name__}: {error}")
         except Exception as error:
-            flight.lose(Loss.CUT, f"{type(error).__name__}: {error}")  # a defect of the sink's: it hears of the end all the same
+            flight.lose(Loss.CUT, f"{type(error).__name__}: {error}")  # a defect of the sink, which is told of the end all the same
             raise
 
     async def _once(self, call: Call, flight: "AiohttpFlight") -> None:
         target = self._target
         if is_literal(target.host):
-            await addresses_of(target, self._loop)  # the library resolves names only: an address in the URL is judged here
+            await addresses_of(target, self._loop)  # the library resolves names only: an address in the URL is checked here
         scheme = "https" if target.tls else "http"
         async with self._opened().request(
             call.method,
@@ -128,7 +126,7 @@ class AiohttpUpstream:
 
 
 class AiohttpFlight:
-    """One call under way on aiohttp; see `backends.ports.Flight`."""
+    """One call in flight on aiohttp."""
 
     def __init__(self, sink: ReplySink) -> None:
         self.sink: ReplySink | None = sink
@@ -149,7 +147,7 @@ class AiohttpFlight:
         self.room.clear()
 
     def resume(self) -> None:
-        """Pump on."""
+        """Continue pumping."""
         self.room.set()
 
     def end(self) -> None:
@@ -165,8 +163,8 @@ class AiohttpFlight:
             sink.on_loss(loss, detail)
 
 
-class _Judged(ThreadedResolver):
-    """Resolves through `backends.clients.pinning` where the endpoint is judged or its address is given."""
+class _CheckedResolver(ThreadedResolver):
+    """Resolves through `backends.clients.pinning` where the endpoint's addresses are checked or its address is given."""
 
     def __init__(self, target: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

@@ -1,4 +1,4 @@
-"""Where one backend listens, and the limits every adapter keeps towards it."""
+"""The address of one backend, and the connection limits that every adapter keeps towards it."""
 
 import functools
 import ssl
@@ -24,15 +24,15 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Age at which an idle connection is not used again. Must lie below the engine's own keep-alive time-out (uvicorn's, which
     vLLM and SGLang use, is 5 s), or requests race with the engine's close."""
     max_connections: int
-    """Connections open at once, busy ones included; more calls are refused with `Loss.CAPACITY`."""
+    """Most connections open at once, busy ones included; a call that would need one more is refused with `Loss.CAPACITY`."""
 
     address: str = ""
     """The IP address to connect to where it is known already; the host is then only a name, for TLS and the Host header."""
     reach: Reach | None = None
-    """What may be connected to, checked at every connect; None for endpoints from operators' own files."""
+    """The addresses that may be connected to, checked at every connect; None for endpoints from operators' own files."""
 
     headers: tuple[tuple[str, str], ...] = ()
-    """Sent besides with every call; ASCII."""
+    """Additional headers of every call; ASCII."""
 
     @property
     def host_header(self) -> str:
@@ -79,5 +79,5 @@ def endpoint(
 
 @functools.cache
 def system_trust() -> ssl.SSLContext:
-    """One for all backends: reading the system's CAs holds the event loop for tens of milliseconds."""
+    """The TLS context with the system's CAs, one for all backends: reading the CAs holds the event loop for tens of milliseconds."""
     return ssl.create_default_context()

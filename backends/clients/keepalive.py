@@ -1,4 +1,4 @@
-"""How soon a peer that vanished without a word is noticed; the same for every adapter."""
+"""TCP keep-alive for connections to engines, the same for every adapter: how soon a peer that vanished without a FIN is noticed."""
 
 import socket
 from typing import Final

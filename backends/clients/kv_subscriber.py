@@ -1,8 +1,8 @@
-"""The way to one engine's KV events: a ZeroMQ subscription, its replays, and what becomes of the connection.
+"""The transport of one engine's KV events: a ZeroMQ subscription, replay requests, and the state of the connection.
 
 vLLM and SGLang publish `[topic, number, batch]` and answer a replay request `["", number]` with one `["", (topic,) number,
-batch]` per batch they keep and a last one numbered -1. The engine binds when its endpoint has a wildcard, else it connects and
-we bind.
+batch]` per batch they keep and a last one numbered -1. The engine binds when its endpoint has a wildcard; otherwise it connects and
+the gateway binds.
 """
 
 import asyncio
@@ -18,36 +18,37 @@ from backends.kv_stream import KvStream
 from domain.clock import Clock
 
 HIGH_WATER: Final = 64
-"""Batches of one engine that may lie between its socket and us. What does not fit stays with the engine, whose queue is 100,000
-by default, so this bounds memory (64 MiB with the largest batches) and loses nothing."""
+"""Unread batches of one engine in the subscription's queue. Further batches stay in the engine's queue, 100,000 long by default, so this
+bounds memory (64 MiB with the largest batches) and loses nothing."""
 REPLAY_HIGH_WATER: Final = 128
-"""Batches of a replay that may lie unread. What fits neither here nor in the engine's queue of 1,000 the engine drops, and the
-next replay goes on there."""
+"""Unread batches of a replay. The engine drops batches that fit neither here nor in its own queue of 1,000, and the next replay continues
+there."""
 MAX_REPLAY_BYTES: Final = 256 * 1024 * 1024
 """Longest replay; the batches recorded of real engines have 0.3 to 2.5 KB, and engines keep 10,000."""
 SETTLE_S: Final = 0.2
-"""From a connection to the first replay request: by then the engine has our subscription, so nothing falls between the two."""
+"""Time from a connection to the first replay request: by then the engine has the subscription, so no batch is lost between the two."""
 REPLAY_SILENCE_S: Final = 2.0
 """Longest wait for the next batch of a replay; vLLM looks for requests ten times a second."""
 REPLAY_WITHIN_S: Final = 30.0
 """Longest replay; 10,000 batches take about a second."""
 CHECK_AFTER_S: Final = 10.0
-"""Silence after which the engine is asked whether there is anything newer: the last batch of all can be lost unseen."""
+"""Silence after which a replay is requested, in case there is a newer batch: the last batch can be lost without a gap that shows it."""
 FORGET_AFTER_S: Final = 30.0
-"""How long blocks of an engine that is not connected are kept in case it was only the network."""
+"""How long the blocks of an engine that is not connected are kept, in case only the network failed."""
 END: Final = -1
+"""Sequence number of a replay's end."""
 
 _UP: Final = zmq.EVENT_CONNECTED | zmq.EVENT_ACCEPTED
 _DOWN: Final = zmq.EVENT_DISCONNECTED
 
 
 class KvSubscriber:
-    """One backend's events, fed to `stream`.
+    """The subscription to one backend's events, fed to `stream`.
 
     Args:
         endpoint: where the engine publishes, `tcp://host:port` or `ipc:///path`.
-        replay: where it answers replay requests; None when it does not.
-        bind: listen there instead, for an engine that connects.
+        replay: where the engine answers replay requests; None when it does not.
+        bind: bind to `endpoint` instead of connecting, for an engine that connects.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class KvSubscriber:
         self._heard_at = self._gone_at = clock()
 
     def tick(self) -> None:
-        """To be called about once a second, first to begin: opens the socket, and looks at what takes too long."""
+        """Open the socket on the first call, and check the time-outs; to be called about once a second."""
         if self._batches is None:
             self._open()
         now = self._clock()
@@ -97,9 +98,9 @@ class KvSubscriber:
         for handle in (self._settled, self._rest):
             if handle is not None:
                 handle.cancel()
-        for part in (self._replay, self._batches, self._monitor):
-            if part is not None:
-                part.close()
+        for closable in (self._replay, self._batches, self._monitor):
+            if closable is not None:
+                closable.close()
         self._replay = self._batches = self._monitor = None
 
     def _open(self) -> None:
@@ -119,7 +120,8 @@ class KvSubscriber:
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         news = parse_monitor_message(frames)
-        kind, peer = int(news["event"]), int(news["value"])
+        kind = int(news["event"])
+        peer = int(news["value"])
         if kind & _UP:
             self._peers.add(peer)
         elif kind & _DOWN:
@@ -141,16 +143,16 @@ class KvSubscriber:
 
     def _on_batch(self, frames: list[bytes]) -> None:
         if self._monitor is not None:
-            self._monitor.read()  # a connection's beginning is heard before its batches
+            self._monitor.read()  # the event of a new connection must be handled before its batches
         seq = frame_number(frames)
         if seq is None or seq < 0:
-            return  # not a batch; if it stands for one, the next number tells
+            return  # not a batch; if it stands for one, the next number shows a gap
         self._heard_at = self._clock()
         self.stream.batch(seq, frames[-1])
         self._follow()
 
     def _follow(self) -> None:
-        """Ask for the replay that the stream wants, if it wants one."""
+        """Request the replay that the stream needs, if it needs one."""
         if self._settled is not None or self._replay_endpoint is None:
             return
         start = self.stream.next_replay()
@@ -167,8 +169,8 @@ class KvSubscriber:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take what came during the replay, the rest in the loop's next turn. What comes now stays in the socket meanwhile: it would
-        wait behind all of that anyway."""
+        """Apply the batches that came during the replay, those beyond `TURN_S` in the loop's next turn. Newer batches stay in the socket
+        meanwhile: they would wait behind these anyway."""
         self._rest = None
         until = self._clock() + TURN_S
         while more := self.stream.go_on():
@@ -186,7 +188,7 @@ class KvSubscriber:
 
 
 class _Replay:
-    """One replay over a socket of its own, so that answers to an older request never mix with it."""
+    """One replay over a socket of its own, so that replies to an older request never mix with it."""
 
     def __init__(
         self,

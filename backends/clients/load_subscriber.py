@@ -1,8 +1,8 @@
-"""The way to the load that one engine pushes: a ZeroMQ subscription per data-parallel rank.
+"""The transport of the load reports that one engine pushes: a ZeroMQ subscription per data-parallel rank.
 
-SGLang publishes `[b"load", number, report]`, rank n at its first port plus n, and always listens itself. ZeroMQ connects again
-by itself, but not after a message it refuses, so a silent socket is opened anew. `CONFLATE`, which would keep the newest message
-only, tears messages of several frames apart; so a small queue is read to its end at every turn, and the last report counts.
+SGLang publishes `[b"load", number, report]`, rank n at its first port plus n, and always binds itself. ZeroMQ reconnects by itself, but
+not after a message that it refuses, so a silent socket is opened anew. `CONFLATE`, which would keep the newest message only, tears
+messages of several frames apart; so a small queue is read to its end at every turn, and the last report counts.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from backends.load_reports import MAX_REPORT_BYTES
 from domain.clock import Clock
 
 HIGH_WATER: Final = 8
-"""Reports of one rank that may lie between its socket and us, as many as SGLang keeps on its side."""
+"""Unread reports of one rank in the subscription's queue, as many as SGLang keeps on its side."""
 REOPEN_S: Final = 10.0
 """Silence after which a socket is opened anew. libzmq gives a connection up for good when its peer sends more than `MAXMSGSIZE`."""
 
 
 class LoadSubscriber:
-    """One backend's reports, handed to `take` as (rank, number or None, report).
+    """The subscriptions to one backend's reports, handed to `take` as (rank, number or None, report).
 
     Args:
         endpoints: where each rank publishes, in their order.
@@ -38,7 +38,7 @@ class LoadSubscriber:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.trouble = ""
-        """Why there is no socket, in words; empty when there is one for each rank."""
+        """Why a rank has no socket, in words; empty when each has one."""
         self._context = context
         self._endpoints = tuple(endpoints)
         self._take = take
@@ -48,7 +48,7 @@ class LoadSubscriber:
         self._heard_at: dict[int, float] = {}
 
     def tick(self) -> None:
-        """To be called about once a second, first to begin: opens the sockets that are not open, or long silent."""
+        """Open the sockets that are not open, and reopen those silent for `REOPEN_S`; to be called about once a second."""
         self.trouble = ""
         now = self._clock()
         for rank, endpoint in enumerate(self._endpoints):

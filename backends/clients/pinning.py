@@ -1,6 +1,7 @@
-"""From an endpoint to the IP addresses to connect to: resolved once per connection, every one judged, and only those dialled.
+"""The IP addresses to connect to for an endpoint: the host is resolved once per connection, every address is checked, and only checked
+addresses are dialled.
 
-What is judged is what is connected to, so a name that answers otherwise the second time (rebinding) gains nothing.
+The name is not resolved again between check and connect, so a name that changes its answer (DNS rebinding) gains nothing.
 """
 
 import asyncio
@@ -12,14 +13,14 @@ from backends.clients.endpoint import Endpoint
 
 
 class RefusedAddress(OSError):
-    """An address that must not be connected to; the message says which and why."""
+    """The address must not be connected to; the message names it and says why."""
 
 
 async def addresses_of(target: Endpoint, loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Where to connect, in the resolver's order; for an endpoint without `reach` its host as it is, for the loop to resolve.
+    """The addresses to connect to, in the resolver's order; for an endpoint without `reach` its unresolved host, which the loop resolves.
 
     Raises:
-        RefusedAddress: one of the addresses is out of reach; then none is used, whatever the others are.
+        RefusedAddress: one of the addresses is out of reach; then none is used, even if others are allowed.
         OSError: the name does not resolve.
     """
     if target.reach is None:
@@ -36,8 +37,8 @@ async def dial(target: Endpoint, loop: asyncio.AbstractEventLoop, protocol: Call
     """Connect to the first of the endpoint's addresses that answers.
 
     Raises:
-        OSError: none does, or one is out of reach; of TLS too (`ssl.SSLError`).
-        ValueError: a name that cannot be encoded.
+        OSError: none of them answers, one is out of reach, or TLS fails (`ssl.SSLError`).
+        ValueError: the name cannot be encoded.
     """
     addresses = await addresses_of(target, loop)
     name = target.host if target.tls else None
@@ -52,7 +53,7 @@ async def dial(target: Endpoint, loop: asyncio.AbstractEventLoop, protocol: Call
 
 
 def is_literal(host: str) -> bool:
-    """Whether the host is an IP address already."""
+    """Whether the host is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -61,13 +62,13 @@ def is_literal(host: str) -> bool:
 
 
 async def resolved(host: str, port: int, loop: asyncio.AbstractEventLoop) -> list[str]:
-    """The addresses of a host, without doubles. Raises OSError when there are none."""
+    """The addresses of a host, without duplicates. Raises OSError when there are none."""
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def is_local(address: str) -> bool:
-    """Whether `address` is this machine's: only such ones can be bound."""
+    """Whether `address` is this machine's, found by binding to it."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))

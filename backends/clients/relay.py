@@ -1,6 +1,6 @@
 """The default adapter: one `asyncio.Protocol` per engine connection, bytes handed straight to the sink.
 
-It knows HTTP/1.1 framing (through llhttp) and connection reuse, and nothing of what the bytes mean.
+It handles HTTP/1.1 framing (through llhttp) and connection reuse; it does not interpret the bytes of the body.
 Measured against two libraries in `docs/decisions/0001-own-relay.md`.
 """
 
@@ -19,17 +19,21 @@ from backends.turns import FULL, take_turns
 from domain.clock import Clock
 
 STALE_WINDOW_S: Final = 1.0
-"""A reused connection that dies unanswered within this time is taken for one the engine had closed already, and the call is sent once
-more on a fresh one. Later the engine may have begun to work: the retry budget decides. A race shows in a round trip; hosts are busy."""
-STALE_IDLE_S, STALE_LATE_S = 2.0, 5.0
-"""One that had idled for the first is taken so for longer: a busy engine's keep-alive time (uvicorn: 5 s) ends before it reads on."""
+"""A reused connection that dies unanswered within this time counts as stale (the engine had closed it already), and the call is sent once
+more on a fresh one. Later the engine may have begun to work, and the retry budget decides. The race itself takes a round trip; the rest is
+slack for busy hosts."""
+STALE_IDLE_S: Final = 2.0
+STALE_LATE_S: Final = 5.0
+"""A connection that had idled for `STALE_IDLE_S` counts as stale for `STALE_LATE_S`: a busy engine's keep-alive time (uvicorn: 5 s) ends
+before it reads the request."""
 
 SHOWN_BYTES: Final = 24
-"""Bytes of a peer that is no HTTP server shown to operators: enough to tell TLS, SSH or a database by."""
+"""Bytes of a peer that is no HTTP server shown to operators: enough to recognise TLS, SSH or a database."""
 
 
 class RelayUpstream:
-    """Connections to one backend: the most recently used idle one first, so that surplus ones age out."""
+    """The transport client of one backend, with its connection pool: the most recently used idle connection goes first, so that surplus
+    ones age out."""
 
     def __init__(self, target: Endpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.target = target
@@ -43,7 +47,7 @@ class RelayUpstream:
         self._heads: dict[tuple[str, str], bytes] = {}
 
     def dispatch(self, call: Call, sink: ReplySink) -> "RelayFlight":
-        """Send `call` on an idle connection, or on a new one; see `backends.ports.Upstream`."""
+        """Send `call` on an idle connection, or on a new one."""
         flight = RelayFlight(self, call, sink)
         self._send(flight, reuse=True)
         return flight
@@ -88,10 +92,10 @@ class RelayUpstream:
             if not connection.was_open:
                 self._pending -= 1
         if connection.was_open:
-            connection.shut()  # it came up in the moment we gave up
+            connection.shut()  # it was established at the moment of the time-out
 
     def resend(self, flight: "RelayFlight") -> None:
-        """Send a flight again, on a fresh connection, because the reused one had gone stale."""
+        """Send a call again, on a fresh connection, because the reused one was stale."""
         self._send(flight, reuse=False)
 
     def park(self, connection: "_Connection") -> None:
@@ -100,14 +104,14 @@ class RelayUpstream:
         self._idle.append(connection)
 
     def opened(self, connection: "_Connection") -> None:
-        """A connection came up."""
+        """A connection is established."""
         self._pending -= 1
         self._open[connection] = None
 
     def lost(self, connection: "_Connection") -> None:
         """A connection is gone."""
         self._open.pop(connection, None)
-        with contextlib.suppress(ValueError):  # it was busy, or popped already
+        with contextlib.suppress(ValueError):  # it was busy, or is removed already
             self._idle.remove(connection)
 
     def now(self) -> float:
@@ -115,7 +119,7 @@ class RelayUpstream:
         return self._clock()
 
     def head_for(self, call: Call) -> bytes:
-        """The constant part of the request head; at most one per route, so the map is bounded by the path allowlist."""
+        """The constant part of the request head; kept once per route, so the map is bounded by the path allowlist."""
         key = (call.method, call.path)
         head = self._heads.get(key)
         if head is None:
@@ -143,7 +147,7 @@ class RelayUpstream:
 
 
 class RelayFlight:
-    """One call under way; what the lifecycle holds on to."""
+    """One call in flight on the relay."""
 
     __slots__ = ("_upstream", "call", "connection", "sink")
 
@@ -154,18 +158,15 @@ class RelayFlight:
         self.connection: _Connection | None = None
 
     def abort(self) -> None:
-        """See `backends.ports.Flight.abort`."""
         self.sink = None
         if self.connection is not None:
             self.connection.shut()
 
     def pause(self) -> None:
-        """See `backends.ports.Flight.pause`."""
         if self.connection is not None:
             self.connection.read(on=False)
 
     def resume(self) -> None:
-        """See `backends.ports.Flight.resume`."""
         if self.connection is not None:
             self.connection.read(on=True)
 
@@ -190,7 +191,7 @@ class _Connection(asyncio.Protocol):
         self._reading = True
         self.was_open = False
         self.unasked: bytes | None = None
-        """What the peer said before any call was sent: it is no HTTP server."""
+        """The bytes that the peer sent before any call, because it is no HTTP server; None when it sent none."""
         self.idle_since = 0.0
         self.transport: asyncio.Transport
 
@@ -223,7 +224,7 @@ class _Connection(asyncio.Protocol):
         self.transport.write(b"%b\r\n%b" % (head, call.body))
 
     def read(self, *, on: bool) -> None:
-        """Stop reading, or go on."""
+        """Stop reading, or resume."""
         if on != self._reading and not self._closing:
             self._reading = on
             (self.transport.resume_reading if on else self.transport.pause_reading)()
@@ -232,7 +233,7 @@ class _Connection(asyncio.Protocol):
         flight = self._flight
         if flight is None:
             self.unasked = data[:SHOWN_BYTES]
-            self.shut()  # bytes nobody asked for: the next reply could not be told from them
+            self.shut()  # bytes without a request: the next reply could not be told from them
             return
         sink, parser = flight.sink, self._parser
         if sink is None:
@@ -259,7 +260,7 @@ class _Connection(asyncio.Protocol):
         if self._parser.reusable and not self._closing:
             self._parser.reset()
             if not self._reading:
-                self.read(on=True)  # the reply ended while its caller was full; the next one's caller is not
+                self.read(on=True)  # the reply ended while its caller's side was full; the next caller's is not
             self._upstream.park(self)
         else:
             self.shut()

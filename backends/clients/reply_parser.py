@@ -1,6 +1,6 @@
-"""HTTP/1.1 replies, sans-io: llhttp does the grammar, this keeps the limits and collects one read's worth of body.
+"""HTTP/1.1 replies, sans-io: llhttp parses the grammar, this module keeps the limits and collects the body bytes of each read.
 
-Knows no socket. One parser serves one connection, reset between replies.
+One parser serves one connection, and is reset between replies.
 """
 
 from typing import Any, Final
@@ -8,18 +8,17 @@ from typing import Any, Final
 import httptools
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Bytes read without a complete reply head in them. Engines send under 1 KiB; 64 KiB is what common clients allow. Trailers
-are dropped as they come."""
+"""Longest reply head. Engines send under 1 KiB; common clients allow 64 KiB. Trailers are dropped as they come."""
 
 _NO_BODY: Final = (204, 304)
 
 
 class ReplyError(Exception):
-    """What the engine sent is not an acceptable HTTP reply."""
+    """The engine's bytes are not an acceptable HTTP reply."""
 
 
 class ReplyParser:
-    """Feed bytes, read `status`, `headers` and the body that came with them.
+    """Parser of one connection's replies: takes bytes, and gives `status`, `headers` and the body bytes among them.
 
     Attributes:
         started: any byte of a reply has been seen.
@@ -48,7 +47,7 @@ class ReplyParser:
         self.reset()
 
     def reset(self) -> None:
-        """Get ready for the next reply on the same connection; llhttp itself is ready once a reusable message is complete."""
+        """Prepare for the next reply on the same connection; llhttp itself is ready once a reusable message is complete."""
         self._body: list[bytes] = []
         self._head_bytes = 0
         self._interim = False
@@ -61,11 +60,12 @@ class ReplyParser:
         self.ends_by_close = False
 
     def close(self) -> None:
-        """Nothing more is fed; what was read stays. llhttp refers to us, and without it we are gone as soon as nobody needs us."""
+        """Drop llhttp's parser, after the last `feed`; the attributes stay. That parser refers back to this object, and without the cycle
+        both are freed at once."""
         self._parser = None
 
     def feed(self, data: bytes) -> bytes:
-        """Take what came off the socket; returns the body bytes in it, transfer coding removed.
+        """Parse bytes from the socket; returns the body bytes in them, transfer coding removed.
 
         Raises:
             ReplyError: not HTTP, a head over `MAX_HEAD_BYTES`, or bytes after the end of the message.
@@ -78,12 +78,12 @@ class ReplyParser:
         except httptools.HttpParserUpgrade:
             raise ReplyError("a change to another protocol, which was not offered") from None
         except httptools.HttpParserError as error:
-            # a reply that was whole before the offending byte is handed on, but the connection is not used again
+            # a reply that was complete before the offending byte is passed on, but the connection is not used again
             if not self.complete:
                 raise ReplyError(f"{type(error).__name__}: {error}") from None
             self.reusable = False
         if self._head_bytes <= MAX_HEAD_BYTES:
-            # counted over whole reads, and looked into only once that much has come
+            # bytes of whole reads are counted, and the head is measured only when they exceed the limit
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self._head_is_small():
                 raise ReplyError(f"reply head over {MAX_HEAD_BYTES} bytes")
@@ -97,10 +97,10 @@ class ReplyParser:
     def _head_is_small(self) -> bool:
         return self.head_done and sum([len(name) + len(value) for name, value in self.headers.items()]) <= MAX_HEAD_BYTES
 
-    # callbacks of httptools; exceptions raised in them would be wrapped, so they only take notes
+    # callbacks of httptools; exceptions raised in them would be wrapped, so they only set attributes
 
     def on_message_begin(self) -> None:
-        """The first byte of a message; behind a whole one it is the beginning of a reply to nobody, which the next caller would get."""
+        """The first byte of a message. After a complete message it begins a reply without a request, which the next caller would get."""
         if self.complete:
             self.reusable = False
 
@@ -130,7 +130,7 @@ class ReplyParser:
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        """The message is complete; an interim one only makes way for the final one."""
+        """The message is complete; the final one follows an interim one."""
         if self._interim:
             self._interim = False
             return

@@ -13,13 +13,14 @@ import zmq
 from domain.clock import Clock
 
 TURN_S: Final = 0.002
-"""Longest time one socket is read in one turn of the loop; streams wait meanwhile."""
+"""Longest time that one socket is read in one turn of the loop, seconds; callers' streams wait meanwhile."""
 MAX_PER_TURN: Final = 64
+"""Most messages read from one socket in one turn of the loop."""
 
 
 def subscriber(context: zmq.Context[zmq.Socket[bytes]], high_water: int, max_bytes: int) -> zmq.Socket[bytes]:
-    """A socket for what one engine publishes, not connected yet: it reconnects by itself, notices a peer that is gone without a word, and
-    takes no message above `max_bytes`. Every topic: it carries nothing else, and whatever does come is worth a complaint."""
+    """A subscription socket for one engine's messages, not connected yet: it reconnects by itself, notices a peer that vanished, and takes
+    no message above `max_bytes`. It subscribes to every topic: there should be only one, and any other is worth a complaint."""
     socket = context.socket(zmq.SUB)
     socket.setsockopt(zmq.IPV6, 1)
     socket.setsockopt(zmq.LINGER, 0)
@@ -34,7 +35,7 @@ def subscriber(context: zmq.Context[zmq.Socket[bytes]], high_water: int, max_byt
 
 
 class Inbox:
-    """Hands a socket's messages to `take`, as they come, a bounded number in one turn of the loop."""
+    """Passes a socket's messages to `take` as they come, a bounded number in one turn of the loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, socket: zmq.Socket[bytes], take: Callable[[list[bytes]], None]
@@ -47,14 +48,14 @@ class Inbox:
         self._fd = int(socket.getsockopt(zmq.FD))
         self._more: asyncio.Handle | None = None
         loop.add_reader(self._fd, self.read)
-        # libzmq signals changes only: what is there already would never be announced
+        # libzmq signals changes only: messages that are there already would never be announced
         self._more = loop.call_soon(self.read)
 
     def read(self) -> None:
-        """Take what is there; the rest in the loop's next turn."""
+        """Read the waiting messages, up to the bounds of one turn; the rest in the loop's next turn."""
         until = self._clock() + TURN_S
         for _ in range(MAX_PER_TURN):
-            # asked first, because finding nothing raises, which costs five times as much
+            # checked first, because `recv_multipart` on an empty socket raises, which costs five times as much
             if self._closed or self._paused or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
             self._take(self._socket.recv_multipart(zmq.NOBLOCK))
@@ -66,9 +67,9 @@ class Inbox:
             self._more = self._loop.call_soon(self.read)
 
     def pause(self, *, paused: bool) -> None:
-        """Leave messages where they are, or take them again."""
+        """Leave messages in the socket, or read them again."""
         if self._paused and not paused and not self._closed:
-            # what came meanwhile was announced then, and never will be again
+            # messages that came meanwhile were announced then, and are not announced again
             self._more = self._loop.call_soon(self.read)
         self._paused = paused
 
@@ -86,5 +87,5 @@ class Inbox:
 
 
 def frame_number(frames: list[bytes]) -> int | None:
-    """The number in a message's last but one frame; None when there is none."""
+    """The number in a message's last frame but one; None when that frame holds none."""
     return int.from_bytes(frames[-2], "big", signed=True) if len(frames) >= 2 and len(frames[-2]) == 8 else None
