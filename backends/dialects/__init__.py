@@ -1,4 +1,4 @@
-"""How each kind of engine speaks: one frozen value per file, listed here by the name used in `tidegate.yaml`."""
+"""The dialects: the API of each kind of engine as one frozen value per file, listed here by the name used in `tidegate.yaml`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,20 +24,21 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 
 
 def model_asked(dialect: Dialect, served_model: str, lora: str) -> str:
-    """What a request names as its model to be answered by the model, or by an adapter (its engine-side name) on top of it."""
+    """The model name that a request must carry for the served model, or for the adapter with this engine-side name on top of it."""
     if not lora:
         return served_model
-    assert dialect.lora_model is not None  # adapters of other dialects do not load from settings
+    assert dialect.lora_model is not None  # settings refuse adapters for other dialects
     return dialect.lora_model.format(base=served_model, adapter=lora)
 
 
 def body_for(dialect: Dialect, fields: bytes, served_model: str, *, cache_salt: str | None, priority: bytes = b"") -> bytes:
-    """The engine's request body: the model and what only we may set, in front of the checked fields, which stay as they are.
+    """The engine's request body: the model and the members that only the gateway may set, in front of the checked fields, which stay
+    unchanged.
 
     Args:
-        fields: a JSON object without these members (`Ask.fields`, or what `fit` made of it).
-        cache_salt: the tenant's salt, for endpoints that take one (`Dialect.salts`); written under the dialect's name for it.
-        priority: the member that says how soon (`Priority.written`); empty for none.
+        fields: a JSON object without these members (`Ask.fields`, or the result of `fit`).
+        cache_salt: the tenant's salt, for endpoints that take one (`Dialect.salts`); written under the dialect's field name.
+        priority: the member with the priority (`Priority.written`); empty for none.
     """
     front = b'{"model":%b' % msgspec.json.encode(served_model)
     if cache_salt is not None and dialect.isolation is not None:

@@ -1,4 +1,4 @@
-"""What is known of a kind of engine."""
+"""The description of one kind of engine: paths, fields, signals, adapters, priorities, disaggregation."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -15,7 +15,7 @@ from domain.priority import Class
 
 
 class Shape(Enum):
-    """How a refusal's body is laid out; `errors` reads all of them, whichever engine they come from."""
+    """The layout of an error reply's body; `errors` reads every layout from every engine."""
 
     OBJECT = '{"error": {…}}'
     FLAT = '{"message": …}'
@@ -24,34 +24,34 @@ class Shape(Enum):
 
 
 class Isolation(msgspec.Struct, frozen=True):
-    """How an engine is told which prefixes may share cache blocks."""
+    """The request field that tells an engine which prefixes may share cache blocks."""
 
     field: str
-    """Its value goes into the blocks' hashes."""
+    """The field's name; its value goes into the blocks' hashes."""
     endpoints: frozenset[Endpoint]
-    """Where the engine takes it; elsewhere tenants share the prefix cache, and its timing can tell one what another sent."""
+    """The endpoints that take the field; on others tenants share the prefix cache, whose timing can reveal another tenant's prompts."""
 
 
 class Priority(msgspec.Struct, frozen=True):
-    """How an engine is told what to do first. Callers can never say it (`controls`)."""
+    """The request field for an engine's priority. Callers can never set it (`controls`)."""
 
     field: str
-    """Dots lead into objects."""
+    """The field's name; dots lead into objects."""
     sooner: Literal["lower", "higher"]
+    """Which numbers are served first."""
     needs: str
-    """What the engine has to be started with."""
+    """The flag that the engine must be started with."""
     share: bool = False
-    """Whether its numbers are shares between 0 and 1, with a half for who says none; else whole numbers, and 0."""
+    """Whether its numbers are between 0 and 1, with 0.5 as the default; otherwise they are whole numbers, with 0 as the default."""
     endpoints: frozenset[Endpoint] = frozenset(endpoint for endpoint in Endpoint if endpoint.generates)
-    """Where the engine takes it. Embeddings have no place in an engine's queue to lose: they are one step."""
+    """The endpoints that take the field. Embeddings do not need it: they take one step and do not queue for a slot."""
 
     def written(self) -> tuple[bytes, ...]:
-        """The member of the request's object for each `Class`, in their order; the default class has the number that a request without
-        any has."""
+        """The JSON member for each `Class`, in their order; the default class has the engine's own default number."""
         first, *inner = self.field.split(".")
         members = []
-        for one in Class:
-            steps = one - Class.DEFAULT if self.sooner == "lower" else Class.DEFAULT - one
+        for traffic_class in Class:
+            steps = traffic_class - Class.DEFAULT if self.sooner == "lower" else Class.DEFAULT - traffic_class
             value: object = (5 + 2 * steps) / 10 if self.share else steps
             for name in reversed(inner):
                 value = {name: value}
@@ -60,14 +60,14 @@ class Priority(msgspec.Struct, frozen=True):
 
 
 class LoraCalls(msgspec.Struct, frozen=True):
-    """How adapters are loaded into and taken out of a running engine: two POSTs with a small JSON object each."""
+    """The calls that load and unload adapters on a running engine: two POSTs with a small JSON object each."""
 
     load_path: str
     unload_path: str
     name_field: str
     """Field of the adapter's name, in both calls."""
     path_field: str
-    """Field of the load call for where the engine finds the weights."""
+    """Field of the load call for the path of the weights on the engine's machine."""
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Dialect(msgspec.Struct, frozen=True):
 
     name: str
     known_from: str
-    """Release and source of what stands here."""
+    """The release and the source that this description was made from."""
     health_path: str
     """Answers 200 when the process is up; it says little about whether tokens come."""
     models_path: str
@@ -83,26 +83,27 @@ class Dialect(msgspec.Struct, frozen=True):
     """Whether replies name a model of the model list, so that another name means another model behind the port."""
     isolation: Isolation | None
     signals_path: str | None
-    """Where it reports its load; None when it reports none."""
+    """The path of its load metrics; None when it has none."""
     read_signals: Callable[[bytes, float], Signals] | None
-    """What was read there, and when (monotonic seconds), as Signals. Raises ValueError when it is something else."""
+    """Reads the reply of `signals_path`, and the time of reading (monotonic seconds), into Signals. Raises ValueError for another reply."""
     priority: Priority | None
     lora_model: str | None
-    """The model name that asks for an adapter, of `{base}` and `{adapter}`; None when no name does."""
+    """The model name that requests an adapter, with `{base}` and `{adapter}`; None when no model name does."""
     lora: LoraCalls | None
-    """How adapters are loaded and unloaded at run time; None when the engine cannot, or only over another port."""
+    """The calls that load and unload adapters at run time; None when the engine has none, or only on another port."""
     errors: frozenset[Shape]
-    """Shapes its refusals come in."""
+    """The layouts of its error replies."""
     fields: Fields
     drains: str
-    """What SIGTERM does to requests in flight, and the flag that changes it; empty when nobody has looked."""
+    """What SIGTERM does to requests in flight, and the flag that changes it; empty when unknown."""
     proven: bool
-    """Whether it was run against the real engine, not only against recordings and documentation."""
+    """Whether the dialect was run against the real engine, not only against recordings and documentation."""
     read_report: Decode | None = None
-    """One report of the load that it pushes over ZeroMQ; None when it pushes none."""
+    """Decodes one report of the load that the engine pushes over ZeroMQ; None when it pushes none."""
 
     disaggregation: Handover | None = None
-    """How two of its engines share a request; None when they cannot, or are told by another part than a gateway."""
+    """Disaggregated prefill and decode on two of its engines; None when they cannot, or when another component than a gateway directs
+    it."""
 
     def salts(self, endpoint: Endpoint) -> bool:
         """Whether requests to this endpoint carry the tenant's salt."""

@@ -1,11 +1,11 @@
-"""NVIDIA Dynamo's frontend, an own router before many workers: documented, never run here.
+"""NVIDIA Dynamo's frontend, itself a router in front of many workers: documented, never run here.
 
 Read in ai-dynamo/dynamo, sources of 2026 around 1.6: `lib/llm/src/protocols/openai/` (`validate.rs` at 0285dda: unknown fields
 are refused unless DYN_IGNORE_OPENAI_FE_UNSUPPORTED_FIELDS is set, `cache_salt` goes to the worker; `common_ext.rs`,
 `chat_completions.rs`), `lib/protocols/src/types/` (chat.rs at 05fa3a3, completion.rs at 4c97a5c), `lib/llm/src/http/service/`
 (`health.rs`; `error.rs` at 09ca8c2: 529 when full), `lib/runtime/src/metrics/prometheus_names.rs`, and its documentation
-(`nvext.agent_hints.priority`, higher first). One frontend is one backend to us, however many workers it has; its own routing
-stands behind ours. Adapters are loaded over the workers' system port, not over the frontend.
+(`nvext.agent_hints.priority`, higher first). One frontend is one backend of the gateway, however many workers it has; its own routing
+comes after the gateway's. Adapters are loaded over the workers' system port, not over the frontend.
 """
 
 from operator import sub
@@ -28,8 +28,9 @@ SIGNALS: Final = SignalTable(
         "block_size": Source(("dynamo_frontend_model_kv_cache_block_size",), whole),
     }
 )
-"""In flight counts the queued ones too, and queued is whoever has no first token yet. The series carry a model and appear with
-its first request: until then a fresh frontend is in doubt. Memory is reported per worker, in blocks, and not here."""
+"""The in-flight count includes the queued requests, and a request counts as queued until its first token. The series carry a model and
+appear with its first request: until then the load of a fresh frontend is unknown. Memory is reported per worker, in blocks, and not
+here."""
 
 _GENERATION: Final = frozenset(
     {

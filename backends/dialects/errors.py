@@ -1,10 +1,9 @@
-"""Engines' error bodies, read once and said again in our words: no path, address, model name or template of theirs gets out.
+"""Engines' error replies translated into the gateway's Faults: no path, address, model name or template of an engine reaches a caller.
 
-Shapes seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"message": ...}` (SGLang, TensorRT-LLM, Dynamo, old vLLM),
-`{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. What an engine says is
-recognised by `_RULES` and built anew from numbers and field names; a sentence no rule knows passes only if it cannot hold
-internals (`_is_harmless`). What is under `tests/wire/engine_errors/`, recorded or documented, is the evidence. Knows nothing of
-how a Fault is rendered.
+Layouts seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"message": ...}` (SGLang, TensorRT-LLM, Dynamo, old vLLM),
+`{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. An engine's message is recognised
+by `_RULES` and built anew from numbers and field names; a sentence that no rule recognises is passed on only if it cannot hold internals
+(`_is_harmless`). The evidence, recorded or documented, is under `tests/wire/engine_errors/`. Rendering a Fault is not this module's matter.
 """
 
 import re
@@ -17,21 +16,22 @@ from domain.ask import Endpoint
 from domain.faults import NEVER, Fault, Kind, Retry
 
 READ_CHARS: Final = 2000
-"""Of an engine's message; the longest recorded one is 600, and every pattern below runs over it."""
+"""Characters read of an engine's message; the longest recorded one has 600, and every pattern below runs over them."""
 
 MAX_PASSED_CHARS: Final = 300
-"""Of an engine's own sentence that may reach a caller."""
+"""Longest sentence of an engine that may reach a caller."""
 
 MAX_WAIT_S: Final = 120.0
 """The longest `retry-after` taken from an engine; official clients give up on longer ones."""
 
 SOON_S: Final = 1.0
+"""The `retry-after` where the engine names none."""
 
 
 class _Inner(msgspec.Struct):
     message: str | None = None
     code: Any = None
-    """OpenAI's are words, vLLM's are numbers."""
+    """A word from OpenAI, a number from vLLM."""
     param: str | None = None
     n_prompt_tokens: int | None = None
     n_ctx: int | None = None
@@ -48,8 +48,8 @@ class _Outer(msgspec.Struct):
     detail: list[_Location] | str | None = None
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What an engine's body says, cut out of whichever shape it came in."""
+class _Refusal(msgspec.Struct, frozen=True):
+    """The content of an engine's error reply, whatever its layout."""
 
     text: str
     param: str | None
@@ -72,54 +72,54 @@ def fault_from_reply(
     retry_after: bytes | None = None,
     served: tuple[str, ...] = (),
 ) -> Fault:
-    """What an engine's refusal means for the caller, as our Fault.
+    """The Fault for an engine's error reply.
 
     Args:
         status: the engine's HTTP status, anything but 200.
-        body: its body, possibly cut.
-        endpoint: the endpoint that was called; its prompt field is blamed for a prompt that is too long.
+        body: the reply's body, possibly cut.
+        endpoint: the endpoint called; its prompt field is blamed for a prompt that is too long.
         retry_after: the engine's header, seconds.
         served: names under which engines know models; no sentence that holds one is passed on.
     """
-    said = _read(body, endpoint)
+    refusal = _read(body, endpoint)
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
-    detail = f"engine answered {status}" + (f" about {said.param}" if said.param else "")
-    if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(said.text)):
+    detail = f"engine answered {status}" + (f" about {refusal.param}" if refusal.param else "")
+    if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(refusal.text)):
         retry = Retry(should=True, after_s=_seconds(retry_after))
-        said_s = 0.0 if retry_after is None else retry.after_s or 0.0
+        asked_s = 0.0 if retry_after is None else retry.after_s or 0.0
         message = "The engines serving this model are busy. Try again shortly."
-        return Fault(Kind.ENGINE_BUSY, message, retry=retry, detail=detail, alone_s=said_s)
-    if status in (400, 404, 405, 501) and said.param != "model" and _NO_ROUTE.search(said.text):
+        return Fault(Kind.ENGINE_BUSY, message, retry=retry, detail=detail, alone_s=asked_s)
+    if status in (400, 404, 405, 501) and refusal.param != "model" and _NO_ROUTE.search(refusal.text):
         return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
-    if status in (400, 404) and _UNKNOWN_MODEL.match(said.text):
+    if status in (400, 404) and _UNKNOWN_MODEL.match(refusal.text):
         return Fault(Kind.MODEL_NOT_SERVED, "The engine serving this request failed.", detail=detail)
     if status in (400, 413, 422):
-        return _refused(said, detail, served)
-    # 401, 403, other 404: how we are set up towards our own engines, and nothing the caller can mend
+        return _refused(refusal, detail, served)
+    # 401, 403, other 404: the gateway's own configuration towards its engines, which the caller cannot correct
     retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
-def _read(body: bytes, endpoint: Endpoint) -> _Said:
+def _read(body: bytes, endpoint: Endpoint) -> _Refusal:
     try:
         outer = msgspec.json.decode(body, type=_Outer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Said(body[:READ_CHARS].decode("utf-8", "replace"), None, endpoint)
+        return _Refusal(body[:READ_CHARS].decode("utf-8", "replace"), None, endpoint)
     if isinstance(outer.error, _Inner):
         inner = outer.error
         filtered = isinstance(inner.code, str) and inner.code in FILTERED
-        return _Said((inner.message or "")[:READ_CHARS], _path(inner.param), endpoint, inner.n_prompt_tokens, inner.n_ctx, filtered)
+        return _Refusal((inner.message or "")[:READ_CHARS], _path(inner.param), endpoint, inner.n_prompt_tokens, inner.n_ctx, filtered)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
-        return _Said("", _path(".".join(map(str, place))), endpoint)
+        return _Refusal("", _path(".".join(map(str, place))), endpoint)
     text = (outer.error or outer.message or outer.detail or "")[:READ_CHARS]
-    return _Said(text, _path(outer.param or _location_in(text)), endpoint)
+    return _Refusal(text, _path(outer.param or _location_in(text)), endpoint)
 
 
 def _location_in(text: str) -> str | None:
-    """SGLang's validation errors name the field only inside the text, as a Python tuple."""
-    found = _LOCATION.search(text)
-    return found[1].replace("'", "").replace(", ", ".") if found else None
+    """The field that a validation error of SGLang names, inside its text only, as a Python tuple."""
+    match = _LOCATION.search(text)
+    return match[1].replace("'", "").replace(", ", ".") if match else None
 
 
 def _path(param: str | None) -> str | None:
@@ -137,30 +137,30 @@ def _path(param: str | None) -> str | None:
 
 def _seconds(header: bytes | None) -> float:
     try:
-        given = float(header or b"")
+        seconds = float(header or b"")
     except ValueError:
         return SOON_S
-    return min(given, MAX_WAIT_S) if given > 0 else SOON_S  # NaN compares false
+    return min(seconds, MAX_WAIT_S) if seconds > 0 else SOON_S  # NaN compares false
 
 
-# --- refusals: what the request itself is to blame for --------------------------------------------------------------------
+# --- refusals: errors of the request itself -------------------------------------------------------------------------------
 
 
-def _refused(said: _Said, detail: str, served: tuple[str, ...]) -> Fault:
-    if said.filtered:
-        # what the filter says of the prompt is the engine's text, too
+def _refused(refusal: _Refusal, detail: str, served: tuple[str, ...]) -> Fault:
+    if refusal.filtered:
+        # the filter's own message is the engine's text, too
         return Fault(Kind.CONTENT_FILTERED, "The content filter of the engine serving this model refused the request.", detail=detail)
     for pattern, build in _RULES:
-        found = pattern.search(said.text)
-        if found is not None:
-            fault = build(found, said)
+        match = pattern.search(refusal.text)
+        if match is not None:
+            fault = build(match, refusal)
             fault.detail = detail
             return fault
-    sentence = said.text.partition("\n")[0].partition(" (parameter=")[0].strip()
+    sentence = refusal.text.partition("\n")[0].partition(" (parameter=")[0].strip()
     if not _is_harmless(sentence, served):
-        about = f" Check '{said.param}'." if said.param else ""
+        about = f" Check '{refusal.param}'." if refusal.param else ""
         sentence = f"The engine serving this model refused the request.{about}"
-    return Fault(Kind.REFUSED_BY_ENGINE, sentence, param=said.param, detail=detail)
+    return Fault(Kind.REFUSED_BY_ENGINE, sentence, param=refusal.param, detail=detail)
 
 
 def _is_harmless(sentence: str, served: tuple[str, ...]) -> bool:
@@ -172,76 +172,77 @@ def _is_harmless(sentence: str, served: tuple[str, ...]) -> bool:
     )
 
 
-def _context_too_long(_: re.Match[str], said: _Said) -> Fault:
-    limit = said.limit or _first(_LIMITS, said.text)
-    tokens = said.tokens or _first(_COUNTS, said.text)
+def _context_too_long(_: re.Match[str], refusal: _Refusal) -> Fault:
+    limit = refusal.limit or _first(_LIMITS, refusal.text)
+    tokens = refusal.tokens or _first(_COUNTS, refusal.text)
     message = (
         f"This model's maximum context length is {limit} tokens"
         if limit
-        else f"This model's maximum context length is too short for your {said.subject}"
+        else f"This model's maximum context length is too short for your {refusal.subject}"
     )
     if tokens:
-        message += f", however your {said.subject} resulted in {tokens} tokens"
-    return Fault(Kind.CONTEXT_TOO_LONG, f"{message}. Send less text or ask for fewer output tokens.", param=said.subject)
+        message += f", however your {refusal.subject} resulted in {tokens} tokens"
+    return Fault(Kind.CONTEXT_TOO_LONG, f"{message}. Send less text or ask for fewer output tokens.", param=refusal.subject)
 
 
-def _too_many_output_tokens(_: re.Match[str], said: _Said) -> Fault:
-    param = "max_completion_tokens" if said.param == "max_completion_tokens" else "max_tokens"
-    asked, limit = _first(_ASKED, said.text), said.limit or _first(_LIMITS, said.text)
+def _too_many_output_tokens(_: re.Match[str], refusal: _Refusal) -> Fault:
+    param = "max_completion_tokens" if refusal.param == "max_completion_tokens" else "max_tokens"
+    asked = _first(_ASKED, refusal.text)
+    limit = refusal.limit or _first(_LIMITS, refusal.text)
     message = f"{param} is too large" + (f": {asked}." if asked else ".")
     if limit:
         message += f" This model supports at most {limit} tokens, prompt included."
     return Fault(Kind.INVALID_VALUE, message, param=param)
 
 
-def _out_of_range(found: re.Match[str], _: _Said) -> Fault:
-    param, rule, value = found.groups()
+def _out_of_range(match: re.Match[str], _: _Refusal) -> Fault:
+    param, rule, value = match.groups()
     return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': it must be {rule}, got {value}.", param=param)
 
 
-def _too_many_logprobs(found: re.Match[str], said: _Said) -> Fault:
-    param = "prompt_logprobs" if found[1] == "prompt" else "top_logprobs" if said.endpoint.has_messages else "logprobs"
-    return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': {found[2]} is above the maximum of {found[3]}.", param=param)
+def _too_many_logprobs(match: re.Match[str], refusal: _Refusal) -> Fault:
+    param = "prompt_logprobs" if match[1] == "prompt" else "top_logprobs" if refusal.endpoint.has_messages else "logprobs"
+    return Fault(Kind.INVALID_VALUE, f"Invalid value for '{param}': {match[2]} is above the maximum of {match[3]}.", param=param)
 
 
-def _no_tools(_: re.Match[str], __: _Said) -> Fault:
+def _no_tools(_: re.Match[str], __: _Refusal) -> Fault:
     return Fault(Kind.UNSUPPORTED_PARAMETER, "This model is not set up for tool calls that it chooses itself.", param="tool_choice")
 
 
-def _text_only(_: re.Match[str], said: _Said) -> Fault:
-    return Fault(Kind.INVALID_VALUE, "This model does not take this kind of content, or not so much of it.", param=said.subject)
+def _text_only(_: re.Match[str], refusal: _Refusal) -> Fault:
+    return Fault(Kind.INVALID_VALUE, "This model does not take this kind of content, or not so much of it.", param=refusal.subject)
 
 
-def _unknown_parameter(found: re.Match[str], _: _Said) -> Fault:
+def _unknown_parameter(match: re.Match[str], _: _Refusal) -> Fault:
     return Fault(
-        Kind.UNSUPPORTED_PARAMETER, f"The parameter '{found[1]}' is not supported by the engine serving this model.", param=found[1]
+        Kind.UNSUPPORTED_PARAMETER, f"The parameter '{match[1]}' is not supported by the engine serving this model.", param=match[1]
     )
 
 
-def _bad_grammar(found: re.Match[str], _: _Said) -> Fault:
-    reason = found[1].strip()
+def _bad_grammar(match: re.Match[str], _: _Refusal) -> Fault:
+    reason = match[1].strip()
     why = f": {reason}" if _is_harmless(reason, ()) else ""
     return Fault(Kind.INVALID_VALUE, f"The schema or grammar could not be compiled{why}.", param="response_format")
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
-    return next((found[1] for pattern in patterns if (found := pattern.search(text))), None)
+    return next((match[1] for pattern in patterns if (match := pattern.search(text))), None)
 
 
 FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
-"""Azure OpenAI's code and OpenAI's, which servers behind the `openai` dialect have taken over."""
+"""Azure OpenAI's code and OpenAI's, which servers behind the `openai` dialect use as well."""
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _LOCATION: Final = re.compile(r"'loc': \('body', ([a-z0-9_', ]{1,80})\)")
 BUSY_STATUSES: Final = (429, 503, 529)
-"""529 is Dynamo's for a full queue."""
+"""Statuses of a busy engine; 529 is Dynamo's for a full queue."""
 GENERATION_FAILED: Final = 424
-"""TGI's: the model failed behind its router; nothing was wrong with the request."""
+"""TGI's status for a model that failed behind its router; the request was right."""
 _BUSY: Final = re.compile(r"queue is full|after shutdown|currently busy|Loading model")
 _UNKNOWN_MODEL: Final = re.compile(
     r"The model `.{1,300}` does not exist|The following requested LoRA adapters are not loaded|Unknown (?:model|LoRA)\b"
 )
-"""vLLM's words; SGLang's, which takes any other name for its model; Triton's 400. The model's name is ours, so the caller has
-done nothing wrong."""
+"""The wording of vLLM, of SGLang (which takes any other name for its model), and of Triton's 400. The gateway wrote the model's name, so it
+is no mistake of the caller's."""
 _NO_ROUTE: Final = re.compile(r"Not Found|Method Not Allowed|does not support [\w ]{0,40}(?:API|embeddings)|to be an embedding model")
 
 _LIMITS: Final = (
@@ -263,7 +264,7 @@ _COUNTS: Final = (
 )
 _ASKED: Final = (re.compile(r"max_(?:completion_)?tokens=(\d{1,9})"), re.compile(r"too large: (\d{1,9})"))
 
-_RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Fault]], ...]] = (
+_RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Refusal], Fault]], ...]] = (
     (re.compile(r"max_(?:completion_)?tokens.{0,60}(?:cannot be greater|too large)"), _too_many_output_tokens),
     (
         re.compile(
@@ -283,7 +284,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Said], Faul
     (re.compile(r"Unsupported parameter\(s\): `([a-z_]{1,40})`"), _unknown_parameter),
     (re.compile(r"[Gg]rammar error:([^\n]*)"), _bad_grammar),
 )
-"""What engines say, and what we say instead; the first that matches counts."""
+"""Patterns of engines' messages, each with the function that builds the gateway's Fault; the first match counts."""
 
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9 .,;:!?'\"_=<>()\[\]+-]+")
 _TELLTALE: Final = re.compile(
@@ -291,5 +292,5 @@ _TELLTALE: Final = re.compile(
     r"|\bmodels?\b|\badapter|\blora\b|\balias",
     re.IGNORECASE,
 )
-"""What an engine's sentence may not hold to be passed on: code, addresses, flags, lists of validation errors, and the words
-beside which engines name models. Slashes, braces and backticks are not among the harmless characters at all."""
+"""Text that an engine's sentence must not hold to be passed on: code, addresses, flags, lists of validation errors, and the words next to
+which engines name models. Slashes, braces and backticks are not among the harmless characters at all."""

@@ -1,9 +1,9 @@
-"""Which request fields an engine takes, and what becomes of the others. Pure: rules and a checked Ask in, JSON out.
+"""Which request fields an engine takes; other fields are dropped or refused. Pure: rules and a checked Ask in, JSON out.
 
-Engines differ in what they do with a field they do not know: TensorRT-LLM, Triton and Dynamo refuse the request, in words of
-their own; vLLM, SGLang, llama.cpp and TGI answer as if it had not been sent. The second is worse, since whoever sent
-`guided_json` gets free text and a 200. So a field that would not be followed is refused here, by its name, except where
-leaving it out changes nothing: it holds its own default, or it is for the vendor's bookkeeping.
+Engines treat unknown fields differently: TensorRT-LLM, Triton and Dynamo refuse the request, with errors of their own; vLLM, SGLang,
+llama.cpp and TGI ignore the field. The second is worse: a caller that sent `guided_json` gets free text and a 200. So a field that the
+engine would ignore is refused here, by its name, except where dropping it changes nothing: it holds its own default, or it is for the
+vendor's bookkeeping.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from domain.faults import Fault, Kind
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """One engine's fields, top level, after the gateway's own were taken out."""
+    """The rules for one engine's top-level fields, without the gateway's own."""
 
     takes: Mapping[Endpoint, frozenset[str]] | None = None
-    """All it follows, by endpoint (one that is missing here the engine does not have); None when the list is open."""
+    """All fields that the engine follows, by endpoint (it does not have an endpoint that is missing here); None when the list is open."""
     refuses: Mapping[str, str] = {}
-    """Fields it would take and not follow, and what the caller may do instead; ends the sentence "… is not supported by the
-    engine serving this model"."""
+    """Fields that the engine would accept and ignore, each with the alternative for the caller; it ends the sentence "… is not supported by
+    the engine serving this model"."""
     not_at_default: frozenset[str] = frozenset()
-    """Fields it follows but stumbles over when they hold their own default."""
+    """Fields that the engine follows but refuses or misreads when they hold their own default."""
     lists: frozenset[str] = frozenset()
-    """Fields in which it wants a list where OpenAI's callers may send one string."""
+    """Fields that must be a list for the engine, where OpenAI's callers may send one string."""
 
 
 OPEN: Final = Fields()
-"""Nothing is known of the engine, so everything passes."""
+"""The rules for an unknown engine: every field passes."""
 
 STRUCTURE: Final = frozenset(
     {
@@ -47,12 +47,12 @@ STRUCTURE: Final = frozenset(
         "grammar",
     }
 )
-"""Every engine's own names for "answer in this form". Beside `response_format`, which all know."""
+"""Engines' own fields for structured output, besides `response_format`, which all know."""
 
 BOOKKEEPING: Final = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
 )
-"""The vendor's, without effect on an answer of an engine of ours."""
+"""Fields for the vendor's bookkeeping, without effect on the answer of a self-hosted engine."""
 
 DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "add_generation_prompt": (True,),
@@ -81,25 +81,25 @@ DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
 }
-"""Values that mean the same as the field's absence. Client libraries fill in some of them unasked. `false` and 0 are equal
+"""Values that mean the same as the field's absence. Client libraries fill in some of them by themselves. `false` and 0 are equal
 here, which is right for `logprobs`: a flag in chats, a count in completions."""
 
 
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""Members unread: a prompt stays the bytes that were checked."""
+"""Decodes an object and leaves its members raw, so that a prompt stays the bytes that were checked."""
 
 
 def instead_of(follows: frozenset[str], instead: str) -> Mapping[str, str]:
-    """`refuses` for an engine that follows only these of `STRUCTURE`."""
+    """The value of `refuses` for an engine that follows only these fields of `STRUCTURE`."""
     return dict.fromkeys(STRUCTURE - follows, instead)
 
 
 def fit(rules: Fields, ask: Ask) -> bytes:
-    """The Ask's fields as the engine takes them; the very same bytes where nothing needs a change, which is the usual case.
+    """The Ask's fields as the engine takes them; the same bytes object where nothing needs a change, which is the usual case.
 
     Raises:
-        Fault: UNSUPPORTED_PARAMETER with the name of a field that the engine would refuse or not follow, or with `model`
-            when it does not have the endpoint.
+        Fault: UNSUPPORTED_PARAMETER with the name of a field that the engine would refuse or ignore, or with `model` when it does not
+            have the endpoint.
     """
     doubtful = ask.names & rules.refuses.keys()
     if rules.takes is not None:
@@ -125,7 +125,7 @@ def fit(rules: Fields, ask: Ask) -> bytes:
 
 
 def _both_caps(rules: Fields, ask: Ask) -> bool:
-    """Both names of one number: engines that check their fields refuse that, however equal the two are."""
+    """Whether the Ask holds both names of the output cap: engines that check their fields refuse that, even if the two are equal."""
     return rules.takes is not None and {"max_tokens", "max_completion_tokens"} <= ask.names
 
 

@@ -29,7 +29,7 @@ DIALECT: Final = Dialect(
     signals_path="/metrics",
     read_signals=SIGNALS.read,
     priority=None,
-    lora_model=None,  # by numbers the server gives, in the field `lora`
+    lora_model=None,  # requests name adapters by the server's numbers, in the field `lora`
     lora=None,
     errors=frozenset({Shape.OBJECT}),
     fields=Fields(refuses=instead_of(frozenset({"json_schema", "grammar"}), "send 'response_format', 'json_schema' or 'grammar'")),

@@ -23,7 +23,7 @@ class _Load(msgspec.Struct, gc=False):
 
 
 MAX_RANKS: Final = 1000
-"""Data-parallel ranks in one answer: far above any deployment, and what bounds the time that the sums take."""
+"""Most data-parallel ranks in one reply: far above any deployment; bounds the time of the sums."""
 
 
 class _Loads(msgspec.Struct):
@@ -35,12 +35,13 @@ _REQUIRED: Final = ("running", "waiting", "kv_usage")
 
 
 def read_loads(body: bytes, read_at: float) -> Signals:
-    """The answer of `/v1/loads`, summed over data-parallel ranks. Raises ValueError when it is something else."""
+    """The signals in the reply of `/v1/loads`, summed over data-parallel ranks. Raises ValueError for another reply."""
     try:
         loads = _decode(body).loads
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"no list of loads: {error}") from None
-    used, capacity = _sum(loads, "num_used_tokens"), _sum(loads, "max_total_num_tokens")
+    used = _sum(loads, "num_used_tokens")
+    capacity = _sum(loads, "max_total_num_tokens")
     busy_us = _sum(loads, "total_prefill_busy_us")
     values = {
         "running": _sum(loads, "num_running_reqs"),
@@ -56,22 +57,22 @@ def read_loads(body: bytes, read_at: float) -> Signals:
 
 
 def _sum(loads: list[_Load], field: str) -> int | None:
-    found = [value for load in loads if (value := getattr(load, field)) is not None]
-    return sum(found) if found else None
+    values = [value for load in loads if (value := getattr(load, field)) is not None]
+    return sum(values) if values else None
 
 
-_PLACES: Final = ("running", "waiting", "kv_used_tokens", "kv_capacity_tokens", "rank", "waiting_uncached_tokens")
-"""`LoadStat` by position, after its tag. What follows (tokens with the queue's, most requests at once, prefill counters) is
-read from `/v1/loads`."""
+_POSITIONS: Final = ("running", "waiting", "kv_used_tokens", "kv_capacity_tokens", "rank", "waiting_uncached_tokens")
+"""The fields of `LoadStat` by position, after its tag. Later positions (tokens with the queue's, most requests at once, prefill counters)
+are read from `/v1/loads`."""
 
 _decode_array = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def read_report(payload: bytes) -> LoadReport:
-    """A `LoadStat` of the load push. Trailing fields that are missing are unknown, further ones are ignored.
+    """Decode a `LoadStat` of the load push. Missing trailing fields are unknown, additional ones are ignored.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are no `LoadStat`.
     """
     if len(payload) > MAX_REPORT_BYTES:
         raise ValueError(f"{len(payload):,} bytes are no report")
@@ -80,15 +81,15 @@ def read_report(payload: bytes) -> LoadReport:
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
         raise ValueError(f"no array in msgpack: {str(error)[:160]}") from None
     if tag != "LoadStat":
-        found = repr(tag[:40]) if isinstance(tag, str) else f"a {type(tag).__name__}"
-        raise ValueError(f"the tag is {found} and not 'LoadStat'")
+        shown = repr(tag[:40]) if isinstance(tag, str) else f"a {type(tag).__name__}"
+        raise ValueError(f"the tag is {shown} and not 'LoadStat'")
     values: dict[str, int | None] = {}
-    for name, value in zip(_PLACES, fields, strict=False):
+    for name, value in zip(_POSITIONS, fields, strict=False):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise ValueError(f"{name} is a {type(value).__name__} and not a whole number")
         values[name] = value if value is not None and 0 <= value <= MAX_NUMBER else None
     if values.get("kv_capacity_tokens") == 0:
-        values["kv_capacity_tokens"] = None  # how it says that it does not know
+        values["kv_capacity_tokens"] = None  # SGLang's value for unknown
     return LoadReport(**values)
 
 
@@ -97,14 +98,15 @@ BOOTSTRAP: Final = Handover(
     field="bootstrap",
     prefill={"stream": False},
     prefill_without=frozenset({"stream_options"}),
-    # the address that SGLang's own warm-up uses: such a request computes, and hands nothing over
+    # the address that SGLang's own warm-up uses: such a request is computed, and its KV is not handed over
     alone={"bootstrap_host": "2.2.2.2", "bootstrap_room": 0},
-    # how long its halves wait for each other (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT)
+    # how long the two engines wait for each other (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT)
     lease_s=300.0,
     unsplit=frozenset({"echo"}),
 )
-"""`--disaggregation-mode`: an engine is one half or serves whole, never both. Both calls name the prefill engine's bootstrap port
-and a room, which is a number of ours. Read in the router of SGLang's own repository, and never run with two engines."""
+"""`--disaggregation-mode`: an engine does prefill, or decode, or serves whole requests, never two of these. Both calls name the prefill
+engine's bootstrap port and a room, a number that the gateway chooses. Read in the router of SGLang's own repository, and never run with two
+engines."""
 
 DIALECT: Final = Dialect(
     name="sglang",
@@ -115,7 +117,7 @@ DIALECT: Final = Dialect(
     isolation=Isolation("cache_salt", frozenset(Endpoint)),
     signals_path="/v1/loads?include=core",
     read_signals=read_loads,
-    # --schedule-low-priority-values-first turns it round
+    # --schedule-low-priority-values-first reverses the order
     priority=Priority("priority", "higher", "--enable-priority-scheduling"),
     # a bare adapter name would be an unknown model, which SGLang answers with the base model
     lora_model="{base}:{adapter}",

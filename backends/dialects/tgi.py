@@ -1,10 +1,10 @@
 """Hugging Face's Text Generation Inference: documented, never run here. The project is archived; 3.3.7 is its last release.
 
 Read in huggingface/text-generation-inference at db931fc (3.3.7): `router/src/lib.rs` (requests), `server.rs` (routes, statuses),
-`infer/mod.rs`, `validation.rs` (errors), `backends/v3` (metrics), `launcher/src/main.rs` (SIGTERM). What it does not know it
-ignores, with one exception that is worse: in chats `presence_penalty` is read as `repetition_penalty` less 2, so that the
-harmless 0 of many clients doubles the penalty. `n` and `logit_bias` are declared and unused, `top_p` must be below 1, `stop`
-must be a list. The `model` of a request names an adapter: one that was not loaded is answered by the base model, 200.
+`infer/mod.rs`, `validation.rs` (errors), `backends/v3` (metrics), `launcher/src/main.rs` (SIGTERM). It ignores unknown fields, with one
+exception that is worse: in chats `presence_penalty` is read as `repetition_penalty` less 2, so that the harmless 0 of many clients doubles
+the penalty. `n` and `logit_bias` are declared and unused, `top_p` must be below 1, `stop` must be a list. The `model` of a request names an
+adapter: a request for one that was not loaded is answered by the base model, with 200.
 """
 
 from operator import truediv
@@ -24,8 +24,8 @@ SIGNALS: Final = SignalTable(
         "kv_capacity_tokens": Source(("tgi_batch_max_total_tokens",), total()),
     }
 )
-"""Tokens in use are those reserved for the batch's longest course; those generated count when a request ends. The gauges appear
-with the first request: until then a fresh server is in doubt."""
+"""Tokens in use are those reserved for the batch's longest possible output; generated tokens count when a request ends. The gauges appear
+with the first request: until then the load of a fresh server is unknown."""
 
 DIALECT: Final = Dialect(
     name="tgi",

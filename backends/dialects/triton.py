@@ -26,7 +26,8 @@ def _share(samples: Sequence[Sample]) -> float | None:
 
 
 def _capacity(samples: Sequence[Sample]) -> int | None:
-    blocks, size = total(kv_cache_block_type="max")(samples), _block_size(samples)
+    blocks = total(kv_cache_block_type="max")(samples)
+    size = _block_size(samples)
     return None if blocks is None or size is None else blocks * size
 
 
@@ -77,7 +78,7 @@ DIALECT: Final = Dialect(
     signals_path="/metrics",
     read_signals=SIGNALS.read,
     priority=None,
-    lora_model=None,  # base, the operator's `--lora-separator`, adapter; listed at start, so a pool's model may be such a name
+    lora_model=None,  # names are base, the operator's `--lora-separator`, adapter; listed at start, so a pool's model may be such a name
     lora=None,
     errors=frozenset({Shape.DETAIL}),
     fields=Fields(

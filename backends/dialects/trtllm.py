@@ -4,7 +4,7 @@ Read in NVIDIA/TensorRT-LLM, sources of 2026 between 1.2 and 1.3: `tensorrt_llm/
 forbids unknown fields; `priority` is a share between 0 and 1; completions have no `cache_salt`), `serve/openai_server.py`
 (00057725: routes, `{"error": "…"}` for validation, flat errors for the rest, list of one model named by its folder) and
 `metrics/collector.py` (050f80d: series). `/metrics` is a JSON queue of iteration statistics that each reader empties for the
-next one; Prometheus text lies under `/prometheus/metrics` and needs `return_perf_metrics: true` in the server's options file.
+next one; Prometheus text is under `/prometheus/metrics` and needs `return_perf_metrics: true` in the server's options file.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ SIGNALS: Final = SignalTable(
         "prefix_hits": Source(("trtllm_prompt_cached_tokens_total",), total()),
     }
 )
-"""Releases before 1.2 have the share of KV in use only, and are therefore in doubt for their queues."""
+"""Releases before 1.2 report the share of KV in use only, so that their queues are unknown."""
 
 _GENERATION: Final = frozenset(
     {
@@ -73,7 +73,7 @@ DIALECT: Final = Dialect(
     signals_path="/prometheus/metrics",
     read_signals=SIGNALS.read,
     priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority", share=True),
-    lora_model=None,  # by `lora_request` with a path on the server and a number: too much to let anybody say
+    lora_model=None,  # needs `lora_request` with a path on the server and a number, which callers must not set
     lora=None,
     errors=frozenset({Shape.FLAT, Shape.TEXT, Shape.DETAIL}),
     fields=Fields(

@@ -25,7 +25,7 @@ SIGNALS: Final = SignalTable(
         "loras": Source(("vllm:lora_requests_info",), words("running_lora_adapters", "waiting_lora_adapters")),
     }
 )
-"""Names of 0.32, newest first; `gpu_…` are those of releases before 0.10."""
+"""Series names of 0.32 first, then older ones; the `gpu_…` names are of releases before 0.10."""
 
 NIXL: Final = Handover(
     at_once=False,
@@ -44,9 +44,9 @@ NIXL: Final = Handover(
     pairs_whole=True,
     unsplit=frozenset({"prompt_logprobs", "echo"}),
 )
-"""The NIXL connector's two calls, as the proxy in vLLM's own tests makes them. The second reads the KV from the first engine, and
-reading it frees it there; what nobody reads is freed when its lease ends (30 s since 0.33, `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`, 480 s,
-before). Read, and never run with two engines."""
+"""The NIXL connector's two calls, as the proxy in vLLM's own tests makes them. The second reads the KV from the first engine, which frees
+it there; KV that is never read is freed when its lease ends (30 s since 0.33, `VLLM_NIXL_ABORT_REQUEST_TIMEOUT`, 480 s, before). Read in
+the sources, and never run with two engines."""
 
 DIALECT: Final = Dialect(
     name="vllm",
@@ -61,7 +61,7 @@ DIALECT: Final = Dialect(
     lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
     errors=frozenset({Shape.OBJECT, Shape.TEXT, Shape.DETAIL}),
-    # releases before 0.12 knew guided_*; since then they are taken and not followed
+    # releases before 0.12 knew guided_*; later ones accept and ignore them
     fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
     proven=True,

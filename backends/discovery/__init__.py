@@ -1,1 +1,1 @@
-"""Looking for engines and at them: names into addresses, polls, one-token probes, and what is wrong in words for an operator."""
+"""Discovery of engines: DNS look-ups, polls, one-token probes, and diagnoses of failures in words for an operator."""

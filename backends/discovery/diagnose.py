@@ -1,7 +1,6 @@
-"""What is wrong with an engine, in a sentence for whoever has to mend it: what was seen, and what to do. Pure.
+"""Diagnoses: an engine's failure in one sentence for the operator, with the symptom and the remedy. Pure.
 
-Technical detail stays at the end in brackets, for those it helps. Engines are not trusted: of what they send only a few
-bytes are repeated, escaped.
+Technical detail stays at the end in brackets. Engines are not trusted: only a few bytes of their replies are repeated, escaped.
 """
 
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ _CONNECT: Final = (
     ("no connection within", "does not take connections in time; look at the host, the port and the firewalls between"),
     ("SSL", "speaks TLS in a way that cannot be used; look at its versions and certificates"),
 )
-"""What marks a failed connection, most telling first, and what to say of it."""
+"""Substrings that mark a failed connection, the most specific first, each with its sentence."""
 
 _GARBLED: Final = (
     ("b'\\x15\\x03", "answers with TLS; write https:// in its URL"),
@@ -61,7 +60,7 @@ _STATUS: Final[dict[int, str]] = {
 
 
 def of_failure(path: str, error: FetchError) -> str:
-    """Why there was no usable reply to `GET path`."""
+    """Why no usable reply to `GET path` came."""
     if error.loss is Loss.CONNECT:
         return _first(_CONNECT, error.detail, "cannot be connected to; look at host, port and network")
     if error.loss is Loss.GARBLED:
@@ -72,13 +71,13 @@ def of_failure(path: str, error: FetchError) -> str:
     if error.loss is Loss.CUT:
         return f"ends its answer half-way; look at the engine's log and at proxies between ({path}: {_clean(error.detail)})"
     if isinstance(error, FetchTimeout):
-        what = "sends its answer too slowly" if error.received else "takes connections but does not answer"
-        return f"{what}: {path} was not complete in time; it is starting, overloaded, frozen, or no engine at all ({_clean(str(error))})"
+        symptom = "sends its answer too slowly" if error.received else "takes connections but does not answer"
+        return f"{symptom}: {path} was not complete in time; it is starting, overloaded, frozen, or no engine at all ({_clean(str(error))})"
     return f"{path}: {_clean(str(error))}"
 
 
 def of_status(path: str, status: int, headers: Mapping[bytes, bytes], body: bytes) -> str:
-    """What a status other than 200 to `GET path` means."""
+    """The meaning of a status other than 200 to `GET path`."""
     if b"sent to HTTPS port" in body[:2048] or b"HTTP request to an HTTPS server" in body[:2048]:
         return f"answers with TLS; write https:// in its URL ({path}: {status})"
     if 300 <= status < 400:
@@ -101,17 +100,17 @@ def of_list(path: str, headers: Mapping[bytes, bytes], body: bytes) -> str:
 
 
 def is_html(headers: Mapping[bytes, bytes], body: bytes) -> bool:
-    """Whether a reply is a page for people, by what it says it is or by how it begins."""
+    """Whether a reply is an HTML page, by its content type or its first bytes."""
     begins = body[:64].lstrip().lower()
     return b"html" in headers.get(b"content-type", b"").lower() or begins.startswith((b"<!doctype", b"<html"))
 
 
 def _first(known: tuple[tuple[str, str], ...], detail: str, otherwise: str) -> str:
-    said = next((sentence for mark, sentence in known if mark in detail), otherwise)
-    return f"{said} ({_clean(detail)})"
+    diagnosis = next((sentence for mark, sentence in known if mark in detail), otherwise)
+    return f"{diagnosis} ({_clean(detail)})"
 
 
 def _clean(text: str) -> str:
-    """One line, printable, short."""
-    kept = "".join(c if c.isprintable() else " " for c in text)
-    return kept if len(kept) <= MAX_DETAIL else kept[: MAX_DETAIL - 1] + "…"
+    """The text as one printable line of at most `MAX_DETAIL` characters."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable if len(printable) <= MAX_DETAIL else printable[: MAX_DETAIL - 1] + "…"

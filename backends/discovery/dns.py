@@ -1,10 +1,10 @@
-"""Backends behind a DNS name: A and AAAA with one port, or SRV, which says host and port.
+"""Backends behind a DNS name: A and AAAA records with one port, or SRV records, which have host and port.
 
-A time-out or a failing server keeps the last good answer for ten minutes. An answer that says "nobody" is believed only at
-the third time in a row, because a name server that has just been restarted says it too.
+A time-out or a failing server keeps the last good answer for ten minutes. An empty answer is believed only at the third time in a row,
+because a name server that has just been restarted gives it too.
 
-Name servers are asked from the event loop, not through libc: its look-ups run in a handful of threads that everything shares, and
-two that hang would stop every other one.
+Name servers are queried from the event loop, not through libc: its look-ups run in a few threads that the whole process shares, and two
+that hang would block all others.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ KEEP_S: Final = 600.0
 """How long the last good answer holds while DNS fails (reliability, engine faults: "DNS change")."""
 
 EMPTY_BELIEVED: Final = 3
-"""Answers of nobody in a row that are believed."""
+"""Empty answers in a row after which the pool is believed to be empty."""
 
 LOOKUP_WITHIN_S: Final = 4.0
-"""Longest wait for one answer; below the 5 s at which names are resolved."""
+"""Longest wait for one answer; below the interval of 5 s between look-ups."""
 
 MAX_FOUND: Final = 256
 """Addresses taken from one answer."""
@@ -34,31 +34,31 @@ MAX_TARGETS: Final = 200
 """Targets of one SRV answer that are looked up."""
 
 MAX_AT_ONCE: Final = 8
-"""Questions of one source under way at once."""
+"""Most queries of one source in flight."""
 
 MAX_ID: Final = 64
 
 LOCALHOST: Final = ("127.0.0.1", "::1")
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""What may stand in a URL; a name server is not trusted with more."""
+"""Host names that may stand in a URL; a name server is not trusted with others."""
 
 
 class Found(msgspec.Struct, frozen=True, order=True):
-    """One address a name stands for."""
+    """One address that a name resolves to."""
 
     address: str
     port: int
     host: str = ""
-    """The name to ask for by TLS and the Host header, where it is another than the one looked up (an SRV target)."""
+    """The name for TLS and the Host header, where it differs from the name looked up (an SRV target)."""
 
 
 Lookup = Callable[[], Awaitable[Sequence[Found]]]
-"""Asks once; nothing for a name that does not exist. Raises OSError or TimeoutError when there is no answer."""
+"""Resolves once; empty for a name that does not exist. Raises OSError or TimeoutError when no answer comes."""
 
 
 class DnsSource:
-    """See `domain.membership.MemberSource`."""
+    """The members of one pool behind a DNS name (a `domain.membership.MemberSource`)."""
 
     owner: Final = "dns"
     keep_s = KEEP_S
@@ -74,24 +74,24 @@ class DnsSource:
         self._asking = False
 
     async def read(self) -> Sequence[Member]:
-        """Resolve once; one at a time.
+        """Resolve the name and return its members; one call at a time.
 
         Raises:
-            SourceError: there is no answer, or one of nobody that is not believed yet.
+            SourceError: no answer came, an empty one is not believed yet, or another call is under way.
         """
         if self._asking:
             raise SourceError(f"{self._host} is still being resolved")
         self._asking = True
         try:
-            found = await self._found()
+            addresses = await self._resolve()
         finally:
             self._asking = False
-        self._empty = 0 if found else self._empty + 1
-        if not found and self._empty < EMPTY_BELIEVED:
+        self._empty = 0 if addresses else self._empty + 1
+        if not addresses and self._empty < EMPTY_BELIEVED:
             raise SourceError(f"{self._host} has no address, it is said ({self._empty} of {EMPTY_BELIEVED} times before it is believed)")
-        return [self._member(one) for one in found]
+        return [self._member(address) for address in addresses]
 
-    async def _found(self) -> list[Found]:
+    async def _resolve(self) -> list[Found]:
         try:
             async with asyncio.timeout(LOOKUP_WITHIN_S):
                 return sorted(set(await self._lookup()))[:MAX_FOUND]
@@ -106,7 +106,7 @@ class DnsSource:
 
 
 def member_id(pool: str, found: Found) -> str:
-    """The same id for the same address in the same pool, for ever: `chat-10.0.0.5-8000`."""
+    """The member's id, the same for ever for the same address in the same pool: `chat-10.0.0.5-8000`."""
     tail = f"-{found.address.replace(':', '-')}-{found.port}"
     if len(pool) + len(tail) <= MAX_ID:
         return pool + tail
@@ -115,7 +115,7 @@ def member_id(pool: str, found: Found) -> str:
 
 
 def system_lookup(host: str, port: int | None) -> Lookup:
-    """Asks the name servers of `/etc/resolv.conf`: for A and AAAA when `port` is given, else for SRV."""
+    """A look-up at the name servers of `/etc/resolv.conf`: of A and AAAA records when `port` is given, else of SRV records."""
     return _Addresses(host, port) if port is not None else _Srv(host)
 
 
@@ -133,7 +133,7 @@ class _Srv:
         self._host = host
 
     async def __call__(self) -> Sequence[Found]:
-        records = await _asked(lambda resolver: resolver.resolve(self._host, "SRV", lifetime=LOOKUP_WITHIN_S))
+        records = await _query(lambda resolver: resolver.resolve(self._host, "SRV", lifetime=LOOKUP_WITHIN_S))
         targets = [(str(record.target).rstrip("."), int(record.port)) for record in records][:MAX_TARGETS]
         if odd := [host for host, _ in targets if host and not _HOST.fullmatch(host)]:
             raise OSError(f"its target {ascii(odd[0])[:80]} is no host name")
@@ -145,25 +145,25 @@ class _Srv:
                 return await _resolved(host)
 
         lists = await asyncio.gather(*(resolved(host) for host, _ in targets))
-        return [Found(address, port, host) for (host, port), found in zip(targets, lists, strict=True) for address in found]
+        return [Found(address, port, host) for (host, port), addresses in zip(targets, lists, strict=True) for address in addresses]
 
 
 async def _resolved(host: str) -> list[str]:
-    """The addresses of a name; none for one that does not exist. Raises OSError when there is no answer."""
+    """The addresses of a name; empty for one that does not exist. Raises OSError when no answer comes."""
     if host.rstrip(".").lower() == "localhost":
-        return list(LOCALHOST)  # name servers are not asked for it (RFC 6761)
+        return list(LOCALHOST)  # never looked up at name servers (RFC 6761)
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         pass
-    # search: a name may be short, as it may for libc
-    answers = await _asked(lambda resolver: resolver.resolve_name(host, lifetime=LOOKUP_WITHIN_S, search=True))
+    # search: short names are completed by the search domains, as libc does
+    answers = await _query(lambda resolver: resolver.resolve_name(host, lifetime=LOOKUP_WITHIN_S, search=True))
     return list(dict.fromkeys(answers.addresses())) if answers else []
 
 
-async def _asked(ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """What a resolver answers; an empty list for a name that does not exist or has nothing of the kind."""
-    # imported only here: nobody else needs it
+async def _query(ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """The answer of a resolver; an empty list for a name that does not exist or has no such records."""
+    # imported only here, because only pools with DNS need it
     import dns.asyncresolver
     import dns.exception
     import dns.resolver

@@ -1,4 +1,4 @@
-"""Asks engines whether they are there and serve the model they should. What is made of it is `backends.health`'s matter."""
+"""Polls of engines: whether an engine answers and serves the pool's model. `backends.health` decides what a result means."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ MAX_LIST_BYTES: Final = 1024 * 1024
 
 
 async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
-    """Ask one backend whether it is there and serves `model`."""
+    """Poll one backend: its health, and whether it lists `model`."""
     for path in (dialect.health_path, dialect.models_path):
         try:
             reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
@@ -31,6 +31,6 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> Polled:
     shown = ", ".join(ascii(name)[1:-1][:80] for name in known[:5]) or "no model"
     hint = "look whether the URL is this pool's engine, or at its served model name"
     reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
-    # a pool's model may be an adapter its engines were started with; other adapters answer to their own requests only
+    # a pool's model may be an adapter that its engines were started with; other adapters answer only requests that name them
     names = frozenset(listed.models) | ({model} & set(known))
     return Polled(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras))

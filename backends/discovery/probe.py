@@ -1,4 +1,4 @@
-"""Asks an engine for one token: the one question that a hanging engine cannot answer."""
+"""Probes: a request to an engine for one token, the only request that a hanging engine cannot answer."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -13,7 +13,7 @@ from backends.ports import Upstream
 from domain.ask import Endpoint
 
 MAX_REPLY_BYTES: Final = 1024 * 1024
-"""A token with its frame has 500 bytes; an embedding of 4,096 numbers 80 KB."""
+"""Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
 _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
 _Reply: Final[Any] = msgspec.defstruct(
@@ -27,8 +27,8 @@ class Prober:
 
     Args:
         within_s: longest wait for the token.
-        names: the models the engine listed last; one with several names answers in its first.
-        half: whether it serves one half of requests only, and has to be told to answer by itself.
+        names: returns the models that the engine listed last; an engine with several names answers with its first one.
+        half: whether the engine does prefill or decode only, and must be told to serve the probe alone.
     """
 
     def __init__(
@@ -46,20 +46,21 @@ class Prober:
         self._model = model
         self._within_s = within_s
         self._names = names
-        way = dialect.disaggregation
-        self._alone = msgspec.json.encode(way.alone)[:-1] + b"," if half and way is not None and way.alone else b"{"
-        self._endpoints = list(Endpoint)  # which of them an engine has depends on its model
+        handover = dialect.disaggregation
+        self._alone = msgspec.json.encode(handover.alone)[:-1] + b"," if half and handover is not None and handover.alone else b"{"
+        self._endpoints = list(Endpoint)
+        """Every endpoint; which of them an engine has depends on its model."""
 
     async def __call__(self) -> Probed:
-        """One probe: at most one call for each kind of request until one is taken."""
+        """Run one probe: at most one call for each kind of request, until the engine accepts one."""
         refused = ""
         for endpoint in list(self._endpoints):
-            probed = await self._ask(endpoint)
-            if probed.outcome is not Outcome.NO_WAY:
+            probe = await self._ask(endpoint)
+            if probe.outcome is not Outcome.NO_WAY:
                 self._endpoints.remove(endpoint)
                 self._endpoints.insert(0, endpoint)
-                return probed
-            refused = probed.reason
+                return probe
+            refused = probe.reason
         return Probed(Outcome.NO_WAY, refused)
 
     async def _ask(self, endpoint: Endpoint) -> Probed:

@@ -1,1 +1,2 @@
-"""How engines are started so that the gateway can use them: launch configurations, their flags checked, rendered, sized, compared."""
+"""Launch configurations: how engines are started so that the gateway can use them. Flags are checked, rendered, sized, and compared with
+running engines."""

@@ -1,4 +1,4 @@
-"""The shipped launch configurations, and anybody's own file of the same form: read, laid over the shared part, checked."""
+"""The shipped launch configurations, and users' own files of the same form: read, merged over the shared part, checked."""
 
 from difflib import get_close_matches
 from functools import cache
@@ -25,13 +25,13 @@ def _folder() -> Traversable:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every shipped configuration, sorted: vLLM's first."""
-    found = [file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml")]
-    return tuple(sorted(found, key=lambda name: (not name.startswith("vllm"), name)))
+    """The names of the shipped configurations, sorted, vLLM's first."""
+    stems = [file.name.removesuffix(".yaml") for file in _folder().iterdir() if file.name.endswith(".yaml")]
+    return tuple(sorted(stems, key=lambda name: (not name.startswith("vllm"), name)))
 
 
 def text_of(name: str) -> str:
-    """A shipped configuration as it stands in its file, reasons included. Raises LaunchError when there is none."""
+    """The text of a shipped configuration's file, comments included. Raises LaunchError when there is none of this name."""
     if name not in names():
         near = get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -40,7 +40,7 @@ def text_of(name: str) -> str:
 
 
 def shared_text(engine: str) -> str:
-    """What the gateway needs of every engine of this kind, as it stands in its file."""
+    """The text of the file with the flags that the gateway needs on every engine of this kind."""
     return (_folder() / "shared" / f"{engine}.yaml").read_text(encoding="utf-8")
 
 
@@ -48,7 +48,7 @@ def load(name: str) -> LaunchConfig:
     """The shipped configuration of this name, or the file when `name` ends in `.yaml` or `.yml`.
 
     Raises:
-        LaunchError: there is none, it cannot be read, or something in it is wrong; the text names file and place.
+        LaunchError: the file is missing, cannot be read, or is wrong; the text names file and place.
     """
     if not name.endswith((".yaml", ".yml")):
         return parse(text_of(name), f"{name}.yaml")
@@ -73,7 +73,7 @@ def parse(text: str, source: str) -> LaunchConfig:
         config = LaunchConfig.model_validate(merged)
         resolve(config, manifest_for(config.engine, config.version))
     except ValidationError as error:
-        lines = [f"{source}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        lines = [f"{source}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise LaunchError("\n".join(lines)) from None
     except LookupError as error:
         raise LaunchError(f"{source}: version: {error}") from None
@@ -93,10 +93,10 @@ def _yaml(text: str, source: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which refuses a key that stands twice: the second would win in silence."""
+    """YAML's safe loader, made to refuse duplicate keys, of which the second would silently win."""
 
 
-def _once(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen = set()
     for key, _ in node.value:
         if key.value in seen:
@@ -105,4 +105,4 @@ def _once(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _once)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_keys)

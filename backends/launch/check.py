@@ -1,4 +1,4 @@
-"""Whether a running engine is what the gateway needs: facts against needs, one finding each, with the flag that mends it. Pure."""
+"""Whether a running engine meets the gateway's needs: facts compared with needs, one finding each, with the flag that corrects it. Pure."""
 
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -10,41 +10,42 @@ from backends.launch.engine_facts import Facts
 from backends.launch.resolve import Launch
 
 HASH_ALGORITHM: Final = "sha256_cbor"
-"""The one of vLLM's that others can reproduce; SGLang has one only."""
+"""The hash algorithm of vLLM that can be reproduced outside the engine; SGLang has only one."""
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway needs of an engine. None or False: nothing in particular."""
+    """The gateway's needs of an engine. None or False means no need."""
 
     served_name: str | None = None
     context: int | None = None
-    """At least so many tokens."""
+    """Least context, tokens."""
     block_size: int | None = None
-    """Exactly; the index of a pool has one."""
+    """Exact size, tokens: a pool's prefix index has one."""
     sequences: int | None = None
-    """At least so many at once."""
+    """Least number of concurrent sequences."""
     lora_slots: int | None = None
     lora_rank: int | None = None
     lora_held: int | None = None
-    """Adapters it keeps ready at least: a pool's `max_loras`."""
+    """Least number of adapters kept ready: a pool's `max_loras`."""
     gateway_binds: bool = False
-    """The gateway listens for the events (a backend's `kv_events.bind`), so the engine has to connect."""
+    """Whether the gateway binds the events socket (a backend's `kv_events.bind`), so that the engine must connect."""
     generates: bool = True
-    """False for embeddings: nothing is cached, so nothing about caches is needed."""
+    """False for embeddings: they cache nothing, so they have no needs of caches."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result for one need."""
 
     what: str
     state: Literal["ok", "wrong", "unread"]
     text: str
-    """What it is; and when it is wrong, what it should be and the flag for it."""
+    """The engine's value; when it is wrong, also the needed value and the flag for it."""
 
 
 def needs_of(launch: Launch) -> Needs:
-    """What an engine started from a launch configuration must show."""
-    flags, vllm = launch.flags, launch.engine == "vllm"
+    """The needs that an engine started from a launch configuration must meet."""
+    flags = launch.flags
+    vllm = launch.engine == "vllm"
 
     def number(name: str) -> int | None:
         return int(str(flags[name])) if name in flags else None
@@ -62,7 +63,7 @@ def needs_of(launch: Launch) -> Needs:
 
 
 def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
-    """Every finding, in a fixed order. An engine of another kind than vLLM and SGLang tells its model list, no more."""
+    """All findings, in a fixed order. Of engines other than vLLM and SGLang only the model list is known."""
     findings = [
         *_served_name(facts, needs, _flag(engine, "--served-model-name", "--served-model-name", "")),
         *_context(engine, facts, needs),
@@ -79,7 +80,7 @@ def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
 
 
 def _finding(what: str, value: object, good: bool, is_now: str, otherwise: str, unread: str) -> Finding:
-    """`otherwise` says what is needed and the flag; `unread` why nothing is known and what would tell."""
+    """The finding for a value: `otherwise` names the need and the flag, `unread` says why the value is unknown and how to learn it."""
     if value is None:
         return Finding(what, "unread", f"cannot be read: {unread}")
     return Finding(what, "ok", is_now) if good else Finding(what, "wrong", f"{is_now}; {otherwise}")
@@ -130,9 +131,9 @@ def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     on = facts.prefix_caching
     yield _finding("prefix cache", on, on is True, "on" if on else "off", f"prefixes are computed again each time: {mend}", unread)
     if engine == "vllm":
-        found = facts.hash_algorithm
+        algorithm = facts.hash_algorithm
         otherwise = f"nobody outside the process can reproduce it: --prefix-caching-hash-algo {HASH_ALGORITHM}"
-        yield _finding("hash algorithm", found, found == HASH_ALGORITHM, str(found), otherwise, unread)
+        yield _finding("hash algorithm", algorithm, algorithm == HASH_ALGORITHM, str(algorithm), otherwise, unread)
     flag = _flag(engine, "--block-size", "--page-size", "")
     yield _finding(
         "block size",
@@ -181,12 +182,14 @@ def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
 
 
 def _admission(engine: str, facts: Facts) -> Finding:
-    """Without a limit requests pile up where the gateway can neither reorder nor withdraw them."""
-    limit, running = facts.admitted, facts.sequences or 0
+    """The engine's queue limit. Without one, requests pile up where the gateway can neither reorder nor withdraw them."""
+    limit = facts.admitted
+    running = facts.sequences or 0
     flag = _flag(engine, "--max-num-queued-reqs", "--max-queued-requests", "")
     example = max(1, running // 4) + (running if engine == "vllm" else 0)
     if limit == 0 or limit is None:
-        now, otherwise = "no limit", f"they pile up where nobody can reorder them: {flag} {example}"
+        now = "no limit"
+        otherwise = f"they pile up where nobody can reorder them: {flag} {example}"
     else:
         now = f"{limit} requests"
         otherwise = f"fewer than the {running} it can run at once, since running ones count: {flag} {example}"
@@ -194,11 +197,13 @@ def _admission(engine: str, facts: Facts) -> Finding:
 
 
 def _priority(engine: str, facts: Facts) -> Finding:
-    """The direction must be the dialect's, by which the gateway signs what it writes."""
-    told = DIALECTS[engine].priority
-    wanted = f"{told.sooner} first" if told is not None else ""
+    """The priority order, which must be the dialect's, because the gateway writes numbers in that order."""
+    dialect_priority = DIALECTS[engine].priority
+    wanted = f"{dialect_priority.sooner} first" if dialect_priority is not None else ""
     now = facts.priority or ""
-    mend = told.needs if told is not None and now == "off" else "start it without --schedule-low-priority-values-first"
+    mend = (
+        dialect_priority.needs if dialect_priority is not None and now == "off" else "start it without --schedule-low-priority-values-first"
+    )
     otherwise = f"the gateway writes {engine}'s priorities {wanted}: {mend}"
     return _finding("priority", facts.priority, now == wanted, now, otherwise, _unread(engine))
 
@@ -217,9 +222,9 @@ def _lora(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
         yield _finding("adapters", facts.lora, facts.lora is True, "on" if facts.lora else "off", mend, "")
         if not facts.lora:
             return
-    for what, need, found, flag in wanted:
-        enough = (found or 0) >= (need or 0)
-        yield _finding(what, found, enough, str(found), f"{need} are needed: {flag} {need}", _unread(engine))
+    for what, need, value, flag in wanted:
+        enough = (value or 0) >= (need or 0)
+        yield _finding(what, value, enough, str(value), f"{need} are needed: {flag} {need}", _unread(engine))
 
 
 def _grace(facts: Facts) -> Finding:

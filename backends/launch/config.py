@@ -1,7 +1,7 @@
 """A launch configuration: how one class of engine is started so that the gateway can use it. A strict model of the YAML.
 
-The files are in `configs/`; each is laid over what the gateway needs of every engine of its kind (`configs/shared/`), flag by
-flag. Knows no file and starts nothing; whether a flag exists is for `manifest.py`.
+The files are in `configs/`; each is merged over the flags that the gateway needs on every engine of its kind (`configs/shared/`), flag by
+flag. This module reads no file and starts nothing; `manifest.py` checks whether a flag exists.
 """
 
 from typing import Annotated, Any, Literal
@@ -57,15 +57,15 @@ class LaunchConfig(Strict):
 
 
 def laid_over(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """`own` over `shared`: mappings of flags, parameters and variables member by member, everything else whole.
+    """`own` merged over `shared`: mappings of flags, parameters and variables member by member, everything else whole.
 
-    A member that is null in `own` takes the shared one away.
+    A member that is null in `own` removes the shared one.
     """
     merged = {**shared, **own}
     for part in ("flags", "parameters", "environment"):
         upper = own.get(part) or {}
         if not isinstance(upper, dict):
-            continue  # the model says what is wrong with it
+            continue  # the model's validation reports it
         both = {**shared.get(part, {}), **upper}
         merged[part] = {name: value for name, value in both.items() if value is not None}
     return merged

@@ -1,7 +1,7 @@
-"""What a running engine says of how it was started, from the replies of its own endpoints. Pure; None is "it does not say".
+"""The settings of a running engine, from the replies of its own endpoints. Pure; None means that the engine does not report it.
 
-vLLM tells its cache settings in `/metrics` to everybody, and the rest in `/server_info` only with VLLM_SERVER_DEV_MODE=1.
-SGLang tells everything in `/server_info`. Whether usage carries cached tokens is seen in one answer of one token.
+vLLM reports its cache settings in `/metrics`, and the rest in `/server_info` only with VLLM_SERVER_DEV_MODE=1. SGLang reports everything in
+`/server_info`. Whether usage carries cached tokens is seen in an answer of one token.
 """
 
 import json
@@ -18,47 +18,47 @@ VLLM_EVENTS: Final = "/kv_event_sources"
 VLLM_INFO: Final = "/server_info?config_format=json"
 SGLANG_INFO: Final = "/server_info"
 COMPLETION: Final = "/v1/completions"
-"""Asked with POST, for one token."""
+"""Called with POST, for one token."""
 
 PATHS: Final[Mapping[str, tuple[str, ...]]] = {"vllm": (MODELS, METRICS, VLLM_EVENTS, VLLM_INFO), "sglang": (MODELS, SGLANG_INFO)}
-"""What is read of each kind of engine; of any other, the model list alone."""
+"""The paths read of each kind of engine; of any other, the model list alone."""
 
 _WANTED: Final = Wanted(("vllm:cache_config_info", "vllm:lora_requests_info"))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine runs. None: it does not say, or could not be asked."""
+    """The settings of a running engine. None: it does not report the setting, or did not answer."""
 
     served_names: tuple[str, ...] | None = None
-    """Without adapters."""
+    """Names of models, without adapters."""
     context: int | None = None
     """Tokens, prompt and answer."""
     block_size: int | None = None
     blocks: int | None = None
-    """KV blocks it reports."""
+    """Number of KV blocks."""
     prefix_caching: bool | None = None
     hash_algorithm: str | None = None
     kv_events: bool | None = None
     events_endpoint: str | None = None
     replay: bool | None = None
     sequences: int | None = None
-    """Most it runs at once."""
+    """Most sequences it runs at once."""
     admitted: int | None = None
-    """Most requests it takes in before it answers 503; 0: no limit."""
+    """Most requests it accepts before it answers 503; 0: no limit."""
     lora: bool | None = None
     lora_slots: int | None = None
     lora_rank: int | None = None
     lora_held: int | None = None
-    """Adapters it keeps ready, those not in any batch included."""
+    """Most adapters it keeps ready, those not in any batch included."""
     usage_details: bool | None = None
     priority: str | None = None
     """`lower first`, `higher first` or `off`."""
     grace_s: float | None = None
-    """How long it drains on SIGTERM."""
+    """How long it drains on SIGTERM, seconds."""
 
 
 def read_facts(engine: str, replies: Mapping[str, bytes]) -> Facts:
-    """The facts in these replies, by path; a path that is missing was not answered. What cannot be decoded counts as not said."""
+    """The facts in these replies, by path; a missing path was not answered. A reply that cannot be decoded counts as not reported."""
     names, context = _models(replies.get(MODELS))
     details = _usage_details(replies.get(COMPLETION))
     if engine == "vllm":
@@ -69,14 +69,14 @@ def read_facts(engine: str, replies: Mapping[str, bytes]) -> Facts:
 
 
 def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: int | None, details: bool | None) -> Facts:
-    found = _WANTED.find(replies.get(METRICS, b""))
-    cache = found["vllm:cache_config_info"][0].labels if "vllm:cache_config_info" in found else {}
-    adapters = found["vllm:lora_requests_info"][0].labels if "vllm:lora_requests_info" in found else {}
+    samples = _WANTED.find(replies.get(METRICS, b""))
+    cache = samples["vllm:cache_config_info"][0].labels if "vllm:cache_config_info" in samples else {}
+    adapters = samples["vllm:lora_requests_info"][0].labels if "vllm:lora_requests_info" in samples else {}
     info = _document(replies.get(VLLM_INFO)).get("vllm_config")
-    told = info if isinstance(info, dict) else {}
-    scheduler, lora = _part(told, "scheduler_config"), _part(told, "lora_config")
+    settings = info if isinstance(info, dict) else {}
+    scheduler, lora = _part(settings, "scheduler_config"), _part(settings, "lora_config")
     sources = _document(replies.get(VLLM_EVENTS)) if VLLM_EVENTS in replies else None
-    source = next((one for one in sources.values() if isinstance(one, dict)), {}) if sources is not None else {}
+    source = next((entry for entry in sources.values() if isinstance(entry, dict)), {}) if sources is not None else {}
     policy = scheduler.get("policy")
     return Facts(
         served_names=names,
@@ -90,53 +90,55 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
         replay=bool(source.get("replay_endpoint")) if source else None,
         sequences=_whole(scheduler.get("max_num_seqs")),
         admitted=(_whole(scheduler["max_num_queued_reqs"]) or 0) if "max_num_queued_reqs" in scheduler else None,
-        lora=bool(told["lora_config"]) if "lora_config" in told else (True if adapters else None),
+        lora=bool(settings["lora_config"]) if "lora_config" in settings else (True if adapters else None),
         lora_slots=_whole(lora.get("max_loras", adapters.get("max_lora"))),
         lora_rank=_whole(lora.get("max_lora_rank")),
         lora_held=_whole(lora.get("max_cpu_loras")),
         usage_details=details,
         priority=None if policy is None else "lower first" if policy == "priority" else "off",
-        grace_s=_whole(told.get("shutdown_timeout")),
+        grace_s=_whole(settings.get("shutdown_timeout")),
     )
 
 
-def _sglang(told: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> Facts:
-    if "page_size" not in told:  # some other document
+def _sglang(settings: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> Facts:
+    if "page_size" not in settings:  # some other document
         return Facts(served_names=names, context=context)
-    events = told.get("kv_events_config")
+    events = settings.get("kv_events_config")
     parsed = _document(events.encode()) if isinstance(events, str) else events if isinstance(events, dict) else {}
-    running, waiting = _whole(told.get("max_running_requests")), _whole(told.get("max_queued_requests"))
-    first = "lower first" if told.get("schedule_low_priority_values_first") is True else "higher first"
-    lora = told.get("enable_lora") is True or bool(told.get("lora_paths"))
-    page, total = _whole(told.get("page_size")), _whole(told.get("max_total_num_tokens"))
+    running = _whole(settings.get("max_running_requests"))
+    waiting = _whole(settings.get("max_queued_requests"))
+    first = "lower first" if settings.get("schedule_low_priority_values_first") is True else "higher first"
+    lora = settings.get("enable_lora") is True or bool(settings.get("lora_paths"))
+    page = _whole(settings.get("page_size"))
+    total = _whole(settings.get("max_total_num_tokens"))
     return Facts(
         served_names=names,
-        context=context if context is not None else _whole(told.get("context_length")),
+        context=context if context is not None else _whole(settings.get("context_length")),
         block_size=page,
         blocks=None if not page or total is None else total // page,
-        prefix_caching=told.get("disable_radix_cache") is not True,
+        prefix_caching=settings.get("disable_radix_cache") is not True,
         kv_events=parsed.get("publisher") == "zmq",
         events_endpoint=parsed.get("endpoint"),
         replay=bool(parsed.get("replay_endpoint")) if parsed else None,
         sequences=running,
         admitted=0 if waiting is None else (running or 0) + waiting,
         lora=lora,
-        lora_slots=_whole(told.get("max_loras_per_batch")) if lora else None,
-        lora_rank=_whole(told.get("max_lora_rank")) if lora else None,
-        lora_held=_whole(told.get("max_loaded_loras")) if lora else None,
-        usage_details=told.get("enable_cache_report") is True,
-        priority=first if told.get("enable_priority_scheduling") is True else "off",
+        lora_slots=_whole(settings.get("max_loras_per_batch")) if lora else None,
+        lora_rank=_whole(settings.get("max_lora_rank")) if lora else None,
+        lora_held=_whole(settings.get("max_loaded_loras")) if lora else None,
+        usage_details=settings.get("enable_cache_report") is True,
+        priority=first if settings.get("enable_priority_scheduling") is True else "off",
     )
 
 
 def _models(body: bytes | None) -> tuple[tuple[str, ...] | None, int | None]:
-    """Names of base models and the context of the first; adapters have a parent."""
+    """The names of the base models, and the context of the first; adapters have a parent."""
     listed = _document(body).get("data")
     if not isinstance(listed, list):
         return None, None
-    base = [one for one in listed if isinstance(one, dict) and not one.get("parent") and isinstance(one.get("id"), str)]
+    base = [model for model in listed if isinstance(model, dict) and not model.get("parent") and isinstance(model.get("id"), str)]
     context = base[0].get("max_model_len") if base else None
-    return tuple(one["id"] for one in base), _whole(context)
+    return tuple(model["id"] for model in base), _whole(context)
 
 
 def _usage_details(body: bytes | None) -> bool | None:
@@ -149,15 +151,15 @@ def _usage_details(body: bytes | None) -> bool | None:
 
 def _document(body: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads(body) if body else {}
+        document = json.loads(body) if body else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
-    found = document.get(name)
-    return found if isinstance(found, dict) else {}
+    section = document.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _whole(value: object) -> int | None:

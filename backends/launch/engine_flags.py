@@ -1,10 +1,10 @@
-"""Writes down which flags an engine's own argument parser takes. Run by the engine's Python, where Tidegate is not installed.
+"""Writes a manifest of the flags that an engine's own argument parser takes. Run by the engine's Python, where Tidegate is not installed.
 
     PYTHONPATH=. /path/to/vllm-venv/bin/python -m backends.launch.engine_flags vllm > backends/launch/manifests/vllm-0.33.0.json
 
-Knows how to reach the parsers of vLLM and SGLang and nothing of launch configurations; `manifest.py` reads what this writes.
-Standard library only. A flag's type is found by asking: what its converter makes of a few texts says more than its name,
-which is often a wrapper.
+This module reaches the parsers of vLLM and SGLang; launch configurations are not its matter, and `manifest.py` reads its output. Standard
+library only. A flag's type is found by trying: the results of its converter for a few texts are more reliable than the converter's name,
+which is often a wrapper's.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, dict[str, Any]]:
 def _type(action: argparse.Action) -> str:
     """`switch`, `json`, `int`, `float` or `text`.
 
-    An integer converter is told from a float's by refusing "0.5", and one of JSON by making no text of "{}".
+    An integer converter is recognised by its refusal of "0.5", and a JSON converter by a result for "{}" that is no text.
     """
     if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
         return "switch"
@@ -59,7 +59,7 @@ def _converted(convert: Callable[[str], Any], text: str) -> Any:
 
 
 def vllm() -> dict[str, Any]:
-    """vLLM's `vllm serve`. The parser moved between releases; newest place first."""
+    """The manifest of vLLM's `vllm serve`. The parser moved between releases; the newest place is tried first."""
     import vllm as engine  # type: ignore[import-not-found,unused-ignore]  # lives in the engine's environment
     from vllm.config import (  # type: ignore[import-not-found,unused-ignore]  # the same
         CompilationConfig,
@@ -86,7 +86,7 @@ def vllm() -> dict[str, Any]:
 
 
 def sglang() -> dict[str, Any]:
-    """SGLang's `sglang.launch_server`."""
+    """The manifest of SGLang's `sglang.launch_server`."""
     from importlib.metadata import version
 
     from sglang.srt.disaggregation.kv_events import KVEventsConfig  # type: ignore[import-not-found,unused-ignore]  # as above
@@ -104,7 +104,7 @@ ENGINES: Final[dict[str, Callable[[], dict[str, Any]]]] = {"vllm": vllm, "sglang
 
 
 def main(arguments: list[str]) -> int:
-    """Print the manifest of the engine that is named; 2 when none or an unknown one is."""
+    """Print the manifest of the named engine; returns 2 when the name is missing or unknown."""
     if len(arguments) != 1 or arguments[0] not in ENGINES:
         print(f"usage: python -m backends.launch.engine_flags {'|'.join(ENGINES)}", file=sys.stderr)
         return 2

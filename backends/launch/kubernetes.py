@@ -1,7 +1,7 @@
-"""An engine written down for Kubernetes: a Deployment and a headless Service. Pure.
+"""A launch configuration rendered for Kubernetes: a Deployment and a headless Service. Pure.
 
-Headless, because the gateway chooses among pods itself and has to see each of them. KV events hold prompts in clear: admit
-the gateway's pods to the two event ports and nobody else (NetworkPolicy).
+The Service is headless, because the gateway routes among pods itself and must see each of them. KV events hold prompts in clear: admit only
+the gateway's pods to the two event ports (NetworkPolicy).
 """
 
 from math import ceil
@@ -11,14 +11,15 @@ from backends.launch.render import HEADER, model_folders, ports, yaml_text
 from backends.launch.resolve import Launch, is_loopback
 
 LEAVING_S: Final = 5
-"""Between a pod's leaving the Service and SIGTERM: the gateway looks every 5 s, and vLLM answers 500 to what comes after SIGTERM."""
+"""Seconds between a pod's leaving the Service and SIGTERM: the gateway resolves every 5 s, and vLLM answers 500 to requests after
+SIGTERM."""
 PROBE_S: Final = 10
 VOLUME: Final = "models"
-"""The claim that holds the models; make it once per namespace."""
+"""The volume claim that holds the models; create it once per namespace."""
 
 
 def kubernetes(launch: Launch) -> str:
-    """Deployment and Service as YAML. Raises LaunchError for a model path that is relative."""
+    """Deployment and Service as YAML. Raises LaunchError for a relative model path."""
     return f"# {HEADER}\n" + yaml_text(_deployment(launch), _service(launch))
 
 
@@ -45,7 +46,7 @@ def _deployment(launch: Launch) -> dict[str, Any]:
         "spec": {
             "replicas": 1,
             "selector": {"matchLabels": _labels(launch)},
-            # GPUs for one more are rarely free: the old one goes first
+            # GPUs for another pod are rarely free, so the old pod stops first
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "progressDeadlineSeconds": launch.config.ready_s + 600,
             "template": {"metadata": {"labels": _labels(launch)}, "spec": pod},
@@ -69,7 +70,7 @@ def _container(launch: Launch) -> dict[str, Any]:
         "resources": {"requests": {**needed, **gpus}, "limits": {"memory": needed["memory"], **gpus}},
         "startupProbe": {**health, "periodSeconds": PROBE_S, "failureThreshold": ceil(launch.config.ready_s / PROBE_S)},
         "readinessProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 2, "failureThreshold": 2},
-        # slow to judge: a busy engine answers late, and a restart costs minutes. Whether tokens come is for the gateway to see.
+        # slow, because a busy engine answers late and a restart costs minutes; the gateway itself checks whether tokens come
         "livenessProbe": {**health, "periodSeconds": 15, "timeoutSeconds": 10, "failureThreshold": 8},
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVING_S)]}}},
         "securityContext": {"allowPrivilegeEscalation": False},
@@ -91,12 +92,12 @@ def _service(launch: Launch) -> dict[str, Any]:
 
 
 def _variable(name: str, value: str) -> dict[str, Any]:
-    """One variable. The address that other pods find this one at is the pod's own, unless one was set."""
+    """One environment variable. The address at which other pods reach this one is the pod's own, unless one was set."""
     if name == "VLLM_NIXL_SIDE_CHANNEL_HOST" and is_loopback(value):
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return {"name": name, "value": _unexpanded(value)}
 
 
 def _unexpanded(text: str) -> str:
-    """Kubernetes puts variables in place of $(NAME) in commands and values."""
+    """The text with `$(` escaped, because Kubernetes expands $(NAME) in commands and values."""
     return text.replace("$(", "$$(")

@@ -1,4 +1,4 @@
-"""Which flags a release of an engine takes, and what is wrong with those of a launch configuration.
+"""The flags that a release of an engine takes, and the check of a launch configuration's flags against them.
 
 The manifests in `manifests/` are written by `engine_flags.py` inside each engine's own environment, from its own parser;
 their file names carry the release. `check_flags` is pure.
@@ -18,44 +18,44 @@ from backends.launch.values import out_of_range
 
 
 class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One flag as the engine's parser has it."""
+    """One flag of the engine's parser."""
 
     type: Literal["switch", "json", "int", "float", "text"]
     choices: tuple[str, ...] | None = None
     many: bool = False
-    """Takes several values."""
+    """Whether it takes several values."""
     keys: tuple[str, ...] | None = None
-    """Members its JSON may have, where the engine refuses or ignores others."""
+    """Members that its JSON may have, where the engine refuses or ignores others."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Every flag of one release."""
+    """All flags of one release."""
 
     engine: str
     version: str
     flags: dict[str, Flag]
-    """By name, with dashes."""
+    """The flags by name, with dashes."""
 
 
 def manifest_for(engine: str, version: str) -> Manifest:
-    """The shipped manifest. Raises LookupError, naming what is there, when that release has none."""
-    found = manifests()
-    if (engine, version) not in found:
-        there = ", ".join(sorted(of for name, of in found if name == engine)) or "none"
+    """The shipped manifest of a release. Raises LookupError, which names the releases with one, when there is none."""
+    known = manifests()
+    if (engine, version) not in known:
+        there = ", ".join(sorted(of for name, of in known if name == engine)) or "none"
         raise LookupError(f"there is no list of the flags of {engine} {version}; releases with one: {there}")
-    return found[engine, version]
+    return known[engine, version]
 
 
 @cache
 def manifests() -> Mapping[tuple[str, str], Manifest]:
-    """Every shipped manifest, by engine and release."""
+    """The shipped manifests, by engine and release."""
     folder = files(__package__) / "manifests"
     read = [msgspec.json.decode(file.read_bytes(), type=Manifest) for file in folder.iterdir() if file.name.endswith(".json")]
-    return {(one.engine, one.version): one for one in read}
+    return {(manifest.engine, manifest.version): manifest for manifest in read}
 
 
 def check_flags(manifest: Manifest, flags: Mapping[str, JsonValue]) -> list[str]:
-    """What is wrong with these flags (names without dashes, values resolved), one sentence each; empty when nothing is."""
+    """The mistakes in these flags (names without dashes, values resolved), one sentence each; empty when there are none."""
     problems = []
     for name, value in flags.items():
         known = manifest.flags.get(f"--{name}")
@@ -74,7 +74,7 @@ def _mismatch(flag: Flag, value: JsonValue) -> str | None:
     if isinstance(value, list):
         if not flag.many:
             return "takes one value, and this is a list"
-        return next((reason for one in value if (reason := _mismatch(flag, one))), None)
+        return next((reason for item in value if (reason := _mismatch(flag, item))), None)
     if flag.type == "json":
         return _json_mismatch(flag, value)
     if isinstance(value, dict | bool) or value is None:

@@ -1,8 +1,8 @@
-"""How large a model is, from the members of its `config.json`: parameters by kind, and what its attention keeps per token. Pure.
+"""The size of a model, from the members of its `config.json`: parameters by kind, and the dimensions of its KV per token. Pure.
 
-Counts are those of the released checkpoints (tests hold them against published totals). Knows decoder-only transformers with
-grouped-query or latent (MLA) attention, dense or with experts; a model whose layers keep a recurrent state is refused, because
-its memory does not grow with tokens.
+Counts are those of the released checkpoints (tests compare them with published totals). Decoder-only transformers with grouped-query or
+latent (MLA) attention are supported, dense or with experts; a model whose layers keep a recurrent state is refused, because its memory does
+not grow with tokens.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ DTYPE_BYTES: Final = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "ha
 
 
 class SizingError(Exception):
-    """The model's configuration does not say enough, or is of a kind that is not known; the text says what."""
+    """The model's configuration lacks a member or is of an unknown kind, or a plan does not fit; the text says which."""
 
 
 class Latent(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Latent(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides sizes. Counts unless a unit is in the name."""
+    """The dimensions of a model that decide its sizes. Counts unless a unit is in the name."""
 
     layers: int
     hidden: int
@@ -40,7 +40,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     vocab: int
     tied: bool
-    """Whether the output layer is the embedding again."""
+    """Whether the output layer shares the embedding's weights."""
     mlp: int
     """Inner size of a dense layer's MLP."""
     sparse_layers: int = 0
@@ -67,12 +67,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         """Weights of one layer's attention projections (biases, a thousandth, are left out)."""
         if self.latent is None:
             return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        one = self.latent
-        query = self.heads * (one.nope_dim + one.rope_dim)
-        q = self.hidden * query if one.q_rank is None else self.hidden * one.q_rank + one.q_rank * query + one.q_rank
-        down = self.hidden * (one.kv_rank + one.rope_dim) + one.kv_rank
-        up = one.kv_rank * self.heads * (one.nope_dim + one.value_dim)
-        return q + down + up + self.heads * one.value_dim * self.hidden
+        latent = self.latent
+        query = self.heads * (latent.nope_dim + latent.rope_dim)
+        q = self.hidden * query if latent.q_rank is None else self.hidden * latent.q_rank + latent.q_rank * query + latent.q_rank
+        down = self.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
+        up = latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
+        return q + down + up + self.heads * latent.value_dim * self.hidden
 
     @property
     def expert_parameters(self) -> int:
@@ -81,7 +81,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def embedding_parameters(self) -> int:
-        """Weights of the token embedding; the output layer has as many again unless it is tied."""
+        """Weights of the token embedding; the output layer has the same number again unless it is tied."""
         return self.vocab * self.hidden
 
     @property
@@ -137,7 +137,7 @@ def read_shape(config: Config) -> Shape:
 
 
 def _count(config: Config, *names: str, default: int | None = None) -> int:
-    """The first of these members that holds a number."""
+    """The first of these members that holds a number, else the default. Raises SizingError without either."""
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**40 and (value or default is not None):
@@ -181,7 +181,7 @@ def _latent(config: Config) -> Latent | None:
 
 
 def _sparse_layers(config: Config, layers: int) -> int:
-    """Layers with experts: from the first after the dense ones, every `step`-th, without those named as dense."""
+    """The number of layers with experts: every `step`-th after the first dense ones, without those listed as dense."""
     dense_first = _count(config, "first_k_dense_replace", default=0)
     step = _count(config, "decoder_sparse_step", "moe_layer_freq", default=1) or 1
     named = config.get("mlp_only_layers")
@@ -193,24 +193,30 @@ def _dtype_bytes(config: Config) -> int:
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in DTYPE_BYTES:
         raise SizingError(f"dtype {name!r} is not known; known: {', '.join(DTYPE_BYTES)}")
-    # both engines run float32 checkpoints in 16 bits unless they are told otherwise
+    # both engines run float32 checkpoints in 16 bits by default
     return min(DTYPE_BYTES[name], 2)
 
 
 def _linear_bits(config: Config) -> float:
     """Bits per weight of linear layers. Group-quantised weights carry a 16-bit scale per group."""
-    found = config.get("quantization_config")
-    if not isinstance(found, dict):
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict):
         return _dtype_bytes(config) * 8.0
-    method = str(found.get("quant_method", "")).lower()
-    groups = found.get("config_groups")
+    method = str(quantization.get("quant_method", "")).lower()
+    groups = quantization.get("config_groups")
     weights: JsonValue = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = weights.get("weights") if isinstance(weights, dict) else None
-    source = weights if isinstance(weights, dict) else found
+    source = weights if isinstance(weights, dict) else quantization
     bits = source.get("num_bits", source.get("bits", source.get("w_bit")))
     if not isinstance(bits, int) or isinstance(bits, bool):
-        algorithm = f"{method} {found.get('quant_algo', '')}".lower()
-        bits = 4 if "fp4" in algorithm or found.get("load_in_4bit") is True else 8 if "fp8" in algorithm or "8bit" in algorithm else None
+        algorithm = f"{method} {quantization.get('quant_algo', '')}".lower()
+        bits = (
+            4
+            if "fp4" in algorithm or quantization.get("load_in_4bit") is True
+            else 8
+            if "fp8" in algorithm or "8bit" in algorithm
+            else None
+        )
     if bits is None:
         raise SizingError(f"quantization_config of method {method!r} says no number of bits")
     group = source.get("group_size")

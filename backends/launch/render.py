@@ -1,4 +1,4 @@
-"""An engine written down for a shell, a compose file or systemd. Pure; every value is quoted by the rules of where it goes.
+"""A launch configuration rendered as a shell script, a compose file or a systemd unit. Pure; values are quoted by each format's rules.
 
 Kubernetes is in `kubernetes.py`.
 """
@@ -18,14 +18,14 @@ _SYSTEMD_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "
 
 
 def shell(launch: Launch) -> str:
-    """A script for sh: variables, then the engine in its place, so that signals reach it."""
+    """A script for sh: variables, then `exec` of the engine, so that signals reach it."""
     lines = ["#!/bin/sh", f"# {launch.config.name}: {launch.config.summary}", f"# {HEADER}", "set -eu"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment.items()]
     return "\n".join([*lines, "exec " + " \\\n  ".join(shlex.join(part) for part in parts(launch.command))]) + "\n"
 
 
 def parts(command: tuple[str, ...]) -> list[list[str]]:
-    """The command line cut before each flag, one line each."""
+    """The command line split before each flag."""
     cut: list[list[str]] = [[]]
     for argument in command:
         if argument.startswith("--") and cut[-1]:
@@ -35,7 +35,7 @@ def parts(command: tuple[str, ...]) -> list[list[str]]:
 
 
 def compose(launch: Launch) -> str:
-    """A compose file with one service. Ports are published on loopback; raises LaunchError for a model path that is relative."""
+    """A compose file with one service. Ports are published on loopback; raises LaunchError for a relative model path."""
     program, *arguments = launch.image_command
     hardware = launch.config.hardware
     service: dict[str, Any] = {
@@ -63,7 +63,7 @@ def compose(launch: Launch) -> str:
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     else:
         service["deploy"] = {"resources": {"limits": {"cpus": str(hardware.cpus), "memory": f"{hardware.memory_gib}g"}}}
-    # compose puts variables in place of $NAME in every value
+    # compose expands $NAME in every value
     document = _each_text({"services": {launch.config.name: service}}, lambda text: text.replace("$", "$$"))
     return f"# {HEADER}\n" + yaml_text(document)
 
@@ -109,12 +109,12 @@ def systemd(launch: Launch) -> str:
 
 
 def runtime_dir(name: str) -> Scalar:
-    """Where a rendered unit's sockets lie (RuntimeDirectory=)."""
+    """The folder of a rendered unit's sockets (RuntimeDirectory=)."""
     return f"/run/tidegate-{name}"
 
 
 def ports(launch: Launch) -> dict[str, int]:
-    """What a container has to open, by name: the API, and over TCP KV events and the load push where there are any."""
+    """The ports that a container must open, by name: the API, and those of KV events and the load push where they use TCP."""
     opened = {"http": launch.port}
     if launch.kv_events is not None:
         for name, endpoint in (("kv-events", launch.kv_events.endpoint), ("kv-replay", launch.kv_events.replay_endpoint)):
@@ -126,17 +126,17 @@ def ports(launch: Launch) -> dict[str, int]:
 
 
 def model_folders(launch: Launch) -> list[str]:
-    """Folders a container has to see: those of the model and of a draft model. Raises LaunchError for a relative path."""
-    found = []
+    """The folders that a container must mount: those of the model and of a draft model. Raises LaunchError for a relative path."""
+    folders = []
     for name in ("model", "draft_model"):
         if name not in launch.parameters:
             continue
         path = PurePosixPath(str(launch.parameters[name]))
         if not path.is_absolute() or path == path.parent:
             raise LaunchError(f"a container needs an absolute path; say --set {name}=/models/… (here: {path})")
-        if str(path.parent) not in found:
-            found.append(str(path.parent if path.parent != path.parent.parent else path))
-    return found
+        if str(path.parent) not in folders:
+            folders.append(str(path.parent if path.parent != path.parent.parent else path))
+    return folders
 
 
 def yaml_text(*documents: dict[str, Any]) -> str:
@@ -149,7 +149,7 @@ class _Plain(yaml.SafeDumper):
     """PyYAML's safe dumper without anchors: people copy parts of these files."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Always: what stands twice is written twice."""
+        """Always True, so that a value that occurs twice is written twice."""
         return True
 
 

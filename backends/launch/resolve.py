@@ -1,6 +1,6 @@
-"""From a launch configuration and its parameters to the command line, environment and addresses of one engine. Pure.
+"""Resolves a launch configuration and its parameters to the command line, environment and addresses of one engine. Pure.
 
-Derived parameters, each of which may be set outright:
+Derived parameters, each of which may also be set directly:
 - `events_endpoint`, `replay_endpoint`: on a loopback host KV events stay on the machine, elsewhere they are bound on every
   interface at `events_port` and `replay_port`. Events carry every prompt's tokens and the tenants' salts in clear.
 - `load_endpoint` (SGLang): its load push needs a wildcard address (`resolve_load_pub_range`, 0.5.23), so it is off on loopback.
@@ -24,7 +24,7 @@ _PLACE: Final = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _NUMBERS: Final = frozenset({"port", "events_port", "replay_port", "grace_s"})
 
 STOP_MARGIN_S: Final = 15
-"""Seconds an engine gets to exit after its own drain is over; vLLM's CPU build was measured at 1.4 s idle, GPUs free memory first."""
+"""Seconds that an engine gets to exit after its own drain; vLLM's CPU build was measured at 1.4 s idle, GPUs free memory first."""
 
 
 class LaunchError(Exception):
@@ -32,7 +32,7 @@ class LaunchError(Exception):
 
 
 class KvEvents(msgspec.Struct, frozen=True):
-    """Where a gateway on the engine's host subscribes: the engine's own endpoints, wildcards replaced by the engine's host."""
+    """The endpoints at which a gateway on the engine's host subscribes: the engine's own, wildcards replaced by the engine's host."""
 
     endpoint: str
     replay_endpoint: str
@@ -40,14 +40,16 @@ class KvEvents(msgspec.Struct, frozen=True):
 
 
 class LoadPush(msgspec.Struct, frozen=True):
-    """Where a gateway on the engine's host hears its load: the first rank's endpoint, and how many ranks follow on it."""
+    """The endpoint at which a gateway on the engine's host subscribes to its load reports."""
 
     endpoint: str
+    """The first rank's endpoint; the other ranks have the next ports."""
     ranks: int
+    """Number of data-parallel ranks."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine, ready to be started or written down."""
+    """One engine, resolved and ready to be started or rendered."""
 
     config: LaunchConfig
     parameters: dict[str, Scalar]
@@ -57,11 +59,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     """The whole command line."""
     image_command: tuple[str, ...]
-    """The same for a container."""
+    """The whole command line in a container."""
     host: str
     port: int
     id: str
-    """What the gateway calls the backend."""
+    """The gateway's id of the backend."""
     served_name: str
     grace_s: int
     """How long running requests may go on after SIGTERM, seconds."""
@@ -70,28 +72,28 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> EngineName:
-        """Which engine."""
+        """The kind of engine."""
         return self.config.engine
 
     @property
     def url(self) -> str:
-        """Where this engine answers, seen from its own machine."""
+        """The URL of this engine, as reached from its own machine."""
         host = self.host if not is_wildcard(self.host) else "127.0.0.1"
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def stop_s(self) -> int:
-        """Seconds between SIGTERM and SIGKILL: the drain, and what exiting takes."""
+        """Seconds between SIGTERM and SIGKILL: the drain, and the margin for exiting."""
         return self.grace_s + STOP_MARGIN_S
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether a server bound to it answers on every interface."""
+    """Whether a server bound to `host` answers on every interface."""
     return host in ("0.0.0.0", "::", "*", "")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Whether `host` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -101,10 +103,10 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValue] | None = None) -> Launch:
-    """The engine that `config` describes, with `given` parameters and flags in place of its own.
+    """The engine that `config` describes, with the `given` parameters and flags in place of its own.
 
     Raises:
-        LaunchError: an unknown name, a value of the wrong kind, a `{name}` nobody defines, or flags the engine would not take.
+        LaunchError: an unknown name, a value of the wrong kind, an undefined `{name}`, or flags that the engine would refuse.
     """
     parameters, flags = _with(config, manifest, given or {})
     parameters = _derived(config.engine, parameters)
@@ -140,29 +142,30 @@ def command_line(flags: Mapping[str, JsonValue]) -> list[str]:
     for name, value in flags.items():
         argv.append(f"--{name}")
         if isinstance(value, list):
-            argv += [_text(one) for one in value]
+            argv += [_text(item) for item in value]
         elif value is not True:
             argv.append(_text(value))
     return argv
 
 
 def contradictions(flags: Mapping[str, JsonValue]) -> list[str]:
-    """Flags that an engine takes and that do not go together."""
-    found = []
-    running, admitted = _whole(flags, "max-num-seqs"), _whole(flags, "max-num-queued-reqs")
-    # it counts running and waiting together in the API process (SchedulerConfig.max_num_queued_reqs, vLLM 0.33)
+    """Combinations of flags that an engine accepts and that contradict each other, one sentence each."""
+    problems = []
+    running = _whole(flags, "max-num-seqs")
+    admitted = _whole(flags, "max-num-queued-reqs")
+    # the queue limit counts running and waiting together in the API process (SchedulerConfig.max_num_queued_reqs, vLLM 0.33)
     if running is not None and admitted is not None and admitted < running * (_whole(flags, "data-parallel-size-local") or 1):
-        found.append(
+        problems.append(
             f"--max-num-queued-reqs {admitted} counts running requests too, so --max-num-seqs {running} is never reached; raise it"
         )
     if flags.get("enable-priority-scheduling") is True and flags.get("schedule-policy", "fcfs") not in ("fcfs", "lof"):
-        found.append(f"--schedule-policy {flags['schedule-policy']} does not go with --enable-priority-scheduling; write fcfs or lof")
+        problems.append(f"--schedule-policy {flags['schedule-policy']} does not go with --enable-priority-scheduling; write fcfs or lof")
     silent = flags.get("disaggregation-mode") == "decode" and flags.get("disaggregation-decode-enable-radix-cache") is not True
     if silent and "kv-events-config" in flags:
-        found.append("--kv-events-config on a decode engine says nothing without --disaggregation-decode-enable-radix-cache")
+        problems.append("--kv-events-config on a decode engine says nothing without --disaggregation-decode-enable-radix-cache")
     if "model-path" in flags and ":" in str(flags.get("served-model-name", "")):
-        found.append("--served-model-name holds a colon, which SGLang reads as base:adapter; choose another")
-    return found
+        problems.append("--served-model-name holds a colon, which SGLang reads as base:adapter; choose another")
+    return problems
 
 
 def _whole(flags: Mapping[str, JsonValue], name: str) -> int | None:
@@ -173,8 +176,9 @@ def _whole(flags: Mapping[str, JsonValue], name: str) -> int | None:
 
 
 def _with(config: LaunchConfig, manifest: Manifest, given: Mapping[str, JsonValue]) -> tuple[dict[str, Scalar], dict[str, JsonValue]]:
-    """Parameters and flags with what was given in their place; a name is a parameter first, then a flag of the engine."""
-    parameters, flags = dict(config.parameters), dict(config.flags)
+    """The parameters and flags, overridden by the given ones; a name is looked up as a parameter first, then as a flag of the engine."""
+    parameters = dict(config.parameters)
+    flags = dict(config.flags)
     derived = {"events_endpoint", "replay_endpoint", "load_endpoint", "id"}
     for name, value in given.items():
         if name in parameters or name in derived:
@@ -214,18 +218,18 @@ def _derived(engine: EngineName, parameters: dict[str, Scalar]) -> dict[str, Sca
     elif engine == "vllm":
         # vLLM binds wildcards and ipc only and *connects* to tcp://127.0.0.1 (ZmqEventPublisher, 0.33)
         folder = parameters["runtime_dir"]
-        events, replay = (f"ipc://{folder}/tidegate-{parameters['port']}-{what}.sock" for what in ("kv", "replay"))
+        events, replay = (f"ipc://{folder}/tidegate-{parameters['port']}-{kind}.sock" for kind in ("kv", "replay"))
     else:
         at = f"[{host}]" if ":" in host else host.replace("localhost", "127.0.0.1")
         events, replay = f"tcp://{at}:{parameters['events_port']}", f"tcp://{at}:{parameters['replay_port']}"
-    # an endpoint that is set decides about the load push too
+    # an events endpoint that was set decides about the load push too
     wildcard = "*" in str(parameters.get("events_endpoint", events))
     computed: dict[str, Scalar] = {"events_endpoint": events, "replay_endpoint": replay, "load_endpoint": "auto" if wildcard else "off"}
     return {**computed, **parameters}
 
 
 def _fill(value: Any, parameters: Mapping[str, Scalar], where: str, problems: list[str]) -> Any:
-    """`value` with every `{name}` replaced; a text that is nothing but one keeps the parameter's type."""
+    """`value` with every `{name}` replaced; a text that consists of one `{name}` keeps the parameter's type."""
     if isinstance(value, dict):
         return {key: _fill(part, parameters, where, problems) for key, part in value.items()}
     if isinstance(value, list):
@@ -251,19 +255,21 @@ def _events(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) ->
 
 
 def _load_push(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> LoadPush | None:
-    """The ports that SGLang takes (`resolve_load_pub_range`, 0.5.23): those it is told; with `auto` those after the events'
-    ports, or after the replays' where these are in the way. Only a wildcard address is bound."""
-    events, told = flags.get("kv-events-config"), str(flags.get("load-publish-endpoint", "off"))
+    """The ports that SGLang takes (`resolve_load_pub_range`, 0.5.23): those of its flag; with `auto` the ports after the events' ports, or
+    after the replays' where these overlap. Only a wildcard address is bound."""
+    events = flags.get("kv-events-config")
+    requested = str(flags.get("load-publish-endpoint", "off"))
     if not isinstance(events, dict):
         return None
     ranks = _whole(flags, "dp-size") or _whole(flags, "data-parallel-size") or 1
     ports = {key: _port(str(events.get(key, ""))) for key in ("endpoint", "replay_endpoint")}
-    first = _port(told)
-    if told == "auto" and "*" in str(events.get("endpoint")) and ports["endpoint"]:
-        first, replay = ports["endpoint"] + ranks, ports["replay_endpoint"]
+    first = _port(requested)
+    if requested == "auto" and "*" in str(events.get("endpoint")) and ports["endpoint"]:
+        first = ports["endpoint"] + ranks
+        replay = ports["replay_endpoint"]
         if replay and first < replay + ranks and replay < first + ranks:
             first = replay + ranks
-    elif "*" not in told:
+    elif "*" not in requested:
         return None
     if not first:
         return None

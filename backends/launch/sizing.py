@@ -1,4 +1,4 @@
-"""What fits: weights, KV per token, KV capacity and concurrent sequences of one engine. Pure.
+"""The sizes of one engine: weights, KV per token, KV capacity and concurrent sequences. Pure.
 
 Per rank (one GPU), with L layers, H KV heads, D head size, b bytes per KV element:
 
@@ -11,7 +11,7 @@ Per rank (one GPU), with L layers, H KV heads, D head size, b bytes per KV eleme
 
 Sources: vLLM 0.33 `v1/kv_cache_interface.py` (`AttentionSpec.page_size_bytes`, `MLAAttentionSpec`), `v1/core/kv_cache_utils.py`
 (`get_num_blocks`), `v1/worker/gpu_worker.py` (`determine_available_memory`); SGLang 0.5.23
-`mem_cache/kv_cache_configurator.py`. What vLLM measures while it starts (activations, CUDA graphs) is `reserve` here, an
+`mem_cache/kv_cache_configurator.py`. The memory that vLLM measures while it starts (activations, CUDA graphs) is `reserve` here, an
 assumption; everything else follows from the model and the flags.
 """
 
@@ -32,7 +32,7 @@ KV_BYTES: Final = {"bf16": 2.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp
 """Bytes per KV element; nvfp4 carries an 8-bit scale per 16 values."""
 
 QUANTIZED_BITS: Final = {"fp8": 8.0, "mxfp8": 8.25}
-"""Bits per linear weight when the engine quantises while it loads."""
+"""Bits per linear weight when the engine quantises while it loads the model."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,61 +41,61 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineName = "vllm"
     memory_bytes: int
     share: float = 0.92
-    """Of the memory, for the engine (vLLM) or for weights and KV alone (SGLang)."""
+    """Share of the memory for the engine (vLLM) or for weights and KV alone (SGLang)."""
     reserve_bytes: int = 0
     kv_bytes: int | None = None
-    """KV memory told outright; then memory, share and reserve do not matter."""
+    """KV memory where it is set directly; memory, share and reserve are ignored then."""
     blocks: int | None = None
-    """KV blocks told outright; then nothing else does."""
+    """KV blocks where they are set directly; all memory sizes are ignored then."""
     tp: int = 1
     """Ranks that one attention layer is split over."""
     pp: int = 1
     expert_ranks: int = 1
-    """Ranks that experts are dealt out over; 1: each expert is split like any other layer."""
+    """Ranks that experts are distributed over; 1: each expert is split like any other layer."""
     block: int = 16
     """Tokens of a KV block or page."""
     kv_element_bytes: float | None = None
-    """None: that of the model."""
+    """None: the model's."""
     linear_bits: float | None = None
-    """None: those of the checkpoint."""
+    """None: the checkpoint's."""
     max_sequences: int | None = None
     lora_slots: int = 0
     lora_rank: int = 0
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. Bytes are per rank unless they say otherwise."""
+    """The computed sizes. Bytes are per rank unless the name says otherwise."""
 
     parameters: int
     weights_total_bytes: int
     weights_bytes: int
-    """Of the fullest rank."""
+    """Weights of the fullest rank."""
     lora_bytes: int
     kv_token_bytes: int
-    """Per token, all layers of this rank."""
+    """KV per token, all layers of this rank."""
     kv_bytes: int
     """KV memory."""
     blocks: int
     capacity_tokens: int
     context: int
     sequences: int
-    """Of `context` tokens, at once, by memory; fewer run when the engine's own limit is lower."""
+    """Concurrent sequences of `context` tokens that fit into memory; fewer run when the engine's own limit is lower."""
     max_sequences: int | None
     notes: tuple[str, ...]
 
 
 def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
-    """The plan that a launch configuration describes; `memory_bytes` in place of its own GPU's."""
-    flags, config = launch.flags, launch.config
+    """The plan that a launch configuration describes; `memory_bytes` replaces its own GPU's memory."""
+    flags = launch.flags
+    config = launch.config
     vllm = launch.engine == "vllm"
-    dp, tp = (
-        _number(flags, "data-parallel-size" if vllm else "dp-size", 1),
-        _number(flags, "tensor-parallel-size" if vllm else "tp-size", 1),
-    )
-    # SGLang deals its data-parallel attention out of the tensor-parallel ranks, vLLM adds ranks
+    dp = _number(flags, "data-parallel-size" if vllm else "dp-size", 1)
+    tp = _number(flags, "tensor-parallel-size" if vllm else "tp-size", 1)
+    # SGLang takes its data-parallel attention ranks from the tensor-parallel ranks, vLLM adds ranks
     attention = tp if vllm or flags.get("enable-dp-attention") is not True else max(1, tp // dp)
     experts = tp * dp if flags.get("enable-expert-parallel") is True else 1
-    kv, quantized = str(flags.get("kv-cache-dtype", "auto")), str(flags.get("quantization", ""))
+    kv = str(flags.get("kv-cache-dtype", "auto"))
+    quantized = str(flags.get("quantization", ""))
     memory = config.hardware.gpu_memory_gib
     if memory_bytes is None and memory is None and config.sizing.kv_gib is None and "max-total-tokens" not in flags:
         raise SizingError(f"{config.name} names no GPU; say --memory-gib")
@@ -121,14 +121,14 @@ def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
 
 
 def size(shape: Shape, plan: Plan, context: int, *, weights_total_bytes: int | None = None) -> Sizes:
-    """What fits of a model under a plan.
+    """The sizes of a model under a plan.
 
     Args:
         context: tokens of a sequence, prompt and answer.
-        weights_total_bytes: of the checkpoint's files, where known; scales the computed weights.
+        weights_total_bytes: size of the checkpoint's files, where known; scales the computed weights.
 
     Raises:
-        SizingError: the weights leave no room, or the numbers make no sense together.
+        SizingError: the weights leave no room for KV, or a number is out of its range.
     """
     if context < 1 or min(plan.tp, plan.pp, plan.block, plan.expert_ranks) < 1 or not 0 < plan.share <= 1:
         raise SizingError("context, ranks and block are at least 1, and the share of memory lies between 0 and 1")
@@ -180,7 +180,7 @@ def _kv_layer_bytes(shape: Shape, plan: Plan) -> float:
 
 
 def _sequence_bytes(shape: Shape, plan: Plan, per_layer: float, context: int) -> float:
-    """KV of one sequence: whole blocks; a layer with a window keeps the window and the block it is moving into."""
+    """KV of one sequence, in whole blocks; a layer with a window keeps the window and the block that it moves into."""
     full = ceil(context / plan.block) * plan.block
     windowed = 0 if shape.window is None else min(full, (ceil(shape.window / plan.block) + 1) * plan.block)
     return (ceil(shape.full_layers / plan.pp) * full + ceil(shape.window_layers / plan.pp) * windowed) * per_layer

@@ -1,7 +1,7 @@
-"""Values that no engine can do anything with, refused before it is started. Pure.
+"""The ranges of flags and parameters: values that no engine can use are refused before it is started. Pure.
 
-The engines' own parsers take them: they know that a count is a whole number, and find out minutes later that it is negative.
-Only flags whose range is plain are here; what is not listed is the engine's to judge.
+The engines' own parsers accept such values: they check that a count is a whole number, and fail minutes later because it is negative. Only
+flags with an obvious range are listed here; the engine checks the others.
 """
 
 import re
@@ -12,22 +12,23 @@ import msgspec
 from pydantic import JsonValue
 
 BACKEND_ID: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
-"""What the gateway takes as the id of a backend."""
+"""Ids of backends that the gateway accepts."""
 
 _TCP: Final = re.compile(r"tcp://(\*|\[[0-9A-Fa-f:.*]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _IPC: Final = re.compile(r"ipc://[^\s]+")
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Numbers a flag may have."""
+    """The numbers that a flag may have."""
 
     least: float
     most: float = float("inf")
     above: bool = False
-    """`least` itself is not among them."""
+    """Whether `least` itself is excluded."""
     also: float | None = None
-    """One number outside that has a meaning of its own."""
+    """One number outside the range that has a meaning of its own."""
     meaning: str = ""
+    """The meaning of `also`, for messages."""
 
     def __contains__(self, number: float) -> bool:
         low = number > self.least if self.above else number >= self.least
@@ -55,11 +56,11 @@ RANGES: Final[Mapping[str, Range]] = {
     "max-model-len": Range(1, also=-1, meaning="what fits"),
     "port": Range(1, 65_535),
 }
-"""By flag, without dashes; of vLLM and SGLang alike."""
+"""Ranges by flag, without dashes, of vLLM and SGLang together."""
 
 
 def out_of_range(name: str, value: JsonValue) -> str | None:
-    """Why a flag's number is none it can have; None when it can, or when nobody here knows its range."""
+    """Why a flag's number is out of range; None when it is not, or when the range is not known here."""
     allowed = RANGES.get(name)
     if allowed is None or isinstance(value, bool | list | dict) or value is None:
         return None
@@ -67,19 +68,19 @@ def out_of_range(name: str, value: JsonValue) -> str | None:
 
 
 def wrong_parameters(parameters: Mapping[str, str | int | float]) -> list[str]:
-    """What is wrong with the parameters of a launch configuration, derived ones included, one sentence each."""
-    found = []
+    """The mistakes in the parameters of a launch configuration, derived ones included, one sentence each."""
+    problems = []
     for name in ("model", "served_name"):
         if name in parameters and not str(parameters[name]).strip():
-            found.append(f"--set {name}: is empty; it is text of at least one character")
+            problems.append(f"--set {name}: is empty; it is text of at least one character")
     identity = str(parameters.get("id", "x"))
     if re.fullmatch(BACKEND_ID, identity) is None:
         allowed = "1 to 64 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
-        found.append(f"--set id: the gateway does not take {identity!r}; it is {allowed}")
+        problems.append(f"--set id: the gateway does not take {identity!r}; it is {allowed}")
     for name in ("events_endpoint", "replay_endpoint"):
         if name in parameters and not _is_endpoint(str(parameters[name])):
-            found.append(f"--set {name}: does not take {str(parameters[name])!r}; write tcp://HOST:PORT, tcp://*:PORT or ipc:///PATH")
-    return found
+            problems.append(f"--set {name}: does not take {str(parameters[name])!r}; write tcp://HOST:PORT, tcp://*:PORT or ipc:///PATH")
+    return problems
 
 
 def _is_endpoint(text: str) -> bool:

@@ -55,12 +55,12 @@ def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
     """Token ids of every prompt."""
     if kind == "chat":
         return [tokens_of(chat_text(request["messages"]))]
-    given = request["prompt" if kind == "text" else "input"]
-    if isinstance(given, str):
-        return [tokens_of(given)]
-    if given and all(isinstance(item, int) for item in given):
-        return [given]
-    return [tokens_of(item) if isinstance(item, str) else item for item in given]
+    prompts = request["prompt" if kind == "text" else "input"]
+    if isinstance(prompts, str):
+        return [tokens_of(prompts)]
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [prompts]
+    return [tokens_of(item) if isinstance(item, str) else item for item in prompts]
 
 
 def chat_text(messages: Any) -> str:
@@ -282,7 +282,7 @@ def own_fault(body: bytes) -> FaultRule | None:
     if b'"sim_fault"' not in body:
         return None
     try:
-        given = msgspec.json.decode(body).get("sim_fault")
-        return None if given is None else rule_of(given if isinstance(given, dict) else {"name": given})
+        fault = msgspec.json.decode(body).get("sim_fault")
+        return None if fault is None else rule_of(fault if isinstance(fault, dict) else {"name": fault})
     except (ValueError, AttributeError) as error:
         raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None

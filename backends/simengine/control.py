@@ -97,8 +97,8 @@ def _tokenize(engine: "SimEngine", connection: SimConnection) -> None:
 def _faults(engine: "SimEngine", connection: SimConnection) -> None:
     """`{"standing": [rules]}` replaces the standing rules, `{"next": [rules]}` gives one to each of the next requests."""
     try:
-        given = msgspec.json.decode(connection.body)
-        standing, following = given.get("standing"), given.get("next", [])
+        faults = msgspec.json.decode(connection.body)
+        standing, following = faults.get("standing"), faults.get("next", [])
         if standing is not None:
             engine.misbehave([rule_of(rule) for rule in standing])
         engine.inject([rule_of(rule) for rule in following])

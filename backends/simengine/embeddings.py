@@ -12,8 +12,8 @@ DIMENSIONS: Final = 256
 
 def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
     """The reply's body, and how many tokens were embedded."""
-    given = request["input"]
-    texts = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
+    inputs = request["input"]
+    texts = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else list(inputs)
     counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
     size = int(request.get("dimensions") or DIMENSIONS)
     data = []

@@ -74,11 +74,11 @@ class Halves:
 
     def values(self) -> dict[str, float]:
         """For `/metrics` and `/sim/state`."""
-        kept = [answer for answer, _ in self._kept.values()]
-        kept += [room.answer for room in self._rooms.values() if room.answer is not None and room.answer.kept_tokens]
+        answers = [answer for answer, _ in self._kept.values()]
+        answers += [room.answer for room in self._rooms.values() if room.answer is not None and room.answer.kept_tokens]
         waiting = sum(1 for room in self._rooms.values() if room.joined is None)
-        tokens = sum(answer.kept_tokens for answer in kept)
-        return {**self._counts, "kv_kept_requests": len(kept), "kv_kept_tokens": tokens, "rooms_waiting": waiting}
+        tokens = sum(answer.kept_tokens for answer in answers)
+        return {**self._counts, "kv_kept_requests": len(answers), "kv_kept_tokens": tokens, "rooms_waiting": waiting}
 
     def half_of(self, request: dict[str, Any]) -> Half | None:
         """What the request is asked to be; None when it is to be served whole. Raises Refusal."""
@@ -116,7 +116,7 @@ class Halves:
             return
         room = self._room(half.key)
         room.answer, room.begin = answer, begin
-        answer.keep(lambda kept: self._hand_over(half.key, kept))
+        answer.keep(lambda answer: self._hand_over(half.key, answer))
         if room.joined is not None:
             begin()
 
@@ -149,10 +149,10 @@ class Halves:
         answer.reply()
 
     def _expired(self, key: str) -> None:
-        found = self._kept.pop(key, None)
-        if found is not None:
+        entry = self._kept.pop(key, None)
+        if entry is not None:
             self._counts["kv_expired"] += 1
-            found[0].let_go()
+            entry[0].let_go()
 
     # --- SGLang: both halves meet in a room ----------------------------------------------------------------------------
 
@@ -202,11 +202,11 @@ class Halves:
             return False
         key = str(msgspec.json.decode(connection.body)["key"])
         if connection.path == "/sim/kv":
-            found = self._kept.get(key)
-            if found is None:
+            entry = self._kept.get(key)
+            if entry is None:
                 connection.reply(_REFUSED, encode({"detail": "no KV is kept for this request"}))
             else:
-                _later(self._transfer_s(found[0].kept_tokens), lambda: self._read(key, connection))
+                _later(self._transfer_s(entry[0].kept_tokens), lambda: self._read(key, connection))
             return True
         room = self._room(key)
         room.joined = connection
@@ -216,11 +216,11 @@ class Halves:
         return True
 
     def _read(self, key: str, connection: SimConnection) -> None:
-        found = None if connection.transport.is_closing() else self._kept.pop(key, None)
-        if found is None:
+        entry = None if connection.transport.is_closing() else self._kept.pop(key, None)
+        if entry is None:
             connection.reply(_REFUSED, encode({"detail": "no KV is kept for this request"}))
             return
-        answer, timer = found
+        answer, timer = entry
         timer.cancel()
         self._counts["kv_fetched"] += 1
         connection.reply(200, encode({"tokens": answer.kept_tokens}))

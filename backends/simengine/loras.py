@@ -60,10 +60,10 @@ class Loras:
     def _load(self, connection: SimConnection, order: _Order) -> None:
         name = order.lora_name
         if name in self.loaded:
-            said = (
+            message = (
                 f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
             )
-            self._refuse(connection, 400, said, "InvalidUserInput")
+            self._refuse(connection, 400, message, "InvalidUserInput")
         elif NOWHERE in order.lora_path or not order.lora_path:
             self._refuse(connection, 404, f"Loading lora {name} failed: No adapter found for {order.lora_path}", "NotFoundError")
         elif len(self.loaded) >= self._settings.max_loras:

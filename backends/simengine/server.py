@@ -141,7 +141,7 @@ class SimEngine:
             await asyncio.sleep(0.01)
 
     def _accept(self) -> SimConnection:
-        connection = SimConnection(self._handle, lambda one: self._connections.pop(one, None))
+        connection = SimConnection(self._handle, lambda connection: self._connections.pop(connection, None))
         self._connections[connection] = None
         self.connections_made += 1
         return connection
@@ -201,8 +201,8 @@ class SimEngine:
         elif name == "slow_start":
             self._loop.call_later(fault.delay_s, self._start_late, connection, kind)
         elif name == "restart_empty_kv":
-            for other in [one for one in self._connections if one is not connection]:
-                other.reset()
+            for open_connection in [candidate for candidate in self._connections if candidate is not connection]:
+                open_connection.reset()
             self._restart()
             return False
         elif name == "lose_kv_events" and self.kv_events is not None:
@@ -229,9 +229,9 @@ class SimEngine:
         if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):
             message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
             raise Refusal(503, message, "Service Unavailable")
-        given = connection.headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
         model = str(request.get("model", settings.models[0]))
-        head = shapes.ids(settings.dialect, given or f"{self.count:x}", kind, int(time.time()), model)
+        head = shapes.ids(settings.dialect, request_id or f"{self.count:x}", kind, int(time.time()), model)
         if kind == "embd":
             self._embed(connection, request, head)
             return

@@ -126,9 +126,9 @@ class StreamOut:
         def one(at: int) -> None:
             if at < len(data) and not self._connection.transport.is_closing():
                 self._connection.chunk(data[at : at + 1])
-                self._later(gap_s, lambda: one(at + 1))
+                self._later(gap_s, lambda: send_chunk(at + 1))
 
-        one(0)
+        send_chunk(0)
 
     def _after_pending(self, then: Callable[[], None]) -> None:
         if not self._connection.transport.is_closing():
