@@ -198,12 +198,10 @@ def _admission(engine: str, facts: Facts) -> Finding:
 
 def _priority(engine: str, facts: Facts) -> Finding:
     """The priority order, which must be the dialect's, because the gateway writes numbers in that order."""
-    dialect_priority = DIALECTS[engine].priority
-    wanted = f"{dialect_priority.sooner} first" if dialect_priority is not None else ""
+    priority = DIALECTS[engine].priority
+    wanted = f"{priority.sooner} first" if priority is not None else ""
     now = facts.priority or ""
-    mend = (
-        dialect_priority.needs if dialect_priority is not None and now == "off" else "start it without --schedule-low-priority-values-first"
-    )
+    mend = priority.needs if priority is not None and now == "off" else "start it without --schedule-low-priority-values-first"
     otherwise = f"the gateway writes {engine}'s priorities {wanted}: {mend}"
     return _finding("priority", facts.priority, now == wanted, now, otherwise, _unread(engine))
 

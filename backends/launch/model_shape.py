@@ -210,13 +210,9 @@ def _linear_bits(config: Config) -> float:
     bits = source.get("num_bits", source.get("bits", source.get("w_bit")))
     if not isinstance(bits, int) or isinstance(bits, bool):
         algorithm = f"{method} {quantization.get('quant_algo', '')}".lower()
-        bits = (
-            4
-            if "fp4" in algorithm or quantization.get("load_in_4bit") is True
-            else 8
-            if "fp8" in algorithm or "8bit" in algorithm
-            else None
-        )
+        four = "fp4" in algorithm or quantization.get("load_in_4bit") is True
+        eight = "fp8" in algorithm or "8bit" in algorithm
+        bits = 4 if four else 8 if eight else None
     if bits is None:
         raise SizingError(f"quantization_config of method {method!r} says no number of bits")
     group = source.get("group_size")

@@ -15,7 +15,7 @@ from backends.simengine.settings import DIALECTS, SimSettings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, return the exit code."""
+    """Parse the arguments and run the engine; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="simengine", description="An engine without a GPU.", epilog=f"faults: {', '.join(FAULTS)}", allow_abbrev=False
     )

@@ -1,4 +1,4 @@
-"""One inference request of the simulated engine: checked, scheduled on the batcher, answered as its tokens come."""
+"""One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from backends.simengine.text import natural_length, tokens_of, words
 
 
 class Refusal(Exception):
-    """An answer that is an error."""
+    """An error reply to a request."""
 
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refusal(Exception):
 
 
 def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) -> dict[str, Any]:
-    """The request as a dictionary, with the checks engines make. Raises Refusal in the dialect's words."""
+    """Decode the request and check it as engines do. Raises Refusal with the dialect's message."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -52,7 +52,7 @@ def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) ->
 
 
 def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
-    """Token ids of every prompt."""
+    """The token ids of every prompt of the request."""
     if kind == "chat":
         return [tokens_of(chat_text(request["messages"]))]
     prompts = request["prompt" if kind == "text" else "input"]
@@ -64,7 +64,7 @@ def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
 
 
 def chat_text(messages: Any) -> str:
-    """The rendered chat: one marked block per message, so that a conversation's beginning is a prefix of its continuation."""
+    """The rendered chat: one marked block per message, so that the beginning of a conversation is a prefix of its continuation."""
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
     blocks = []
@@ -76,7 +76,7 @@ def chat_text(messages: Any) -> str:
 
 
 class Answer:
-    """One request on its way through the engine; `token` is called for each token of each of its choices."""
+    """One request in the engine and its reply; `token` is called for each token of each of its choices."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Answer:
         self._fault = fault
         self._head = msgspec.structs.replace(head, model="another-model") if fault == "wrong_model" else head
         self.model = head.model
-        """What was asked for."""
+        """The model that the request names."""
         self._stream = bool(request.get("stream"))
         self._wants_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self._out = StreamOut(connection, later)
@@ -107,16 +107,17 @@ class Answer:
         self._begun = False
         self.sequences: list[Sequence] = []
         self.params: dict[str, Any] | None = None
-        """Where its KV is, for another engine."""
+        """The description of its KV, for another engine."""
         self.gone = False
         """Whether its caller left, or it failed."""
-        self._kept: Callable[[Answer], None] | None = None
+        self._on_kept: Callable[[Answer], None] | None = None
         self._batcher: Batcher
 
     def prepare(self, batcher: Batcher, request: dict[str, Any]) -> None:
         """Make the sequences. Raises Refusal when the prompt is too long."""
         self._batcher = batcher
-        model, settings = self._head.model, self._settings
+        model = self._head.model
+        settings = self._settings
         longest = settings.max_model_len
         asked = request.get("max_completion_tokens") or request.get("max_tokens")
         if asked is not None and asked > longest:
@@ -142,53 +143,54 @@ class Answer:
 
     @property
     def id(self) -> str:
-        """The engine's name for the request."""
+        """The engine's id of the request."""
         return self._head.id
 
     def begin(self) -> None:
-        """Queue the sequences."""
+        """Queue the request's sequences."""
         for sequence in self.sequences:
             self._batcher.add(sequence)
 
     def abort(self) -> None:
-        """Its caller has left, or it cannot go on."""
+        """Stop the request: its caller has left, or it cannot continue."""
         self.gone = True
         for sequence in self.sequences:
             self._batcher.abort(sequence)
 
     def fail(self, message: str) -> None:
-        """Answer with an error, unless something was sent already."""
+        """Reply with an error; close the connection when a part of the answer was sent already."""
         if self._begun:
             self._connection.close()
         elif not self._connection.transport.is_closing():
             self._connection.reply(500, shapes.error(self._settings.dialect, 500, message, "InternalServerError"))
 
-    def keep(self, kept: Callable[["Answer"], None]) -> None:
-        """Keep its KV when the prompt is computed and call `kept`, who lets it go and has it reply."""
-        self._kept = kept
+    def keep(self, on_kept: Callable[["Answer"], None]) -> None:
+        """Keep the KV once the prompt is computed, and call `on_kept` then, which must release it and have the request reply."""
+        self._on_kept = on_kept
         for sequence, reason in zip(self.sequences, self._reasons, strict=True):
             if self._settings.dialect == "sglang":
-                sequence.keep, sequence.max_output = True, 1  # it computes prompts, whatever is asked of the other half
-            else:  # as NIXL's connector: only what ended for its length is worth fetching
+                sequence.keep = True
+                sequence.max_output = 1  # a prefill engine computes prompts only, whatever output the request asks for
+            else:  # as NIXL's connector: only the KV of a sequence that ended for its length is worth fetching
                 sequence.keep = reason == "length"
 
     def handed(self) -> None:
-        """Its prompt's KV was fetched from another engine."""
+        """Mark the prompt's KV as fetched from another engine."""
         for sequence in self.sequences:
             sequence.handed = True
 
     def let_go(self) -> None:
-        """Free what it has kept."""
+        """Free the kept KV."""
         for sequence in self.sequences:
             self._batcher.let_go(sequence)
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens whose KV it keeps for another engine."""
+        """Tokens whose KV is kept for another engine."""
         return sum(len(s.prompt) for s in self.sequences if s.keep and s.finished and s.holding is not None)
 
     def token(self, sequence: Sequence) -> None:
-        """One of its sequences produced a token."""
+        """Take a token that one of the request's sequences produced."""
         index = self.sequences.index(sequence)
         word = next(self._words[index])
         self._texts[index].append(word)
@@ -231,13 +233,13 @@ class Answer:
 
     def _end(self) -> None:
         self._done(self)
-        if self._kept is None:
+        if self._on_kept is None:
             self.reply()
         else:
-            self._kept(self)
+            self._on_kept(self)
 
     def reply(self) -> None:
-        """Send the end of a stream, or a whole answer."""
+        """Send the end of a stream, or the whole answer."""
         if self.gone:
             return
         totals = None if self._fault == "no_usage" else self._totals()
@@ -261,14 +263,14 @@ class Answer:
         elif self._fault != "frozen_mid_stream":
             answers = [("".join(text), self._out.finish(reason)) for text, reason in zip(self._texts, self._reasons, strict=True)]
             plain = shapes.plain(self._head, self._kind, answers, totals)
-            if self._kept is not None and self._settings.dialect == "vllm":
+            if self._on_kept is not None and self._settings.dialect == "vllm":
                 plain["kv_transfer_params"] = self.params
             body = shapes.encode(plain)
             self._connection.reply(200, body, "text/html" if self._fault == "wrong_content_type" else "application/json")
 
 
 def too_long(dialect: str, longest: int, tokens: int) -> str:
-    """The dialect's words for a prompt over the context."""
+    """The dialect's message for a prompt over the context length."""
     if dialect == "sglang":
         return f"The input ({tokens} tokens) is longer than the model's context length ({longest} tokens)."
     return (
@@ -278,7 +280,7 @@ def too_long(dialect: str, longest: int, tokens: int) -> str:
 
 
 def own_fault(body: bytes) -> FaultRule | None:
-    """The request's own fault, if it names one. Raises Refusal for a wrong one."""
+    """The fault that the request names, or None. Raises Refusal for an unknown one."""
     if b'"sim_fault"' not in body:
         return None
     try:

@@ -1,9 +1,9 @@
-"""Continuous batching with chunked prefill, as vLLM V1 does it: pure, one step at a time, on whatever time the caller keeps.
+"""Continuous batching with chunked prefill, as vLLM V1 does it: pure, one step at a time, on the caller's time.
 
-A step takes one token of every decoding sequence, then fills the token budget with prefill chunks, running sequences first,
-then waiting ones in order of arrival. A sequence is admitted when its prompt's blocks fit; a prefix hit skips its tokens.
-The first token comes at the end of the step that ends the prefill. When a decoding sequence finds no block, the latest one
-running is put back and computed again.
+A step takes one token of every decoding sequence, then fills the token budget with prefill chunks, of running sequences first, then of
+waiting ones in order of arrival. A sequence is admitted when its prompt's blocks fit; a prefix hit skips its tokens. The first token comes
+at the end of the step that ends the prefill. When a decoding sequence finds no free block, the running sequence admitted last is preempted
+and computed again.
 """
 
 from collections import deque
@@ -25,28 +25,28 @@ class Sequence:
     holding: Holding | None = None
     cached_tokens: int = 0
     computed: int = 0
-    """Tokens whose KV is there."""
+    """Tokens whose KV is computed."""
     produced: int = 0
     """Output tokens so far."""
     keep: bool = False
-    """Whether its KV stays when it is over, for another engine to fetch, until `let_go`."""
+    """Whether its KV stays after its end, for another engine to fetch, until `let_go`."""
     handed: bool = False
     """Whether its prompt's KV came from another engine."""
 
     @property
     def to_compute(self) -> int:
-        """Tokens to prefill: the prompt, and after a preemption what was produced."""
+        """Tokens to prefill: the prompt, and after a preemption the produced tokens."""
         return len(self.prompt) + self.produced
 
     @property
     def finished(self) -> bool:
-        """Whether its last token is out."""
+        """Whether its last token is produced."""
         return self.produced >= self.max_output
 
 
 @dataclass(slots=True)
 class Step:
-    """What one step computes, and how long it takes."""
+    """The work of one step, and its duration."""
 
     duration_ms: float
     prefill: list[tuple[Sequence, int]]
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(slots=True)
 class Counters:
-    """Sums since the start, as engines report them."""
+    """The engine's counters since its start."""
 
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -82,23 +82,23 @@ class Batcher:
         self.running: list[Sequence] = []
         self.counters = Counters()
         self.stored: Callable[[bytes | None, list[bytes], list[int], str], None] | None = None
-        """Told of blocks that can be found from now on: the block before them, their hashes, their tokens, and the salt."""
+        """Called with blocks that the prefix cache has from now on: the block before them, their hashes, their tokens, and the salt."""
 
     def sequence(self, prompt: list[int], max_output: int, *salts: str) -> Sequence:
         """A new sequence; not scheduled before `add`."""
         return Sequence(prompt, max_output, block_hashes(prompt, self.block_size, *salts), salts[-1] if len(salts) > 1 else "")
 
     def fits(self, sequence: Sequence) -> bool:
-        """Whether it could ever run."""
+        """Whether the sequence fits into the KV cache at all."""
         return self._blocks(len(sequence.prompt) + sequence.max_output) <= self.kv.blocks
 
     def add(self, sequence: Sequence) -> None:
-        """Queue it."""
+        """Queue a sequence."""
         self.counters.prompt_tokens += len(sequence.prompt)
         self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Its caller left: free its blocks at once. Does nothing for a sequence that is over."""
+        """Stop a sequence and free its blocks at once. Does nothing for a sequence that is finished."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -109,13 +109,13 @@ class Batcher:
         self.counters.aborted += 1
 
     def let_go(self, sequence: Sequence) -> None:
-        """Free what a sequence has kept; does nothing for one that has not."""
+        """Free the KV that a finished sequence has kept; does nothing for any other."""
         if sequence.keep and sequence.finished:
             self._release(sequence)
 
     @property
     def queued_tokens(self) -> int:
-        """Prompt tokens nobody has computed yet."""
+        """Prompt tokens that are not computed yet."""
         return sum(s.to_compute - s.computed for s in (*self.waiting, *self.running) if s.computed < s.to_compute)
 
     @property
@@ -124,7 +124,7 @@ class Batcher:
         return self.kv.used / self.kv.blocks
 
     def begin(self) -> Step | None:
-        """Compose the next step; None when there is nothing to do."""
+        """Compose the next step; None when no sequence has work."""
         decoding = self._decoding()
         budget = self.token_budget - len(decoding)
         prefill: list[tuple[Sequence, int]] = []
@@ -152,7 +152,7 @@ class Batcher:
         return Step(duration, prefill, decoding)
 
     def end(self, step: Step) -> list[Sequence]:
-        """The step is over: returns the sequences that produced a token in it, in order."""
+        """Finish a step; returns the sequences that produced a token in it, in order."""
         produced = []
         for sequence, chunk in step.prefill:
             if sequence.holding is None:
@@ -181,19 +181,19 @@ class Batcher:
             self.stored(holding.shared[before - 1] if before else None, holding.shared[before:after], tokens, sequence.salt)
 
     def _decoding(self) -> list[Sequence]:
-        """Sequences that decode in the next step, each with room for its token."""
+        """The sequences that decode in the next step, each with a block for its token; may preempt others."""
         decoding: list[Sequence] = []
         for sequence in list(self.running):
             if sequence.holding is None or not sequence.produced or sequence.computed != sequence.to_compute - 1:
                 continue  # not admitted, or still (or again) in its prefill
-            while sequence.holding is not None and not self._room(sequence):
+            while sequence.holding is not None and not self._grow(sequence):
                 self._preempt(self.running[-1])
             if sequence.holding is not None:
                 sequence.computed = sequence.to_compute
                 decoding.append(sequence)
         return [s for s in decoding if s.holding is not None]
 
-    def _room(self, sequence: Sequence) -> bool:
+    def _grow(self, sequence: Sequence) -> bool:
         assert sequence.holding is not None
         needed = self._blocks(sequence.to_compute + 1) - sequence.holding.blocks
         return needed <= 0 or self.kv.grow(sequence.holding, needed)

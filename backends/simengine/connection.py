@@ -1,4 +1,4 @@
-"""A connection to the simulated engine: HTTP/1.1 by hand, because the faults need the socket itself."""
+"""A connection to the simulated engine: HTTP/1.1 on the socket itself, because the faults need it."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ Handler = Callable[["SimConnection"], None]
 
 
 class SimConnection(asyncio.Protocol):
-    """One request at a time; `handler` is called when one is complete."""
+    """One connection with one request at a time; `handler` is called when a request is complete."""
 
     def __init__(self, handler: Handler, closed: Callable[["SimConnection"], None]) -> None:
         self._handler = handler
@@ -41,14 +41,12 @@ class SimConnection(asyncio.Protocol):
         return self.target.partition(b"?")[0].decode("latin-1")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
         self.transport = cast(asyncio.Transport, transport)
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -56,15 +54,18 @@ class SimConnection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         self._closed(self)
-        gone, self.on_gone = self.on_gone, None
-        if gone is not None:
-            gone()
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self.headers, self.target, self.body, self.fault, self.chunked = {}, b"", b"", None, True
+        self.headers = {}
+        self.target = b""
+        self.body = b""
+        self.fault = None
+        self.chunked = True
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -85,7 +86,7 @@ class SimConnection(asyncio.Protocol):
     # --- replies --------------------------------------------------------------------------------------------------
 
     def reply(self, status: int, body: bytes, content_type: str = "application/json", extra: str = "") -> None:
-        """A whole reply in one write, shaped by the connection's fault if that is about replies."""
+        """Send a whole reply in one write, with the connection's fault if it concerns replies."""
         name = self.fault.name if self.fault else ""
         length = len(body) + (100 if name == "plain_truncated" else 0)
         framing = "connection: close\r\n" if name == "connection_close_framing" else f"content-length: {length}\r\n"
@@ -98,7 +99,7 @@ class SimConnection(asyncio.Protocol):
             self.transport.close()
 
     def start_stream(self, content_type: str = "text/event-stream; charset=utf-8", extra: str = "") -> None:
-        """The head of a streamed reply."""
+        """Send the head of a streamed reply."""
         name = self.fault.name if self.fault else ""
         self.chunked = name != "connection_close_framing"
         framing = "transfer-encoding: chunked\r\n" if self.chunked else "connection: close\r\n"
@@ -107,11 +108,11 @@ class SimConnection(asyncio.Protocol):
         self.transport.write(f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n{framing}{extra}\r\n".encode())
 
     def chunk(self, data: bytes) -> None:
-        """One piece of a streamed reply, one write."""
+        """Send a piece of a streamed reply in one write."""
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def end_stream(self) -> None:
-        """The end of a streamed reply."""
+        """Send the end of a streamed reply."""
         self.on_gone = None
         if self.chunked:
             self.transport.write(b"0\r\n\r\n")
@@ -119,12 +120,12 @@ class SimConnection(asyncio.Protocol):
             self.transport.close()
 
     def close(self) -> None:
-        """Close in order."""
+        """Close the connection in order."""
         self.on_gone = None
         self.transport.close()
 
     def reset(self) -> None:
-        """Close with a TCP reset."""
+        """Close the connection with a TCP reset."""
         self.on_gone = None
         sock = self.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 def control(engine: "SimEngine", connection: SimConnection) -> None:
-    """Answer everything that is not inference."""
-    method, path, settings = connection.method, connection.path, engine.settings
+    """Answer a request that is not for inference."""
+    method = connection.method
+    path = connection.path
+    settings = engine.settings
     if engine.loras.order(connection) or engine.halves.order(connection):
         return
     if path in ("/health", "/ping", "/health_generate"):
@@ -54,7 +56,7 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
 
 
 def _forget_prefixes(engine: "SimEngine") -> None:
-    """Clear the prefix cache, unless something runs."""
+    """Clear the prefix cache, unless a sequence runs."""
     if not engine.batcher.kv.used:
         engine.batcher.kv.clear()
         if engine.kv_events is not None:
@@ -78,9 +80,9 @@ def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:
     if path == "/v1/models":
         connection.reply(200, shapes.encode({"object": "list", "data": cards}))
         return
-    found = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
-    body = shapes.encode(found) if found else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
-    connection.reply(200 if found else 404, body)
+    model = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
+    body = shapes.encode(model) if model else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
+    connection.reply(200 if model else 404, body)
 
 
 def _tokenize(engine: "SimEngine", connection: SimConnection) -> None:
@@ -109,7 +111,7 @@ def _faults(engine: "SimEngine", connection: SimConnection) -> None:
 
 
 def _lora_metrics(engine: "SimEngine") -> bytes:
-    """vLLM's series: names in labels, the time as the value."""
+    """vLLM's series of adapters in use: names in labels, the time as the value."""
     settings = engine.settings
     if not settings.max_loras or settings.dialect != "vllm":
         return b""
@@ -119,7 +121,8 @@ def _lora_metrics(engine: "SimEngine") -> bytes:
 
 
 def _values(engine: "SimEngine") -> dict[str, float]:
-    batcher, counters = engine.batcher, engine.batcher.counters
+    batcher = engine.batcher
+    counters = batcher.counters
     used = batcher.kv.used * batcher.block_size
     return {
         "running": len(batcher.running),

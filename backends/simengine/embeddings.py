@@ -1,4 +1,4 @@
-"""The simulated engine's embeddings: vectors made of the text alone, in the shape of OpenAI's endpoint."""
+"""The simulated engine's embeddings: vectors computed from the text alone, in the format of OpenAI's endpoint."""
 
 import base64
 import struct
@@ -11,7 +11,7 @@ DIMENSIONS: Final = 256
 
 
 def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
-    """The reply's body, and how many tokens were embedded."""
+    """The reply's body, and the number of embedded tokens."""
     inputs = request["input"]
     texts = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else list(inputs)
     counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]

@@ -1,4 +1,4 @@
-"""Everything the simulated engine can be told to do wrong, by name, and the rules that say when.
+"""The faults of the simulated engine, by name, and the rules that decide when each happens.
 
 A rule comes from the command line (standing), from `POST /sim/faults` (standing, or for the next requests), or from the
 request itself in the body field `sim_fault`, which passes through a gateway because unknown fields do.
@@ -67,7 +67,8 @@ FAULTS: Final[Mapping[str, str]] = {
     "huge_headers": "sends a reply head of 100 KiB",
     "garbage_http": "sends bytes that are not HTTP",
 }
-"""Name to what it does. Parameters not named here: `p` (probability), `first` (only that many requests), `every` (every n-th)."""
+"""The effect of each fault by its name. Parameters not named here: `p` (probability), `first` (only that many requests), `every` (every
+n-th)."""
 
 
 class FaultRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,7 +83,7 @@ class FaultRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p: float = 1.0
     """Probability per request."""
     first: int | None = None
-    """Only for the first n requests it could apply to."""
+    """Only for the first n requests that the rule could apply to."""
     every: int = 1
     """Only for every n-th request."""
 
@@ -96,7 +97,7 @@ def parse_rule(text: str) -> FaultRule:
     """`name` or `name:key=value,key=value`, as on the command line.
 
     Raises:
-        ValueError: unknown name or parameter, or a value of the wrong type.
+        ValueError: a name or parameter is unknown, or a value has the wrong type.
     """
     name, _, rest = text.partition(":")
     fields: dict[str, Any] = {"name": name}
@@ -120,7 +121,7 @@ def rule_of(fields: object) -> FaultRule:
 
 
 class FaultPlan:
-    """Which fault the next request gets: its own, else one queued for it, else the first standing rule that applies."""
+    """Decides the fault of each request: its own, else the next queued one, else the first standing rule that applies."""
 
     def __init__(self, standing: Iterable[FaultRule], rng: Rng) -> None:
         self._standing = tuple(standing)
@@ -134,11 +135,11 @@ class FaultPlan:
         self._seen = 0
 
     def enqueue(self, rules: Iterable[FaultRule]) -> None:
-        """One rule for each of the next requests."""
+        """Queue one rule for each of the next requests."""
         self._queue.extend(rules)
 
     def next(self, own: FaultRule | None) -> FaultRule | None:
-        """The fault of the request that has just come."""
+        """The fault of a new request, whose own fault is `own`; None for none."""
         if own is not None:
             return own
         if self._queue:

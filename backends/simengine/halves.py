@@ -1,8 +1,8 @@
-"""Requests that two simulated engines share: one computes the prompt and keeps its KV, the other fetches it and generates.
+"""Disaggregated prefill and decode on two simulated engines: one computes the prompt and keeps its KV, the other fetches it and generates.
 
-What callers send and get has the shapes of vLLM's NIXL connector and of SGLang's disaggregation modes. How the engines talk
-to each other has not: the fetching one asks the other over its HTTP port (`/sim/kv`, `/sim/rooms`), so that both may be
-different processes. As with real engines, KV that nobody fetches is freed when its lease ends.
+Requests and replies have the formats of vLLM's NIXL connector and of SGLang's disaggregation modes. The protocol between the engines is not
+theirs: the decode engine calls the prefill engine over its HTTP port (`/sim/kv`, `/sim/rooms`), so that both may be different processes. As
+with real engines, KV that is never fetched is freed when its lease ends.
 """
 
 import asyncio
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from backends.simengine.server import SimEngine
 
 FAKE_HOST: Final = "2.2.2.2"
-"""SGLang's address for requests that one half computes without the other."""
+"""SGLang's address for requests that one engine of a pair serves alone."""
 
 MAX_KEPT: Final = 10_000
-"""Requests whose KV is kept or waited for; a real engine's memory is full long before."""
+"""Most requests whose KV is kept or awaited; a real engine's memory is full long before."""
 
 _REFUSED: Final = 409
 
 
 class Half(msgspec.Struct, frozen=True):
-    """What one request is asked to be."""
+    """The part of a disaggregated request that this engine serves."""
 
     computes: bool
-    """Whether it computes the prompt for another engine; else it generates from what another one computed."""
+    """Whether it computes the prompt for another engine; otherwise it generates from another engine's KV."""
     key: str
-    """The other engine's name for the request, or the room where both meet; empty for one that computes."""
+    """The other engine's id of the request, or the room in which both meet; empty for a prefill that needs no room."""
     host: str = ""
     port: int = 0
 
 
 class _Room:
-    """Where both halves of an SGLang request meet."""
+    """The rendezvous of the prefill and the decode of one SGLang request."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -50,7 +50,7 @@ class _Room:
 
 
 class Halves:
-    """One engine's."""
+    """The disaggregated requests of one engine."""
 
     def __init__(self, engine: "SimEngine") -> None:
         self._engine = engine
@@ -60,7 +60,7 @@ class Halves:
         self._counts = dict.fromkeys(("kv_fetched", "kv_expired", "kv_recomputed"), 0)
 
     def clear(self) -> None:
-        """The engine stops or starts anew: nothing is kept any more."""
+        """Drop all kept KV and all rooms: the engine stops or restarts."""
         for _, timer in self._kept.values():
             timer.cancel()
         for room in self._rooms.values():
@@ -73,7 +73,7 @@ class Halves:
         self._counts = dict.fromkeys(self._counts, 0)
 
     def values(self) -> dict[str, float]:
-        """For `/metrics` and `/sim/state`."""
+        """The values for `/metrics` and `/sim/state`."""
         answers = [answer for answer, _ in self._kept.values()]
         answers += [room.answer for room in self._rooms.values() if room.answer is not None and room.answer.kept_tokens]
         waiting = sum(1 for room in self._rooms.values() if room.joined is None)
@@ -81,14 +81,15 @@ class Halves:
         return {**self._counts, "kv_kept_requests": len(answers), "kv_kept_tokens": tokens, "rooms_waiting": waiting}
 
     def half_of(self, request: dict[str, Any]) -> Half | None:
-        """What the request is asked to be; None when it is to be served whole. Raises Refusal."""
+        """The part of the request that this engine must serve; None for a whole request. Raises Refusal."""
         settings = self._engine.settings
         try:
             if settings.dialect == "vllm":
                 return _nixl(request.get("kv_transfer_params"))
             if settings.role == "both":
                 return None
-            host, room = request.get("bootstrap_host"), request.get("bootstrap_room")
+            host = request.get("bootstrap_host")
+            room = request.get("bootstrap_room")
             if room is None:
                 raise Refusal(400, "Invalid request: Disaggregated request received without bootstrap room id.")
             if host == FAKE_HOST:
@@ -99,12 +100,12 @@ class Halves:
             raise Refusal(400, f"{type(error).__name__}: {error}") from None
 
     def start(self, half: Half | None, answer: Answer, begin: Callable[[], object]) -> None:
-        """Let the request run when its time has come; `begin` queues it."""
+        """Call `begin`, which queues the request, as soon as the other engine's part allows it."""
         if half is None:
             begin()
             return
         if not half.computes:
-            task = asyncio.get_running_loop().create_task(self._fetched(half, answer, begin))
+            task = asyncio.get_running_loop().create_task(self._fetch(half, answer, begin))
             self._fetching[id(answer)] = task
             task.add_done_callback(lambda _: self._fetching.pop(id(answer), None))
             return
@@ -115,13 +116,14 @@ class Halves:
             begin()
             return
         room = self._room(half.key)
-        room.answer, room.begin = answer, begin
+        room.answer = answer
+        room.begin = begin
         answer.keep(lambda answer: self._hand_over(half.key, answer))
         if room.joined is not None:
             begin()
 
     def abandoned(self, half: Half | None, answer: Answer) -> None:
-        """The request's caller has left."""
+        """Take note that the request's caller has left."""
         if half is not None and not half.computes and id(answer) in self._fetching:
             self._fetching[id(answer)].cancel()
         elif half is not None and half.key:
@@ -131,9 +133,10 @@ class Halves:
 
     def _keep(self, answer: Answer) -> None:
         engine = self._engine
-        tokens, key = answer.kept_tokens, f"{answer.id}-{engine.count}"  # ids may come twice, as with a caller that tries again
+        tokens = answer.kept_tokens
+        key = f"{answer.id}-{engine.count}"  # ids may repeat, as with a caller that retries
         if tokens:
-            timer = _later(engine.settings.lease_s, lambda: self._expired(key))
+            timer = _later(engine.settings.lease_s, lambda: self._expire(key))
             self._kept[key] = (answer, timer)
             blocks = tokens // engine.settings.block_size
             answer.params = {
@@ -148,13 +151,13 @@ class Halves:
             }
         answer.reply()
 
-    def _expired(self, key: str) -> None:
+    def _expire(self, key: str) -> None:
         entry = self._kept.pop(key, None)
         if entry is not None:
             self._counts["kv_expired"] += 1
             entry[0].let_go()
 
-    # --- SGLang: both halves meet in a room ----------------------------------------------------------------------------
+    # --- SGLang: prefill and decode meet in a room ---------------------------------------------------------------------
 
     def _room(self, key: str) -> _Room:
         room = self._rooms.get(key)
@@ -166,9 +169,9 @@ class Halves:
     def _hand_over(self, key: str, answer: Answer) -> None:
         room = self._rooms.get(key)
         if room is not None:
-            _later(self._transfer_s(answer.kept_tokens), lambda: self._over(key, room))
+            _later(self._transfer_s(answer.kept_tokens), lambda: self._handed_over(key, room))
 
-    def _over(self, key: str, room: _Room) -> None:
+    def _handed_over(self, key: str, room: _Room) -> None:
         if self._rooms.get(key) is not room or room.answer is None or room.joined is None:
             return
         self._drop(key, room)
@@ -197,7 +200,7 @@ class Halves:
     # --- between engines -----------------------------------------------------------------------------------------------
 
     def order(self, connection: SimConnection) -> bool:
-        """Answer another engine; False when it asks for something else."""
+        """Answer a call of another engine; False when the request is none."""
         if connection.path not in ("/sim/kv", "/sim/rooms") or connection.method != "POST":
             return False
         key = str(msgspec.json.decode(connection.body)["key"])
@@ -229,7 +232,7 @@ class Halves:
     def _transfer_s(self, tokens: int) -> float:
         return tokens / self._engine.settings.transfer_tokens_s / self._engine.settings.speed
 
-    async def _fetched(self, half: Half, answer: Answer, begin: Callable[[], object]) -> None:
+    async def _fetch(self, half: Half, answer: Answer, begin: Callable[[], object]) -> None:
         engine = self._engine
         room = engine.settings.dialect == "sglang"
         try:
@@ -259,7 +262,7 @@ def _nixl(params: Any) -> Half | None:
 
 
 async def _ask(host: str, port: int, path: str, key: str, within_s: float) -> int:
-    """POST to another engine; the status of its reply. Raises OSError, TimeoutError, ValueError."""
+    """POST to another engine; returns the status of its reply. Raises OSError, TimeoutError, ValueError."""
     host = urlsplit(f"//{host}").hostname or host
     async with asyncio.timeout(within_s + 1):
         reader, writer = await asyncio.open_connection(host, port)

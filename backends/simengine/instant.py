@@ -1,4 +1,4 @@
-"""Instant mode: fixed answers, as cheap as a socket allows, for measuring what stands in front of an engine.
+"""Instant mode: fixed answers, as cheap as a socket allows, for measuring a gateway in front of an engine.
 
 Streams are paced by one shared tick, so that a thousand of them cost one timer.
 """
@@ -29,7 +29,7 @@ class _Paced:
 
 
 class Instant:
-    """Answers without an engine behind it."""
+    """Answers requests with a fixed text, without batcher or KV cache."""
 
     def __init__(self, settings: SimSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -39,9 +39,9 @@ class Instant:
         body = encode(plain(head, "chat", [(WORDS, "stop")], usage(64, 128, 0)))
         self._plain = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         self._first = _event(chat_chunk(head, 0, None, None, first=True))
-        text, mark = _event(chat_chunk(head, 0, " gate", None, first=False)), b" gate"
+        text = _event(chat_chunk(head, 0, " gate", None, first=False))
         self._text = text
-        self._before, _, self._after = text.partition(mark)
+        self._before, _, self._after = text.partition(b" gate")
         self._last = (
             _event(chat_chunk(head, 0, None, "stop", first=False))
             + _event(usage_chunk(head, "chat", usage(64, 128, 0)))
@@ -51,7 +51,7 @@ class Instant:
         self._ticking = False
 
     def answer(self, connection: SimConnection) -> None:
-        """Answer one inference request; only two things of its body are looked at."""
+        """Answer one inference request; only `stream` and `max_tokens` of its body are read."""
         body = connection.body
         if b'"stream":true' not in body and b'"stream": true' not in body:
             connection.transport.write(self._plain)

@@ -1,7 +1,7 @@
 """A paged KV cache with prefix reuse: pure bookkeeping of blocks.
 
 Every block is in exactly one of four states: free, private to a sequence, shared (full, found by its hash, in use), or
-evictable (the same, used by nobody; the least recently used goes first). Hashes chain, so a hit is always a whole prefix.
+evictable (full, found by its hash, not in use; the least recently used is evicted first). Hashes chain, so a hit is always a whole prefix.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 
 def block_hashes(tokens: Sequence[int], block_size: int, *salts: str) -> list[bytes]:
-    """One hash per full block; each covers everything before it, and the salts (model, adapter, cache salt)."""
+    """One hash per full block; each covers all tokens before it, and the salts (model, adapter, cache salt)."""
     parent = hashlib.blake2b("\0".join(salts).encode(), digest_size=16).digest()
     hashes = []
     for end in range(block_size, len(tokens) + 1, block_size):
@@ -31,12 +31,12 @@ class Holding:
 
     @property
     def blocks(self) -> int:
-        """How many blocks it has."""
+        """The number of blocks."""
         return len(self.shared) + self.private
 
 
 class KvCache:
-    """`blocks` blocks. Methods that may fail change nothing when they do."""
+    """A cache of `blocks` blocks. Methods that fail change nothing."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
@@ -45,7 +45,7 @@ class KvCache:
         self._users: dict[bytes, int] = {}
         self._evictable: OrderedDict[bytes, None] = OrderedDict()
         self.evicted: Callable[[bytes], None] | None = None
-        """Told of each block that is thrown out to make room."""
+        """Called with each block that is evicted."""
 
     @property
     def used(self) -> int:
@@ -58,17 +58,17 @@ class KvCache:
         return len(self._evictable)
 
     def matched(self, hashes: Sequence[bytes]) -> int:
-        """How many leading blocks are in the cache."""
+        """The number of leading blocks that are in the cache."""
         for i, block in enumerate(hashes):
             if block not in self._users and block not in self._evictable:
                 return i
         return len(hashes)
 
     def admit(self, hashes: Sequence[bytes], blocks: int) -> tuple[Holding, int] | None:
-        """Hold `blocks` blocks for a new sequence, reusing what matches; None when there is no room.
+        """Hold `blocks` blocks for a new sequence, reusing the matching ones; None when not enough are free or evictable.
 
         Returns:
-            The holding, and how many leading blocks were reused.
+            The holding, and the number of leading blocks that were reused.
         """
         reused = self.matched(hashes)
         from_evictable = sum(1 for block in hashes[:reused] if block in self._evictable)
@@ -83,7 +83,7 @@ class KvCache:
         return holding, reused
 
     def grow(self, holding: Holding, blocks: int) -> bool:
-        """Add private blocks; False when there is no room."""
+        """Add private blocks; False when not enough are free or evictable."""
         if blocks > self.free + len(self._evictable):
             return False
         self._take(holding, blocks)
@@ -100,8 +100,8 @@ class KvCache:
         holding.private += blocks
 
     def publish(self, holding: Holding, hashes: Sequence[bytes]) -> None:
-        """The sequence's prompt is computed: its full blocks can be found from now on. Blocks that another sequence has
-        published meanwhile stay private."""
+        """Share the full blocks of a computed prompt, so that they can be found from now on. Blocks that another sequence has published
+        meanwhile stay private."""
         for block in hashes[len(holding.shared) :]:
             if block in self._users or block in self._evictable:
                 return
@@ -111,11 +111,11 @@ class KvCache:
             holding.shared.append(block)
 
     def release(self, holding: Holding) -> None:
-        """Give everything back; shared blocks stay findable until they are evicted."""
+        """Give all blocks back; shared blocks can be found until they are evicted."""
         self.free += holding.private
         self.private -= holding.private
         holding.private = 0
-        # the end of a prefix goes before its beginning, which others are more likely to share
+        # the end of a prefix is evicted before its beginning, which other prompts are more likely to share
         for block in reversed(holding.shared):
             self._users[block] -= 1
             if not self._users[block]:
@@ -124,6 +124,6 @@ class KvCache:
         holding.shared = []
 
     def clear(self) -> None:
-        """Forget everything that nobody uses."""
+        """Drop all blocks that are not in use."""
         self.free += len(self._evictable)
         self._evictable.clear()

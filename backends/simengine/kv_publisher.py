@@ -1,6 +1,6 @@
-"""The simulated engine's KV events: what its cache stores and evicts, published over ZeroMQ and kept for replays as vLLM does.
+"""The simulated engine's KV events: blocks stored and evicted, published over ZeroMQ and kept for replays as vLLM does.
 
-One batch per step that changed something. Imported only when an engine is told to publish.
+There is one batch per step that changed the cache. Imported only when an engine publishes.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ class KvPublisher:
             self._context.destroy(0)
             raise OSError(error.errno, f"KV events: {zmq.strerror(error.errno or 0)}") from None
         self.endpoint = self._publisher.getsockopt_string(zmq.LAST_ENDPOINT)
-        """Where it publishes; a port `*` is a number here."""
+        """The endpoint at which it publishes, with a number in place of a port `*`."""
         self.replay_endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._fd = int(self._router.getsockopt(zmq.FD))
         loop.add_reader(self._fd, self._answer)
 
     def stored(self, parent: bytes | None, hashes: Sequence[bytes], tokens: Sequence[int], salt: str) -> None:
-        """A sequence's blocks can be found from now on."""
+        """Add an event: these blocks of a sequence can be found from now on."""
         keys = [[salt] if salt and parent is None and not at else None for at in range(len(hashes))]
         self._events.append(
             {
@@ -70,18 +70,19 @@ class KvPublisher:
         )
 
     def removed(self, block: bytes) -> None:
-        """A block was evicted."""
+        """Add an event: the block was evicted."""
         self._events.append({"type": "BlockRemoved", "block_hashes": [_short(block)], "medium": "GPU", "group_idx": 0})
 
     def cleared(self) -> None:
-        """Every block is gone."""
+        """Add an event: the cache was cleared."""
         self._events.append({"type": "AllBlocksCleared"})
 
     def flush(self) -> None:
-        """Publish what has happened since the last time, as one batch."""
+        """Publish the events since the last batch as one batch."""
         if not self._events:
             return
-        number, payload = self._seq.to_bytes(8, "big"), msgspec.msgpack.encode([time.time(), self._events, 0])
+        number = self._seq.to_bytes(8, "big")
+        payload = msgspec.msgpack.encode([time.time(), self._events, 0])
         self._seq += 1
         self._events = []
         self._kept.append((number, payload))
@@ -91,11 +92,11 @@ class KvPublisher:
             self._publisher.send_multipart([TOPIC, number, payload], zmq.NOBLOCK)
 
     def lose(self, batches: int) -> None:
-        """Send none of the next `batches` to subscribers; replays have them."""
+        """Do not send the next `batches` batches to subscribers; replays have them."""
         self._losing = batches
 
     def restart(self) -> None:
-        """A new process: numbers begin at 0, nothing is kept."""
+        """Begin as a new process: batches are numbered from 0, none is kept."""
         self._seq = 0
         self._events = []
         self._kept.clear()
@@ -121,5 +122,5 @@ class KvPublisher:
 
 
 def _short(block: bytes) -> int:
-    """What vLLM sends of a hash: its low 64 bits."""
+    """The part of a hash that vLLM sends: its low 64 bits."""
     return int.from_bytes(block[-8:], "big")

@@ -1,6 +1,6 @@
 """The simulated engine's load push: a report at each change and once a second, over ZeroMQ, as SGLang 0.5.23 sends it.
 
-Imported only when an engine is told to push.
+Imported only when an engine pushes its load.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from backends.simengine.settings import SimSettings
 
 TOPIC: Final = b"load"
 HEARTBEAT_S: Final = 1.0
-"""An unchanged report is repeated this often."""
+"""Seconds after which an unchanged report is repeated."""
 HIGH_WATER: Final = 8
 
 
 class LoadPublisher:
-    """A bound PUB socket. `publish` after each step; the heartbeat is its own.
+    """The load push on a bound PUB socket. `publish` is called after each step; the heartbeat runs by itself.
 
     Args:
-        batcher: the scheduler there is now, whose state is told.
+        batcher: returns the current scheduler, whose load is reported.
 
     Raises:
         OSError: the endpoint cannot be used.
@@ -47,21 +47,21 @@ class LoadPublisher:
             self._context.destroy(0)
             raise OSError(error.errno, f"load push: {zmq.strerror(error.errno or 0)}") from None
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        """Where it publishes; a port `*` is a number here."""
+        """The endpoint at which it publishes, with a number in place of a port `*`."""
         self._timer = loop.call_soon(self._beat)
 
     def publish(self) -> None:
-        """Tell how the engine stands, if that changed since the last report."""
+        """Send a report if the load changed since the last one."""
         now = self._counts()
         if now != self._last:
             self._send(now)
 
     def lose(self, reports: int) -> None:
-        """Number the next `reports`, and send none of them."""
+        """Number the next `reports` reports, and do not send them."""
         self._losing = reports
 
     def restart(self) -> None:
-        """A new process: numbers begin at 0."""
+        """Begin as a new process: reports are numbered from 0."""
         self._seq = 0
         self._last = ()
 
@@ -87,8 +87,10 @@ class LoadPublisher:
 
     def _counts(self) -> tuple[int, ...]:
         batcher = self._batcher()
-        counters, size = batcher.counters, batcher.block_size
-        used, queued = batcher.kv.used * size, batcher.queued_tokens
+        counters = batcher.counters
+        size = batcher.block_size
+        used = batcher.kv.used * size
+        queued = batcher.queued_tokens
         return (
             len(batcher.running),
             len(batcher.waiting),

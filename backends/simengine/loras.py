@@ -1,7 +1,7 @@
-"""The simulated engine's adapters: loaded and unloaded at run time, as vLLM and SGLang do it.
+"""The simulated engine's adapters, loaded and unloaded at run time as on vLLM and SGLang.
 
-A place is whatever path the order names; one with `nosuch` in it is not there. Adapters write other texts than the model,
-and keep their own prefixes in the cache, because both depend on the name that was asked for.
+A load may name any path; a path with `nosuch` in it does not exist. Adapters write other texts than the model, and have their own prefixes
+in the cache, because both depend on the requested name.
 """
 
 import asyncio
@@ -29,20 +29,21 @@ class Loras:
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
         self.loaded: dict[str, str] = dict.fromkeys(settings.loras, "at start")
-        """Path by name."""
+        """The loaded adapters: path by name."""
         self.loads = 0
-        """Orders to load that were answered with 200."""
+        """Loads that were answered with 200."""
         self.most = len(self.loaded)
-        """The most there ever were at once."""
+        """The most adapters that were ever loaded at once."""
 
     def cards(self) -> list[dict[str, object]]:
-        """Their entries in the model list."""
+        """The adapters' entries in the model list."""
         base = self._settings.models[0]
         return [{"id": name, "object": "model", "root": path, "parent": base} for name, path in self.loaded.items()]
 
     def order(self, connection: SimConnection) -> bool:
-        """Answer an order to load or unload; False when the request is none."""
-        dialect, path = self._settings.dialect, connection.path
+        """Answer a call to load or unload an adapter; False when the request is none."""
+        dialect = self._settings.dialect
+        path = connection.path
         if not self._settings.max_loras or connection.method != "POST" or path not in (LOAD[dialect], UNLOAD[dialect]):
             return False
         try:

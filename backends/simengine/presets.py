@@ -3,8 +3,8 @@
     step_ms = c0 + c1 * prefill_tokens + c1a * sum(chunk * context) + c2 * decoding_seqs + c3 * kv_tokens_read
 
 Source of the form: iteration-level models of vLLM V1, fitted within 2 % of mean TTFT and makespan to public runs of vLLM
-0.19 on two GPUs. The H100 constants are derived from kernel timings and bandwidth, not fitted to an H100 run; repeat a
-claim with `c1` times 0.6 and times 1.6 before believing it.
+0.19 on two GPUs. The H100 constants are derived from kernel timings and bandwidth, not fitted to an H100 run; check every claim also with
+`c1` times 0.6 and times 1.6.
 """
 
 from collections.abc import Mapping

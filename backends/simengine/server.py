@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
 KEPT: Final = 1000
-"""Requests kept for a test to look at."""
+"""Requests kept for tests to inspect."""
 
 
 class Received(msgspec.Struct, frozen=True):
-    """One inference request as it came."""
+    """One inference request as it was received."""
 
     path: str
     headers: dict[bytes, bytes]
@@ -70,36 +70,37 @@ class SimEngine:
         )
         if self.kv_events is not None:
             self.kv_events.restart()
-            self.batcher.stored, self.batcher.kv.evicted = self.kv_events.stored, self.kv_events.removed
+            self.batcher.stored = self.kv_events.stored
+            self.batcher.kv.evicted = self.kv_events.removed
         if self.load_push is not None:
             self.load_push.restart()
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://{self.settings.host}:{self.port}"
 
     @property
     def in_flight(self) -> int:
-        """Requests being answered."""
+        """The number of requests in flight."""
         return len(self._answers)
 
     @property
     def models_in_use(self) -> set[str]:
-        """What requests under way asked for."""
+        """The models and adapters that requests in flight name."""
         return {answer.model for answer in self._answers.values()}
 
     @property
     def counters(self) -> Counters:
-        """Sums since the start."""
+        """The counters since the last start."""
         return self.batcher.counters
 
     def inject(self, rules: Iterable[FaultRule]) -> None:
-        """One fault for each of the next requests."""
+        """Give one fault to each of the next requests."""
         self._plan.enqueue(rules)
 
     def misbehave(self, rules: Iterable[FaultRule]) -> None:
-        """Standing faults from now on; none to behave."""
+        """Replace the standing faults; an empty list removes them."""
         self._plan.stand(rules)
 
     async def __aenter__(self) -> "SimEngine":
@@ -135,7 +136,7 @@ class SimEngine:
         await asyncio.sleep(0)
 
     async def drained(self) -> None:
-        """Refuse new requests and wait until the running ones are over."""
+        """Refuse new requests, and wait until the running ones are over."""
         self.draining = True
         while self._answers:
             await asyncio.sleep(0.01)
@@ -173,7 +174,7 @@ class SimEngine:
             connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
 
     def _before_reply(self, connection: SimConnection, kind: str) -> bool:
-        """Faults that are the whole answer; True when this was one."""
+        """Apply a fault that acts before the reply; True when it replaces or delays the whole answer."""
         fault = connection.fault
         assert fault is not None
         name = fault.name
@@ -271,16 +272,16 @@ class SimEngine:
 
     # --- the step loop --------------------------------------------------------------------------------------------
 
-    def _told(self) -> None:
+    def _push_load(self) -> None:
         if self.load_push is not None:
             self.load_push.publish()
 
     def _step(self) -> None:
         if self._stepping:
-            self._told()
+            self._push_load()
             return
         step = self.batcher.begin()
-        self._told()
+        self._push_load()
         if step is None:
             return
         self._stepping = True
@@ -288,7 +289,7 @@ class SimEngine:
 
     def _end_step(self, batcher: Batcher, step: Any) -> None:
         if batcher is not self.batcher:
-            return  # there was a restart since
+            return  # the engine restarted meanwhile
         self._stepping = False
         produced: list[Sequence] = batcher.end(step)
         if self.kv_events is not None:

@@ -1,4 +1,4 @@
-"""What a simulated engine is told at its start."""
+"""The settings of a simulated engine."""
 
 from typing import Final, Literal
 
@@ -12,7 +12,7 @@ DIALECTS: Final = ("vllm", "sglang")
 
 
 class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine. Raises ValueError when something cannot be."""
+    """The settings of one engine. Raises ValueError for contradictory or impossible values."""
 
     models: tuple[str, ...] = ("tide-sim-8b",)
     """Names it serves; the first one is the metrics' label."""
@@ -33,7 +33,7 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_queued: int | None = None
     """Requests waiting or running beyond which it answers 503; None for no limit."""
     max_loras: int = 0
-    """Adapters it holds at once; without any, the routes to load them do not exist."""
+    """Adapters it holds at once; with 0 the routes to load them do not exist."""
     loras: tuple[str, ...] = ()
     """Adapters it is started with."""
     lora_load_s: float = 0.0
@@ -50,24 +50,24 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
     kv_events: str | None = None
-    """Where KV events are published, `tcp://*:5557`; None for nowhere."""
+    """The endpoint at which KV events are published, as `tcp://*:5557`; None for none."""
     kv_replay: str | None = None
-    """Where replays of them are asked for."""
+    """The endpoint of replay requests; None for none."""
     kv_buffer: int = 10_000
     """Batches kept for replays."""
     role: Role = "both"
-    """Which half of requests it serves; SGLang's `--disaggregation-mode`. vLLM engines do what requests ask of them."""
+    """Prefill, decode, or both; SGLang's `--disaggregation-mode`. On vLLM each request decides."""
     transfer_tokens_s: float = 400_000.0
-    """Tokens of KV a second that another engine fetches from it, before `speed`: those of an 8B model (128 KiB each) at 50 GB/s."""
+    """Tokens of KV per second that another engine fetches from it, before `speed`: an 8B model's (128 KiB each) at 50 GB/s."""
     lease_s: float = 30.0
-    """How long KV is kept that nobody fetches, and how long the halves of a request wait for each other; not changed by `speed`."""
+    """How long KV is kept that is not fetched, and how long prefill and decode wait for each other, seconds; not changed by `speed`."""
     load_failure: Literal["recompute", "fail"] = "recompute"
-    """What becomes of a request whose KV cannot be fetched; vLLM's `kv_load_failure_policy`. SGLang fails."""
+    """The treatment of a request whose KV cannot be fetched; vLLM's `kv_load_failure_policy`. SGLang always fails it."""
     load_push: str | None = None
-    """Where its load is pushed as SGLang does, `tcp://*:5559`; None for nowhere."""
+    """The endpoint at which its load is pushed as SGLang does, as `tcp://*:5559`; None for none."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse contradictory or impossible values."""
         if self.dialect not in DIALECTS:
             raise ValueError(f"dialect {self.dialect!r}: one of {', '.join(DIALECTS)}")
         if self.preset not in PRESETS:

@@ -1,4 +1,4 @@
-"""What vLLM's and SGLang's OpenAI servers send, as recorded from vLLM 0.32 and SGLang 0.5.23: bodies, chunks, errors, metrics."""
+"""The replies of vLLM's and SGLang's OpenAI servers, as recorded from vLLM 0.32 and SGLang 0.5.23: bodies, chunks, errors, metrics."""
 
 from typing import Any, Final
 
@@ -14,11 +14,11 @@ SIMULATED: Final = {
     "kv_expired": "simengine_kv_expired_total",
     "kv_recomputed": "simengine_kv_recomputed_total",
 }
-"""Series of its own, that no engine has: what is kept for other engines, and what became of it."""
+"""Series that only the simulated engine has: KV kept for other engines, and whether it was fetched."""
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """What every part of one answer repeats."""
+    """The members that every part of one answer repeats."""
 
     id: str
     created: int
@@ -26,7 +26,7 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 def ids(dialect: str, request_id: str, kind: str, created: int, model: str) -> Ids:
-    """vLLM builds the id from the request's; SGLang makes its own."""
+    """The members for one answer: vLLM puts a prefix before the request's id; SGLang's id has none."""
     prefix = {"chat": "chatcmpl-", "text": "cmpl-", "embd": "embd-"}[kind] if dialect == "vllm" else ""
     return Ids(prefix + request_id, created, model)
 
@@ -57,13 +57,13 @@ def text_chunk(head: Ids, index: int, text: str | None, finish: str | None, *, f
 
 
 def usage_chunk(head: Ids, kind: str, totals: dict[str, Any]) -> dict[str, Any]:
-    """The last chunk before [DONE], when usage was asked for."""
+    """The last chunk before [DONE], when the request asks for usage."""
     shape = "chat.completion.chunk" if kind == "chat" else "text_completion"
     return {"id": head.id, "object": shape, "created": head.created, "model": head.model, "choices": [], "usage": totals}
 
 
 def plain(head: Ids, kind: str, answers: list[tuple[str, str | None]], totals: dict[str, Any] | None) -> dict[str, Any]:
-    """A whole reply; `answers` are (text, finish reason) per choice."""
+    """A reply that is not streamed; `answers` are (text, finish reason) per choice."""
     if kind == "chat":
         choices = [
             {"index": i, "message": {"role": "assistant", "content": text}, "logprobs": None, "finish_reason": finish}
@@ -97,9 +97,8 @@ def metrics(dialect: str, model: str, values: dict[str, float], block_size: int,
             "generated_tokens": "vllm:generation_tokens_total",
             "finished": "vllm:request_success_total",
         }
-        computed = float(
-            values["prefix_queries"] - values["prefix_hits"] - values["handed_tokens"]
-        )  # both counted when a prompt is scheduled: never falls
+        # queries and hits are counted when a prompt is scheduled, so that the difference never falls
+        computed = float(values["prefix_queries"] - values["prefix_hits"] - values["handed_tokens"])
         info = (
             f'vllm:prompt_tokens_by_source_total{{{label},source="local_compute"}} {computed}\n'
             f'vllm:cache_config_info{{block_size="{block_size}",num_gpu_blocks="{blocks}",enable_prefix_caching="True",engine="0"}} 1.0\n'

@@ -1,4 +1,4 @@
-"""A streamed answer on its way out, and what its fault does to it."""
+"""The output of a streamed answer, with the effects of its fault."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _ERROR: Final = encode(
 
 
 class StreamOut:
-    """Writes events; once a fault has ended or silenced the stream, the rest is dropped."""
+    """Writes the events of a stream; once a fault has ended or silenced it, further events are dropped."""
 
     def __init__(self, connection: SimConnection, later: Later) -> None:
         self._connection = connection
@@ -66,7 +66,7 @@ class StreamOut:
         return {"abort_finish": "abort", "unknown_finish": "melted"}.get(self._name, reason)
 
     def end(self) -> None:
-        """Everything was sent."""
+        """Send the end of the stream, after the last event."""
         if self.over or self._name == "comments_only":
             return
         if self._name != "no_done":
@@ -79,7 +79,8 @@ class StreamOut:
         self._after_pending(self._connection.end_stream)
 
     def _strike(self) -> None:
-        connection, name = self._connection, self._name
+        connection = self._connection
+        name = self._name
         if name == "exit_process":
             os._exit(1)
         if name in ("malformed_sse", "truncated_json_event", "broken_utf8", "oversize_event"):
@@ -108,7 +109,8 @@ class StreamOut:
             connection.end_stream()
 
     def _write(self, data: bytes) -> None:
-        connection, name = self._connection, self._name
+        connection = self._connection
+        name = self._name
         if name == "mixed_newlines":
             data = data.replace(b"\n\n", (b"\r\n\r\n", b"\r\r", b"\n\n")[self._events % 3])
         if name in ("one_byte_writes", "split_utf8"):
@@ -121,14 +123,14 @@ class StreamOut:
             connection.chunk(data)
 
     def _drip(self, data: bytes, gap_s: float) -> None:
-        self.over = True  # what follows would overtake the bytes that drip
+        self.over = True  # later events would overtake the bytes that drip
 
-        def one(at: int) -> None:
+        def send_byte(at: int) -> None:
             if at < len(data) and not self._connection.transport.is_closing():
                 self._connection.chunk(data[at : at + 1])
-                self._later(gap_s, lambda: send_chunk(at + 1))
+                self._later(gap_s, lambda: send_byte(at + 1))
 
-        send_chunk(0)
+        send_byte(0)
 
     def _after_pending(self, then: Callable[[], None]) -> None:
         if not self._connection.transport.is_closing():

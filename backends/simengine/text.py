@@ -82,7 +82,7 @@ _PIECE: Final = re.compile(r"\s*\S{1,4}|\s+")
 
 
 def tokens_of(text: str) -> list[int]:
-    """Token ids of a text."""
+    """The token ids of a text."""
     return [zlib.crc32(piece.encode()) % VOCABULARY for piece in _PIECE.findall(text)]
 
 
@@ -98,12 +98,12 @@ def words(prompt: list[int], model: str, seed: int) -> Iterator[str]:
 
 
 def natural_length(prompt: list[int], model: str, seed: int) -> int:
-    """How many tokens the answer has when nothing cuts it: 16 to 256."""
+    """The number of tokens of the answer when no limit cuts it: 16 to 256."""
     return 16 + int.from_bytes(_digest(prompt, model, seed)[:4]) % 241
 
 
 def embedding(text: str, dimensions: int) -> list[float]:
-    """A unit vector; equal texts have equal vectors."""
+    """A unit vector for the text; equal texts have equal vectors."""
     raw = hashlib.shake_128(text.encode()).digest(2 * dimensions)
     values = [int.from_bytes(raw[i : i + 2]) / 32768 - 1 for i in range(0, len(raw), 2)]
     norm = sum(v * v for v in values) ** 0.5 or 1.0
