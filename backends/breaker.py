@@ -46,7 +46,7 @@ LONGEST_COOL_S: Final = 30.0
 
 
 class Verdict(Enum):
-    """What the end of an attempt says of its backend."""
+    """The meaning of an attempt's end for the breaker of its backend."""
 
     SUCCESS = "success"
     FAILURE = "failure"

@@ -46,7 +46,7 @@ AWAITED: Final = "answers again, but has to generate a token before it is used"
 
 
 class Standing(Enum):
-    """What may be sent to a backend."""
+    """The health state of a backend, which decides whether requests or probes may be sent to it."""
 
     UNKNOWN = "unknown"
     """Not polled yet: nothing may be sent."""

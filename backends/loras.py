@@ -32,7 +32,7 @@ _OURS: Final = re.compile(rf".+@[0-9a-f]{{{DIGEST_CHARS}}}")
 
 class Adapter(msgspec.Struct, frozen=True):
     """One adapter, pinned to its content. Other bytes have another digest, hence another name: an engine never has to reload a
-    name in slot, and the KV blocks that it cached under a name stay valid."""
+    name in place, and the KV blocks that it cached under a name stay valid."""
 
     name: str
     digest: str

@@ -75,7 +75,8 @@ def restarted(before: Signals, after: Signals) -> bool:
     Either its start time changed by more than `START_JITTER_S`, or a counter fell. A signal that one of the two readings lacks is
     ignored: a metrics page that loses a series for a moment is no restart.
     """
-    was, now = before.started_unix, after.started_unix
+    was = before.started_unix
+    now = after.started_unix
     if was is not None and now is not None and abs(now - was) > START_JITTER_S:
         return True
     pairs = ((getattr(before, name), getattr(after, name)) for name in COUNTERS)

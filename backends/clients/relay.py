@@ -235,7 +235,8 @@ class _Connection(asyncio.Protocol):
             self.unasked = data[:SHOWN_BYTES]
             self.shut()  # bytes without a request: the next reply could not be told from them
             return
-        sink, parser = flight.sink, self._parser
+        sink = flight.sink
+        parser = self._parser
         if sink is None:
             self.shut()
             return
@@ -272,7 +273,8 @@ class _Connection(asyncio.Protocol):
         self._closing = True
         self._parser.close()
         self._upstream.lost(self)
-        flight, parser = self._flight, self._parser
+        flight = self._flight
+        parser = self._parser
         if flight is None:
             return
         if parser.head_done and parser.ends_by_close and exc is None:

@@ -95,7 +95,7 @@ class Dialect(msgspec.Struct, frozen=True):
     """The layouts of its error replies."""
     fields: Fields
     drains: str
-    """What SIGTERM does to requests in flight, and the flag that changes it; empty when unknown."""
+    """The effect of SIGTERM on requests in flight, and the flag that changes it; empty when unknown."""
     proven: bool
     """Whether the dialect was run against the real engine, not only against recordings and documentation."""
     read_report: Decode | None = None

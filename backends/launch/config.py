@@ -18,7 +18,7 @@ VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]
 
 
 class Hardware(Strict):
-    """What one such process runs on."""
+    """The hardware that one engine process needs."""
 
     gpus: int = Field(ge=0, le=64, description="GPUs this process uses; 0 for a CPU engine.")
     gpu_memory_gib: float | None = Field(default=None, gt=0, le=4096, description="Memory of one GPU, GiB.")
@@ -28,7 +28,7 @@ class Hardware(Strict):
 
 
 class SizingSettings(Strict):
-    """What `tidegate engine size` computes with when no other model is named."""
+    """The model and memory that `tidegate engine size` computes with when no other model is named."""
 
     model: dict[str, JsonValue] = Field(description="The members of the model's config.json that decide its size.")
     context: int = Field(ge=1, le=100_000_000, description="Tokens of a sequence, prompt and answer, at which concurrency is computed.")
@@ -39,7 +39,7 @@ class SizingSettings(Strict):
 
 
 class LaunchConfig(Strict):
-    """One launch configuration, laid over the shared part of its engine."""
+    """One launch configuration, merged over the shared part of its engine."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", description="Its name; a name Kubernetes and systemd take too.")
     engine: EngineName = Field(description="Which engine.")

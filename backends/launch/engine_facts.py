@@ -74,7 +74,8 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
     adapters = samples["vllm:lora_requests_info"][0].labels if "vllm:lora_requests_info" in samples else {}
     info = _document(replies.get(VLLM_INFO)).get("vllm_config")
     settings = info if isinstance(info, dict) else {}
-    scheduler, lora = _part(settings, "scheduler_config"), _part(settings, "lora_config")
+    scheduler = _part(settings, "scheduler_config")
+    lora = _part(settings, "lora_config")
     sources = _document(replies.get(VLLM_EVENTS)) if VLLM_EVENTS in replies else None
     source = next((entry for entry in sources.values() if isinstance(entry, dict)), {}) if sources is not None else {}
     policy = scheduler.get("policy")

@@ -214,14 +214,16 @@ def _derived(engine: EngineName, parameters: dict[str, Scalar]) -> dict[str, Sca
     host = str(parameters["host"])
     local = is_loopback(host)
     if not local:
-        events, replay = f"tcp://*:{parameters['events_port']}", f"tcp://*:{parameters['replay_port']}"
+        events = f"tcp://*:{parameters['events_port']}"
+        replay = f"tcp://*:{parameters['replay_port']}"
     elif engine == "vllm":
         # vLLM binds wildcards and ipc only and *connects* to tcp://127.0.0.1 (ZmqEventPublisher, 0.33)
         folder = parameters["runtime_dir"]
         events, replay = (f"ipc://{folder}/tidegate-{parameters['port']}-{kind}.sock" for kind in ("kv", "replay"))
     else:
         at = f"[{host}]" if ":" in host else host.replace("localhost", "127.0.0.1")
-        events, replay = f"tcp://{at}:{parameters['events_port']}", f"tcp://{at}:{parameters['replay_port']}"
+        events = f"tcp://{at}:{parameters['events_port']}"
+        replay = f"tcp://{at}:{parameters['replay_port']}"
     # an events endpoint that was set decides about the load push too
     wildcard = "*" in str(parameters.get("events_endpoint", events))
     computed: dict[str, Scalar] = {"events_endpoint": events, "replay_endpoint": replay, "load_endpoint": "auto" if wildcard else "off"}

@@ -100,7 +100,8 @@ def _faults(engine: "SimEngine", connection: SimConnection) -> None:
     """`{"standing": [rules]}` replaces the standing rules, `{"next": [rules]}` gives one to each of the next requests."""
     try:
         faults = msgspec.json.decode(connection.body)
-        standing, following = faults.get("standing"), faults.get("next", [])
+        standing = faults.get("standing")
+        following = faults.get("next", [])
         if standing is not None:
             engine.misbehave([rule_of(rule) for rule in standing])
         engine.inject([rule_of(rule) for rule in following])

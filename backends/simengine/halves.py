@@ -118,7 +118,7 @@ class Halves:
         room = self._room(half.key)
         room.answer = answer
         room.begin = begin
-        answer.keep(lambda answer: self._hand_over(half.key, answer))
+        answer.keep(lambda prefill: self._hand_over(half.key, prefill))
         if room.joined is not None:
             begin()
 

@@ -142,7 +142,7 @@ class SimEngine:
             await asyncio.sleep(0.01)
 
     def _accept(self) -> SimConnection:
-        connection = SimConnection(self._handle, lambda connection: self._connections.pop(connection, None))
+        connection = SimConnection(self._handle, lambda closed: self._connections.pop(closed, None))
         self._connections[connection] = None
         self.connections_made += 1
         return connection
