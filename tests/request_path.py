@@ -95,7 +95,7 @@ class Connection:
 
     speaks_1_0 = False
 
-    class door:
+    class connections:
         date_line = b""
 
     def __init__(self) -> None:
