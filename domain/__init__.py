@@ -10,7 +10,7 @@ Pool      backends serving one model revision                 (`routing.fleet`)
 Fleet     immutable snapshot of backends and their signals    (`routing.fleet`)
 Load      load of a backend: in flight and reported           (`routing.load`)
 Route     ordered candidates plus an Explanation              (`routing.schedule`)
-Reply     the answer, as bytes through taps                   (`domain.reply`)
+Reply     the answer, as bytes through taps                   (`domain.usage`)
 Fault     any refusal or failure: kind, source, retry         (`domain.faults`)
 Story     the notebook of one request, closed into a Record   (`gateway.story`)
 

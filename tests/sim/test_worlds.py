@@ -17,7 +17,7 @@ import gateway.http.edge.taps
 import gateway.lifecycle
 import gateway.tries
 from domain.priority import Class
-from domain.reply import WHOLE_FINISH_REASONS
+from domain.usage import WHOLE_FINISH_REASONS
 from gateway.http.edge.relay import ReplyRelay
 from gateway.placing.stake import Stake
 from gateway.queueing.preemption import Sent

@@ -17,8 +17,7 @@ from backends.sse import EventSplitter, EventTooLarge
 from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
-from domain.reply import DECLINED, WHOLE_FINISH_REASONS
-from domain.usage import Usage
+from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.http.edge.patience import RETRY_SOON
 from gateway.http.edge.reply_document import NOT_A_REPLY, Document, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
 from gateway.story import AttemptFacts, Story

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from domain.usage import Usage
 from gateway.record import Record
-from gateway.telemetry.access_log import (
-    FLUSH_AFTER_S,
-    FLUSH_BYTES,
-    MAX_LINE_BYTES,
-    MAX_PENDING_BYTES,
-    AccessLog,
-    line_of,
-    slices,
-)
+from gateway.telemetry.access_log import FLUSH_AFTER_S, FLUSH_BYTES, MAX_LINE_BYTES, MAX_PENDING_BYTES, AccessLog, line_of, slices
 
 RECORD = Record(
     request_id="req_1",
