@@ -32,7 +32,7 @@ from gateway.tokenizers.prompt_counts import PromptCounts
 from gateway.tokens import TokenGate
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, InForce
-from routing.disaggregation import Terms
+from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet
 from routing.output_length import OutputLengths
 from routing.schedule import Route
@@ -191,7 +191,7 @@ class Deps:
     """How long answers usually get, for statistical reservations."""
     context_tokens: Mapping[str, int]
     """Tokens that a pool's engines take, by pool name, where the settings say it."""
-    sharing: Mapping[str, Terms]
+    sharing: Mapping[str, HandoverTerms]
     """The cost of splitting a request between two backends, by pool name, where engines are set up for it."""
     hedges: Mapping[str, Hedge] = field(default_factory=dict)
     """When short requests are sent to a second backend, by pool name, where the settings say so."""

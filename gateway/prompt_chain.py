@@ -17,8 +17,7 @@ from gateway.tokenizers.chat_form import Unreadable
 from gateway.tokenizers.prompt_counts import BUDGET_S, PromptCounts
 from gateway.tokenizers.reading import Reading
 from gateway.tokenizers.vocabulary import ModelVocabulary, Vocabulary
-from routing.chain import BLOCK_BYTES, BLOCK_TOKENS, TOKEN_BYTES
-from routing.lazy_chain import LazyChain
+from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, TOKEN_BYTES, LazyChain
 
 SLOW_BYTES: Final = 512 * 1024
 """From this size on, to cut the prompt out of a request takes half a millisecond, and a few milliseconds with media."""
@@ -89,7 +88,7 @@ class Prompts:
         """The prompt of a request. Waits at most `prompt_counts.BUDGET_S` for a long prompt to be tokenised.
 
         Args:
-            root: the root of the chain (`routing.chain.root`).
+            root: the root of the chain (`routing.prefix.chain.root`).
             scope: the tenant, or its group that shares cached prefixes; cached work of other scopes is not used.
         """
         if len(ask.fields) < (SLOW_BYTES if ask.endpoint.has_messages else SLOW_IDS_BYTES):

@@ -12,7 +12,7 @@ from gateway.addresses import checked_engine_url, checked_events_endpoint, check
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
 Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b"]
-"""The keys of `routing.rates.PRIORS`."""
+"""The keys of `routing.load.PRIORS`."""
 
 
 class KvEventsSettings(Strict):

@@ -10,7 +10,7 @@ from gateway.settings_discover import DiscoverSettings
 from gateway.settings_limit import LimitSettings
 from gateway.settings_lora import LoraSettings
 from gateway.settings_secret import SecretReference
-from routing.disaggregation_settings import DisaggregationSettings
+from routing.disaggregation import DisaggregationSettings
 
 
 class HedgeSettings(Strict):

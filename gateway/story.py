@@ -32,8 +32,8 @@ from gateway.record import GAP_BOUNDS_S, OK, Fell, Record
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import Prompt as Template
 from policies.rollout.in_force import Dealt
-from routing.board import Charge
 from routing.disaggregation import Shared
+from routing.load import Charge
 from routing.schedule import Route
 from tenancy.fair_row import Waiting
 from tenancy.hold import Standing

@@ -38,7 +38,7 @@ from gateway.tokenizers.vocabulary import Vocabulary, VocabularyError, load_voca
 from gateway.tokens import TokenGate
 from gateway.usage_log import UsageWriter
 from policies.compile import PolicySet
-from routing.disaggregation import Terms
+from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
 from routing.output_length import OutputLengths
 from routing.schedule import Route
@@ -148,7 +148,7 @@ def deps_for(
     )
 
 
-def _sharing(settings: Settings) -> dict[str, Terms]:
+def _sharing(settings: Settings) -> dict[str, HandoverTerms]:
     terms = {}
     for pool in settings.pools:
         protocol = DIALECTS[pool.dialect].disaggregation

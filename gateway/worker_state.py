@@ -44,7 +44,7 @@ class BackendState(msgspec.Struct, frozen=True):
     kv: KvState | None = None
     """The content of its prefix cache, where the engine publishes KV events."""
     state: str = ""
-    """`up`, `down`, `draining`, …: a value of `routing.fleet.State`."""
+    """`up`, `down`, `draining`, …: a value of `routing.fleet.Availability`."""
     source: Owner | Literal[""] = ""
     """The source that lists it."""
     url: str = ""

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, With
 from pydantic.json_schema import SkipJsonSchema
 
 from domain.strict import Strict
-from routing.choosing import DEFAULT, Choice, Choosing
+from routing.choosing import DEFAULT, Choice, PolicyInstance
 from routing.registry import POLICIES
 
 DEFAULT_ROUTING: Final = "predicted_latency"
@@ -31,10 +31,10 @@ class Routing(msgspec.Struct, frozen=True):
     key: str
     """Tells what was written; equal for tenants whose files say the same."""
 
-    def choosing(self) -> Choosing:
+    def choosing(self) -> PolicyInstance:
         """Ready to place requests, with a memory of its own."""
         policy = POLICIES[self.policy]
-        return Choosing(self.policy, policy, self.params, policy.memory(self.params) if policy.memory else None, self.choice)
+        return PolicyInstance(self.policy, policy, self.params, policy.memory(self.params) if policy.memory else None, self.choice)
 
 
 def _known(name: str) -> str:

@@ -12,7 +12,7 @@ so that a rate on which no sample depends does not become uncertain without end.
 from math import isfinite
 from typing import Final
 
-from routing.rates import UNKNOWN, Rates
+from routing.load import UNKNOWN, Rates
 
 FORGET: Final = 0.99
 """Weight of older samples after one more: the last 69 samples make half of the estimate."""

@@ -29,7 +29,7 @@ class Choice(Strict):
     refuse_full: bool = Field(default=False, description="Whether a request that fits into no KV cache now goes nowhere, or queues.")
 
 
-class Choosing(msgspec.Struct, frozen=True, gc=False):
+class PolicyInstance(msgspec.Struct, frozen=True, gc=False):
     """A routing policy with its name, checked parameters, memory of past decisions and common settings."""
 
     name: str
@@ -42,7 +42,7 @@ class Choosing(msgspec.Struct, frozen=True, gc=False):
 DEFAULT: Final = Choice()
 
 
-def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> Choosing:
+def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> PolicyInstance:
     """The instance of a policy, ready to route requests.
 
     Raises:
@@ -51,4 +51,4 @@ def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice 
     """
     policy = POLICIES[name]
     checked = policy.params.model_validate(dict(params or {}))
-    return Choosing(name, policy, checked, policy.memory(checked) if policy.memory else None, choice)
+    return PolicyInstance(name, policy, checked, policy.memory(checked) if policy.memory else None, choice)

@@ -4,7 +4,7 @@
 Why: the prefill of a prompt stalls all requests that are decoding on the same backend. With u uncached tokens and b requests running on
 the backend that would serve the request whole, the stall of all of them together is
 
-    avoided = b * (a + b_t*u + b_c*u*(n - u/2))     seconds, by that backend's own prefill rates (`routing.board.RATES`)
+    avoided = b * (a + b_t*u + b_c*u*(n - u/2))     seconds, by that backend's own prefill rates (`routing.load.RATES`)
 
 and the KV transfer costs this request
 
@@ -26,18 +26,22 @@ Only what prefill backends hold counts as prefix: transferred KV is freed with i
 reuse (`decode_reuses`), which then saves transfer and nothing else. Source: llm-d's and Dynamo's conditional
 disaggregation (thresholds 2048 tokens and .7 of the prompt there), with the stall in seconds instead of a second threshold.
 Pure.
+
+Settings of disaggregated prefill and decode in one pool (docs/disaggregation.md); the gateway and the simulator read them.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from pydantic import Field
 
 from domain.clock import Rng
 from domain.explain import Candidate
-from routing.board import Board, Charge
-from routing.demand import Demand
+from domain.strict import Strict
 from routing.fleet import Backend
+from routing.load import Charge, LoadTable
+from routing.ports import RoutingRequest
 from routing.room import FULL
 from routing.schedule import Route
 
@@ -45,7 +49,7 @@ MEMORY_S: Final = 0.15
 """Cost in seconds of a half-full KV cache; the term has the form of the one in `predicted_latency`."""
 
 
-class Terms(msgspec.Struct, frozen=True):
+class HandoverTerms(msgspec.Struct, frozen=True):
     """What a KV transfer costs in one pool, and which requests are considered for it."""
 
     kv_bytes_token: int
@@ -92,8 +96,8 @@ class Shared(NamedTuple):
     """What the two upstream calls of a split request need from the decision."""
 
     split: Split
-    demand: Demand
-    board: Board
+    demand: RoutingRequest
+    board: LoadTable
 
 
 class Sides(NamedTuple):
@@ -104,7 +108,7 @@ class Sides(NamedTuple):
     prefill: tuple[Backend, ...]
 
 
-def sides(backends: Sequence[Backend], terms: Terms) -> Sides:
+def sides(backends: Sequence[Backend], terms: HandoverTerms) -> Sides:
     """The backends that can serve a request whole, decode it, or prefill it; each in the order of `backends`."""
     whole = tuple(b for b in backends if b.role == "both")
     paired = ("both",) if terms.pairs_whole else ()
@@ -115,7 +119,9 @@ def sides(backends: Sequence[Backend], terms: Terms) -> Sides:
     )
 
 
-def consider(demand: Demand, ranked: Sequence[Backend], board: Board, held: Mapping[str, float], terms: Terms, rng: Rng) -> Split:
+def consider(
+    demand: RoutingRequest, ranked: Sequence[Backend], board: LoadTable, held: Mapping[str, float], terms: HandoverTerms, rng: Rng
+) -> Split:
     """Decide whether to split this request, and onto which backends.
 
     Args:
@@ -143,7 +149,7 @@ _Judged = tuple[tuple[float, float], Backend, tuple[tuple[str, float], ...]]
 """((cost, random tie-break), backend, terms)"""
 
 
-def _decodes(demand: Demand, among: Sequence[Backend], board: Board, rng: Rng) -> tuple[list[_Judged], tuple[Candidate, ...]]:
+def _decodes(demand: RoutingRequest, among: Sequence[Backend], board: LoadTable, rng: Rng) -> tuple[list[_Judged], tuple[Candidate, ...]]:
     tokens = demand.prompt_tokens + demand.output_tokens
     out = demand.output_tokens
     fits: list[tuple[Backend, float, float]] = []
@@ -168,7 +174,7 @@ def _decodes(demand: Demand, among: Sequence[Backend], board: Board, rng: Rng) -
     return judged, tuple(full)
 
 
-def _prefills(demand: Demand, among: Sequence[Backend], board: Board, held: Mapping[str, float], rng: Rng) -> list[_Judged]:
+def _prefills(demand: RoutingRequest, among: Sequence[Backend], board: LoadTable, held: Mapping[str, float], rng: Rng) -> list[_Judged]:
     judged: list[_Judged] = []
     for backend in among:
         row = board.row_of[backend.id]
@@ -180,13 +186,13 @@ def _prefills(demand: Demand, among: Sequence[Backend], board: Board, held: Mapp
     return judged
 
 
-def _prefill_s(board: Board, row: int, uncached: float, prompt_tokens: int) -> float:
+def _prefill_s(board: LoadTable, row: int, uncached: float, prompt_tokens: int) -> float:
     mean_ctx = prompt_tokens - uncached / 2
     return board.prefill_s[row] + uncached * (board.prefill_s_token[row] + board.prefill_s_token_ctx[row] * mean_ctx)
 
 
 def _pays(
-    demand: Demand, whole: Backend | None, decode: Backend, board: Board, held: Mapping[str, float], terms: Terms
+    demand: RoutingRequest, whole: Backend | None, decode: Backend, board: LoadTable, held: Mapping[str, float], terms: HandoverTerms
 ) -> tuple[bool, str]:
     if whole is None:
         return True, "split: no backend serves requests whole"
@@ -249,7 +255,7 @@ class Reservation:
 
     __slots__ = ("_board", "_decode", "_prefill")
 
-    def __init__(self, board: Board, prefill: Charge, decode: Charge) -> None:
+    def __init__(self, board: LoadTable, prefill: Charge, decode: Charge) -> None:
         self._board = board
         self._prefill = prefill
         self._decode = decode
@@ -269,7 +275,7 @@ class Reservation:
         self._board.release(self._decode)
 
 
-def reserve(board: Board, prefill: str, decode: str, uncached_tokens: int, demand: Demand, now: float) -> Reservation:
+def reserve(board: LoadTable, prefill: str, decode: str, uncached_tokens: int, demand: RoutingRequest, now: float) -> Reservation:
     """Charge both backends for one request, or neither.
 
     Raises:
@@ -282,3 +288,37 @@ def reserve(board: Board, prefill: str, decode: str, uncached_tokens: int, deman
         board.release(first)
         raise
     return Reservation(board, first, second)
+
+
+class DisaggregationSettings(Strict):
+    """What a KV transfer between two engines costs, and which requests are considered for disaggregation."""
+
+    kv_bytes_token: int = Field(
+        ge=1,
+        le=100_000_000,
+        description="Bytes that one token takes in the KV cache, all layers together; docs/disaggregation.md has the formula.",
+    )
+    bandwidth_gb_s: float = Field(gt=0, le=100_000, description="Gigabytes a second between two engines, as measured.")
+    fixed_s: float = Field(default=0.01, ge=0, le=60, description="Seconds that every hand-over takes besides, however short the prompt.")
+    min_uncached_tokens: int = Field(
+        default=2048, ge=0, le=100_000_000, description="Requests with fewer tokens to compute are served whole."
+    )
+    min_uncached_share: float = Field(
+        default=0.5, ge=0, le=1, description="So are those of whose prompt less than this share has to be computed."
+    )
+    decode_reuses: bool = Field(
+        default=False,
+        description="Whether decoding engines keep what they were handed for later prompts, so that it need not be moved again.",
+    )
+
+    def terms(self, *, pairs_whole: bool) -> HandoverTerms:
+        """The settings as the value that deciders take; `pairs_whole` comes from the engine's dialect."""
+        return HandoverTerms(
+            kv_bytes_token=self.kv_bytes_token,
+            bandwidth_bytes_s=self.bandwidth_gb_s * 1e9,
+            fixed_s=self.fixed_s,
+            min_uncached_tokens=self.min_uncached_tokens,
+            min_uncached_share=self.min_uncached_share,
+            decode_reuses=self.decode_reuses,
+            pairs_whole=pairs_whole,
+        )

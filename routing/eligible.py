@@ -14,11 +14,10 @@ from typing import Final
 
 import msgspec
 
-from routing.board import NO_FACTS, Board
 from routing.choosing import Choice
-from routing.demand import Demand
 from routing.fleet import Backend, Pool
-from routing.ports import UNMATCHED, Adapters, Column, Match
+from routing.load import NO_FACTS, LoadTable
+from routing.ports import UNMATCHED, Adapters, Column, Match, RoutingRequest
 from routing.room import FULL, has_no_room
 
 CONTEXT: Final = "its context is"
@@ -29,9 +28,9 @@ Eligible = tuple[tuple[Backend, ...], Sequence[int], Column, list[Backend]]
 
 
 def eligible(
-    demand: Demand,
+    demand: RoutingRequest,
     pool: Pool,
-    board: Board,
+    board: LoadTable,
     match: Match,
     choice: Choice,
     adapters: Adapters | None,
@@ -59,7 +58,7 @@ def eligible(
     return tuple([up[at] for at in stay]), [rows[at] for at in stay], [matched[at] for at in stay], out
 
 
-def _matched(demand: Demand, up: tuple[Backend, ...], rows: Sequence[int], board: Board, match: Match) -> Column:
+def _matched(demand: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], board: LoadTable, match: Match) -> Column:
     """Tokens of the prompt that each backend holds, weighed by trust; at most the prompt less one token, which is always computed."""
     if match is UNMATCHED:
         return [0.0] * len(rows)
@@ -70,7 +69,9 @@ def _matched(demand: Demand, up: tuple[Backend, ...], rows: Sequence[int], board
     return [min(held(backend.id) * tokens, most) * trust[row] for backend, row in zip(up, rows, strict=True)]
 
 
-def _barred(demand: Demand, up: tuple[Backend, ...], rows: Sequence[int], board: Board, adapters: Adapters | None) -> dict[int, str]:
+def _barred(
+    demand: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], board: LoadTable, adapters: Adapters | None
+) -> dict[int, str]:
     facts = board.facts
     barred = {}
     tokens = demand.prompt_tokens if demand.one_prompt else 0
@@ -88,7 +89,7 @@ def _barred(demand: Demand, up: tuple[Backend, ...], rows: Sequence[int], board:
     return barred
 
 
-def _doubted(demand: Demand, rows: Sequence[int], board: Board, barred: dict[int, str]) -> dict[int, str]:
+def _doubted(demand: RoutingRequest, rows: Sequence[int], board: LoadTable, barred: dict[int, str]) -> dict[int, str]:
     """The estimated prompt is too long for every backend. The estimate may be wrong by half, so the backends with the longest context are
     not excluded: the engine checks the exact length."""
     contexts = [board.facts[row].context_tokens for row in rows]
@@ -98,7 +99,7 @@ def _doubted(demand: Demand, rows: Sequence[int], board: Board, barred: dict[int
     return {at: why for at, why in barred.items() if contexts[at] < longest or not why.startswith(CONTEXT)}
 
 
-def _occupied(demand: Demand, rows: Sequence[int], matched: Column, board: Board, barred: dict[int, str], part: float) -> None:
+def _occupied(demand: RoutingRequest, rows: Sequence[int], matched: Column, board: LoadTable, barred: dict[int, str], part: float) -> None:
     """Exclude the backends that have no room, except those that are excluded for good already."""
     for at, row in enumerate(rows):
         if at not in barred and (why := has_no_room(board, row, demand.prompt_tokens - matched[at], part)):
@@ -113,7 +114,7 @@ def _eject(up: tuple[Backend, ...], shut: Mapping[str, str], barred: dict[int, s
         barred.update(failing)
 
 
-def _full(demand: Demand, rows: Sequence[int], matched: Column, board: Board, choice: Choice) -> dict[int, str]:
+def _full(demand: RoutingRequest, rows: Sequence[int], matched: Column, board: LoadTable, choice: Choice) -> dict[int, str]:
     used = board.kv_tokens
     capacity = board.kv_capacity
     fill = choice.kv_fill

@@ -8,7 +8,7 @@ import msgspec
 from domain.membership import Role
 
 
-class State(Enum):
+class Availability(Enum):
     """Whether a backend takes requests."""
 
     UNKNOWN = "unknown"
@@ -26,7 +26,7 @@ class Backend(msgspec.Struct, frozen=True):
 
     id: str
     pool: str
-    state: State = State.UNKNOWN
+    state: Availability = Availability.UNKNOWN
     reason: str = "not polled yet"
     """Why it is not up, or what is wrong with it though it is up, for an operator; empty otherwise."""
     warming_since: float | None = None
@@ -67,7 +67,7 @@ class Fleet(msgspec.Struct, frozen=True):
     @property
     def known(self) -> bool:
         """Whether every backend was polled at least once, up or down."""
-        return all(b.state is not State.UNKNOWN for pool in self.pools.values() for b in pool.backends)
+        return all(b.state is not Availability.UNKNOWN for pool in self.pools.values() for b in pool.backends)
 
     def with_backends(self, pool_name: str, backends: tuple[Backend, ...]) -> "Fleet":
         """The same fleet with this pool's backends replaced; `self` when nothing changed."""
@@ -94,8 +94,8 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 def _sorted(pool: Pool) -> Pool:
-    up = tuple(b for b in pool.backends if b.state is State.UP)
-    not_up = tuple(b for b in pool.backends if b.state is not State.UP)
+    up = tuple(b for b in pool.backends if b.state is Availability.UP)
+    not_up = tuple(b for b in pool.backends if b.state is not Availability.UP)
     halves = any(b.role != "both" for b in pool.backends)
     if (up, not_up, halves) == (pool.up, pool.not_up, pool.halves):
         return pool

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from routing.board import Board
+from routing.load import LoadTable
 from routing.schedule import Route
 
 SPREAD: Final = 8
@@ -22,7 +22,7 @@ TERM: Final = "adapter_absent"
 """Name of the term in explanations: 0 where the adapter is loaded or being loaded, 1 elsewhere."""
 
 
-def with_adapter(route: Route, there: Collection[str], board: Board) -> Route:
+def with_adapter(route: Route, there: Collection[str], board: LoadTable) -> Route:
     """The route with the same backends, reordered so that those with the adapter come first.
 
     Args:

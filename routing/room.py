@@ -8,13 +8,13 @@ could never fit does not wait.
 from math import inf
 from typing import Final
 
-from routing.board import Board, Charge
+from routing.load import Charge, LoadTable
 
 FULL: Final = "full: "
 """How a reason begins that goes away by itself once a request ends."""
 
 
-def has_no_room(board: Board, row: int, tokens: float, part: float = 1.0) -> str:
+def has_no_room(board: LoadTable, row: int, tokens: float, part: float = 1.0) -> str:
     """Why the backend takes no more requests now, beginning with `FULL`; empty when it has room.
 
     Args:
@@ -44,7 +44,7 @@ def _kept(part: float) -> str:
     return "" if part == 1.0 else f", and {1.0 - part:.0%} of that is kept for tenants that have less there"
 
 
-def room_without(board: Board, row: int, tokens: float, charge: Charge) -> bool:
+def room_without(board: LoadTable, row: int, tokens: float, charge: Charge) -> bool:
     """Whether the backend would have room for a prompt of `tokens` uncached tokens if the request of `charge`, whose first token has not
     come, were not there."""
     backend_id = board.ids[row]

@@ -12,15 +12,14 @@ import msgspec
 
 from domain.clock import Rng
 from domain.explain import Candidate, Explanation
-from routing.board import NO_FACTS, Board
-from routing.choice import choose
-from routing.choosing import Choosing
-from routing.demand import Demand
+from routing.choosing import PolicyInstance
 from routing.eligible import eligible
 from routing.fleet import Backend, Pool
-from routing.ports import UNMATCHED, Adapters, Column, Match, Sight
+from routing.load import NO_FACTS, LoadTable
+from routing.ports import UNMATCHED, Adapters, Candidates, Column, Match, RoutingRequest
 from routing.registry import POLICIES
 from routing.room import FULL, has_no_room
+from routing.tie_break import choose
 from routing.warmth import share
 
 ALONE: Final = "alone"
@@ -69,11 +68,11 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 def place(
-    demand: Demand,
+    demand: RoutingRequest,
     pool: Pool,
-    board: Board,
+    board: LoadTable,
     match: Match,
-    choosing: Choosing,
+    choosing: PolicyInstance,
     now: float,
     rng: Rng,
     *,
@@ -100,7 +99,7 @@ def place(
     excluded = (*pool.not_up, *out) if out else pool.not_up
     if not rows:
         return Route(choosing.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
-    sight = Sight(
+    sight = Candidates(
         rows,
         matched,
         min(match.common * demand.block_tokens, demand.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,

@@ -2,7 +2,7 @@
 
 from gateway.placing.ground import Grounds
 from gateway.placing.traits import Usual
-from routing.board import Charge
+from routing.load import Charge
 
 
 def grounds_of(*ids: str, pool: str = "p") -> Grounds:

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from backends.limiter import Bounds, Heard, Limiter
-from routing.simulation.decoders import Run
+from routing.simulation.decoders import Decoding
 from routing.simulation.draws import exponential, lognormal
-from routing.simulation.engine import IDLE, Engine
-from routing.simulation.timing import CLASSES, Timing
+from routing.simulation.engine import IDLE, SimulatedEngine
+from routing.simulation.timing import CLASSES, StepTiming
 
 WAY_S: Final = 0.002
 """Between gateway and engine, one way."""
@@ -45,7 +45,7 @@ class Case(msgspec.Struct, frozen=True):
     """Of prompts that are 20 times as long, with answers a quarter as long."""
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> StepTiming:
         """The engine's constants."""
         timing = CLASSES[self.machine]
         return timing if self.kv_tokens is None else msgspec.structs.replace(timing, kv_tokens=self.kv_tokens)
@@ -186,7 +186,7 @@ class World:
         shares: Sequence[float] = (), rates: Callable[[float], float] = lambda at: 1.0,
     ) -> None:  # fmt: skip
         self.case, self.seconds, self.tells = case, seconds, tells
-        self.engine = Engine(
+        self.engine = SimulatedEngine(
             case.timing, 16, max_num_seqs=case.max_num_seqs, token_budget=case.token_budget, begun=self._begun, ended=self._ended
         )
         self.gateways = [Gateway(gate) for gate in gates]
@@ -284,13 +284,13 @@ class World:
 
     def _submit(self, request: Request) -> None:
         self._order += 1
-        self.engine.submit(Run(request, request.prompt, request.output, (), self._order), self.now)
+        self.engine.submit(Decoding(request, request.prompt, request.output, (), self._order), self.now)
         self.follow()
 
-    def _begun(self, run: Run, now: float) -> None:
+    def _begun(self, run: Decoding, now: float) -> None:
         self._plan(now + WAY_S, Kind.BEGUN, run.turn)
 
-    def _ended(self, run: Run, now: float) -> None:
+    def _ended(self, run: Decoding, now: float) -> None:
         self._plan(now + WAY_S, Kind.ENDED, run.turn)
 
     def _first(self, request: Request) -> None:

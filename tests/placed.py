@@ -16,7 +16,7 @@ from gateway.story import Story
 from gateway.wiring import deps_for
 from policies.compile import TenantPolicy, compiled
 from policies.schema import PolicyDocument
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from tests.gateway_harness import PEPPER, directory, settings_for
 from tests.stories import with_facts
 
@@ -38,7 +38,7 @@ class Worker:
             rng=random.Random(1),
             count_prefix=lambda pool, backend, predicted, actual: self.compared.append((predicted, actual)),
         )
-        up = tuple([Backend(one, POOL, State.UP, "") for one in ids])
+        up = tuple([Backend(one, POOL, Availability.UP, "") for one in ids])
         made.live.fleet = made.live.fleet.with_backends(POOL, up)
         for one in ids:
             self.deps.grounds.add(POOL, one, (traits or {}).get(one, NO_TRAITS))

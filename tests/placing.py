@@ -4,11 +4,10 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from routing.board import Board
-from routing.choosing import Choosing
-from routing.demand import Demand
-from routing.fleet import Backend, Fleet, Pool, State
-from routing.ports import UNMATCHED, Match
+from routing.choosing import PolicyInstance
+from routing.fleet import Availability, Backend, Fleet, Pool
+from routing.load import LoadTable
+from routing.ports import UNMATCHED, Match, RoutingRequest
 from routing.schedule import Route, place
 
 
@@ -25,35 +24,42 @@ class Held:
 
 def pool_of(*backends: str | Backend) -> Pool:
     """A pool of these; an id stands for a backend that is up."""
-    members = tuple(Backend(one, "p", State.UP, "") if isinstance(one, str) else one for one in backends)
+    members = tuple(Backend(one, "p", Availability.UP, "") if isinstance(one, str) else one for one in backends)
     return Fleet({"p": Pool("p", "m", "1", "vllm", members)}).pools["p"]
 
 
-def board_of(*ids: str, at: float = 0.0, **same: float) -> Board:
+def board_of(*ids: str, at: float = 0.0, **same: float) -> LoadTable:
     """A board on which each of these has just reported to be idle, or these values."""
-    board = Board(ids)
+    board = LoadTable(ids)
     for one in ids:
         tell(board, one, at, **same)
     return board
 
 
-def tell(board: Board, backend_id: str, at: float = 0.0, **values: float) -> None:
+def tell(board: LoadTable, backend_id: str, at: float = 0.0, **values: float) -> None:
     """A report; what is not given is zero, of a cache of 400,000 tokens."""
     whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
     board.report(backend_id, **whole, read_at=at, asked_at=at)
 
 
 def decide(
-    how: Choosing, board: Board, demand: Demand, match: Match = UNMATCHED, *, rng: random.Random, now: float = 1.0, holder: str = ""
+    how: PolicyInstance,
+    board: LoadTable,
+    demand: RoutingRequest,
+    match: Match = UNMATCHED,
+    *,
+    rng: random.Random,
+    now: float = 1.0,
+    holder: str = "",
 ) -> Route:
     """One decision over everyone on the board."""
     return place(demand, pool_of(*board.ids), board, match, how, now, rng, holder=holder)
 
 
 def spread(
-    how: Choosing,
-    board: Board,
-    demands: list[Demand],
+    how: PolicyInstance,
+    board: LoadTable,
+    demands: list[RoutingRequest],
     match: Match = UNMATCHED,
     *,
     rng: random.Random,

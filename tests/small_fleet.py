@@ -8,16 +8,16 @@ from collections import defaultdict
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from routing.board import Board, Charge
-from routing.choosing import Choosing
-from routing.demand import Demand
+from routing.choosing import PolicyInstance
+from routing.load import Charge, LoadTable
+from routing.ports import RoutingRequest
 from routing.schedule import place
 from tests.placing import Held, pool_of, tell
 
 
 class Arrival(NamedTuple):
     at: float
-    demand: Demand
+    demand: RoutingRequest
     prefix: str = ""
     """What it shares with others; empty when nothing."""
     shared: int = 0
@@ -32,9 +32,9 @@ class Outcome(NamedTuple):
     """Share of its prompt that was cached."""
 
 
-def run(how: Choosing, arrivals: list[Arrival], speeds: dict[str, float], *, seed: int = 1, step_s: float = 0.0) -> list[Outcome]:
+def run(how: PolicyInstance, arrivals: list[Arrival], speeds: dict[str, float], *, seed: int = 1, step_s: float = 0.0) -> list[Outcome]:
     """What became of each arrival; `speeds` are tokens of prefill a second."""
-    board, pool, rng = Board(speeds), pool_of(*speeds), random.Random(seed)
+    board, pool, rng = LoadTable(speeds), pool_of(*speeds), random.Random(seed)
     for one in speeds:
         tell(board, one, -1.0, kv_capacity=1e9)
     free_at = dict.fromkeys(speeds, 0.0)
@@ -61,7 +61,7 @@ def run(how: Choosing, arrivals: list[Arrival], speeds: dict[str, float], *, see
     return outcomes
 
 
-def poisson(rate: float, seconds: float, demand: Demand, *, seed: int = 7, prefix: str = "", shared: int = 0) -> list[Arrival]:
+def poisson(rate: float, seconds: float, demand: RoutingRequest, *, seed: int = 7, prefix: str = "", shared: int = 0) -> list[Arrival]:
     """Arrivals of one kind of request, `rate` a second."""
     rng, at, arrivals = random.Random(seed), 0.0, []
     while (at := at + rng.expovariate(rate)) < seconds:

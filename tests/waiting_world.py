@@ -24,7 +24,7 @@ from gateway.placing.holders import Holders
 from gateway.queueing.deadlines import DEFAULT_WAIT_S
 from gateway.queueing.line import Line
 from gateway.queueing.waiter import Waiter
-from routing.board import Board, Charge
+from routing.load import Charge, LoadTable
 from routing.room import has_no_room
 from tenancy.fair_row import Waiting
 from tenancy.fairness import Bounds
@@ -114,7 +114,7 @@ class World:
     def __init__(self, case: Case, seed: int = 1) -> None:
         self.case, self.dice = case, random.Random(seed)
         self.now = 0.0
-        self.board = Board("a")
+        self.board = LoadTable("a")
         self.board.set_limit("a", requests=case.seats)
         self.pool = pool_of("a")
         self.holders = Holders(case.kept_free)

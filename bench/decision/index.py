@@ -10,9 +10,9 @@ from pathlib import Path
 
 from backends.kv_events import Stored
 from bench.results_file import Row, table
-from routing.chain import of_text, of_tokens, root
-from routing.engine_blocks import EngineBlocks
-from routing.prefix import PrefixIndex
+from routing.prefix.chain import of_text, of_tokens, root
+from routing.prefix.engine_blocks import EngineBlocks
+from routing.prefix.index import PrefixIndex
 
 SECRET = os.urandom(32)
 ROOT = root("model@1", "", "tenant", SECRET)

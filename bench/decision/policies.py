@@ -12,12 +12,12 @@ import timeit
 from collections.abc import Callable
 
 from bench.results_file import Row, machine, write_rows
-from routing.board import Board
-from routing.chain import of_text, root
 from routing.choosing import choosing
-from routing.demand import Demand
-from routing.fleet import Backend, Fleet, Pool, State
-from routing.prefix import PrefixIndex
+from routing.fleet import Availability, Backend, Fleet, Pool
+from routing.load import LoadTable
+from routing.ports import RoutingRequest
+from routing.prefix.chain import of_text, root
+from routing.prefix.index import PrefixIndex
 from routing.registry import POLICIES
 from routing.schedule import place
 
@@ -33,8 +33,8 @@ class Scene:
     def __init__(self, size: int) -> None:
         rng = random.Random(size)
         ids = [f"gpu-{at}" for at in range(size)]
-        self.pool: Pool = Fleet({"p": Pool("p", "m", "1", "vllm", tuple(Backend(one, "p", State.UP, "") for one in ids))}).pools["p"]
-        self.board = Board(ids)
+        self.pool: Pool = Fleet({"p": Pool("p", "m", "1", "vllm", tuple(Backend(one, "p", Availability.UP, "") for one in ids))}).pools["p"]
+        self.board = LoadTable(ids)
         self.index = PrefixIndex(1_000_000)
         self.chain = of_text(ROOT, PROMPT)
         self.rng = rng
@@ -43,7 +43,7 @@ class Scene:
             self.board.report(one, **load, kv_usage=rng.random() * 0.9, kv_capacity=440_000, read_at=0.0, asked_at=0.0)
             if at % 3 == 0:
                 self.index.stored(one, self.chain[: rng.randrange(1, len(self.chain) + 1)])
-        self.demand = Demand(4096, self.chain, session=12345, tenant="t", output_tokens=256)
+        self.demand = RoutingRequest(4096, self.chain, session=12345, tenant="t", output_tokens=256)
         self.match = self.index.match(self.chain, 0.0, self.board.row_of)
 
     def decide(self, policy: str) -> Callable[[], object]:
@@ -56,7 +56,7 @@ class Scene:
         def decided() -> object:
             chain = of_text(ROOT, PROMPT)
             match = self.index.match(chain, 1.0, self.board.row_of)
-            demand = Demand(4096, chain, session=12345, tenant="t", output_tokens=256)
+            demand = RoutingRequest(4096, chain, session=12345, tenant="t", output_tokens=256)
             return place(demand, self.pool, self.board, match, how, 1.0, self.rng, holder="gpu-3")
 
         return decided

@@ -31,9 +31,9 @@ from bench.overhead.subjects import MODEL
 from bench.results_file import machine, percentile, refresh, rows_of, write_rows
 from routing.choosing import choosing
 from routing.simulation.figures import figures as simulated_figures
-from routing.simulation.fleet import Fleet
+from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import FleetFile
-from routing.simulation.outcomes import State
+from routing.simulation.outcomes import RequestEnd
 
 PORT = 18700
 UNITS = {
@@ -144,10 +144,10 @@ def simulated(names: list[str], seeds: int, seconds: float, warm_s: float) -> No
             runs = []
             for seed in range(seeds):
                 workload = WORKLOADS[name](dice(seed), seconds)
-                outcomes = Fleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
+                outcomes = SimulatedFleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
                 for at, arrived in enumerate(outcomes.arrived):
                     if arrived < warm_s:
-                        outcomes.state[at] = State.PENDING
+                        outcomes.state[at] = RequestEnd.PENDING
                 runs.append(simulated_figures(workload, fleet, outcomes))
             print(f"  {policy:20} " + "  ".join(f"{m} {median(getattr(run, m) for run in runs):.3g}" for m in metrics), flush=True)
 

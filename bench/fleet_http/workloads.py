@@ -12,7 +12,7 @@ from typing import Any
 
 from domain.clock import Rng
 from routing.simulation.draws import exponential, lognormal
-from routing.simulation.turns import Dice, Turn, Workload, fresh_chain
+from routing.simulation.turns import Dice, TraceRequest, Workload, fresh_chain
 
 BLOCK = 64
 ENGINES = 6
@@ -63,7 +63,7 @@ def shared_prefix(dice: Dice, seconds: float) -> Workload:
     for number, at in enumerate(_arrivals(rng, 40.0, seconds)):
         question = _blocks(rng, 512, 0.3, 2048)
         chain = heads[rng.randrange(len(heads))] + fresh_chain(question, BLOCK, run, -1, number)
-        turns.append(Turn(at, 1536 + question, _output(rng), chain))
+        turns.append(TraceRequest(at, 1536 + question, _output(rng), chain))
     return Workload("shared-prefix", turns, BLOCK)
 
 
@@ -72,7 +72,7 @@ def agents(dice: Dice, seconds: float) -> Workload:
     rng = dice("agents")
     run = rng.randrange(1 << 30)
     head = _head(3072, run, 0)
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     for session, at in enumerate(_arrivals(rng, 3.0, seconds), 1):
         after, chain, begins, output = -1, list(head), at, 0
         for turn in range(8):
@@ -83,7 +83,7 @@ def agents(dice: Dice, seconds: float) -> Workload:
             answered = -(-output // BLOCK) * BLOCK
             chain = chain + fresh_chain(answered + _blocks(rng, 640, 0.6, 4096), BLOCK, run, session, turn)
             output = _output(rng)
-            turns.append(Turn(at, len(chain) * BLOCK, output, chain, session=session, after=after, think_s=think))
+            turns.append(TraceRequest(at, len(chain) * BLOCK, output, chain, session=session, after=after, think_s=think))
             after = len(turns) - 1
     return Workload("agents", turns, BLOCK)
 
@@ -95,7 +95,7 @@ def no_sharing(dice: Dice, seconds: float) -> Workload:
     turns = []
     for number, at in enumerate(_arrivals(rng, 25.0, seconds)):
         prompt = _blocks(rng, 1024, 0.7, 8192)
-        turns.append(Turn(at, prompt, _output(rng), fresh_chain(prompt, BLOCK, run, -2, number)))
+        turns.append(TraceRequest(at, prompt, _output(rng), fresh_chain(prompt, BLOCK, run, -2, number)))
     return Workload("no-sharing", turns, BLOCK)
 
 

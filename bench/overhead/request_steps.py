@@ -25,7 +25,7 @@ from gateway.turns import choose, look_ahead
 from gateway.wiring import deps_for
 from policies.compile import compiled
 from policies.schema import PolicyDocument
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from routing.schedule import ALONE
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, digest_of, mint
 from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Window
@@ -105,7 +105,7 @@ def _prepared(body: bytes, count: int, backends: int = 0) -> tuple[Callable[[], 
 
 def _join(deps: Deps, backends: int) -> None:
     """Every backend is up and has just told of its load."""
-    up = tuple([Backend(f"e{at}", "chat", State.UP, "") for at in range(backends)])
+    up = tuple([Backend(f"e{at}", "chat", Availability.UP, "") for at in range(backends)])
     deps.live.fleet = deps.live.fleet.with_backends("chat", up)
     board, now = deps.grounds["chat"].board, deps.clock()
     for at, one in enumerate(up):

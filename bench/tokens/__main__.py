@@ -34,9 +34,8 @@ from gateway.http.openai import interpret
 from gateway.prompt_bytes import prompt_bytes
 from gateway.tokenizers.reading import Reading
 from gateway.tokenizers.vocabulary import ModelVocabulary
-from routing.chain import BLOCK_BYTES, BLOCK_TOKENS, of_text, of_tokens
-from routing.lazy_chain import LazyChain
-from routing.prefix import PrefixIndex
+from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, LazyChain, of_text, of_tokens
+from routing.prefix.index import PrefixIndex
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

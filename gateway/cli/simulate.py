@@ -17,11 +17,10 @@ from policies.located_yaml import parse_yaml, read_yaml
 from policies.problems import ConfigError
 from policies.routing_choice import RoutingField, routing_of
 from policies.validated import validated
-from routing.choosing import Choosing
+from routing.choosing import PolicyInstance
 from routing.simulation.comparison import SHOWN, Result, compare, shown
 from routing.simulation.fleet_file import FleetFile
-from routing.simulation.page import page
-from routing.simulation.plots import PlotsMissing, drawn
+from routing.simulation.page import PlotsMissing, drawn, page
 from routing.simulation.traces import TraceError, load
 from routing.simulation.turns import Dice, Workload
 from routing.simulation.workloads import WORKLOADS
@@ -69,7 +68,7 @@ def simulate(
         _print(result)
 
 
-Contenders = dict[str, Callable[[], Choosing]]
+Contenders = dict[str, Callable[[], PolicyInstance]]
 """The policies to compare, by the names under which they are shown."""
 
 

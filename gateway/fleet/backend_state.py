@@ -6,8 +6,8 @@ from backends.breaker import State as Breaker
 from gateway.deps import Deps
 from gateway.fleet.wiring import FleetParts
 from gateway.worker_state import BackendState
+from routing.fleet import Availability as BackendIs
 from routing.fleet import Backend
-from routing.fleet import State as BackendIs
 
 
 def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendState:

@@ -20,7 +20,7 @@ from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
 from gateway.fleet.loops import closed, ended
 from gateway.placing.ground import Grounds
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from routing.warmth import SLOW_START_S
 
 ABOUT_ADAPTERS: Final = frozenset({Kind.WRONG_MODEL, Kind.MODEL_NOT_SERVED})
@@ -35,10 +35,10 @@ EVERY_S: Final = 0.5
 """How often the evidence is evaluated: short against every time limit in `backends.health`."""
 
 _STATES: Final = {
-    Standing.UNKNOWN: State.UNKNOWN,
-    Standing.UP: State.UP,
-    Standing.DOWN: State.DOWN,
-    Standing.EJECTED: State.EJECTED,
+    Standing.UNKNOWN: Availability.UNKNOWN,
+    Standing.UP: Availability.UP,
+    Standing.DOWN: Availability.DOWN,
+    Standing.EJECTED: Availability.EJECTED,
 }
 
 
@@ -48,21 +48,21 @@ def show(live: Live, pool_name: str, now: float) -> None:
     shown = tuple(_shown(backend, live, now) for backend in backends)
     for before, after in zip(backends, shown, strict=True):
         if before.state is not after.state:
-            tell = log.info if after.state is State.UP else log.warning
+            tell = log.info if after.state is Availability.UP else log.warning
             tell(f"backend {after.state.value}", pool=pool_name, backend=after.id, reason=after.reason)
     live.fleet = live.fleet.with_backends(pool_name, shown)
 
 
 def _shown(backend: Backend, live: Live, now: float) -> Backend:
     health, signals = live.health.get(backend.id), live.signals.get(backend.id)
-    if health is None or backend.state is State.DRAINING:
+    if health is None or backend.state is Availability.DRAINING:
         return backend  # only `gateway.fleet.roster` ends a drain, whatever the evidence says meanwhile
     since = [at for at in (health.up_since, live.breakers.of(backend.id).closed_at) if at is not None and now - at < SLOW_START_S]
     warming = max(since, default=None)
     reason = health.reason or breakers_of(live, backend.id)
     if health.standing is Standing.UP and signals is not None and signals.asleep:
         why = "asleep: its weights are offloaded; wake it to use it"
-        return msgspec.structs.replace(backend, state=State.DOWN, reason=why, warming_since=None)
+        return msgspec.structs.replace(backend, state=Availability.DOWN, reason=why, warming_since=None)
     if health.suspicion:
         reason = f"suspect: {health.suspicion}; kept, because its pool cannot spare it"
     return msgspec.structs.replace(backend, state=_STATES[health.standing], reason=reason, warming_since=warming)
@@ -191,7 +191,7 @@ class HealthWatch:
                 log.error("request refused: engines died of it", tenant=tenant, backends=engines)
         for pool in live.fleet.pools.values():
             # a draining backend takes no traffic over, so it does not allow another one to be ejected
-            staying = (backend.id for backend in pool.backends if backend.state is not State.DRAINING)
+            staying = (backend.id for backend in pool.backends if backend.state is not Availability.DRAINING)
             healths = [live.health[backend_id] for backend_id in staying if backend_id in live.health]
             for health in healths:
                 if health.suspicion and health.standing is Standing.UP and may_eject(healths):

@@ -16,7 +16,7 @@ from domain.membership import KvEvents, Member
 from gateway.deps import Deps
 from gateway.fleet.kv_watch import KvWatch
 from gateway.fleet.zeromq import ZeroMq
-from routing.engine_blocks import RootOf
+from routing.prefix.engine_blocks import RootOf
 
 log = structlog.get_logger("tidegate.kv")
 
@@ -59,7 +59,7 @@ class KvListener:
         from backends.clients.kv_subscriber import KvSubscriber
         from backends.kv_blocks import HeldBlocks, KvConsumer
         from backends.kv_stream import KvStream
-        from routing.engine_blocks import EngineBlocks
+        from routing.prefix.engine_blocks import EngineBlocks
 
         deps = self._deps
         backend = member.id

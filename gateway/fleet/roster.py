@@ -18,7 +18,7 @@ from backends.ports import Upstream
 from domain.faults import Fault, Kind, Retry
 from domain.membership import OWNED_BY, Member
 from gateway.deps import Deps
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 
 log = structlog.get_logger("tidegate.fleet")
 
@@ -121,7 +121,7 @@ class Roster:
 
     def _has_to_be_relieved(self, member: Member) -> bool:
         """Whether this backend is the only one of its role in its pool that is up, while others are wanted there."""
-        up = [b.id for b in self._deps.live.fleet.pools[member.pool].backends if b.state is State.UP and b.role == member.role]
+        up = [b.id for b in self._deps.live.fleet.pools[member.pool].backends if b.state is Availability.UP and b.role == member.role]
         return up == [member.id] and any(
             other.pool == member.pool and other.role == member.role and other.drain_grace_s is None for other in self._wanted.values()
         )
@@ -154,7 +154,7 @@ class Roster:
         # out of the upstreams at once: a request that was routed before this moment and retries must not be sent here either
         deps.upstreams.pop(member.id, None)
         deps.loras.let_go(member.id)
-        draining = msgspec.structs.replace(_unpolled(member), state=State.DRAINING, reason=why)
+        draining = msgspec.structs.replace(_unpolled(member), state=Availability.DRAINING, reason=why)
         deps.live.fleet = deps.live.fleet.with_member(draining)
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)
         self._draining.set()

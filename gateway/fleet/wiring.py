@@ -49,7 +49,7 @@ from gateway.secrets import read_reference
 from gateway.settings import PoolSettings, Settings
 from gateway.supervisor import Seat
 from gateway.worker_link import supervision
-from routing.engine_blocks import RootOf
+from routing.prefix.engine_blocks import RootOf
 
 POLL_CONNECTIONS: Final = 2
 """Polls have a connection pool of their own, so that a backend whose connections are all busy still answers them."""
@@ -180,7 +180,7 @@ def _digests(pool: PoolSettings) -> dict[str, str]:
 
 
 def _root(pool: PoolSettings, secret: bytes, digests: Mapping[str, str], lora: str | None, salt: str | None) -> int | None:
-    """A `routing.engine_blocks.RootOf`. Every prompt of ours is salted, so a chain without salt belongs to no request of ours."""
+    """A `routing.prefix.engine_blocks.RootOf`. Every prompt of ours is salted, so a chain without salt belongs to no request of ours."""
     digest = digests.get(lora) if lora else ""
     return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
 

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from gateway.placing.explained import Explained, contenders
-from routing.demand import Demand
 from routing.disaggregation import Split
+from routing.ports import RoutingRequest
 from routing.schedule import Route
 
 MAX_DECISIONS: Final = 1_000
@@ -92,7 +92,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
 
 
 def decision(
-    route: Route, demand: Demand, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
+    route: Route, demand: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
 ) -> Decision:
     """The values of one request's placement that are kept."""
     return Decision(

@@ -10,10 +10,10 @@ from gateway.placing.salts import salted
 from gateway.placing.sessions import session_of
 from gateway.prompt_chain import Prompt
 from policies.compile import TenantPolicy
-from routing.choosing import Choosing
-from routing.demand import Demand
+from routing.choosing import PolicyInstance
 from routing.fleet import Pool
 from routing.output_length import PRIOR
+from routing.ports import RoutingRequest
 from tenancy.estimate import likely_prompt
 
 SESSION_HEADERS: Final = (b"x-session-id", b"x-session-affinity")
@@ -31,7 +31,7 @@ def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
     return ask.session
 
 
-def worth_reading(ask: Ask, pool: Pool, choosing: Choosing) -> bool:
+def worth_reading(ask: Ask, pool: Pool, choosing: PolicyInstance) -> bool:
     """Whether anything about its placing can depend on what stands in the prompt: with one backend, or a policy that looks at no cache,
     nothing does, and then nobody reads it."""
     return len(pool.up) > 1 and not choosing.policy.blind and ask.endpoint.generates
@@ -51,7 +51,7 @@ def demand_of(
     tenant: str,
     session: str,
     deps: Deps,
-) -> Demand:
+) -> RoutingRequest:
     """The Demand.
 
     Args:
@@ -63,7 +63,7 @@ def demand_of(
     alone = len(pool.up) == 1
     expected = PRIOR if alone else deps.lengths.expect(tenant, route_of(ask, pool), template, ask.max_output_tokens)
     sequences = max(1, ask.sequences) if ask.endpoint.generates else 0
-    return Demand(
+    return RoutingRequest(
         prompt.tokens if prompt is not None else likely_prompt(ask, None),
         prompt.chain if prompt is not None else (),
         prompt.block_tokens if prompt is not None else 64,

@@ -14,14 +14,13 @@ from gateway.placing.limits import Limits
 from gateway.placing.sessions import Sessions
 from gateway.placing.traits import Usual, effective, facts_of, rates_of
 from policies.routing_choice import Routing
-from routing.board import Board
 from routing.calibration import Calibration
-from routing.chain import BLOCK_TOKENS
-from routing.choosing import Choosing
-from routing.event_check import EventCheck
+from routing.choosing import PolicyInstance
 from routing.fleet import Backend, Pool
-from routing.prefix import PrefixIndex
-from routing.trust import Trusts
+from routing.load import LoadTable
+from routing.prefix.chain import BLOCK_TOKENS
+from routing.prefix.index import PrefixIndex
+from routing.prefix.trust import EventCheck, Trusts
 
 log = structlog.get_logger("tidegate.routing")
 
@@ -47,15 +46,15 @@ class Ground:
     def __init__(self, name: str, kept_free: float = 0.0) -> None:
         self.name = name
         self.holders = Holders(kept_free)
-        self.board = Board()
+        self.board = LoadTable()
         self.recovery = Recovery()
         """Limits the requests to a pool that comes back after all its backends were out of service."""
         self.sessions = Sessions()
-        self._choosings: dict[str, Choosing] = {}
+        self._choosings: dict[str, PolicyInstance] = {}
         self._up: tuple[Backend, ...] = ()
         self._among: frozenset[str] = frozenset()
 
-    def choosing(self, routing: Routing) -> Choosing:
+    def choosing(self, routing: Routing) -> PolicyInstance:
         """The policy instance of a routing setting, with its memory. Tenants with equal settings share one instance: its memory is about
         backends, and about tenants only for fairness between them."""
         choosing = self._choosings.get(routing.key)

@@ -13,7 +13,7 @@ import msgspec
 
 from backends.limiter import Bounds, Heard, Limiter
 from backends.signals import Signals
-from routing.board import Board, Charge
+from routing.load import Charge, LoadTable
 
 SILENT_S: Final = 3.0
 """Seconds after which an engine's report of its load is no evidence any more; the same as `gateway.placing.ground.STALE_S`."""
@@ -50,7 +50,7 @@ class _Backend:
 
     __slots__ = ("board", "heard_at", "limiter", "pool", "supposed")
 
-    def __init__(self, pool: str, board: Board, bounds: Bounds) -> None:
+    def __init__(self, pool: str, board: LoadTable, bounds: Bounds) -> None:
         self.pool = pool
         self.board = board
         self.limiter = Limiter(bounds)
@@ -68,7 +68,7 @@ class Limits:
         self._counted: dict[str, Part] = {}
         """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
 
-    def add(self, pool: str, backend_id: str, board: Board, bounds: Bounds | None) -> None:
+    def add(self, pool: str, backend_id: str, board: LoadTable, bounds: Bounds | None) -> None:
         """Add a backend that joins; `bounds` None for a backend without a limit."""
         if bounds is not None:
             self._backends[backend_id] = backend = _Backend(pool, board, bounds)

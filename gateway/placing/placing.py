@@ -14,10 +14,9 @@ from gateway.placing.ground import Ground
 from gateway.prompt_chain import Prompt
 from gateway.queueing.waiter import Staked
 from policies.compile import ModelRule, TenantPolicy
-from routing.choosing import Choosing
-from routing.demand import Demand
+from routing.choosing import PolicyInstance
 from routing.fleet import Pool
-from routing.ports import UNMATCHED, Adapters, Match
+from routing.ports import UNMATCHED, Adapters, Match, RoutingRequest
 from routing.residency import with_adapter
 from routing.room import FULL
 from routing.schedule import Route, place
@@ -33,8 +32,8 @@ class Placing(msgspec.Struct, frozen=True, gc=False):
 
     pool: Pool
     ground: Ground
-    choosing: Choosing
-    demand: Demand
+    choosing: PolicyInstance
+    demand: RoutingRequest
     match: Match
     route: Route
     adapter: Adapter | None

@@ -4,8 +4,8 @@ it."""
 from typing import Final, NamedTuple
 
 from backends.loras import Adapter
-from routing.chain import root
 from routing.fleet import Pool
+from routing.prefix.chain import root
 from tenancy.isolation import cache_salt
 
 MAX_KNOWN: Final = 100_000

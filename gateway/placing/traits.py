@@ -6,8 +6,7 @@ import msgspec
 
 from backends.limiter import Bounds
 from domain.membership import Traits
-from routing.board import NO_FACTS, Facts
-from routing.rates import PRIORS, UNKNOWN, Rates
+from routing.load import NO_FACTS, PRIORS, UNKNOWN, BackendFacts, Rates
 
 
 class Usual(msgspec.Struct, frozen=True):
@@ -24,9 +23,9 @@ class Usual(msgspec.Struct, frozen=True):
 NOTHING_USUAL: Final = Usual()
 
 
-def facts_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> Facts:
+def facts_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> BackendFacts:
     """The facts of a backend; `NO_FACTS` itself where there are none, which costs a decision nothing."""
-    facts = Facts(traits.max_in_flight, traits.context_tokens or usual.context_tokens, traits.price, traits.region)
+    facts = BackendFacts(traits.max_in_flight, traits.context_tokens or usual.context_tokens, traits.price, traits.region)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
@@ -35,7 +34,7 @@ def rates_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> Rates:
     return PRIORS.get(traits.hardware or usual.hardware, UNKNOWN)
 
 
-def effective(facts: Facts, traits: Traits, usual: Usual = NOTHING_USUAL) -> dict[str, str | int | float]:
+def effective(facts: BackendFacts, traits: Traits, usual: Usual = NOTHING_USUAL) -> dict[str, str | int | float]:
     """The thresholds that apply to a backend, for the log; "none" is logged, so that nobody relies on a threshold that never acts."""
     return {
         "max_in_flight": facts.in_flight_cap or "none",

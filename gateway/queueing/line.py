@@ -19,8 +19,8 @@ from gateway.queueing.caution import Caution
 from gateway.queueing.drain_rate import DrainRate
 from gateway.queueing.room import PartOf, Room, everything
 from gateway.queueing.waiter import LineState, Outlook, T, Waiter
-from routing.board import Board
 from routing.fleet import Pool
+from routing.load import LoadTable
 from tenancy.fair_row import Waiting
 from tenancy.fairness import RANKS, Bounds, FairQueue, rank_of
 
@@ -68,7 +68,7 @@ class Line:
         self,
         name: str,
         bounds: Bounds,
-        board: Board,
+        board: LoadTable,
         pool_of: Callable[[], Pool],
         *,
         clock: Clock,

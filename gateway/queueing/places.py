@@ -7,7 +7,7 @@ import msgspec
 from domain.priority import Class
 from gateway.queueing.deadlines import wait_s
 from gateway.story import Story
-from routing.board import Charge
+from routing.load import Charge
 from tenancy.fair_row import NOT_YET, Waiting
 from tenancy.standing import over_soft
 

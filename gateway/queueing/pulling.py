@@ -20,7 +20,7 @@ from gateway.queueing.places import class_of, place_back
 from gateway.queueing.preemption import Pace, Sent, first_to_give_way
 from gateway.queueing.waiter import Waiter
 from gateway.story import Story
-from routing.board import Board, Charge
+from routing.load import Charge, LoadTable
 from routing.room import has_no_room, room_without
 from tenancy.fair_row import Waiting
 
@@ -54,7 +54,7 @@ class Pulling:
     __slots__ = ("_board", "_clock", "_limits", "_lowest", "_pace", "_pool", "_relays")
 
     def __init__(
-        self, pool: str, lowest: Class, board: Board, limits: Limits, relays: Callable[[], Iterable[object]], clock: Clock
+        self, pool: str, lowest: Class, board: LoadTable, limits: Limits, relays: Callable[[], Iterable[object]], clock: Clock
     ) -> None:
         self._pool = pool
         self._lowest = lowest

@@ -4,8 +4,8 @@ tenants with little in flight."""
 from collections.abc import Callable
 from typing import Final
 
-from routing.board import Board
 from routing.fleet import Pool
+from routing.load import LoadTable
 from routing.room import has_no_room
 
 PartOf = Callable[[str], float]
@@ -23,7 +23,7 @@ class Room:
 
     __slots__ = ("_any", "_board", "_free_for", "_part_of", "_pool_of")
 
-    def __init__(self, board: Board, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
+    def __init__(self, board: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
         self._board = board
         self._pool_of = pool_of
         self._part_of: Final = part_of

@@ -16,9 +16,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
 from routing.warmth import spare
 
 TERMS: Final = ("missing_tokens", "queue_tokens", "deficit")
@@ -57,7 +56,7 @@ class Deficits:
             self._by_tenant[tenant] = dict(zip(ids, deficits, strict=True))
         return deficits
 
-    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         tenants = self._by_tenant
         params = self._params
         deficits = tenants.setdefault(demand.tenant, {})
@@ -68,7 +67,7 @@ class Deficits:
         deficits[backend_id] = deficits.get(backend_id, params.quantum) - spent
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Deficits, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Deficits, now: float, rng: Rng) -> Scores:
     """The cost by the module's rule."""
     rows = sight.rows
     ids = board.ids

@@ -14,9 +14,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
 from routing.warmth import spare
 
 TERMS: Final = ("prefill_blocks", "decode_blocks", "request_blocks")
@@ -37,7 +36,7 @@ class Params(Strict):
     temperature: float = Field(default=0.0, ge=0, description="0 takes the least cost; more draws from a softmax.")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     rows = sight.rows
     block = params.block_tokens

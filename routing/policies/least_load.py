@@ -9,14 +9,13 @@ would send every gateway's first request of a quiet second to the same backend.
 from typing import Any, Final
 
 from domain.clock import Rng
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Nothing, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 
 TERMS: Final = ("in_flight", "share")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     requests = board.requests
     in_flight = [requests[row] for row in sight.rows]

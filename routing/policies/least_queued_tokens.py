@@ -7,9 +7,8 @@ KV terms. It sees what counting requests cannot: a pending prompt of 100,000 tok
 from typing import Any, Final
 
 from domain.clock import Rng
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Nothing, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 
 TERMS: Final = ("queue_tokens", "requests")
 
@@ -17,7 +16,7 @@ REQUEST: Final = 1e-3
 """Tokens that a request counts for: less than one token, so that requests decide between equal tokens only."""
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     tokens = [board.queue_tokens[row] for row in sight.rows]
     requests = [board.requests[row] for row in sight.rows]

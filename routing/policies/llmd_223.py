@@ -14,11 +14,9 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
-from routing.scorers.kv_pressure import kv_pressure
-from routing.scorers.prefix_overlap import prefix_overlap
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.scorers import kv_pressure, prefix_overlap
 from routing.warmth import spare
 
 TERMS: Final = ("queue", "kv", "prefix")
@@ -32,7 +30,7 @@ class Params(Strict):
     prefix: float = Field(default=3.0, ge=0, description="Weight of the share of the prompt that is cached.")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula; terms are the weighted scores, negated because lower costs win."""
     waiting = [board.waiting[row] for row in sight.rows]
     most = max(waiting)

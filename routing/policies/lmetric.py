@@ -8,14 +8,13 @@ requests that wait for the batch is not certain, here they count. A warming back
 from typing import Any, Final
 
 from domain.clock import Rng
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Nothing, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 
 TERMS: Final = ("tokens", "batch")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     queued = board.queue_tokens
     requests = board.requests

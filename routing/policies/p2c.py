@@ -7,15 +7,14 @@ SMG compares KV usage when both are known; here both are compared by requests, t
 from typing import Any, Final
 
 from domain.clock import Rng
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Nothing, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 from routing.warmth import SPARED
 
 TERMS: Final = ("in_flight", "drawn")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     requests = board.requests
     rows = sight.rows

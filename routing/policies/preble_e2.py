@@ -23,9 +23,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
 from routing.warmth import spare
 
 TERMS: Final = ("load_s", "evict_s", "prefill_s", "exploits")
@@ -44,7 +43,7 @@ class Params(Strict):
     busy: int = Field(default=50, ge=0, description="Requests for each backend within the window from which on balance is looked at.")
 
 
-class Window:
+class RecentWork:
     """The requests sent within the window; `sums` are computed tokens, cached tokens and requests of each backend."""
 
     def __init__(self, params: Params) -> None:
@@ -57,7 +56,7 @@ class Window:
         """Requests sent within the window."""
         return len(self._sent)
 
-    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         placement = (now, backend_id, uncached_tokens, demand.prompt_tokens - uncached_tokens)
         self._sent.append(placement)
         sums = self.sums.setdefault(backend_id, [0.0, 0.0, 0.0])
@@ -80,7 +79,7 @@ class Window:
 NO_SUMS: Final = [0.0, 0.0, 0.0]
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Window, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: RecentWork, now: float, rng: Rng) -> Scores:
     """The cost by the module's rules."""
     memory.forget_old(now)
     rows = sight.rows
@@ -114,4 +113,4 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Wi
     return Scores(spare(cost, sight.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
 
 
-POLICY: Final = Policy(score, Params, TERMS, Window)
+POLICY: Final = Policy(score, Params, TERMS, RecentWork)

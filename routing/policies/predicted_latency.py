@@ -27,9 +27,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Column, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Column, Policy, RoutingRequest, Scores
 
 TERMS: Final = ("queue_s", "prefill_s", "adapter_s", "decode_s", "others_s", "memory_s", "leaving_s", "late_s", "share")
 
@@ -56,7 +55,7 @@ class Params(Strict):
     )
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     rows = sight.rows
     matched = sight.matched
@@ -105,7 +104,7 @@ def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: An
     return Scores(cost, (queue, prefill, adapter, decode, others, crowded, leaving, late, shares))
 
 
-def _memory(rows: Sequence[int], matched: Column, board: Board, need: float, weight_s: float) -> Column:
+def _memory(rows: Sequence[int], matched: Column, board: LoadTable, need: float, weight_s: float) -> Column:
     used = board.kv_tokens
     capacity = board.kv_capacity
     seconds = [0.0] * len(rows)
@@ -125,7 +124,7 @@ def _memory(rows: Sequence[int], matched: Column, board: Board, need: float, wei
     return seconds
 
 
-def _leaving(sight: Sight, token_s: Column, ctx_s: Column, weight: float) -> Column:
+def _leaving(sight: Candidates, token_s: Column, ctx_s: Column, weight: float) -> Column:
     longest = max(sight.matched)
     common = sight.common
     if longest <= common or not weight:

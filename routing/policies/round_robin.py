@@ -7,25 +7,26 @@ that warms up is passed over as often as its share says.
 from typing import Final
 
 from domain.clock import Rng
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Nothing, Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 from routing.warmth import spare
 
 TERMS: Final = ("steps",)
 
 
-class Turn:
+class NextBackend:
     """The backend that was chosen last."""
 
     def __init__(self, params: Nothing) -> None:
         self.last = ""
 
-    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         self.last = backend_id
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: Turn, now: float, rng: Rng) -> Scores:
+def score(
+    demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: NextBackend, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
     rows = sight.rows
     size = len(board.ids)
@@ -34,4 +35,4 @@ def score(demand: Demand, sight: Sight, board: Board, params: Nothing, memory: T
     return Scores(spare(steps, sight.shares, rng), (steps,))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS, Turn, blind=True)
+POLICY: Final = Policy(score, Nothing, TERMS, NextBackend, blind=True)

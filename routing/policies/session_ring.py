@@ -13,9 +13,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
 from routing.warmth import SPARED, spare
 
 TERMS: Final = ("place", "requests")
@@ -42,7 +41,7 @@ class Points:
             points = self._of = {backend_id: (crc32(backend_id.encode()) << 32 | crc32(backend_id[::-1].encode())) for backend_id in ids}
         return points
 
-    def placed(self, demand: Demand, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         """Does nothing: the ring does not depend on past decisions."""
 
 
@@ -53,7 +52,7 @@ def _mixed(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Points, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Points, now: float, rng: Rng) -> Scores:
     """The cost by the module's rule."""
     ids = board.ids
     rows = sight.rows

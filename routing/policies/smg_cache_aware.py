@@ -15,9 +15,8 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
 from routing.warmth import spare
 
 TERMS: Final = ("requests", "missing_tokens", "imbalanced")
@@ -34,7 +33,7 @@ class Params(Strict):
     balance_rel: float = Field(default=1.5, ge=1, description="And the factor by which it may.")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's cases."""
     requests = [board.requests[row] for row in sight.rows]
     most = max(requests)

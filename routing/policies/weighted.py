@@ -1,6 +1,6 @@
 """score(b) = .45 * prefix - .25 * queue - .20 * KV + .10 * priority, and five more with weight 0; the highest wins, cost = -score.
 
-Source: the linear sum of ratios that most routers began with; here every part is a file in `routing/scorers/` and every weight is free.
+Source: the linear sum of ratios that most routers began with; here every part is a function of `routing/scorers.py`, every weight free.
 Its defects are known (routers research, finding 2) and it is kept as a baseline: a full match on a worker whose queue and KV cache are
 full scores .45 - .25 - .20 = 0, as much as an idle worker without the match, and a share of 200 tokens counts as much as one of
 100,000. Priority is the same for all candidates, so it can never change their ranking; it acts against `floor`: a backend that
@@ -13,18 +13,19 @@ from pydantic import Field
 
 from domain.clock import Rng
 from domain.strict import Strict
-from routing.board import Board
-from routing.demand import Demand
-from routing.ports import Policy, Scores, Sight
-from routing.scorers.expected_output import expected_output
-from routing.scorers.kv_pressure import kv_pressure
-from routing.scorers.lora_residency import lora_residency
-from routing.scorers.prefix_overlap import prefix_overlap
-from routing.scorers.price import price
-from routing.scorers.queue_delay import queue_delay
-from routing.scorers.region import region
-from routing.scorers.session_affinity import session_affinity
-from routing.scorers.tenant_priority import tenant_priority
+from routing.load import LoadTable
+from routing.ports import Candidates, Policy, RoutingRequest, Scores
+from routing.scorers import (
+    expected_output,
+    kv_pressure,
+    lora_residency,
+    prefix_overlap,
+    price,
+    queue_delay,
+    region,
+    session_affinity,
+    tenant_priority,
+)
 from routing.warmth import spare
 
 PARTS: Final = (
@@ -58,7 +59,7 @@ class Params(Strict):
     floor: float | None = Field(default=None, description="Backends that score less take nothing; null: no floor.")
 
 
-def score(demand: Demand, sight: Sight, board: Board, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
     """The cost by the module's formula. Terms are parts of the cost, so a scorer that counts for a backend gives a negative term."""
     nothing = [0.0] * len(sight.rows)
     terms = []

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from routing.choosing import Choosing
+from routing.choosing import PolicyInstance
 from routing.simulation.figures import Figures, averaged, balance, curve, figures, intervals, pooled_hit_rate
-from routing.simulation.fleet import Fleet
+from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.turns import Dice, Workload
 
@@ -76,7 +76,7 @@ Progress = Callable[[str, int, int], None]
 def compare(
     make: Callable[[Dice], Workload],
     fleet: FleetFile,
-    policies: Mapping[str, Callable[[], Choosing]],
+    policies: Mapping[str, Callable[[], PolicyInstance]],
     seeds: Sequence[Dice],
     progress: Progress,
     made_unix: float = 0.0,
@@ -93,7 +93,7 @@ def compare(
     for number, dice in enumerate(seeds):
         workload = make(dice)
         for policy, choosing in policies.items():
-            outcomes = Fleet(fleet, workload, choosing, dice, lambda done, p=policy, n=number: progress(p, n, done)).run()  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            outcomes = SimulatedFleet(fleet, workload, choosing, dice, lambda done, p=policy, n=number: progress(p, n, done)).run()  # type: ignore[misc]  # mypy knows no defaults of lambdas
             runs[policy].append(figures(workload, fleet, outcomes))
             if not number:
                 first[policy] = curve(workload, outcomes), balance(fleet, workload, outcomes)

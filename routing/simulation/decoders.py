@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from routing.simulation.kv_cache import PAGE_TOKENS
 
 
-class Run:
+class Decoding:
     """One request on one engine."""
 
     __slots__ = (
@@ -63,9 +63,9 @@ class Decoders:
         """Tokens in the contexts of all sequences, as the next step reads them."""
         self._phases = [0] * PAGE_TOKENS
         """Number of sequences by phase; a sequence starts a page in a step whose counter plus its phase is a multiple of the page size."""
-        self._ends: list[tuple[int, int, Run]] = []
+        self._ends: list[tuple[int, int, Decoding]] = []
 
-    def join(self, run: Run) -> None:
+    def join(self, run: Decoding) -> None:
         """Add a run whose prefill has ended (again, after a preemption)."""
         run.decoding = True
         run.base = run.produced - self.steps
@@ -74,7 +74,7 @@ class Decoders:
         self._phases[(run.prompt + run.base) % PAGE_TOKENS] += 1
         heapq.heappush(self._ends, (run.output - run.base, run.order, run))
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: Decoding) -> None:
         """Remove a run that has ended or is preempted."""
         run.decoding = False
         run.produced = run.base + self.steps
@@ -87,7 +87,7 @@ class Decoders:
         self.steps += steps
         self.context += self.count * steps
 
-    def over(self) -> list[Run]:
+    def over(self) -> list[Decoding]:
         """Remove and return the runs that have their last token."""
         ends = self._ends
         over = []
@@ -107,7 +107,7 @@ class Decoders:
                 return step - self.steps
             heapq.heappop(ends)  # it was preempted meanwhile
 
-    def starts_page(self, run: Run) -> bool:
+    def starts_page(self, run: Decoding) -> bool:
         """Whether the run's token of the next step begins a page."""
         return run.decoding and (run.prompt + run.base + self.steps) % PAGE_TOKENS == 0
 

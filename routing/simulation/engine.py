@@ -14,30 +14,30 @@ from collections.abc import Callable
 from math import ceil, inf, sqrt
 from typing import Final
 
-from routing.simulation.decoders import Decoders, Run
-from routing.simulation.kv_cache import PAGE_TOKENS, KvCache, pages
-from routing.simulation.timing import Timing
+from routing.simulation.decoders import Decoders, Decoding
+from routing.simulation.kv_cache import PAGE_TOKENS, SimulatedKvCache, pages
+from routing.simulation.timing import StepTiming
 
 IDLE: Final = inf
 
 
-class Engine:
+class SimulatedEngine:
     """The scheduler of one simulated engine. Its callbacks get the Run and the virtual time in seconds."""
 
     def __init__(
         self,
-        timing: Timing,
+        timing: StepTiming,
         block_tokens: int,
         *,
         max_num_seqs: int,
         token_budget: int,
         by_priority: bool = False,
-        begun: Callable[[Run, float], None],
-        ended: Callable[[Run, float], None],
+        begun: Callable[[Decoding, float], None],
+        ended: Callable[[Decoding, float], None],
     ) -> None:
         if token_budget <= max_num_seqs:
             raise ValueError(f"a token budget of {token_budget} leaves no room for prefill beside {max_num_seqs} sequences")
-        self.cache = KvCache(max(1, timing.kv_tokens // PAGE_TOKENS), block_tokens // PAGE_TOKENS)
+        self.cache = SimulatedKvCache(max(1, timing.kv_tokens // PAGE_TOKENS), block_tokens // PAGE_TOKENS)
         self.block_tokens = block_tokens
         self.max_num_seqs = max_num_seqs
         self.token_budget = token_budget
@@ -51,19 +51,19 @@ class Engine:
         """When the current plan began, virtual seconds."""
         self.queued_tokens = 0
         """Prompt tokens not computed yet, as of `at`."""
-        self.waiting: list[tuple[tuple[float, int], Run]] = []
-        self.running: dict[int, Run] = {}
+        self.waiting: list[tuple[tuple[float, int], Decoding]] = []
+        self.running: dict[int, Decoding] = {}
         self._begun = begun
         self._ended = ended
-        self._prefilling: list[Run] = []
+        self._prefilling: list[Decoding] = []
         self._decoders = Decoders()
-        self._chunks: list[tuple[Run, int]] = []
+        self._chunks: list[tuple[Decoding, int]] = []
         self._k = 0
         self._a = self._b = 0.0
         self._stalled_until = 0.0
         self.retime(timing)
 
-    def retime(self, timing: Timing) -> None:
+    def retime(self, timing: StepTiming) -> None:
         """Use other timing constants from the next plan on; the cache stays as it is."""
         self.timing = timing
         self._c0 = timing.c0 / 1e3
@@ -76,7 +76,7 @@ class Engine:
         """Whether the KV cache could ever hold a request of these lengths."""
         return pages(prompt + output + 1) <= self.cache.total
 
-    def submit(self, run: Run, now: float) -> None:
+    def submit(self, run: Decoding, now: float) -> None:
         """Queue a request that arrives at `now`."""
         run.hoped = max(self.cache.matched(run.chain) * self.block_tokens, min(run.handed, run.prompt + run.produced - 1))
         self.queued_tokens += run.prompt + run.produced - run.hoped
@@ -102,7 +102,7 @@ class Engine:
         self.cut(now)
         self._stalled_until = now + seconds
 
-    def lose_all(self, now: float) -> list[Run]:
+    def lose_all(self, now: float) -> list[Decoding]:
         """The engine process dies: forget everything; returns the runs it had, which are lost."""
         lost = [*self.running.values(), *(run for _, run in self.waiting)]
         self.cache.clear()
@@ -135,7 +135,7 @@ class Engine:
             self._over(run)
         self._plan()
 
-    def _prefilled(self, chunks: list[tuple[Run, int]], k: int) -> None:
+    def _prefilled(self, chunks: list[tuple[Decoding, int]], k: int) -> None:
         now = self.at
         for run, chunk in chunks:
             run.computed += chunk * k
@@ -152,7 +152,7 @@ class Engine:
             else:
                 self._decoders.join(run)
 
-    def _over(self, run: Run) -> None:
+    def _over(self, run: Decoding) -> None:
         del self.running[run.order]
         self.cache.release(run.chain, run.shared, pages(run.prompt + run.produced))
         self._ended(run, self.at)
@@ -190,9 +190,9 @@ class Engine:
         self._k = max(1, self._k)
         self.until = self.at + self._lasts(self._k)
 
-    def _compose(self, budget: int) -> list[tuple[Run, int]]:
+    def _compose(self, budget: int) -> list[tuple[Decoding, int]]:
         """The prefill chunks of the next step; admits waiting runs."""
-        chunks: list[tuple[Run, int]] = []
+        chunks: list[tuple[Decoding, int]] = []
         for run in self._prefilling:
             if budget <= 0:
                 return chunks
@@ -244,7 +244,7 @@ class Engine:
                 self.cache.take(1)
                 grown.add(run.order)
 
-    def _preempt(self, run: Run, grown: bool) -> None:
+    def _preempt(self, run: Decoding, grown: bool) -> None:
         self.preemptions += 1
         if run.decoding:
             self._decoders.leave(run)

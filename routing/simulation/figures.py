@@ -11,8 +11,8 @@ import msgspec
 
 from domain.clock import Rng
 from routing.simulation.fleet_file import FleetFile
-from routing.simulation.kv_cache import PAGE_TOKENS, KvCache
-from routing.simulation.outcomes import Outcomes, State
+from routing.simulation.kv_cache import PAGE_TOKENS, SimulatedKvCache
+from routing.simulation.outcomes import Outcomes, RequestEnd
 from routing.simulation.turns import Workload
 
 RESAMPLES: Final = 1000
@@ -56,7 +56,7 @@ def figures(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> Figures
     """Compute the figures of one run."""
     turns = workload.turns
     state = outcomes.state
-    done = [i for i in range(len(turns)) if state[i] is State.DONE]
+    done = [i for i in range(len(turns)) if state[i] is RequestEnd.DONE]
     ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i in done)
     e2e = sorted(outcomes.ended[i] - outcomes.arrived[i] for i in done)
     tpot = sorted(_tpot(outcomes, i, turns[i].output_tokens) for i in done if turns[i].output_tokens > 1)
@@ -69,8 +69,8 @@ def figures(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> Figures
     lasted = (outcomes.finished_at - min((outcomes.arrived[i] for i in done), default=0.0)) or 1.0
     return Figures(
         requests=len(turns),
-        refused=sum(s is State.REFUSED for s in state),
-        failed=sum(s is State.FAILED for s in state),
+        refused=sum(s is RequestEnd.REFUSED for s in state),
+        failed=sum(s is RequestEnd.FAILED for s in state),
         retries=outcomes.retries,
         preemptions=outcomes.preemptions,
         ttft_mean_s=_mean(ttft),
@@ -136,9 +136,9 @@ def interval(values: Sequence[float], rng: Rng) -> tuple[float, float] | None:
 def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) -> float:
     """Hit rate of one cache as large as all engines' together, with every prompt cached on arrival: an upper bound for routing."""
     turns = workload.turns
-    order = sorted((i for i in range(len(turns)) if outcomes.state[i] is State.DONE), key=lambda i: (outcomes.arrived[i], i))
+    order = sorted((i for i in range(len(turns)) if outcomes.state[i] is RequestEnd.DONE), key=lambda i: (outcomes.arrived[i], i))
     total = sum(kind.count * kind.timing.kv_tokens for kind in fleet.engines)
-    cache = KvCache(total // PAGE_TOKENS, workload.block_tokens // PAGE_TOKENS)
+    cache = SimulatedKvCache(total // PAGE_TOKENS, workload.block_tokens // PAGE_TOKENS)
     hit = 0
     for i in order:
         turn = turns[i]
@@ -153,7 +153,7 @@ def pooled_hit_rate(workload: Workload, fleet: FleetFile, outcomes: Outcomes) ->
 
 def curve(workload: Workload, outcomes: Outcomes) -> list[float]:
     """TTFT in seconds of the fastest 1/200, 2/200, ... of all requests, for a plot; requests without one are missing at the end."""
-    ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i, s in enumerate(outcomes.state) if s is State.DONE)
+    ttft = sorted(outcomes.first[i] - outcomes.arrived[i] for i, s in enumerate(outcomes.state) if s is RequestEnd.DONE)
     places = [at * len(workload.turns) // CURVE_POINTS for at in range(CURVE_POINTS)]
     return [ttft[place] for place in places if place < len(ttft)]
 
@@ -163,7 +163,7 @@ def balance(fleet: FleetFile, workload: Workload, outcomes: Outcomes) -> list[fl
     engines = sum(kind.count for kind in fleet.engines)
     work = [0.0] * engines
     for i, s in enumerate(outcomes.state):
-        if s is State.DONE:
+        if s is RequestEnd.DONE:
             work[outcomes.engine[i]] += workload.turns[i].prompt_tokens - outcomes.cached[i]
     return [tokens / (sum(work) or 1.0) for tokens in work]
 

@@ -1,24 +1,154 @@
 """The event loop of the simulator: turns arrive, replicas route them, engines step, signals travel, faults happen; in virtual time,
 repeatable for a seed.
 
-Events of one moment happen in the order of `Kind`, then in the order they were scheduled, so nothing depends on a dict's or heap's order.
+Events of one moment happen in the order of `EventKind`, then in the order they were scheduled, so nothing depends on the order of a
+dict or a heap. Beside the loop stand the parts that only it uses: the LoRA slots of a simulated engine, and tenants' token buckets.
 """
 
 import heapq
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, Final
 
-from routing.choosing import Choosing
-from routing.simulation.decoders import Run
-from routing.simulation.engine import IDLE, Engine
-from routing.simulation.fleet_file import EngineFault, FleetFile
-from routing.simulation.flights import Flight, Kind
-from routing.simulation.outcomes import Outcomes, State, none_yet
-from routing.simulation.replica import Replica
-from routing.simulation.shelf import Shelf, adapters_for
-from routing.simulation.token_limits import TokenLimits
-from routing.simulation.turns import Dice, Workload
+from routing.choosing import PolicyInstance
+from routing.disaggregation import HandoverTerms
+from routing.ports import Adapters
+from routing.simulation.decoders import Decoding
+from routing.simulation.engine import IDLE, SimulatedEngine
+from routing.simulation.fleet_file import EngineFault, FleetFile, SimulatedTenant
+from routing.simulation.outcomes import Outcomes, RequestEnd, none_yet
+from routing.simulation.replica import Replica, SentRequest
+from routing.simulation.turns import Dice, TraceRequest, Workload
+
+
+class SimulatedAdapters:
+    """The loaded adapters. Bounded by the slots, the queue by the requests on the engine."""
+
+    __slots__ = ("_loaded", "load_s", "slots", "waiting")
+
+    def __init__(self, slots: int, load_s: float) -> None:
+        self.slots = slots
+        self.load_s = load_s
+        self._loaded: OrderedDict[str, list[float]] = OrderedDict()  # name -> [when the load ends, users]
+        self.waiting: deque[tuple[str, object]] = deque()
+        """Requests waiting for a free slot: adapter and flight."""
+
+    @property
+    def there(self) -> frozenset[str]:
+        """Adapters that are loaded or being loaded."""
+        return frozenset(self._loaded)
+
+    @property
+    def busy(self) -> bool:
+        """Whether every slot is in use: another adapter would have to wait for one."""
+        return len(self._loaded) >= self.slots and all([users for _, users in self._loaded.values()])
+
+    def take(self, name: str, now: float) -> float | None:
+        """Use an adapter. Returns when it is loaded, or None when every slot is in use by other adapters."""
+        entry = self._loaded.get(name)
+        if entry is None:
+            if len(self._loaded) >= self.slots:
+                idle = next((adapter for adapter, (_, users) in self._loaded.items() if not users), None)
+                if idle is None:
+                    return None
+                del self._loaded[idle]
+            entry = self._loaded[name] = [now + self.load_s, 0]
+        self._loaded.move_to_end(name)
+        entry[1] += 1
+        return max(now, entry[0])
+
+    def give_back(self, name: str) -> None:
+        """End one use of an adapter."""
+        if name in self._loaded:
+            self._loaded[name][1] -= 1
+
+    def clear(self) -> None:
+        """Forget everything: the engine has restarted."""
+        self._loaded.clear()
+        self.waiting.clear()
+
+
+def adapters_for(name: str, engines: Sequence[str], shelves: Sequence[SimulatedAdapters]) -> Adapters:
+    """Where an adapter is loaded, and which engines cannot load it. An engine without a free slot cannot while another can, as in the
+    gateway."""
+    there = [engine for engine, shelf in zip(engines, shelves, strict=True) if name in shelf.there]
+    unable = {engine: "takes no adapters" for engine, shelf in zip(engines, shelves, strict=True) if not shelf.slots}
+    busy = {
+        engine: "every slot is in use" for engine, shelf in zip(engines, shelves, strict=True) if shelf.busy and name not in shelf.there
+    }
+    if len(unable.keys() | busy.keys()) < len(engines):
+        unable = {**busy, **unable}
+    return Adapters(there, unable, max(shelf.load_s for shelf in shelves))
+
+
+class TokenLimits:
+    """One bucket per tenant that has a limit; full at the start."""
+
+    __slots__ = ("_levels", "_tenants")
+
+    def __init__(self, tenants: Mapping[str, SimulatedTenant]) -> None:
+        self._tenants = tenants
+        self._levels: dict[str, tuple[float, float]] = {}
+
+    def take(self, tenant: str, tokens: int, now: float) -> bool:
+        """Take the tokens from the tenant's bucket; False, and nothing taken, when it has fewer."""
+        rule = self._tenants.get(tenant)
+        if rule is None or rule.tokens_per_s is None:
+            return True
+        full = rule.tokens_per_s * rule.burst_s
+        level, since = self._levels.get(tenant, (full, now))
+        level = min(full, level + (now - since) * rule.tokens_per_s)
+        enough = level >= tokens
+        self._levels[tenant] = (level - tokens if enough else level, now)
+        return enough
+
+
+class EventKind(IntEnum):
+    """Kind of an event; events of the same moment happen in ascending order."""
+
+    FAULT = 0
+    HEALTH = 1
+    SIGNAL = 2
+    CACHE = 3
+    ARRIVAL = 4
+    LOADED = 5
+    HANDED = 6
+    ENGINE = 7
+
+
+class SimulatedFlight:
+    """A request in flight between a gateway replica and an engine."""
+
+    __slots__ = ("index", "prefilled", "replica", "retries", "run", "sent", "turn")
+
+    def __init__(self, index: int, turn: TraceRequest, replica: Replica) -> None:
+        self.index = index
+        self.turn = turn
+        self.replica = replica
+        self.retries = 0
+        self.prefilled = False
+        """Whether a prefill engine has computed the prompt, so that the decode engine's part is next or running."""
+        self.sent: SentRequest | None = None
+        self.run: Decoding | None = None
+
+    def to_decode(self, terms: HandoverTerms, there: int) -> float:
+        """Continue on the decode engine, after the prefill engine has computed the prompt. Returns the seconds of the KV transfer.
+
+        Args:
+            there: tokens of the prompt that the decode engine has cached.
+        """
+        first = self.run
+        turn = self.turn
+        assert first is not None
+        self.prefilled = True
+        self.run = Decoding(
+            self, turn.prompt_tokens, turn.output_tokens, turn.chain if terms.decode_reuses else (), first.order, -first.key[0]
+        )
+        self.run.handed = turn.prompt_tokens
+        moved = turn.prompt_tokens - (there if terms.decode_reuses else 0)
+        return moved * terms.kv_bytes_token / terms.bandwidth_bytes_s + terms.fixed_s
+
 
 MAX_RETRIES: Final = 1
 """Retries per request, before its first token, as in the gateway's retry budget."""
@@ -26,14 +156,14 @@ PROGRESS_EVERY: Final = 200
 """Ended requests between two calls of `progress`."""
 
 
-class Fleet:
+class SimulatedFleet:
     """One run of one workload under one policy. `run` may be called once."""
 
     def __init__(
         self,
         fleet: FleetFile,
         workload: Workload,
-        choosing: Callable[[], Choosing],
+        choosing: Callable[[], PolicyInstance],
         dice: Dice,
         progress: Callable[[int], None] = lambda done: None,
     ) -> None:
@@ -45,7 +175,7 @@ class Fleet:
         self._spread = dice("replicas")
         self.replicas = [Replica(self.names, fleet, workload.block_tokens, choosing(), dice(f"replica {i}")) for i in range(fleet.replicas)]
         self.engines = [self._engine(i, workload.block_tokens) for i in range(len(self._kinds))]
-        self._shelves = [Shelf(kind.lora_slots, kind.lora_load_s) for kind in self._kinds]
+        self._shelves = [SimulatedAdapters(kind.lora_slots, kind.lora_load_s) for kind in self._kinds]
         self._alive = [True] * len(self.engines)
         self._planned = [-1] * len(self.engines)
         self._followers: dict[int, list[int]] = defaultdict(list)
@@ -57,16 +187,16 @@ class Fleet:
         self.outcomes: Outcomes = none_yet(len(self._turns))
         self.now = 0.0
 
-    def _engine(self, at: int, block_tokens: int) -> Engine:
+    def _engine(self, at: int, block_tokens: int) -> SimulatedEngine:
         kind = self._kinds[at]
         limits = {"max_num_seqs": kind.max_num_seqs, "token_budget": kind.token_budget}
-        engine = Engine(kind.timing, block_tokens, **limits, by_priority=kind.by_priority, begun=self._begun, ended=self._ended)
+        engine = SimulatedEngine(kind.timing, block_tokens, **limits, by_priority=kind.by_priority, begun=self._begun, ended=self._ended)
         if self._fleet.signals.kv_events:
             engine.cache.stored = lambda hashes: self._publish(at, True, hashes)
             engine.cache.removed = lambda hashes: self._publish(at, False, hashes)
         return engine
 
-    def _plan(self, at: float, kind: Kind, event: Any) -> None:
+    def _plan(self, at: float, kind: EventKind, event: Any) -> None:
         self._number += 1
         heapq.heappush(self._heap, (at, kind, self._number, event))
 
@@ -76,13 +206,13 @@ class Fleet:
             if turn.after >= 0:
                 self._followers[turn.after].append(index)
             else:
-                self._plan(turn.at_s, Kind.ARRIVAL, index)
+                self._plan(turn.at_s, EventKind.ARRIVAL, index)
         for fault in self._fleet.faults:
-            self._plan(fault.at_s, Kind.FAULT, (fault, True))
+            self._plan(fault.at_s, EventKind.FAULT, (fault, True))
         for at in range(len(self.engines)):
             # engines are not all polled at the same moment
-            self._plan(self._fleet.signals.every_s * at / len(self.engines), Kind.SIGNAL, (at, None))
-        # in the order of `Kind`
+            self._plan(self._fleet.signals.every_s * at / len(self.engines), EventKind.SIGNAL, (at, None))
+        # in the order of `EventKind`
         handlers = (self._fault, self._health, self._signal, self._cached, self._arrival, self._submit, self._handed, self._step)
         heap = self._heap
         while self._left and heap:
@@ -105,10 +235,10 @@ class Fleet:
         engine = self.engines[at]
         if engine.until != IDLE and engine.plan_id != self._planned[at]:
             self._planned[at] = engine.plan_id
-            self._plan(engine.until, Kind.ENGINE, (at, engine.plan_id))
+            self._plan(engine.until, EventKind.ENGINE, (at, engine.plan_id))
 
-    def _begun(self, run: Run, now: float) -> None:
-        flight: Flight = run.turn  # type: ignore[assignment]  # engines do not look into it
+    def _begun(self, run: Decoding, now: float) -> None:
+        flight: SimulatedFlight = run.turn  # type: ignore[assignment]  # engines do not look into it
         sent = flight.sent
         assert sent is not None
         if not flight.prefilled:
@@ -118,24 +248,24 @@ class Fleet:
             self.outcomes.first[flight.index] = now
             flight.replica.begun(sent, now)
 
-    def _ended(self, run: Run, now: float) -> None:
-        flight: Flight = run.turn  # type: ignore[assignment]  # engines do not look into it
+    def _ended(self, run: Decoding, now: float) -> None:
+        flight: SimulatedFlight = run.turn  # type: ignore[assignment]  # engines do not look into it
         assert flight.sent is not None
         if flight.sent.decode != flight.sent.backend and not flight.prefilled:
             self._hand_over(flight, now)
             return
         flight.replica.done(flight.turn, flight.sent, now)
         self._free_adapter(flight)
-        self._close(flight.index, State.DONE, now)
+        self._close(flight.index, RequestEnd.DONE, now)
 
-    def _close(self, index: int, state: State, now: float) -> None:
+    def _close(self, index: int, state: RequestEnd, now: float) -> None:
         self.outcomes.state[index] = state
         self.outcomes.ended[index] = now
         self._left -= 1
         if self._left % PROGRESS_EVERY == 0:
             self._progress(len(self._turns) - self._left)
         for follower in self._followers.pop(index, ()):
-            self._plan(now + self._turns[follower].think_s, Kind.ARRIVAL, follower)
+            self._plan(now + self._turns[follower].think_s, EventKind.ARRIVAL, follower)
 
     # requests
 
@@ -143,18 +273,18 @@ class Fleet:
         turn = self._turns[index]
         self.outcomes.arrived[index] = self.now
         if not self._limits.take(turn.tenant, turn.prompt_tokens + turn.output_tokens, self.now):
-            self._close(index, State.REFUSED, self.now)
+            self._close(index, RequestEnd.REFUSED, self.now)
             return
         replica = self.replicas[self._spread.randrange(len(self.replicas))] if len(self.replicas) > 1 else self.replicas[0]
-        self._place(Flight(index, turn, replica), "")
+        self._place(SimulatedFlight(index, turn, replica), "")
 
-    def _place(self, flight: Flight, not_on: str) -> None:
+    def _place(self, flight: SimulatedFlight, not_on: str) -> None:
         turn = flight.turn
         adapters = adapters_for(turn.lora, self.names, self._shelves) if turn.lora else None
         priority = turn.priority if (tenant := self._fleet.tenants.get(turn.tenant)) is None else tenant.priority
         demand, route, split = flight.replica.route(turn, priority, self.now, adapters, not_on)
         if not route.ranked:
-            self._close(flight.index, State.REFUSED if not not_on else State.FAILED, self.now)
+            self._close(flight.index, RequestEnd.REFUSED if not not_on else RequestEnd.FAILED, self.now)
             return
         flight.sent = flight.replica.send(demand, route, split, self.now)
         at = self.names.index(flight.sent.backend)
@@ -163,7 +293,7 @@ class Fleet:
         flight.prefilled = False
         # a prefill engine is asked for one token, as vLLM's KV connector does
         output = turn.output_tokens if flight.sent.decode == flight.sent.backend else 1
-        flight.run = Run(flight, turn.prompt_tokens, output, turn.chain, self._number, priority)
+        flight.run = Decoding(flight, turn.prompt_tokens, output, turn.chain, self._number, priority)
         self._number += 1
         # a request that the KV cache cannot hold to its last token would be preempted and recomputed for ever
         if not self._alive[at] or not self.engines[at].fits(turn.prompt_tokens, turn.output_tokens):
@@ -173,7 +303,7 @@ class Fleet:
         else:
             self._submit((at, flight))
 
-    def _submit(self, event: tuple[int, Flight]) -> None:
+    def _submit(self, event: tuple[int, SimulatedFlight]) -> None:
         at, flight = event
         assert flight.run is not None
         if not self._alive[at]:
@@ -182,15 +312,15 @@ class Fleet:
         self.engines[at].submit(flight.run, self.now)
         self._follow(at)
 
-    def _hand_over(self, flight: Flight, now: float) -> None:
+    def _hand_over(self, flight: SimulatedFlight, now: float) -> None:
         """The prompt is computed: transfer its KV to the decode engine."""
         assert flight.sent is not None
         assert self._terms is not None
         at = self.names.index(flight.sent.decode)
         seconds = flight.to_decode(self._terms, self.engines[at].cache.matched(flight.turn.chain) * self.engines[at].block_tokens)
-        self._plan(now + seconds, Kind.HANDED, (at, flight))
+        self._plan(now + seconds, EventKind.HANDED, (at, flight))
 
-    def _handed(self, event: tuple[int, Flight]) -> None:
+    def _handed(self, event: tuple[int, SimulatedFlight]) -> None:
         at, flight = event
         assert flight.sent is not None
         self.outcomes.engine[flight.index] = at
@@ -200,12 +330,12 @@ class Fleet:
         else:
             self._lost(flight)
 
-    def _lost(self, flight: Flight) -> None:
+    def _lost(self, flight: SimulatedFlight) -> None:
         """The flight's engine died: retry elsewhere, unless a token of the answer has come."""
         assert flight.sent is not None
         flight.replica.failed(flight.sent)
         if flight.retries >= MAX_RETRIES or (flight.run is not None and flight.run.produced):
-            self._close(flight.index, State.FAILED, self.now)
+            self._close(flight.index, RequestEnd.FAILED, self.now)
             return
         flight.retries += 1
         self.outcomes.retries += 1
@@ -213,15 +343,15 @@ class Fleet:
 
     # adapters
 
-    def _wait_for_adapter(self, at: int, flight: Flight) -> None:
+    def _wait_for_adapter(self, at: int, flight: SimulatedFlight) -> None:
         if (there_at := self._shelves[at].take(flight.turn.lora, self.now)) is None:
             self._shelves[at].waiting.append((flight.turn.lora, flight))
         elif there_at > self.now:
-            self._plan(there_at, Kind.LOADED, (at, flight))
+            self._plan(there_at, EventKind.LOADED, (at, flight))
         else:
             self._submit((at, flight))
 
-    def _free_adapter(self, flight: Flight) -> None:
+    def _free_adapter(self, flight: SimulatedFlight) -> None:
         if not flight.turn.lora:
             return
         at = self.outcomes.engine[flight.index]
@@ -235,7 +365,7 @@ class Fleet:
 
     def _publish(self, at: int, stored: bool, hashes: Sequence[int]) -> None:
         if delay := self._fleet.signals.kv_delay_s:
-            self._plan(self.engines[at].at + delay, Kind.CACHE, (at, stored, list(hashes)))
+            self._plan(self.engines[at].at + delay, EventKind.CACHE, (at, stored, list(hashes)))
         else:
             self._cached((at, stored, hashes))
 
@@ -252,10 +382,10 @@ class Fleet:
             if self._alive[at]:
                 reading = (self.now, *self.engines[at].look(self.now))
                 if self._fleet.signals.delay_s:
-                    self._plan(self.now + self._fleet.signals.delay_s, Kind.SIGNAL, (at, reading))
+                    self._plan(self.now + self._fleet.signals.delay_s, EventKind.SIGNAL, (at, reading))
                 else:
                     self._report(at, reading)
-            self._plan(self.now + self._fleet.signals.every_s, Kind.SIGNAL, (at, None))
+            self._plan(self.now + self._fleet.signals.every_s, EventKind.SIGNAL, (at, None))
         else:
             self._report(at, read)
 
@@ -273,7 +403,7 @@ class Fleet:
         at = fault.engine
         engine = self.engines[fault.engine]
         if begins:
-            self._plan(self.now + fault.for_s, Kind.FAULT, (fault, False))
+            self._plan(self.now + fault.for_s, EventKind.FAULT, (fault, False))
         if fault.kind == "stall":
             if begins:
                 engine.stall(self.now, fault.for_s)
@@ -282,7 +412,7 @@ class Fleet:
             engine.retime(self._kinds[at].timing.times(fault.factor) if begins else self._kinds[at].timing)
         else:
             self._alive[at] = not begins
-            self._plan(self.now + self._fleet.signals.detect_s, Kind.HEALTH, (at, not begins))
+            self._plan(self.now + self._fleet.signals.detect_s, EventKind.HEALTH, (at, not begins))
             if begins:
                 self._kill(at)
         self._follow(at)

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from domain.strict import Strict
-from routing.disaggregation_settings import DisaggregationSettings
-from routing.simulation.timing import CLASSES, Timing
+from routing.disaggregation import DisaggregationSettings
+from routing.simulation.timing import CLASSES, StepTiming
 
 
 def _known(name: str) -> str:
@@ -42,13 +42,13 @@ class Engines(Strict):
         return self
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> StepTiming:
         """Timing constants of these engines."""
         timing = CLASSES[self.machine].times(self.slower, self.prefill_slower)
-        return timing if self.kv_tokens is None else Timing(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, self.kv_tokens)
+        return timing if self.kv_tokens is None else StepTiming(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, self.kv_tokens)
 
 
-class Signals(Strict):
+class SignalDelays(Strict):
     """How gateways learn what engines do."""
 
     every_s: float = Field(
@@ -77,7 +77,7 @@ class EngineFault(Strict):
     factor: float = Field(default=4.0, gt=1, description="For slow: times as long.")
 
 
-class Tenant(Strict):
+class SimulatedTenant(Strict):
     """A tenant's token limit and priority."""
 
     tokens_per_s: float | None = Field(default=None, gt=0, description="Prompt and answer tokens a second; what comes above is refused.")
@@ -90,10 +90,10 @@ class FleetFile(Strict):
 
     engines: list[Engines] = Field(min_length=1, max_length=64, description="Engines, kind by kind.")
     replicas: int = Field(default=1, ge=1, le=64, description="Gateway processes; each knows what it sent itself and what engines tell.")
-    signals: Signals = Field(default=Signals(), description="How gateways learn what engines do.")
+    signals: SignalDelays = Field(default=SignalDelays(), description="How gateways learn what engines do.")
     slo: Objective = Field(default=Objective(), description="What counts as a good answer.")
     faults: list[EngineFault] = Field(default=[], max_length=1000, description="What goes wrong.")
-    tenants: dict[str, Tenant] = Field(default={}, description="Tenants with a limit or a priority; others have none.")
+    tenants: dict[str, SimulatedTenant] = Field(default={}, description="Tenants with a limit or a priority; others have none.")
     disaggregation: DisaggregationSettings | None = Field(
         default=None, description="What handing KV from one engine to another costs; null: requests are not shared between engines."
     )

@@ -1,4 +1,4 @@
-"""An engine's paged KV cache with prefix reuse, as counts: what the simulated engine's `KvCache` does, for coarse blocks.
+"""An engine's paged KV cache with prefix reuse, as counts: what the simulated engine's `SimulatedKvCache` does, for coarse blocks.
 
 Memory is counted in pages of 16 tokens; prefixes are reused in blocks of the prompt, `span` pages each. A page is free, private to a
 sequence, part of a block in use, or part of an idle block kept only for reuse; the least recently used idle block is evicted first.
@@ -17,7 +17,7 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-class KvCache:
+class SimulatedKvCache:
     """A KV cache of `total` pages. A block is identified by the hash of the prefix that ends with it."""
 
     __slots__ = ("_idle", "_users", "free", "removed", "span", "stored", "total")

@@ -5,7 +5,7 @@ from enum import IntEnum
 import msgspec
 
 
-class State(IntEnum):
+class RequestEnd(IntEnum):
     """How a request ended."""
 
     PENDING = 0
@@ -26,7 +26,7 @@ class Outcomes(msgspec.Struct):
     predicted: list[float]
     engine: list[int]
     """Number of the engine that answered; -1 for none."""
-    state: list[State]
+    state: list[RequestEnd]
     preemptions: int = 0
     retries: int = 0
     finished_at: float = 0.0
@@ -35,4 +35,4 @@ class Outcomes(msgspec.Struct):
 
 def none_yet(count: int) -> Outcomes:
     """Columns for `count` turns, all pending."""
-    return Outcomes([0.0] * count, [0.0] * count, [0.0] * count, [0] * count, [0.0] * count, [-1] * count, [State.PENDING] * count)
+    return Outcomes([0.0] * count, [0.0] * count, [0.0] * count, [0] * count, [0.0] * count, [-1] * count, [RequestEnd.PENDING] * count)

@@ -7,21 +7,18 @@ from typing import Final
 import msgspec
 
 from domain.clock import Rng
-from routing.board import Board, Charge, Facts
 from routing.calibration import Calibration
-from routing.choosing import Choosing
-from routing.demand import Demand
-from routing.disaggregation import Reservation, Split, Terms, consider, halved, reserve
-from routing.fleet import Backend, Pool, State
+from routing.choosing import PolicyInstance
+from routing.disaggregation import HandoverTerms, Reservation, Split, consider, halved, reserve
+from routing.fleet import Availability, Backend, Pool
+from routing.load import BackendFacts, Charge, LoadTable, Rates
 from routing.output_length import OutputLengths
-from routing.ports import Adapters
-from routing.predicted import Prediction
-from routing.prefix import PrefixIndex
-from routing.rates import Rates
+from routing.ports import Adapters, RoutingRequest
+from routing.prefix.index import Prediction, PrefixIndex
 from routing.schedule import Route, place
 from routing.simulation.fleet_file import FleetFile
-from routing.simulation.timing import Timing
-from routing.simulation.turns import Turn
+from routing.simulation.timing import StepTiming
+from routing.simulation.turns import TraceRequest
 from routing.warmth import SLOW_START_S
 
 MAX_INDEX_BLOCKS: Final = 2_000_000
@@ -34,7 +31,7 @@ MIN_STEPS: Final = 8
 """Output tokens from which on an answer is a sample of the decode step, as in the gateway."""
 
 
-class Sent(msgspec.Struct, gc=False):
+class SentRequest(msgspec.Struct, gc=False):
     """A sent request: what to release and learn when it is over."""
 
     held: Charge | Reservation
@@ -60,7 +57,7 @@ class Sent(msgspec.Struct, gc=False):
 class Replica:
     """One gateway process. Index and sessions are bounded by constants, the rest by the fleet and the requests in flight."""
 
-    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, choosing: Choosing, rng: Rng) -> None:
+    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, choosing: PolicyInstance, rng: Rng) -> None:
         self._rng = rng
         self._fleet = fleet
         self._block_tokens = block_tokens
@@ -69,13 +66,13 @@ class Replica:
         self._roles = {name: kind.role for name, kind in zip(names, kinds, strict=True)}
         self._halves = any(role != "both" for role in self._roles.values())
         # as in vLLM, an engine that serves requests whole can also prefill or decode for another
-        self._terms: Terms | None = fleet.disaggregation.terms(pairs_whole=True) if fleet.disaggregation else None
-        self._backends = {name: Backend(name, "pool", State.UP, "", role=self._roles[name]) for name in names}
+        self._terms: HandoverTerms | None = fleet.disaggregation.terms(pairs_whole=True) if fleet.disaggregation else None
+        self._backends = {name: Backend(name, "pool", Availability.UP, "", role=self._roles[name]) for name in names}
         self._pool = Pool("pool", "model", "r1", "vllm", tuple(self._backends.values()), tuple(self._backends.values()))
-        self.board = Board()
+        self.board = LoadTable()
         self.index = PrefixIndex(MAX_INDEX_BLOCKS)
         for name, kind in zip(names, kinds, strict=True):
-            facts = Facts(context_tokens=kind.context_tokens, price=kind.price, region=kind.region)
+            facts = BackendFacts(context_tokens=kind.context_tokens, price=kind.price, region=kind.region)
             self.board.add(name, rates_of(kind.timing), facts)
             if not fleet.signals.kv_events:
                 self.index.size(name, kind.timing.kv_tokens // block_tokens)
@@ -84,7 +81,9 @@ class Replica:
         self._lengths = OutputLengths()
         self._checked_at = 0.0
 
-    def route(self, turn: Turn, priority: float, now: float, adapters: Adapters | None, not_on: str) -> tuple[Demand, Route, Split | None]:
+    def route(
+        self, turn: TraceRequest, priority: float, now: float, adapters: Adapters | None, not_on: str
+    ) -> tuple[RoutingRequest, Route, Split | None]:
         """Decide where the turn goes: the routing request, the route and the disaggregation decision. Changes no state but that of the
         random generator.
 
@@ -92,7 +91,7 @@ class Replica:
             not_on: id of a backend to leave out, on a retry; empty for none.
         """
         p50, p90 = (turn.output_tokens,) * 2 if self._fleet.known_output else self._lengths.expect(turn.tenant, "", 0, None)
-        demand = Demand(
+        demand = RoutingRequest(
             prompt_tokens=turn.prompt_tokens,
             chain=turn.chain,
             block_tokens=self._block_tokens,
@@ -118,7 +117,7 @@ class Replica:
             split = consider(demand, route.backends, self.board, held, self._terms, self._rng)
         return demand, halved(route, split) if self._halves or split is not None else route, split
 
-    def send(self, demand: Demand, route: Route, split: Split | None, now: float) -> Sent:
+    def send(self, demand: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
         """Charge the route's first backend, and the prefill backend of a split request."""
         decode = route.ranked[0][0]
         prefills = split.prefills_for(decode) if split is not None else ()
@@ -143,9 +142,9 @@ class Replica:
             self._sessions.move_to_end(demand.session)
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        return Sent(held, prediction, matched, backend, decode.id, now, demand.prompt_tokens, queued, queued_ctx)
+        return SentRequest(held, prediction, matched, backend, decode.id, now, demand.prompt_tokens, queued, queued_ctx)
 
-    def prefilled(self, sent: Sent, cached: int, now: float) -> None:
+    def prefilled(self, sent: SentRequest, cached: int, now: float) -> None:
         """Learn that the prompt is computed, and how many of its tokens the engine had cached."""
         if isinstance(sent.held, Reservation):
             sent.held.prefilled()
@@ -158,19 +157,19 @@ class Replica:
         calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
         self.board.set_rates(sent.backend, calibration.rates, calibration.residual_s)
 
-    def begun(self, sent: Sent, now: float) -> None:
+    def begun(self, sent: SentRequest, now: float) -> None:
         """Learn that the first token came."""
         if isinstance(sent.held, Reservation):
             sent.held.handed_over()
         sent.first_at = now
         sent.began = self._batch(sent.decode)
 
-    def failed(self, sent: Sent) -> None:
+    def failed(self, sent: SentRequest) -> None:
         """Release a request whose engine died, and withdraw its prediction."""
         self._release(sent)
         self.index.withdraw(sent.prediction)
 
-    def done(self, turn: Turn, sent: Sent, now: float) -> None:
+    def done(self, turn: TraceRequest, sent: SentRequest, now: float) -> None:
         """Release a completed request, and learn from it."""
         if turn.output_tokens > MIN_STEPS and now > sent.first_at:
             at_first = sent.began
@@ -180,7 +179,7 @@ class Replica:
         self._release(sent)
         self._lengths.note(turn.tenant, "", 0, turn.output_tokens, None)
 
-    def _release(self, sent: Sent) -> None:
+    def _release(self, sent: SentRequest) -> None:
         if isinstance(sent.held, Reservation):
             sent.held.release()
         else:
@@ -192,7 +191,7 @@ class Replica:
 
     def set_up(self, name: str, up: bool, now: float) -> None:
         """The replica learns that this engine is up, with an empty cache, or down."""
-        state, reason = (State.UP, "") if up else (State.DOWN, "does not answer")
+        state, reason = (Availability.UP, "") if up else (Availability.DOWN, "does not answer")
         self._backends[name] = Backend(name, "pool", state, reason, role=self._roles[name], warming_since=now if up else None)
         if not up:
             self.index.forget(name)
@@ -201,16 +200,18 @@ class Replica:
     def _end_slow_starts(self, now: float) -> None:
         for name, backend in self._backends.items():
             if backend.warming_since is not None and now - backend.warming_since >= SLOW_START_S:
-                self._backends[name] = Backend(name, "pool", State.UP, "")
+                self._backends[name] = Backend(name, "pool", Availability.UP, "")
                 self._pool = self._pool_now()
 
     def _pool_now(self, without: str = "") -> Pool:
         backends = tuple(self._backends.values())
-        up = tuple(backend for backend in backends if backend.state is State.UP and backend.id != without)
-        return Pool("pool", "model", "r1", "vllm", backends, up, tuple(backend for backend in backends if backend.state is not State.UP))
+        up = tuple(backend for backend in backends if backend.state is Availability.UP and backend.id != without)
+        return Pool(
+            "pool", "model", "r1", "vllm", backends, up, tuple(backend for backend in backends if backend.state is not Availability.UP)
+        )
 
 
-def rates_of(timing: Timing) -> Rates:
+def rates_of(timing: StepTiming) -> Rates:
     """The prior of an engine's speed: its true timing, as operators may know it from a load test."""
     c0, c1, c1a, c2, c3 = (value / 1e3 for value in (timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3))
     return Rates(c0, c1, c1a, c0, c2, c3)

@@ -15,7 +15,7 @@ BLOCK_TOKENS: Final = 512
 blocks, and only rounding would differ."""
 
 
-class Turn(msgspec.Struct, gc=False):
+class TraceRequest(msgspec.Struct, gc=False):
     """One request of a workload."""
 
     at_s: float
@@ -39,7 +39,7 @@ class Workload(msgspec.Struct):
     """The requests to replay. `turns` are in no particular order, but each is after the turn it waits for."""
 
     name: str
-    turns: list[Turn]
+    turns: list[TraceRequest]
     block_tokens: int = BLOCK_TOKENS
     notes: list[str] = []
     """Assumptions and omissions, for the report."""
@@ -62,7 +62,7 @@ class Workload(msgspec.Struct):
         return Workload(self.name, turns, self.block_tokens, [*self.notes, f"the first {count} of {len(self.turns)} requests"])
 
 
-def _starts(turns: Sequence[Turn]) -> list[float]:
+def _starts(turns: Sequence[TraceRequest]) -> list[float]:
     """When each turn would arrive if answers took no time, seconds."""
     starts: list[float] = []
     for turn in turns:

@@ -10,7 +10,7 @@ from typing import Final
 
 from domain.clock import Rng
 from routing.simulation.draws import exponential, lognormal, zipf, zipf_weights
-from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
+from routing.simulation.turns import Dice, TraceRequest, Workload, chained, fresh_chain
 
 BLOCK_TOKENS: Final = 64
 SECONDS: Final = 300.0
@@ -43,14 +43,14 @@ def _prefix(tokens: int, *identity: int) -> list[int]:
 def shared_prefix(dice: Dice) -> Workload:
     """150 groups with a system prompt of 6,000 tokens each, questions of 1,200, answers of 1,000: llm-d's benchmark, the rate rising."""
     rng = dice("shared-prefix")
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     heads = [_prefix(6016, 21, group) for group in range(150)]
     for step, rate in enumerate((4.0, 8.0, 12.0, 16.0, 20.0)):
         for at in _arrivals(rng, rate, 60.0):
             head = heads[rng.randrange(len(heads))]
             question = _about(rng, 1200, 0.3)
             chain = head + fresh_chain(question, BLOCK_TOKENS, 22, len(turns))
-            turns.append(Turn(step * 60.0 + at, 6016 + question, _about(rng, 1000, 0.3, 4000), chain))
+            turns.append(TraceRequest(step * 60.0 + at, 6016 + question, _about(rng, 1000, 0.3, 4000), chain))
     return Workload("shared-prefix", turns, BLOCK_TOKENS)
 
 
@@ -60,7 +60,7 @@ def no_sharing(dice: Dice) -> Workload:
     turns = []
     for number, at in enumerate(_arrivals(rng, 60.0)):
         prompt = _about(rng, 2000, 0.8)
-        turns.append(Turn(at, prompt, _about(rng, 200), fresh_chain(prompt, BLOCK_TOKENS, 23, number)))
+        turns.append(TraceRequest(at, prompt, _about(rng, 200), fresh_chain(prompt, BLOCK_TOKENS, 23, number)))
     return Workload("no-sharing", turns, BLOCK_TOKENS)
 
 
@@ -72,16 +72,16 @@ def hot_prefix(dice: Dice) -> Workload:
     for number, at in enumerate(_arrivals(rng, 60.0)):
         own = _about(rng, 500)
         if rng.random() < 0.5:
-            turns.append(Turn(at, 8000 + own, _about(rng, 300), hot + fresh_chain(own, BLOCK_TOKENS, 25, number)))
+            turns.append(TraceRequest(at, 8000 + own, _about(rng, 300), hot + fresh_chain(own, BLOCK_TOKENS, 25, number)))
         else:
-            turns.append(Turn(at, own + 1000, _about(rng, 300), fresh_chain(own + 1000, BLOCK_TOKENS, 26, number)))
+            turns.append(TraceRequest(at, own + 1000, _about(rng, 300), fresh_chain(own + 1000, BLOCK_TOKENS, 26, number)))
     return Workload("hot-prefix", turns, BLOCK_TOKENS)
 
 
 def chat(dice: Dice) -> Workload:
     """Conversations of six turns: a system prompt of one of ten kinds, then a history that grows; people think 20 s."""
     rng = dice("chat")
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     heads = [_prefix(1536, 27, kind) for kind in range(10)]
     for session, at in enumerate(_arrivals(rng, 8.0), 1):
         after = -1
@@ -92,7 +92,7 @@ def chat(dice: Dice) -> Workload:
             output = _about(rng, 250)
             prompt += own
             chain = chain + fresh_chain((prompt // BLOCK_TOKENS - len(chain)) * BLOCK_TOKENS, BLOCK_TOKENS, 28, session, turn)
-            turns.append(Turn(at, prompt, output, chain, session=session, after=after, think_s=exponential(rng, 20.0)))
+            turns.append(TraceRequest(at, prompt, output, chain, session=session, after=after, think_s=exponential(rng, 20.0)))
             after = len(turns) - 1
             prompt = prompt + output
     return Workload("chat", turns, BLOCK_TOKENS)
@@ -101,7 +101,7 @@ def chat(dice: Dice) -> Workload:
 def agents(dice: Dice) -> Workload:
     """Coding agents: 20 turns each, beginning with 16,000 tokens of tools and system prompt, 2,500 more a turn; tools take 5 s."""
     rng = dice("agents")
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     head = _prefix(16_000, 29)
     for session, at in enumerate(_arrivals(rng, 0.35), 1):
         after = -1
@@ -112,7 +112,7 @@ def agents(dice: Dice) -> Workload:
             output = _about(rng, 220, 0.9)
             prompt += own
             chain = chain + fresh_chain((prompt // BLOCK_TOKENS - len(chain)) * BLOCK_TOKENS, BLOCK_TOKENS, 30, session, turn)
-            turns.append(Turn(at, prompt, output, chain, session=session, after=after, think_s=lognormal(rng, 5.0, 1.0)))
+            turns.append(TraceRequest(at, prompt, output, chain, session=session, after=after, think_s=lognormal(rng, 5.0, 1.0)))
             after = len(turns) - 1
             prompt = prompt + output
     return Workload("agents", turns, BLOCK_TOKENS)
@@ -121,7 +121,7 @@ def agents(dice: Dice) -> Workload:
 def noisy_tenant(dice: Dice) -> Workload:
     """Ten tenants with a prompt prefix of 2,000 tokens each, of which one sends ten times as much from the first minute on."""
     rng = dice("noisy-tenant")
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     for tenant in range(10):
         head = _prefix(2048, 31, tenant)
         times = _arrivals(rng, 4.0)
@@ -130,7 +130,7 @@ def noisy_tenant(dice: Dice) -> Workload:
         for at in times:
             own = _about(rng, 800)
             chain = head + fresh_chain(own, BLOCK_TOKENS, 32, tenant, len(turns))
-            turns.append(Turn(at, 2048 + own, _about(rng, 200), chain, "noisy" if tenant == 0 else f"quiet-{tenant}"))
+            turns.append(TraceRequest(at, 2048 + own, _about(rng, 200), chain, "noisy" if tenant == 0 else f"quiet-{tenant}"))
     return Workload("noisy-tenant", turns, BLOCK_TOKENS)
 
 
@@ -143,7 +143,7 @@ def lora(dice: Dice) -> Workload:
         adapter = zipf(rng, weights)
         own = _about(rng, 500)
         chain = _prefix(512, 33, adapter) + fresh_chain(own, BLOCK_TOKENS, 34, number)
-        turns.append(Turn(at, 512 + own, _about(rng, 150), chain, f"tenant-{adapter % 16}", lora=f"adapter-{adapter}"))
+        turns.append(TraceRequest(at, 512 + own, _about(rng, 150), chain, f"tenant-{adapter % 16}", lora=f"adapter-{adapter}"))
     return Workload("lora", turns, BLOCK_TOKENS)
 
 
@@ -154,7 +154,7 @@ def mixed_lengths(dice: Dice) -> Workload:
     for number, at in enumerate(_arrivals(rng, 30.0)):
         long = rng.random() < 0.1
         prompt = _about(rng, 20_000, 0.5) if long else _about(rng, 500)
-        turns.append(Turn(at, prompt, _about(rng, 60 if long else 400), fresh_chain(prompt, BLOCK_TOKENS, 35, number)))
+        turns.append(TraceRequest(at, prompt, _about(rng, 60 if long else 400), fresh_chain(prompt, BLOCK_TOKENS, 35, number)))
     return Workload("mixed-lengths", turns, BLOCK_TOKENS)
 
 

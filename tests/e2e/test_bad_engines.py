@@ -9,7 +9,7 @@ import trustme
 
 from backends.clients.endpoint import system_trust
 from backends.simengine import SimEngine, SimSettings
-from routing.fleet import State
+from routing.fleet import Availability
 from tests.gateway_harness import chat, gateway, no_engine
 from tests.scale import scaled
 from tests.scripted_server import Peer, Script, scripted
@@ -96,9 +96,9 @@ async def test_each_is_reported_with_what_to_do_and_costs_no_healthy_request(rec
         }
         async with gateway(healthy.url, *(url for url, _ in says.values())) as running, running.client() as client:
             found = {b.id: b for b in running.deps.live.fleet.pools["chat"].backends}
-            assert found["e0"].state is State.UP
+            assert found["e0"].state is Availability.UP
             for backend_id, (_, sentence) in says.items():
-                assert found[backend_id].state is State.DOWN
+                assert found[backend_id].state is Availability.DOWN
                 assert sentence in found[backend_id].reason, found[backend_id].reason
             took = []
             for _ in range(REQUESTS):

@@ -13,7 +13,7 @@ from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
 from gateway.record import Record
-from routing.fleet import State
+from routing.fleet import Availability
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.grounds import charged, released
 from tests.scale import LONG, scaled
@@ -49,7 +49,7 @@ async def _one(client: httpx.AsyncClient, streamed: bool) -> object:
     return await client.post("/v1/chat/completions", json=chat(max_tokens=20, ignore_eos=True))
 
 
-async def until(running: Gateway, backend: str, state: State, within_s: float) -> float:
+async def until(running: Gateway, backend: str, state: Availability, within_s: float) -> float:
     """Seconds until the backend is in that state."""
     begun = time.monotonic()
     async with asyncio.timeout(within_s):
@@ -72,7 +72,7 @@ async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: boo
         async with gateway(frozen.url, b.url, c.url, policies=[BY_COUNT], **engines) as running, running.client() as client:
             frozen.misbehave([FaultRule("frozen")])
             async with load(client, scaled(60, 25), streamed=streamed):
-                ejected_after_s = await until(running, "e0", State.EJECTED, within_s)
+                ejected_after_s = await until(running, "e0", Availability.EJECTED, within_s)
                 await asyncio.sleep(lasts_s - ejected_after_s)
             missed = failed(running.records)
             share = len(missed) / len(running.records)
@@ -81,7 +81,7 @@ async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: boo
             assert running.open_holds == 0
             assert [running.deps.grounds.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
             frozen.misbehave([])
-            await until(running, "e0", State.UP, 40.0)
+            await until(running, "e0", Availability.UP, 40.0)
 
 
 @pytest.mark.fault("accepts, never answers")
@@ -111,7 +111,7 @@ async def test_the_only_engine_stays_in_use_while_it_is_frozen_and_works_again_a
             while not backend.reason:
                 await asyncio.sleep(0.05)
                 backend = running.deps.live.fleet.pools["chat"].backends[0]
-        assert backend.state is State.UP
+        assert backend.state is Availability.UP
         assert backend.reason.startswith("suspect: ")
         engine.misbehave([])
         assert (await stream(client, max_tokens=3)).done
@@ -125,11 +125,11 @@ async def test_a_swapped_model_is_out_until_it_answers_in_its_own_name() -> None
         async with running.client() as client:
             for _ in range(20):
                 assert (await client.post("/v1/chat/completions", json=chat(max_tokens=2))).status_code == 200
-        await until(running, "e0", State.EJECTED, 1.0)
+        await until(running, "e0", Availability.EJECTED, 1.0)
         await asyncio.sleep(2.5)  # polls and probes go on; the name is still wrong
         assert running.deps.live.fleet.pools["chat"].not_up[0].reason.startswith("wrong model: ")
         swapped.misbehave([])
-        await until(running, "e0", State.UP, 10.0)
+        await until(running, "e0", Availability.UP, 10.0)
         assert {r.backend for r in running.records} == {"e1"}
 
 

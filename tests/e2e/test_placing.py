@@ -15,7 +15,7 @@ import tokenizers
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.placing.answering import supposed
 from gateway.placing.explaining import Would
-from routing.chain import BLOCK_TOKENS
+from routing.prefix.chain import BLOCK_TOKENS
 from tests.gateway_harness import Gateway, chat, gateway, stream
 
 SIM = SimSettings(models=("sim",), speed=50)

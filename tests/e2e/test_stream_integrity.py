@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from routing.fleet import Backend, Fleet, State
+from routing.fleet import Availability, Backend, Fleet
 from tests.gateway_harness import chat, gateway, no_engine, stream
 from tests.grounds import charged
 from tests.scale import scaled
@@ -294,7 +294,7 @@ async def test_a_request_may_still_move_on_after_heartbeats() -> None:
 def _all_up(fleet: Fleet) -> Fleet:
     for pool in fleet.pools.values():
         for backend in pool.backends:
-            fleet = fleet.with_backend(Backend(backend.id, pool.name, State.UP, ""))
+            fleet = fleet.with_backend(Backend(backend.id, pool.name, Availability.UP, ""))
     return fleet
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from routing.board import Facts
+from routing.load import BackendFacts
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway, stream
 
@@ -174,7 +174,7 @@ async def test_a_backend_that_comes_lets_go_on_and_one_that_goes_for_good_ends_t
     async with capped() as (engines, running), busy(running, engines), running.client() as client:
         task = asyncio.create_task(ask(client))
         await until(lambda: waiting(running) == 1)
-        running.deps.grounds["chat"].board.set_facts("e0", Facts(in_flight_cap=3))
+        running.deps.grounds["chat"].board.set_facts("e0", BackendFacts(in_flight_cap=3))
         await until(lambda: waiting(running) == 0)  # it is sent now, and refused by the engine
         assert (await task).status_code == 503
         task = asyncio.create_task(ask(client))

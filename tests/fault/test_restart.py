@@ -10,9 +10,9 @@ import pytest
 from domain.clock import Rng
 from routing.choosing import choosing
 from routing.simulation.figures import quantile
-from routing.simulation.fleet import Fleet
+from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import EngineFault, Engines, FleetFile
-from routing.simulation.outcomes import State
+from routing.simulation.outcomes import RequestEnd
 from routing.simulation.turns import Dice
 from routing.simulation.workloads import WORKLOADS
 from tests.scale import LONG, scaled
@@ -42,12 +42,12 @@ def p99_by_window(seed: int, restart: bool) -> tuple[dict[float, float], int]:
     workload = WORKLOADS["chat"](dice(seed)).scaled(speed).first(scaled(3000, 100_000))
     faults = [EngineFault(at_s=RESTART_S, engine=0, kind="kill", for_s=AWAY_S)] if restart else []
     fleet = FleetFile(engines=[Engines(machine="h100-8b", count=8)], faults=faults)
-    outcomes = Fleet(fleet, workload, partial(choosing, "predicted_latency"), dice(seed)).run()
+    outcomes = SimulatedFleet(fleet, workload, partial(choosing, "predicted_latency"), dice(seed)).run()
     waits: dict[float, list[float]] = defaultdict(list)
     for at, first, state in zip(outcomes.arrived, outcomes.first, outcomes.state, strict=True):
-        if state is State.DONE and RESTART_S - WINDOW_S <= at < LAST_S:
+        if state is RequestEnd.DONE and RESTART_S - WINDOW_S <= at < LAST_S:
             waits[at // WINDOW_S * WINDOW_S].append(first - at)
-    return {at: quantile(sorted(found), 0.99) for at, found in waits.items()}, sum(s is State.FAILED for s in outcomes.state)
+    return {at: quantile(sorted(found), 0.99) for at, found in waits.items()}, sum(s is RequestEnd.FAILED for s in outcomes.state)
 
 
 @pytest.mark.fault("restart with an empty cache")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from tests.e2e.test_health import failed, load, until
 from tests.fault.proxy import PASS, Fault, black_hole, deaf, drip, proxied
 from tests.gateway_harness import Stream, chat, gateway, stream
@@ -100,7 +100,7 @@ async def test_a_host_that_swallows_everything_is_out_soon(fault: Fault, record_
                 proxy.fault = fault
                 begun = time.monotonic()
                 async with asyncio.timeout(30.0 if LONG else 4.0):
-                    while next(s for s in running.deps.live.fleet.pools["chat"].backends if s.id == "e0").state is State.UP:
+                    while next(s for s in running.deps.live.fleet.pools["chat"].backends if s.id == "e0").state is Availability.UP:
                         await asyncio.sleep(0.02)
                 out_s = time.monotonic() - begun
                 await asyncio.sleep(max(0.0, scaled(3, 120) - out_s))
@@ -111,7 +111,7 @@ async def test_a_host_that_swallows_everything_is_out_soon(fault: Fault, record_
             assert running.open_holds == 0
             assert [running.deps.grounds.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
             proxy.fault = PASS
-            await until(running, "e0", State.UP, 40.0)
+            await until(running, "e0", Availability.UP, 40.0)
 
 
 @pytest.mark.fault("accepts, never answers")
@@ -128,4 +128,4 @@ async def test_with_nobody_else_the_caller_of_a_black_hole_gets_its_504_in_time(
 
 
 def _up(backend: Backend) -> Backend:
-    return Backend(backend.id, backend.pool, State.UP, "")
+    return Backend(backend.id, backend.pool, Availability.UP, "")

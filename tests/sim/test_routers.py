@@ -9,10 +9,10 @@ import pytest
 from domain.clock import Rng
 from routing.choosing import choosing
 from routing.simulation.figures import figures
-from routing.simulation.fleet import Fleet
-from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, Signals
+from routing.simulation.fleet import SimulatedFleet
+from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, SignalDelays
 from routing.simulation.outcomes import Outcomes
-from routing.simulation.turns import Dice, Turn, Workload, fresh_chain
+from routing.simulation.turns import Dice, TraceRequest, Workload, fresh_chain
 from routing.simulation.workloads import WORKLOADS, hot_prefix, no_sharing
 
 POLICY = "predicted_latency"
@@ -30,7 +30,7 @@ def eight(**more: object) -> FleetFile:
 
 
 def run(workload: Workload, fleet: FleetFile, policy: str = POLICY, seed: int = 0) -> Outcomes:
-    return Fleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
+    return SimulatedFleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
 
 
 def share_of_each(outcomes: Outcomes, after_s: float = 0.0, count: int = 8) -> list[float]:
@@ -61,8 +61,8 @@ def test_a_hot_prefix_spreads() -> None:
 @pytest.mark.req("ROUTERS-5")
 def test_a_burst_on_frozen_metrics_does_not_herd() -> None:
     # by then every engine has been read once and none is during the burst
-    burst = [Turn(12.0 + i * 1e-3, 1000, 100, fresh_chain(1000, 64, i)) for i in range(200)]
-    outcomes = run(Workload("burst", burst, 64), eight(signals=Signals(every_s=10.0)))
+    burst = [TraceRequest(12.0 + i * 1e-3, 1000, 100, fresh_chain(1000, 64, i)) for i in range(200)]
+    outcomes = run(Workload("burst", burst, 64), eight(signals=SignalDelays(every_s=10.0)))
     most = 8 * max(share_of_each(outcomes))
     print(f"largest share: {most:.2f} x mean")
     assert most <= 1.5
@@ -73,7 +73,7 @@ def test_siblings_of_a_burst_are_computed_once_or_twice() -> None:
     """On a fleet that has not served yet, so that crowding counts a fifth. It holds up to two fifths; from there on it goes to three
     engines, and to four where nearly all that is cached is used again (`unshared` .6 and 1)."""
     tokens, same = 20_032, fresh_chain(20_032, 64, 1)
-    burst = [Turn(5.0 + i * 0.05 / 32, tokens, 200, same) for i in range(32)]
+    burst = [TraceRequest(5.0 + i * 0.05 / 32, tokens, 200, same) for i in range(32)]
     outcomes = run(Workload("siblings", burst, 64), eight())
     uncached = sum(tokens - held for held in outcomes.predicted) / tokens
     print(f"engines: {len(set(outcomes.engine))}; sent to be computed: {uncached:.3f} prompts")

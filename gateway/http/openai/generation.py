@@ -7,20 +7,7 @@ multiplies the decoding, log-probabilities and stop strings cost per token, sche
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.http.openai.checks import (
-    Check,
-    each,
-    either,
-    flag,
-    integer,
-    number,
-    refuse,
-    refuse_type,
-    schema,
-    text,
-    unsupported,
-    weights,
-)
+from gateway.http.openai.checks import Check, each, either, flag, integer, number, refuse, refuse_type, schema, text, unsupported, weights
 
 MAX_CHOICES: Final = 16
 """Largest `n` and `best_of`. vLLM allows 16,384 by default, OpenAI 128; every answer holds KV memory of its own."""

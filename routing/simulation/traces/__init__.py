@@ -17,21 +17,21 @@ MAX_SPAN_S: Final = 400 * 86_400
 its run would take for ever."""
 
 
-class Reader(NamedTuple):
+class TraceReader(NamedTuple):
     """The reader of one kind of trace."""
 
     knows: Callable[[bytes], bool]
     read: Callable[[list[Path], Dice], Workload]
 
 
-READERS: Final[Mapping[str, Reader]] = {
-    "mooncake": Reader(mooncake.knows, mooncake.read),
-    "azure": Reader(azure.knows, azure.read),
-    "servegen": Reader(servegen.knows, servegen.read),
-    "claude-code": Reader(claude_code.knows, claude_code.read),
-    "vtc-arena": Reader(vtc_arena.knows, vtc_arena.read),
-    "records": Reader(access_log.knows, access_log.read),
-    "usage": Reader(usage.knows, usage.read),
+READERS: Final[Mapping[str, TraceReader]] = {
+    "mooncake": TraceReader(mooncake.knows, mooncake.read),
+    "azure": TraceReader(azure.knows, azure.read),
+    "servegen": TraceReader(servegen.knows, servegen.read),
+    "claude-code": TraceReader(claude_code.knows, claude_code.read),
+    "vtc-arena": TraceReader(vtc_arena.knows, vtc_arena.read),
+    "records": TraceReader(access_log.knows, access_log.read),
+    "usage": TraceReader(usage.knows, usage.read),
 }
 
 

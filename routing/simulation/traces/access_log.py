@@ -15,13 +15,13 @@ from zlib import crc32
 import msgspec
 
 from routing.simulation.traces.lines import lines, wrong
-from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
+from routing.simulation.turns import Dice, TraceRequest, Workload, chained, fresh_chain
 
 BLOCK_TOKENS: Final = 64
 """Tokens per block: fine enough for short common prefixes."""
 
 
-class Row(msgspec.Struct):
+class AccessLogLine(msgspec.Struct):
     """The fields of one line that a replay needs."""
 
     at: float | None = None
@@ -41,8 +41,8 @@ def knows(head: bytes) -> bool:
 
 def read(files: list[Path], dice: Dice) -> Workload:
     """All answered requests. Raises TraceError."""
-    decoder = msgspec.json.Decoder(Row)
-    answered: list[Row] = []
+    decoder = msgspec.json.Decoder(AccessLogLine)
+    answered: list[AccessLogLine] = []
     skipped = 0
     for file in files:
         for number, line in lines(file):
@@ -57,7 +57,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
     answered.sort(key=lambda row: row.at or 0.0)
     start = answered[0].at or 0.0 if answered else 0.0
     turns = [
-        Turn((r.at or 0.0) - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
+        TraceRequest((r.at or 0.0) - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
         for n, r in enumerate(answered)
     ]
     notes = ["Records hold no prompts: what was cached is taken for the tenant's common beginning"]
@@ -66,7 +66,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
     return Workload("records", turns, BLOCK_TOKENS, notes)
 
 
-def _chain(row: Row, number: int) -> list[int]:
+def _chain(row: AccessLogLine, number: int) -> list[int]:
     parent = crc32(f"{row.tenant}\0{row.model}\0{row.lora}".encode())
     chain = []
     for at in range(min(row.cached_tokens, row.prompt_tokens) // BLOCK_TOKENS):

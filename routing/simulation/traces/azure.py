@@ -10,7 +10,7 @@ import datetime as dt
 from pathlib import Path
 
 from routing.simulation.traces.lines import lines, wrong
-from routing.simulation.turns import BLOCK_TOKENS, Dice, Turn, Workload, fresh_chain
+from routing.simulation.turns import BLOCK_TOKENS, Dice, TraceRequest, Workload, fresh_chain
 
 
 def knows(head: bytes) -> bool:
@@ -40,5 +40,5 @@ def read(files: list[Path], dice: Dice) -> Workload:
             requests.append((moment, name, prompt, max(1, output)))
     requests.sort()
     start = requests[0][0] if requests else 0.0
-    turns = [Turn(t - start, p, o, fresh_chain(p, BLOCK_TOKENS, 11, i), tenant) for i, (t, tenant, p, o) in enumerate(requests)]
+    turns = [TraceRequest(t - start, p, o, fresh_chain(p, BLOCK_TOKENS, 11, i), tenant) for i, (t, tenant, p, o) in enumerate(requests)]
     return Workload("azure", turns, notes=["no prefixes are known: no two requests share one"])

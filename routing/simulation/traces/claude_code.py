@@ -18,7 +18,7 @@ import msgspec
 
 from routing.simulation.draws import exponential
 from routing.simulation.traces.lines import rows, wrong
-from routing.simulation.turns import Dice, Turn, Workload, chained
+from routing.simulation.turns import Dice, TraceRequest, Workload, chained
 
 GATHERED: Final = 8
 """Ids of the trace in one block of the simulation."""
@@ -58,7 +58,7 @@ def knows(head: bytes) -> bool:
 
 def read(files: list[Path], dice: Dice) -> Workload:
     """All sessions. Raises TraceError."""
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     rng = dice("claude-code sessions")
     start = 0.0
     block_tokens = 0
@@ -74,7 +74,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
     return Workload("claude-code", turns, block_tokens or 512, notes)
 
 
-def _add(turns: list[Turn], requests: list[Request], key: int, after: int, start: float, chains: "_Chains") -> None:
+def _add(turns: list[TraceRequest], requests: list[Request], key: int, after: int, start: float, chains: "_Chains") -> None:
     """Append one session's turns; each waits for the turn before it."""
     nested = 0
     for request in requests:
@@ -82,7 +82,7 @@ def _add(turns: list[Turn], requests: list[Request], key: int, after: int, start
             nested += 1
             _add(turns, request.requests, hash((key, nested)) & 0x7FFFFFFF, after, start, chains.of_subagent(request))
         elif request.prompt:
-            turn = Turn(
+            turn = TraceRequest(
                 start, request.prompt, max(1, request.output), chains.of(request), session=key, after=after, think_s=request.think_time
             )
             after = len(turns)

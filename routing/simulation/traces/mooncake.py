@@ -11,12 +11,12 @@ from typing import Annotated, Final
 import msgspec
 
 from routing.simulation.traces.lines import rows, wrong
-from routing.simulation.turns import Dice, Turn, Workload, chained
+from routing.simulation.turns import Dice, TraceRequest, Workload, chained
 
 BLOCK_TOKENS: Final = 512
 
 
-class Row(msgspec.Struct):
+class MooncakeLine(msgspec.Struct):
     """One line of the trace: a request."""
 
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
@@ -34,14 +34,14 @@ def read(files: list[Path], dice: Dice) -> Workload:
     """All requests; the first of all arrives at 0. Raises TraceError."""
     turns = []
     for at, file in enumerate(files):
-        for number, row in rows(file, Row):
+        for number, row in rows(file, MooncakeLine):
             blocks = row.input_length // BLOCK_TOKENS
             if len(row.hash_ids) < blocks:
                 raise wrong(
                     file, number, f"has {len(row.hash_ids)} hash_ids, but {row.input_length} tokens are {blocks} whole blocks of 512"
                 )
             chain = [chained(at, block) for block in row.hash_ids[:blocks]]
-            turns.append(Turn(row.timestamp / 1e3, row.input_length, max(1, row.output_length), chain))
+            turns.append(TraceRequest(row.timestamp / 1e3, row.input_length, max(1, row.output_length), chain))
     # timestamps of traces made from logs do not begin at 0
     start = min([turn.at_s for turn in turns], default=0.0)
     if start:

@@ -16,7 +16,7 @@ import msgspec
 from domain.clock import Rng
 from routing.simulation.draws import from_quantiles, gamma_draw, weibull
 from routing.simulation.traces.lines import rows, wrong
-from routing.simulation.turns import BLOCK_TOKENS, Dice, Turn, Workload, fresh_chain
+from routing.simulation.turns import BLOCK_TOKENS, Dice, TraceRequest, Workload, fresh_chain
 
 WINDOWS: Final = 6
 """Windows replayed: an hour of ten minutes each."""
@@ -24,7 +24,7 @@ MAX_TURNS: Final = 5_000_000
 """Requests at most: more means a wrong rate, and would not fit into memory."""
 
 
-class Lengths(msgspec.Struct):
+class LengthQuantiles(msgspec.Struct):
     """Quantile vectors of one period."""
 
     input_tokens: list[float]
@@ -37,7 +37,7 @@ class Client(msgspec.Struct):
     client: int
     window_s: float
     rate: list[tuple[float, float, float, str, float, float]]
-    lengths: dict[str, Lengths] | None
+    lengths: dict[str, LengthQuantiles] | None
 
 
 def knows(head: bytes) -> bool:
@@ -62,7 +62,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
     notes = [f"the busiest hour, from second {start:g}", "no prefixes are known: no two requests share one"]
     if without:
         notes.append(f"{without} clients without lengths were left out")
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     for client in clients:
         turns += _arrivals(client, start, dice(f"servegen {client.client}"))
         if len(turns) > MAX_TURNS:
@@ -80,9 +80,9 @@ def _busiest(clients: list[Client]) -> float:
     return max(sums, key=lambda t: (sum(sums.get(t + i * width, 0.0) for i in range(WINDOWS)), -t), default=0.0)
 
 
-def _arrivals(client: Client, start: float, rng: Rng) -> list[Turn]:
+def _arrivals(client: Client, start: float, rng: Rng) -> list[TraceRequest]:
     assert client.lengths
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     known = sorted((float(at), lengths) for at, lengths in client.lengths.items())
     for begin, rate, _, law, shape, scale in client.rate:
         if not start <= begin < start + WINDOWS * client.window_s:
@@ -97,7 +97,9 @@ def _arrivals(client: Client, start: float, rng: Rng) -> list[Turn]:
             prompt = max(1, round(from_quantiles(rng, _with_max(lengths.input_tokens))))
             output = max(1, round(from_quantiles(rng, _with_max(lengths.output_tokens))))
             turns.append(
-                Turn(at, prompt, output, fresh_chain(prompt, BLOCK_TOKENS, 13, client.client, len(turns)), f"client-{client.client}")
+                TraceRequest(
+                    at, prompt, output, fresh_chain(prompt, BLOCK_TOKENS, 13, client.client, len(turns)), f"client-{client.client}"
+                )
             )
     return turns
 

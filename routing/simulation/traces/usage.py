@@ -18,7 +18,7 @@ import msgspec
 from domain.clock import Rng
 from routing.simulation.draws import lognormal
 from routing.simulation.traces.lines import lines, wrong
-from routing.simulation.turns import Dice, Turn, Workload, chained, fresh_chain
+from routing.simulation.turns import Dice, TraceRequest, Workload, chained, fresh_chain
 
 BLOCK_TOKENS: Final = 64
 DAY_S: Final = 86_400.0
@@ -51,7 +51,7 @@ def read(files: list[Path], dice: Dice) -> Workload:
     """Requests drawn from the totals. Raises TraceError."""
     totals = [total for file in files for total in _totals(file)]
     days = sorted({total.day for total in totals if total.day})
-    turns: list[Turn] = []
+    turns: list[TraceRequest] = []
     for at, total in enumerate(totals):
         start = days.index(total.day) * DAY_S if total.day else 0.0
         turns += _drawn(total, start, dice(f"usage {total.labels}"), at)
@@ -82,7 +82,7 @@ def _totals(file: Path) -> Iterator[Total]:
         yield Total(labels, day, row.get("tenant", ""), row.get("lora", ""), **numbers)
 
 
-def _drawn(total: Total, start: float, rng: Rng, identity: int) -> Iterator[Turn]:
+def _drawn(total: Total, start: float, rng: Rng, identity: int) -> Iterator[TraceRequest]:
     if total.requests < 1 or total.prompt_tokens < 1:
         return
     to_median = exp(-SIGMA * SIGMA / 2) / total.requests  # a lognormal's mean to its median
@@ -96,4 +96,4 @@ def _drawn(total: Total, start: float, rng: Rng, identity: int) -> Iterator[Turn
         prompt = max(1, len(head) * BLOCK_TOKENS, round(lognormal(rng, total.prompt_tokens * to_median, SIGMA)))
         output = max(1, round(lognormal(rng, total.completion_tokens * to_median, SIGMA)))
         rest = fresh_chain(prompt - len(head) * BLOCK_TOKENS, BLOCK_TOKENS, 15, identity, number)
-        yield Turn(start + rng.random() * DAY_S, prompt, output, head + rest, total.tenant, lora=total.lora)
+        yield TraceRequest(start + rng.random() * DAY_S, prompt, output, head + rest, total.tenant, lora=total.lora)

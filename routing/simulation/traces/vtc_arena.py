@@ -11,10 +11,10 @@ from typing import Annotated
 import msgspec
 
 from routing.simulation.traces.lines import rows
-from routing.simulation.turns import BLOCK_TOKENS, Dice, Turn, Workload, fresh_chain
+from routing.simulation.turns import BLOCK_TOKENS, Dice, TraceRequest, Workload, fresh_chain
 
 
-class Row(msgspec.Struct):
+class VtcArenaLine(msgspec.Struct):
     """One line of the trace: a request."""
 
     t: Annotated[float, msgspec.Meta(ge=0)]
@@ -31,8 +31,10 @@ def knows(head: bytes) -> bool:
 def read(files: list[Path], dice: Dice) -> Workload:
     """All requests. Raises TraceError."""
     turns = [
-        Turn(r.t, r.input_length, max(1, r.output_length), fresh_chain(r.input_length, BLOCK_TOKENS, 12, at, n), f"tenant-{r.tenant}")
+        TraceRequest(
+            r.t, r.input_length, max(1, r.output_length), fresh_chain(r.input_length, BLOCK_TOKENS, 12, at, n), f"tenant-{r.tenant}"
+        )
         for at, file in enumerate(files)
-        for n, r in rows(file, Row)
+        for n, r in rows(file, VtcArenaLine)
     ]
     return Workload("vtc-arena", turns, notes=["no prefixes are known: no two requests share one"])

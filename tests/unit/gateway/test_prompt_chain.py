@@ -20,8 +20,8 @@ from gateway.prompt_chain import MIN_PARTIAL_TOKENS, Prompt, Prompts
 from gateway.tokenizers.pieces import Ids
 from gateway.tokenizers.prompt_counts import PromptCounts
 from gateway.tokenizers.vocabulary import ModelVocabulary
-from routing.chain import BLOCK_TOKENS, of_text, of_tokens
-from routing.prefix import PrefixIndex
+from routing.prefix.chain import BLOCK_TOKENS, of_text, of_tokens
+from routing.prefix.index import PrefixIndex
 
 TOOL = {"type": "function", "function": {"name": "weather", "description": "How it is outside. " * 40}}
 OTHER = {"type": "function", "function": {"name": "time", "description": "How late it is. " * 40}}

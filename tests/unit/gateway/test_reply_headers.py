@@ -9,11 +9,10 @@ from gateway.limit_words import limit_headers
 from gateway.record import Fell
 from gateway.reply_headers import EXPOSED, common_headers, cors_headers, reply_headers
 from gateway.story import Story
-from routing.board import Board
 from routing.choosing import choosing
-from routing.demand import Demand
-from routing.fleet import Backend, Fleet, Pool, State
-from routing.ports import UNMATCHED
+from routing.fleet import Availability, Backend, Fleet, Pool
+from routing.load import LoadTable
+from routing.ports import UNMATCHED, RoutingRequest
 from routing.schedule import place
 from tenancy.hold import Standing
 from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
@@ -28,7 +27,7 @@ def made(
 ) -> dict[str, str]:
     exchange: Any = SimpleNamespace(head=SimpleNamespace(headers={n.encode(): v for n, v in headers.items()}))
     deps: Any = SimpleNamespace(clock=lambda: 10.25, cors_origins=frozenset({"https://app.example"}))
-    pool = Pool("chat", "m", "3", "vllm", (Backend("a", "chat", State.UP), Backend("b", "chat", State.DOWN, "no answer")))
+    pool = Pool("chat", "m", "3", "vllm", (Backend("a", "chat", Availability.UP), Backend("b", "chat", Availability.DOWN, "no answer")))
     pool = Fleet({"chat": pool}).pools["chat"]
     story = with_facts(
         Story("req-1", 10.0, 0.0, 10.125),
@@ -41,7 +40,7 @@ def made(
         events=events,
         fell_back=fell_back,
     )
-    story.placed.route = place(Demand(9), pool, Board("ab"), UNMATCHED, choosing("least_load"), 0.0, random.Random(1))
+    story.placed.route = place(RoutingRequest(9), pool, LoadTable("ab"), UNMATCHED, choosing("least_load"), 0.0, random.Random(1))
     lines = reply_headers(exchange, story, usage, deps, stream=stream)
     assert lines.endswith(b"\r\n")
     pairs = [line.split(": ", 1) for line in lines.decode("ascii").split("\r\n")[:-1]]

@@ -12,23 +12,23 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.sharing import split_request
 from gateway.story import Story
-from routing.board import Board
-from routing.demand import Demand
-from routing.disaggregation import Terms
-from routing.fleet import Backend, Pool, State
+from routing.disaggregation import HandoverTerms
+from routing.fleet import Availability, Backend, Pool
+from routing.load import LoadTable
+from routing.ports import RoutingRequest
 from routing.schedule import Route
 
 ASK = Ask(Endpoint.CHAT, "m", b"{}", False, False, 1, 9_000, 100, sequences=1)
-TERMS = Terms(100, 1e9)
+TERMS = HandoverTerms(100, 1e9)
 
 
 def placed(
-    roles: dict[str, str], *, ask: Ask = ASK, dialect: str = "sglang", terms: Terms | None = TERMS, busy: int = 0, lora: str = ""
+    roles: dict[str, str], *, ask: Ask = ASK, dialect: str = "sglang", terms: HandoverTerms | None = TERMS, busy: int = 0, lora: str = ""
 ) -> Any:
     """The route that comes out, and the story."""
-    backends = tuple(Backend(name, "chat", State.UP, "", role=role) for name, role in roles.items())
+    backends = tuple(Backend(name, "chat", Availability.UP, "", role=role) for name, role in roles.items())
     pool = Pool("chat", "m", "1", "sglang", backends, backends)
-    board = Board(roles)
+    board = LoadTable(roles)
     for name, role in roles.items():
         board.prefill_s_token[board.row_of[name]] = 1e-3
         for _ in range(busy if role == "both" else 0):
@@ -40,7 +40,7 @@ def placed(
     story = Story("r", 0.0, 0.0, 0.0)
     story.placed.lora = lora
     route = Route("least_load", tuple((b, (0.0, 1.0)) for b in backends), (), matched=tuple(0.0 for _ in backends))
-    placing: Any = SimpleNamespace(pool=pool, route=route, demand=Demand(9_000), ground=SimpleNamespace(board=board))
+    placing: Any = SimpleNamespace(pool=pool, route=route, demand=RoutingRequest(9_000), ground=SimpleNamespace(board=board))
     return split_request(ask, placing, story, deps, random.Random(1)), story
 
 

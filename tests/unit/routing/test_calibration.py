@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from routing.calibration import BOUND, Calibration
-from routing.rates import PRIORS, UNKNOWN, Rates
+from routing.load import PRIORS, UNKNOWN, Rates
 
 TRUE = Rates(0.01, 5e-5, 1.6e-9, 0.013, 4e-5, 1e-7)
 """Half as fast as what is believed of a backend that nobody knows."""

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from routing.board import Board
-from routing.demand import Demand
-from routing.disaggregation import Split, Terms, consider, reserve, sides
+from routing.disaggregation import HandoverTerms, Split, consider, reserve, sides
 from routing.fleet import Backend
-from routing.rates import Rates
+from routing.load import LoadTable, Rates
+from routing.ports import RoutingRequest
 
-TERMS = Terms(kv_bytes_token=100_000, bandwidth_bytes_s=10e9, fixed_s=0.01)
+TERMS = HandoverTerms(kv_bytes_token=100_000, bandwidth_bytes_s=10e9, fixed_s=0.01)
 RATES = Rates(0.0, 1e-4, 0.0, 0.01, 1e-4, 1e-8)
 """10,000 tokens a second; a step of 10 ms and 0.1 ms for each sequence."""
 
@@ -24,8 +23,8 @@ def backends(**roles: str) -> list[Backend]:
     return [Backend(name, "chat", role=role) for name, role in roles.items()]
 
 
-def board(*names: str, rates: Rates = RATES, **running: int) -> Board:
-    made = Board()
+def board(*names: str, rates: Rates = RATES, **running: int) -> LoadTable:
+    made = LoadTable()
     for name in names:
         made.add(name, rates)
     for name, count in running.items():
@@ -33,15 +32,17 @@ def board(*names: str, rates: Rates = RATES, **running: int) -> Board:
     return made
 
 
-def told(on: Board, name: str, **values: Any) -> None:
+def told(on: LoadTable, name: str, **values: Any) -> None:
     on.report(
         name, **{"running": 0, "waiting": 0, "queued_tokens": 0, "kv_usage": 0.0, "kv_capacity": 1e6, **values}, read_at=1.0, asked_at=1.0
     )
 
 
-def split(among: list[Backend], on: Board, *, held: dict[str, float] | None = None, terms: Terms = TERMS, tokens: int = PROMPT) -> Split:
+def split(
+    among: list[Backend], on: LoadTable, *, held: dict[str, float] | None = None, terms: HandoverTerms = TERMS, tokens: int = PROMPT
+) -> Split:
     on.settle()
-    return consider(Demand(tokens, output_tokens=200), among, on, held or {}, terms, random.Random(1))
+    return consider(RoutingRequest(tokens, output_tokens=200), among, on, held or {}, terms, random.Random(1))
 
 
 MIXED = {"w": "both", "p": "prefill", "d": "decode"}
@@ -50,7 +51,7 @@ MIXED = {"w": "both", "p": "prefill", "d": "decode"}
 def test_who_can_be_what() -> None:
     found = sides(backends(**MIXED), TERMS)
     assert [[b.id for b in one] for one in found] == [["w"], ["d"], ["p"]]
-    found = sides(backends(**MIXED), Terms(1, 1.0, pairs_whole=True))
+    found = sides(backends(**MIXED), HandoverTerms(1, 1.0, pairs_whole=True))
     assert [[b.id for b in one] for one in found] == [["w"], ["w", "d"], ["w", "p"]]
 
 
@@ -70,7 +71,7 @@ def test_a_long_context_is_reckoned_with_at_its_mean() -> None:
 
 
 def test_a_slow_network_makes_it_not_pay() -> None:
-    slow = Terms(kv_bytes_token=100_000, bandwidth_bytes_s=1e8)
+    slow = HandoverTerms(kv_bytes_token=100_000, bandwidth_bytes_s=1e8)
     assert split(backends(**MIXED), board("w", "p", "d", w=4), terms=slow).decode is None
     assert split(backends(**MIXED), board("w", "p", "d", w=40), terms=slow).decode is not None
 
@@ -97,7 +98,7 @@ def test_without_both_halves_nothing_is_split(roles: dict[str, str]) -> None:
 
 
 def test_two_that_serve_whole_can_be_a_pair_where_engines_can_and_nobody_is_its_own_counterpart() -> None:
-    pairs = Terms(100_000, 10e9, pairs_whole=True)
+    pairs = HandoverTerms(100_000, 10e9, pairs_whole=True)
     found = split(backends(a="both", b="both"), board("a", "b", a=9, b=9), terms=pairs)
     assert found.decode is not None
     assert {found.decode.id, *[one.id for one in found.prefill]} == {"a", "b"}
@@ -146,7 +147,7 @@ def test_what_generating_backends_were_handed_is_no_prefix_unless_it_is_reused()
     without, holding = split(among, on), split(among, on, held={"d1": 9_999.0, "d2": 9_999.0})
     assert without == holding
     # with reuse it saves the transfer, and nothing else
-    slow = Terms(100_000, 2e8, decode_reuses=True)
+    slow = HandoverTerms(100_000, 2e8, decode_reuses=True)
     assert split(among, on, terms=slow).decode is None
     assert split(among, on, held={"d1": 9_999.0, "d2": 9_999.0}, terms=slow).decode is not None
 
@@ -167,7 +168,7 @@ def test_further_backends_that_generate_get_their_prompts_computed_too() -> None
 
 def test_a_reservation_is_on_both_and_is_given_back_by_both() -> None:
     on = board("p", "d")
-    demand = Demand(PROMPT, output_tokens=200)
+    demand = RoutingRequest(PROMPT, output_tokens=200)
     taken = reserve(on, "p", "d", 8_000, demand, 2.0)
     p, d = on.row_of["p"], on.row_of["d"]
     on.settle()
@@ -188,7 +189,7 @@ def test_a_reservation_is_on_both_and_is_given_back_by_both() -> None:
 def test_when_one_half_cannot_be_reserved_neither_is(missing: str) -> None:
     on = board(*({"p", "d"} - {missing}))
     with pytest.raises(KeyError):
-        reserve(on, "p", "d", 8_000, Demand(PROMPT), 2.0)
+        reserve(on, "p", "d", 8_000, RoutingRequest(PROMPT), 2.0)
     assert on.total() == 0
 
 
@@ -196,7 +197,7 @@ def test_whatever_happens_in_whatever_order_nothing_is_left_and_nothing_negative
     rng = random.Random(3)
     for _ in range(300):
         on = board("p", "d")
-        taken = [reserve(on, "p", "d", rng.randrange(PROMPT), Demand(PROMPT), 1.0) for _ in range(3)]
+        taken = [reserve(on, "p", "d", rng.randrange(PROMPT), RoutingRequest(PROMPT), 1.0) for _ in range(3)]
         steps = [rng.choice((one.prefilled, one.handed_over, one.release)) for one in taken for _ in range(5)] + [
             one.release for one in taken
         ]

@@ -2,11 +2,10 @@ import random
 
 import pytest
 
-from routing.board import Board, Facts
 from routing.choosing import Choice, choosing
-from routing.demand import Demand
-from routing.fleet import Backend, State
-from routing.ports import UNMATCHED, Adapters
+from routing.fleet import Availability, Backend
+from routing.load import BackendFacts, LoadTable
+from routing.ports import UNMATCHED, Adapters, RoutingRequest
 from routing.schedule import Route, place
 from tests.placing import Held, board_of, decide, pool_of, tell
 
@@ -20,12 +19,12 @@ def reasons(route: Route) -> dict[str, str]:
 
 def test_who_is_away_or_cannot_hold_it_says_so_and_the_others_serve() -> None:
     board = board_of(*"abcde")
-    board.set_facts("b", Facts(in_flight_cap=2))
-    board.set_facts("c", Facts(context_tokens=8192))
+    board.set_facts("b", BackendFacts(in_flight_cap=2))
+    board.set_facts("c", BackendFacts(context_tokens=8192))
     tell(board, "d", 1.0, kv_capacity=9000)
     held = [board.charge("b", 1, 1, 1.0) for _ in range(2)]
-    pool = pool_of("a", "b", "c", "d", Backend("e", "p", State.DOWN, "away"))
-    route = place(Demand(9000, output_tokens=100), pool, board, UNMATCHED, LEAST, 2.0, RNG)
+    pool = pool_of("a", "b", "c", "d", Backend("e", "p", Availability.DOWN, "away"))
+    route = place(RoutingRequest(9000, output_tokens=100), pool, board, UNMATCHED, LEAST, 2.0, RNG)
     assert [one.id for one in route.backends] == ["a"]
     assert reasons(route) == {
         "b": "full: 2 requests are in flight there, its cap",
@@ -34,14 +33,14 @@ def test_who_is_away_or_cannot_hold_it_says_so_and_the_others_serve() -> None:
         "e": "away",
     }
     board.release(held[0])
-    assert [one.id for one in place(Demand(100), pool, board, UNMATCHED, LEAST, 2.0, RNG).backends] != []
+    assert [one.id for one in place(RoutingRequest(100), pool, board, UNMATCHED, LEAST, 2.0, RNG).backends] != []
 
 
 def test_nobody_eligible_is_an_empty_route_with_reasons() -> None:
     board = board_of("a", "b")
-    board.set_facts("a", Facts(context_tokens=10))
-    board.set_facts("b", Facts(context_tokens=20))
-    route = decide(LEAST, board, Demand(100), rng=RNG)
+    board.set_facts("a", BackendFacts(context_tokens=10))
+    board.set_facts("b", BackendFacts(context_tokens=20))
+    route = decide(LEAST, board, RoutingRequest(100), rng=RNG)
     assert (route.ranked, sorted(reasons(route))) == ((), ["a", "b"])
     assert "nobody eligible" in route.explanation().sentence()
 
@@ -50,47 +49,49 @@ def test_a_full_cache_sends_elsewhere_while_there_is_room_and_queues_when_there_
     board = board_of("a", "b")
     tell(board, "a", 1.0, kv_usage=0.999)
     tell(board, "b", 1.0, kv_usage=0.5, running=90)
-    route = decide(LEAST, board, Demand(4000), rng=RNG)
+    route = decide(LEAST, board, RoutingRequest(4000), rng=RNG)
     assert [one.id for one in route.backends] == ["b"]
     assert "399600 of 400000 tokens of its KV cache are promised, it needs 4256" in reasons(route)["a"]
-    assert decide(LEAST, board, Demand(4000), Held(a=10), rng=RNG).backends[0].id == "b"  # 640 tokens less do not fit either
-    assert decide(LEAST, board, Demand(4000, block_tokens=4000), Held(a=1), rng=RNG).backends[0].id == "a"
+    assert decide(LEAST, board, RoutingRequest(4000), Held(a=10), rng=RNG).backends[0].id == "b"  # 640 tokens less do not fit either
+    assert decide(LEAST, board, RoutingRequest(4000, block_tokens=4000), Held(a=1), rng=RNG).backends[0].id == "a"
     tell(board, "b", 2.0, kv_usage=1.0)
-    assert len(decide(LEAST, board, Demand(4000), rng=RNG).backends) == 2
+    assert len(decide(LEAST, board, RoutingRequest(4000), rng=RNG).backends) == 2
     strict = choosing("least_load", choice=Choice(refuse_full=True))
-    assert decide(strict, board, Demand(4000), rng=RNG).backends == []
+    assert decide(strict, board, RoutingRequest(4000), rng=RNG).backends == []
 
 
 @pytest.mark.req("ROUTERS-5")
 def test_a_stale_report_takes_nobody_out_and_admits_no_more_than_the_cap() -> None:
     board = board_of("a", "b", at=9.0)
     tell(board, "a", 9.5, kv_usage=1.0)
-    board.set_facts("a", Facts(in_flight_cap=3))
+    board.set_facts("a", BackendFacts(in_flight_cap=3))
     board.report("b", running=0, waiting=0, kv_usage=0.0, read_at=20.0, asked_at=20.0)
     board.stale(20.0, 5.0)
-    assert len(decide(LEAST, board, Demand(4000), rng=RNG).backends) == 2
+    assert len(decide(LEAST, board, RoutingRequest(4000), rng=RNG).backends) == 2
     for _ in range(3):
         board.charge("a", 1, 1, 21.0)
-    assert [one.id for one in decide(LEAST, board, Demand(4000), rng=RNG).backends] == ["b"]
+    assert [one.id for one in decide(LEAST, board, RoutingRequest(4000), rng=RNG).backends] == ["b"]
 
 
 def test_backends_that_cannot_get_the_adapter_are_out() -> None:
     board = board_of("a", "b")
-    route = place(Demand(10, lora="x"), pool_of("a", "b"), board, UNMATCHED, LEAST, 0.0, RNG, adapters=Adapters((), {"a": "no slots"}))
+    route = place(
+        RoutingRequest(10, lora="x"), pool_of("a", "b"), board, UNMATCHED, LEAST, 0.0, RNG, adapters=Adapters((), {"a": "no slots"})
+    )
     assert ([one.id for one in route.backends], reasons(route)) == (["b"], {"a": "no slots"})
 
 
 def test_matches_are_tokens_of_the_prompt_as_far_as_they_are_trusted() -> None:
-    board: Board = board_of("a", "b", "c")
+    board: LoadTable = board_of("a", "b", "c")
     board.set_trust("b", 0.5)
-    route = decide(LEAST, board, Demand(1000, block_tokens=64), Held(a=100, b=10), rng=RNG)
+    route = decide(LEAST, board, RoutingRequest(1000, block_tokens=64), Held(a=100, b=10), rng=RNG)
     assert {one.id: matched for one, matched in zip(route.backends, route.matched, strict=True)} == {"a": 999, "b": 320, "c": 0}
 
 
 def test_who_fails_others_is_left_out_while_somebody_is_left() -> None:
     board = board_of("a", "b", "c")
-    board.set_facts("c", Facts(context_tokens=10))
-    pool, demand = pool_of("a", "b", "c"), Demand(100, exact=True)
+    board.set_facts("c", BackendFacts(context_tokens=10))
+    pool, demand = pool_of("a", "b", "c"), RoutingRequest(100, exact=True)
 
     def to(**shut: str) -> Route:
         return place(demand, pool, board, UNMATCHED, LEAST, 1.0, RNG, shut=shut)

@@ -5,26 +5,25 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.board import Board
 from routing.choosing import choosing
-from routing.demand import Demand
-from routing.fleet import Backend, Pool, State
-from routing.ports import UNMATCHED, Adapters
+from routing.fleet import Availability, Backend, Pool
+from routing.load import LoadTable
+from routing.ports import UNMATCHED, Adapters, RoutingRequest
 from routing.residency import SPREAD, with_adapter
 from routing.schedule import Route, place
 
 IDS = ["a", "b", "c", "d"]
 
 
-def routed(in_flight: dict[str, int], unable: dict[str, str] | None = None, warming: str = "") -> tuple[Route, Board]:
-    backends = tuple(Backend(name, "p", State.UP, "", 0.0 if name == warming else None) for name in in_flight)
-    board = Board(in_flight)
+def routed(in_flight: dict[str, int], unable: dict[str, str] | None = None, warming: str = "") -> tuple[Route, LoadTable]:
+    backends = tuple(Backend(name, "p", Availability.UP, "", 0.0 if name == warming else None) for name in in_flight)
+    board = LoadTable(in_flight)
     for name, count in in_flight.items():
         for _ in range(count):
             board.charge(name, 1, 1, 0.0)
     pool = Pool("p", "m", "1", "vllm", backends, up=backends)
     adapters = Adapters((), unable or {})
-    return place(Demand(9), pool, board, UNMATCHED, choosing("least_load"), 1.0, random.Random(1), adapters=adapters), board
+    return place(RoutingRequest(9), pool, board, UNMATCHED, choosing("least_load"), 1.0, random.Random(1), adapters=adapters), board
 
 
 def order(in_flight: dict[str, int], there: set[str]) -> list[str]:

@@ -3,27 +3,26 @@ from collections import Counter
 
 import pytest
 
-from routing.board import Board
 from routing.choosing import choosing
-from routing.demand import Demand
-from routing.fleet import Backend, Fleet, Pool, State
-from routing.ports import UNMATCHED
+from routing.fleet import Availability, Backend, Fleet, Pool
+from routing.load import LoadTable
+from routing.ports import UNMATCHED, RoutingRequest
 from routing.schedule import Route, place
 
-DEMAND = Demand(100)
+DEMAND = RoutingRequest(100)
 
 
-def pool(**states: State) -> Pool:
-    backends = tuple(Backend(name, "p", state, "" if state is State.UP else "away") for name, state in states.items())
+def pool(**states: Availability) -> Pool:
+    backends = tuple(Backend(name, "p", state, "" if state is Availability.UP else "away") for name, state in states.items())
     return Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
 
 
-def routed(there: Pool, board: Board, rng: random.Random, now: float = 0.0) -> Route:
+def routed(there: Pool, board: LoadTable, rng: random.Random, now: float = 0.0) -> Route:
     return place(DEMAND, there, board, UNMATCHED, choosing("least_load"), now, rng)
 
 
 def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:
-    route = routed(pool(a=State.UP, b=State.DOWN, c=State.UNKNOWN), Board("abc"), random.Random(1))
+    route = routed(pool(a=Availability.UP, b=Availability.DOWN, c=Availability.UNKNOWN), LoadTable("abc"), random.Random(1))
     assert [b.id for b in route.backends] == ["a"]
     explained = route.explanation()
     assert {(c.backend, c.excluded) for c in explained.candidates} == {("a", None), ("b", "away"), ("c", "away")}
@@ -31,42 +30,42 @@ def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:
 
 
 def test_nobody_up_is_an_empty_route() -> None:
-    route = routed(pool(a=State.DOWN), Board("a"), random.Random(1))
+    route = routed(pool(a=Availability.DOWN), LoadTable("a"), random.Random(1))
     assert route.backends == []
     assert "nobody eligible" in route.explanation().sentence()
 
 
 def test_the_least_loaded_comes_first_and_ties_are_drawn_evenly() -> None:
-    board, rng = Board("abc"), random.Random(3)
+    board, rng = LoadTable("abc"), random.Random(3)
     board.charge("b", 1, 1, 0.0)
-    firsts = Counter(routed(pool(a=State.UP, b=State.UP, c=State.UP), board, rng).backends[0].id for _ in range(600))
+    firsts = Counter(routed(pool(a=Availability.UP, b=Availability.UP, c=Availability.UP), board, rng).backends[0].id for _ in range(600))
     assert set(firsts) == {"a", "c"}
     assert min(firsts.values()) > 240
-    route = routed(pool(a=State.UP, b=State.UP), board, rng)
+    route = routed(pool(a=Availability.UP, b=Availability.UP), board, rng)
     assert (route.backends[-1].id, route.costs) == ("b", (1.0, 2.0))
 
 
 @pytest.mark.req("R43")
 def test_a_backend_with_an_empty_cache_starts_with_a_tenth_and_has_its_share_after_half_a_minute() -> None:
     rng = random.Random(5)
-    backends = (Backend("old", "p", State.UP, ""), Backend("back", "p", State.UP, "", warming_since=100.0))
+    backends = (Backend("old", "p", Availability.UP, ""), Backend("back", "p", Availability.UP, "", warming_since=100.0))
     warming = Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
     for now, least, most in ((100.0, 0.05, 0.14), (115.0, 0.30, 0.40), (130.0, 0.47, 0.53)):
-        board = Board(["old", "back"])
+        board = LoadTable(["old", "back"])
         for _ in range(1000):  # requests that stay: the shares in flight are what the policy aims at
             board.charge(routed(warming, board, rng, now).backends[0].id, 1, 1, now)
         assert least < board.in_flight("back") / 1000 < most
 
 
 def test_the_same_dice_give_the_same_route() -> None:
-    routes = [routed(pool(a=State.UP, b=State.UP), Board("ab"), random.Random(9)) for _ in range(2)]
+    routes = [routed(pool(a=Availability.UP, b=Availability.UP), LoadTable("ab"), random.Random(9)) for _ in range(2)]
     assert routes[0] == routes[1]
 
 
 def test_a_new_snapshot_shares_nothing_mutable_with_the_old_one() -> None:
     fleet = Fleet({"p": Pool("p", "m", "1", "vllm", (Backend("a", "p"), Backend("b", "p")))})
     assert not fleet.known
-    changed = fleet.with_backend(Backend("a", "p", State.UP, "")).with_backend(Backend("b", "p", State.DOWN, "x"))
+    changed = fleet.with_backend(Backend("a", "p", Availability.UP, "")).with_backend(Backend("b", "p", Availability.DOWN, "x"))
     assert (fleet.pools["p"].up, fleet.known) == ((), False)
     assert ([b.id for b in changed.pools["p"].up], changed.known) == (["a"], True)
-    assert changed.with_backend(Backend("a", "p", State.UP, "")) is changed
+    assert changed.with_backend(Backend("a", "p", Availability.UP, "")) is changed

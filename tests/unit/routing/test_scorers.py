@@ -1,27 +1,28 @@
 import pytest
 
-from routing.board import Board, Facts
-from routing.demand import Demand
-from routing.ports import Column, Sight
-from routing.scorers.expected_output import expected_output
-from routing.scorers.kv_pressure import kv_pressure
-from routing.scorers.lora_residency import lora_residency
-from routing.scorers.prefix_overlap import prefix_overlap
-from routing.scorers.price import price
-from routing.scorers.queue_delay import queue_delay
-from routing.scorers.region import region
-from routing.scorers.session_affinity import session_affinity
-from routing.scorers.tenant_priority import tenant_priority
+from routing.load import BackendFacts, LoadTable
+from routing.ports import Candidates, Column, RoutingRequest
+from routing.scorers import (
+    expected_output,
+    kv_pressure,
+    lora_residency,
+    prefix_overlap,
+    price,
+    queue_delay,
+    region,
+    session_affinity,
+    tenant_priority,
+)
 from tests.placing import board_of, tell
 
-DEMAND = Demand(1000, output_tokens_p90=500, priority=-0.5, region="eu")
+DEMAND = RoutingRequest(1000, output_tokens_p90=500, priority=-0.5, region="eu")
 
 
-def board() -> Board:
+def board() -> LoadTable:
     made = board_of("a", "b")
     tell(made, "a", 1.0, queued_tokens=40_000, kv_usage=0.5, kv_capacity=2000)
-    made.set_facts("a", Facts(price=2.0, region="us"))
-    made.set_facts("b", Facts(price=1.0, region="eu"))
+    made.set_facts("a", BackendFacts(price=2.0, region="us"))
+    made.set_facts("b", BackendFacts(price=1.0, region="eu"))
     return made
 
 
@@ -41,7 +42,7 @@ def board() -> Board:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_each_sees(scorer: object, expected: Column) -> None:
-    sight = Sight([0, 1], [800.0, 0.0], lora_s=[0.0, 3.0], sticky=1)
+    sight = Candidates([0, 1], [800.0, 0.0], lora_s=[0.0, 3.0], sticky=1)
     assert scorer(DEMAND, sight, board()) == pytest.approx(expected)  # type: ignore[operator]  # a scorer
 
 
@@ -50,12 +51,12 @@ def test_what_each_sees(scorer: object, expected: Column) -> None:
 def test_an_unknown_cache_counts_as_the_mean_of_the_others(scorer: object) -> None:
     made = board()
     made.add("c")
-    values = scorer(DEMAND, Sight([0, 1, 2], [0.0, 0.0, 0.0]), made)  # type: ignore[operator]  # a scorer
+    values = scorer(DEMAND, Candidates([0, 1, 2], [0.0, 0.0, 0.0]), made)  # type: ignore[operator]  # a scorer
     assert values[2] == pytest.approx((values[0] + values[1]) / 2) and values[2] > 0
 
 
 def test_nobody_said_anything() -> None:
-    plain, sight = board_of("a", "b"), Sight([0, 1], [0.0, 0.0])
+    plain, sight = board_of("a", "b"), Candidates([0, 1], [0.0, 0.0])
     assert price(DEMAND, sight, plain) == region(DEMAND, sight, plain) == session_affinity(DEMAND, sight, plain) == [0.0, 0.0]
     assert lora_residency(DEMAND, sight, plain) == [1.0, 1.0]
-    assert prefix_overlap(Demand(0), sight, plain) == [0.0, 0.0]
+    assert prefix_overlap(RoutingRequest(0), sight, plain) == [0.0, 0.0]

@@ -9,7 +9,7 @@ from backends.signals import Signals
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
 from gateway.fleet.health_watch import HealthWatch, note_outcome, note_signals
-from routing.fleet import Backend, Fleet, Pool, State
+from routing.fleet import Availability, Backend, Fleet, Pool
 from tests.grounds import charged, grounds_of
 
 SILENCE_S = 10.0
@@ -61,7 +61,7 @@ class World:
     def backend(self, name: str) -> Backend:
         return next(b for b in self.live.fleet.pools["p"].backends if b.id == name)
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, Availability]:
         return {b.id: b.state for b in self.live.fleet.pools["p"].backends}
 
     def waits_on(self, name: str) -> Waiting:
@@ -82,13 +82,13 @@ async def test_a_silent_backend_is_ejected_within_half_a_minute_lets_go_of_what_
     world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
     waiting, other = world.waits_on("a"), world.waits_on("b")
     await world.look(30.0)
-    assert world.states() == {"a": State.EJECTED, "b": State.UP}
+    assert world.states() == {"a": Availability.EJECTED, "b": Availability.UP}
     assert "no token for" in world.backend("a").reason
     assert waiting.let_go_at[0][1] is True
     assert other.let_go_at == []
     world.answers["a"] = Probed(Outcome.TOKEN)
     await world.look(100.0)
-    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.states() == {"a": Availability.UP, "b": Availability.UP}
 
 
 @pytest.mark.req("R3")
@@ -98,7 +98,7 @@ async def test_the_only_backend_is_never_ejected_into_nothing_and_says_what_is_w
     world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
     waiting = world.waits_on("a")
     await world.look(60.0)
-    assert world.states() == {"a": State.UP}
+    assert world.states() == {"a": Availability.UP}
     assert world.backend("a").reason.startswith("suspect: no token for")
     assert waiting.let_go_at == []
 
@@ -112,7 +112,7 @@ async def test_events_of_answers_outrank_everything_else() -> None:
         flowing.last_event_at = world.now
         world.live.health["a"].polled(Polled("/health: no answer within 2 s", silent=True), world.now)
         await world.look(world.now + 1.0)
-    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.states() == {"a": Availability.UP, "b": Availability.UP}
     assert world.probes["a"] == 0
 
 
@@ -128,12 +128,12 @@ async def test_another_model_behind_the_port_is_out_at_once_even_if_it_is_the_la
     world.health_watch.look()
     world.answers["a"] = Probed(Outcome.FAILED, "answers as 'other'")
     note(world, "a", Fault(Kind.WRONG_MODEL, "x", detail="answers as 'other'"))
-    assert world.states() == {"a": State.EJECTED}
+    assert world.states() == {"a": Availability.EJECTED}
     await world.look(30.0)
-    assert world.states() == {"a": State.EJECTED}
+    assert world.states() == {"a": Availability.EJECTED}
     world.answers["a"] = Probed(Outcome.TOKEN)
     await world.look(60.0)
-    assert world.states() == {"a": State.UP}
+    assert world.states() == {"a": Availability.UP}
 
 
 @pytest.mark.req("R43")
@@ -180,17 +180,17 @@ async def test_what_is_said_of_a_backend_that_has_left_is_not_heard() -> None:
 async def test_a_draining_backend_is_no_reason_to_eject_the_one_that_is_left() -> None:
     world = World("a", "b")
     world.health_watch.look()
-    world.live.fleet = world.live.fleet.with_member(Backend("b", "p", State.DRAINING, "drained by an operator"))
+    world.live.fleet = world.live.fleet.with_member(Backend("b", "p", Availability.DRAINING, "drained by an operator"))
     for _ in range(10):
         note(world, "a", Fault(Kind.FIRST_TOKEN_TIMEOUT, "x"))
     await world.look(5.0)
-    assert world.states() == {"a": State.UP, "b": State.DRAINING}
+    assert world.states() == {"a": Availability.UP, "b": Availability.DRAINING}
     assert world.backend("a").reason.startswith("suspect: ")
 
 
 async def test_an_engine_that_sleeps_gets_nothing_until_it_wakes() -> None:
     world = World("a")
-    for asleep, expected in ((True, State.DOWN), (False, State.UP)):
+    for asleep, expected in ((True, Availability.DOWN), (False, Availability.UP)):
         world.live.signals["a"] = Signals(read_at=world.now, asleep=asleep)
         world.health_watch.look()
         assert world.states() == {"a": expected}
@@ -220,7 +220,7 @@ async def test_failures_in_a_row_open_a_breaker_and_eject_nobody() -> None:
     world.health_watch.look()
     for _ in range(5):
         note(world, "a", RESET)
-    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.states() == {"a": Availability.UP, "b": Availability.UP}
     assert world.backend("a").reason.startswith("breaker open: 5 requests in a row failed, the last one: reset_before_reply (closed by")
     assert list(world.live.breakers.shut("", world.now)) == ["a"]
 
@@ -246,7 +246,7 @@ async def test_an_adapter_that_its_engine_lost_is_nobodys_failure() -> None:
             note(world, "a", Fault(kind, "x"), served="lora")
     world.health_watch.look()
     assert world.live.breakers.shut("lora", world.now) == {}
-    assert world.states() == {"a": State.UP, "b": State.UP}
+    assert world.states() == {"a": Availability.UP, "b": Availability.UP}
 
 
 async def test_an_engine_that_comes_back_begins_with_closed_breakers() -> None:
@@ -257,7 +257,7 @@ async def test_an_engine_that_comes_back_begins_with_closed_breakers() -> None:
         world.live.health["a"].polled(Polled("/health: refused"), world.now)
     world.live.health["a"].polled(Polled(""), world.now)
     await world.look(3.0)
-    assert world.states()["a"] is State.UP
+    assert world.states()["a"] is Availability.UP
     assert world.live.breakers.shut("", world.now) == {}
 
 

@@ -7,7 +7,7 @@ from backends.health import FAILURES_TO_GO_DOWN, Health
 from backends.ports import Polled
 from gateway.deps import Live
 from gateway.fleet.poll_watch import FleetWatch
-from routing.fleet import Backend, Fleet, Pool, State
+from routing.fleet import Availability, Backend, Fleet, Pool
 
 
 class Engine:
@@ -27,12 +27,12 @@ def watched() -> tuple[Live, FleetWatch, Engine]:
     return live, watch, engine
 
 
-def state(live: Live) -> State:
+def state(live: Live) -> Availability:
     return live.fleet.pools["p"].backends[0].state
 
 
-@pytest.mark.parametrize(("reason", "expected"), [("", State.UP), ("no answer", State.DOWN)])
-async def test_one_round_makes_the_fleet_known_up_or_down(reason: str, expected: State) -> None:
+@pytest.mark.parametrize(("reason", "expected"), [("", Availability.UP), ("no answer", Availability.DOWN)])
+async def test_one_round_makes_the_fleet_known_up_or_down(reason: str, expected: Availability) -> None:
     live, watch, engine = watched()
     engine.reason = reason
     await watch.first_round()
@@ -50,7 +50,7 @@ async def test_a_backend_that_goes_down_is_said_once_with_its_reason() -> None:
         for _ in range(2 * FAILURES_TO_GO_DOWN):
             await watch.first_round()
     assert [(line["event"], line["reason"]) for line in said] == [("backend down", "/health answers 503")]
-    assert state(live) is State.DOWN
+    assert state(live) is Availability.DOWN
 
 
 @pytest.mark.req("R43")
@@ -59,5 +59,5 @@ async def test_an_engine_that_lists_another_model_is_out_at_once_and_its_names_a
     await watch.first_round()
     engine.reason, engine.names, engine.wrong = "serves other, not m", frozenset({"other"}), True
     await watch.first_round()
-    assert state(live) is State.DOWN
+    assert state(live) is Availability.DOWN
     assert live.names == {"a": frozenset({"m"})}

@@ -14,7 +14,7 @@ from gateway.deps import Live
 from gateway.fleet.roster import RELIEF_S, Detach, Roster
 from gateway.placing.ground import Grounds
 from gateway.placing.traits import Usual
-from routing.fleet import Fleet, Pool, State
+from routing.fleet import Availability, Fleet, Pool
 from tests.grounds import charged, released
 
 
@@ -75,10 +75,10 @@ class World:
     def release(self, backend_id: str) -> None:
         released(self.deps.grounds, self.charges[backend_id].pop())
 
-    def state(self, backend_id: str) -> State | None:
+    def state(self, backend_id: str) -> Availability | None:
         return next((b.state for b in self.live.fleet.pools["p"].backends if b.id == backend_id), None)
 
-    def up(self, backend_id: str, state: State = State.UP) -> None:
+    def up(self, backend_id: str, state: Availability = Availability.UP) -> None:
         """A poll found it so."""
         known = next(b for b in self.live.fleet.pools["p"].backends if b.id == backend_id)
         self.live.fleet = self.live.fleet.with_member(msgspec.structs.replace(known, state=state))
@@ -96,7 +96,7 @@ def member(backend_id: str = "a", url: str = "http://h:1", **fields: Any) -> Mem
 async def test_a_backend_joins_unknown_and_is_attended_to() -> None:
     world = World()
     world.apply(member())
-    assert world.state("a") is State.UNKNOWN
+    assert world.state("a") is Availability.UNKNOWN
     assert world.deps.grounds["p"].board.ids == ["a"]
     assert world.attached == ["a"]
     world.apply(member())
@@ -108,7 +108,7 @@ async def test_an_empty_one_leaves_at_once_and_everything_of_it_goes() -> None:
     world.apply(member())
     world.live.names["a"] = frozenset({"m"})
     world.apply()
-    assert world.state("a") is State.DRAINING
+    assert world.state("a") is Availability.DRAINING
     world.roster.tick()
     assert world.left("a")
     assert world.forgotten == ["a"]
@@ -126,7 +126,7 @@ async def test_one_that_is_busy_gets_nothing_new_and_stays_until_its_charges_are
     assert world.let_go == ["a"]
     for _ in range(3):
         world.roster.tick()
-        assert world.state("a") is State.DRAINING
+        assert world.state("a") is Availability.DRAINING
     world.release("a")
     world.roster.tick()
     assert world.left("a")
@@ -155,7 +155,7 @@ async def test_at_the_end_of_the_grace_what_still_runs_on_it_is_ended_and_nothin
     world.roster.tick()
     assert world.relays[0].outcome.result().kind is Kind.BACKEND_DRAINED
     assert not world.relays[1].outcome.done()
-    assert world.state("a") is State.DRAINING
+    assert world.state("a") is Availability.DRAINING
     world.release("a")
     world.roster.tick()
     assert world.left("a")
@@ -167,9 +167,9 @@ async def test_a_drained_one_stays_in_the_fleet_and_resumes_from_fresh_knowledge
     world.live.names["a"] = frozenset({"old"})
     world.apply(member(drain_grace_s=5.0))
     world.roster.tick()
-    assert (world.state("a"), "a" in world.deps.upstreams) == (State.DRAINING, False)
+    assert (world.state("a"), "a" in world.deps.upstreams) == (Availability.DRAINING, False)
     world.apply(member())
-    assert (world.state("a"), "a" in world.deps.upstreams) == (State.UNKNOWN, True)
+    assert (world.state("a"), "a" in world.deps.upstreams) == (Availability.UNKNOWN, True)
     assert (world.live.names, world.attached, world.forgotten) == ({}, ["a"], ["a"])
 
 
@@ -179,10 +179,10 @@ async def test_one_that_comes_back_before_it_was_gone_takes_requests_again() -> 
     world.charge("a")
     world.apply()
     world.apply(member())
-    assert world.state("a") is State.UNKNOWN
+    assert world.state("a") is Availability.UNKNOWN
     world.release("a")
     world.roster.tick()
-    assert world.state("a") is State.UNKNOWN
+    assert world.state("a") is Availability.UNKNOWN
 
 
 @pytest.mark.req("ROUTERS-10")
@@ -193,11 +193,11 @@ async def test_the_same_id_at_another_address_waits_until_the_old_one_is_gone() 
     world.apply(member(url="http://h:2"))
     world.roster.tick()
     assert world.roster.member("a") == member()
-    assert world.state("a") is State.DRAINING
+    assert world.state("a") is Availability.DRAINING
     world.release("a")
     world.roster.tick()
     assert world.roster.member("a") == member(url="http://h:2")
-    assert (world.state("a"), world.deps.grounds.in_flight("a")) == (State.UNKNOWN, 0)
+    assert (world.state("a"), world.deps.grounds.in_flight("a")) == (Availability.UNKNOWN, 0)
     assert world.deps.upstreams["a"] is world.ways["http://h:2"]
 
 
@@ -236,18 +236,18 @@ async def test_the_last_one_up_stays_until_it_is_relieved() -> None:
         world.up("a")
         world.apply(*([] if how == "nobody instead" else [member("b", "http://h:2")]))
         if how == "nobody instead":
-            assert world.state("a") is State.DRAINING
+            assert world.state("a") is Availability.DRAINING
             world.roster.tick()
             continue
         world.roster.tick()
-        assert world.state("a") is State.UP, how
+        assert world.state("a") is Availability.UP, how
         assert "a" in world.deps.upstreams
         if how == "relieved":
             world.up("b")
         elif how == "waited long enough":
             world.now += RELIEF_S
         elif how == "down itself":
-            world.up("a", State.DOWN)
+            world.up("a", Availability.DOWN)
         else:
             world.apply(member("a"))
         world.roster.tick()
@@ -255,7 +255,7 @@ async def test_the_last_one_up_stays_until_it_is_relieved() -> None:
         if how == "named again":
             world.now += 2 * RELIEF_S
             world.roster.tick()
-            assert world.state("a") is State.UP
+            assert world.state("a") is Availability.UP
         else:
             assert world.left("a"), how
         world.apply()
@@ -272,8 +272,8 @@ async def test_of_several_that_leave_at_once_one_stays() -> None:
     world.up("b")
     world.apply(member("c", "http://h:3"))
     world.roster.tick()
-    assert sorted(str(world.state(name)) for name in "abc").count(str(State.UP)) == 1
+    assert sorted(str(world.state(name)) for name in "abc").count(str(Availability.UP)) == 1
     world.up("c")
     world.roster.tick()
     world.roster.tick()
-    assert world.left("a") and world.left("b") and world.state("c") is State.UP
+    assert world.left("a") and world.left("b") and world.state("c") is Availability.UP

@@ -1,13 +1,13 @@
 from gateway.placing.decisions import Decisions, decision
-from routing.demand import Demand
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
+from routing.ports import RoutingRequest
 from routing.schedule import Route
 
-DEMAND = Demand(1000, tuple(range(15)), tenant="acme", session=9)
+DEMAND = RoutingRequest(1000, tuple(range(15)), tenant="acme", session=9)
 
 
 def routed(backends: int) -> Route:
-    ranked = tuple((Backend(f"e{at}", "p", State.UP, ""), (1.0, 1.0)) for at in range(backends))
+    ranked = tuple((Backend(f"e{at}", "p", Availability.UP, ""), (1.0, 1.0)) for at in range(backends))
     return Route("least_load", ranked, (), costs=(1.0,) * backends, matched=(0.0,) * backends)
 
 

@@ -1,9 +1,9 @@
 from gateway.placing.explained import contenders
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 
-A, B, C = (Backend(name, "p", State.UP, "") for name in "abc")
-DOWN = Backend("d", "p", State.DOWN, "no answer")
+A, B, C = (Backend(name, "p", Availability.UP, "") for name in "abc")
+DOWN = Backend("d", "p", Availability.DOWN, "no answer")
 NONE = (0.0,) * 7
 
 

@@ -3,8 +3,8 @@ from structlog.testing import capture_logs
 
 from gateway.placing.ground import UNSAID_CAPACITY_TOKENS, Grounds
 from policies.routing_choice import routing_of
-from routing.chain import BLOCK_TOKENS
-from routing.event_check import LAG_S, PROMPTS
+from routing.prefix.chain import BLOCK_TOKENS
+from routing.prefix.trust import LAG_S, PROMPTS
 from tests.grounds import charged, grounds_of, released
 
 CHAIN = list(range(1, 9))

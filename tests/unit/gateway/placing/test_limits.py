@@ -5,7 +5,7 @@ import pytest
 from backends.limiter import Bounds
 from backends.signals import Signals
 from gateway.placing.limits import UNKNOWN, Limits, Part
-from routing.board import Board
+from routing.load import LoadTable
 
 SIXTY = Bounds(start=60)
 
@@ -14,7 +14,7 @@ class Kept:
     """One backend's limit on a board."""
 
     def __init__(self, bounds: Bounds | None = SIXTY) -> None:
-        self.board = Board(["a"])
+        self.board = LoadTable(["a"])
         self.limits = Limits()
         self.limits.add("p", "a", self.board, bounds)
         self.now = 0.0
@@ -113,7 +113,7 @@ def test_the_board_is_written_only_when_something_changed() -> None:
 @pytest.mark.parametrize("backend", ["gone", "never"])
 def test_a_backend_that_is_not_there_is_nobodys_business(backend: str) -> None:
     kept = Kept()
-    kept.limits.add("p", "gone", Board(["gone"]), Bounds())
+    kept.limits.add("p", "gone", LoadTable(["gone"]), Bounds())
     kept.limits.drop("gone")
     kept.limits.reported(backend, Signals(read_at=1.0, running=1, waiting=1), 1.0)
     kept.limits.restarted(backend)

@@ -15,7 +15,7 @@ from gateway.queueing import refusals
 from gateway.queueing.line import Line, MakeRoom
 from gateway.queueing.lines import Lines
 from gateway.queueing.waiter import Outlook, Waiter
-from routing.board import Board, Charge
+from routing.load import Charge, LoadTable
 from routing.room import has_no_room
 from tenancy.fair_row import Waiting
 from tenancy.fairness import Bounds
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, cap: int = 1, bounds: Bounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.now = 0.0
-        self.board = Board("a")
+        self.board = LoadTable("a")
         self.pool = pool_of("a")
         self.board.set_limit("a", requests=cap)
         self.defects: list[BaseException] = []

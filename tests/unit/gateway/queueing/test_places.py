@@ -3,7 +3,7 @@ from domain.priority import Class
 from gateway.queueing.deadlines import DEFAULT_WAIT_S
 from gateway.queueing.places import class_of, may_wait_s, place_back, place_of
 from gateway.story import Story
-from routing.board import Board
+from routing.load import LoadTable
 from tenancy.fair_row import NOT_YET
 from tests.stories import with_facts
 
@@ -29,7 +29,7 @@ def test_a_caller_may_shorten_what_its_class_may_wait() -> None:
 
 
 def test_one_that_never_waited_comes_back_as_old_as_it_is() -> None:
-    charge = Board("a").charge("a", 300, 400, 50.0)
+    charge = LoadTable("a").charge("a", 300, 400, 50.0)
     place = place_back(story(), charge)
     assert (place.entered_at, place.deadline) == (10.0, 10.0 + DEFAULT_WAIT_S[Class.BATCH]), "from when its last byte was there"
     assert place.cost == 300 + 2 * 100, "uncached prompt + 2 * expected output"
@@ -39,7 +39,7 @@ def test_one_that_never_waited_comes_back_as_old_as_it_is() -> None:
 def test_one_that_waited_comes_back_with_the_place_it_had() -> None:
     before = place_of(500, 64, 7.0, story(), 20.0)
     before.seq, before.by_share = 12, True
-    place = place_back(story(queue_place=before), Board("a").charge("a", 1, 1, 50.0))
+    place = place_back(story(queue_place=before), LoadTable("a").charge("a", 1, 1, 50.0))
     assert (place.cost, place.held, place.deadline, place.entered_at, place.size_bytes) == (500, 64, 27.0, 20.0, 77)
     assert (place.back, place.by_share, place.seq) == (True, False, NOT_YET)
     assert not before.back, "what was charged stays as it was"

@@ -23,7 +23,7 @@ from gateway.queueing.preemption import AGAIN_S, BURST
 from gateway.queueing.pulling import PulledBack, Pulling, unanswered
 from gateway.queueing.waiter import Waiter
 from gateway.story import Story
-from routing.board import Board
+from routing.load import LoadTable
 from tenancy.fair_row import Waiting
 from tests.stories import with_facts
 
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, lowest: Class = Class.BATCH, cap: int = 2, backends: str = "a") -> None:
         self.now = 100.0
-        self.board = Board(backends)
+        self.board = LoadTable(backends)
         for one in backends:
             self.board.set_limit(one, requests=cap)
         self.relays: list[ReplyRelay] = []

@@ -42,7 +42,7 @@ from gateway.telemetry.families import (
     Family,
 )
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
-from routing.fleet import Backend, State
+from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 from tenancy.jwt_claims import Outcome
 
@@ -273,7 +273,7 @@ def test_tokens_are_counted_by_issuer_and_outcome() -> None:
 
 def test_a_decision_is_counted_once_with_what_decided_and_its_time() -> None:
     metrics = Metrics()
-    up = Backend("a", "p", State.UP, "")
+    up = Backend("a", "p", Availability.UP, "")
     for why in ("", "session", "match", "fewest requests", "dice", "explored", ALONE):
         metrics.observe_decision(Route("lmetric", ((up, ()),), (), costs=(0.0,), why=why), 30e-6)
     metrics.observe_decision(Route("lmetric", (), ()), 5.0)

@@ -1,17 +1,17 @@
 import random
 from collections import Counter
 
-from routing.board import Board
-from routing.choosing import Choosing, choosing
-from routing.demand import Demand
+from routing.choosing import PolicyInstance, choosing
+from routing.load import LoadTable
 from routing.policies.d2lpm import TENANTS
+from routing.ports import RoutingRequest
 from tests.placing import Held, board_of, decide
 
 RNG = random.Random(1)
 
 
-def follow(how: Choosing, board: Board, tenant: str, count: int, uncached: float) -> Counter[str]:
-    demand = Demand(4000, block_tokens=1000, output_tokens=0, tenant=tenant)
+def follow(how: PolicyInstance, board: LoadTable, tenant: str, count: int, uncached: float) -> Counter[str]:
+    demand = RoutingRequest(4000, block_tokens=1000, output_tokens=0, tenant=tenant)
     went: Counter[str] = Counter()
     for _ in range(count):
         first = decide(how, board, demand, Held(a=3), rng=RNG).backends[0].id

@@ -2,11 +2,11 @@ import random
 from collections import Counter
 
 from routing.choosing import choosing
-from routing.demand import Demand
+from routing.ports import RoutingRequest
 from tests.placing import Held, board_of, decide, tell
 
 HOW, RNG = choosing("dynamo_cost"), random.Random(1)
-DEMAND = Demand(16_000, block_tokens=16)
+DEMAND = RoutingRequest(16_000, block_tokens=16)
 
 
 def test_the_cost_is_blocks_to_prefill_and_blocks_to_decode() -> None:

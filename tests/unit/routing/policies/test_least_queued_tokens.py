@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from routing.choosing import choosing
-from routing.demand import Demand
+from routing.ports import RoutingRequest
 from tests.placing import board_of, decide, tell
 
 HOW, RNG = choosing("least_queued_tokens"), random.Random(1)
@@ -16,11 +16,11 @@ def test_tokens_are_counted_and_not_requests() -> None:
     board.charge("a", 100_000, 100_000, 1.0)
     for _ in range(20):
         board.charge("b", 100, 100, 1.0)
-    assert decide(HOW, board, Demand(100), rng=RNG).backends[0].id == "b"
+    assert decide(HOW, board, RoutingRequest(100), rng=RNG).backends[0].id == "b"
 
 
 def test_requests_decide_among_equals_and_then_the_dice() -> None:
     board = board_of("a", "b", "c")
     tell(board, "a", 1.0, running=3)
-    firsts = Counter(decide(HOW, board, Demand(100), rng=RNG).backends[0].id for _ in range(300))
+    firsts = Counter(decide(HOW, board, RoutingRequest(100), rng=RNG).backends[0].id for _ in range(300))
     assert set(firsts) == {"b", "c"}

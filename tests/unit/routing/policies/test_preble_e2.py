@@ -1,23 +1,23 @@
 import random
 
 from routing.choosing import choosing
-from routing.demand import Demand
+from routing.ports import RoutingRequest
 from tests.placing import Held, board_of, decide, tell
 
 RNG = random.Random(1)
 
 
 def test_exploits_when_more_is_cached_than_new_and_explores_otherwise() -> None:
-    board, demand = board_of("a", "b"), Demand(10_000, block_tokens=1000, output_tokens=1)
+    board, demand = board_of("a", "b"), RoutingRequest(10_000, block_tokens=1000, output_tokens=1)
     for blocks, first in ((6, "a"), (4, "b")):
         how = choosing("preble_e2")
         assert how.memory is not None
-        how.memory.placed(Demand(8000, output_tokens=1), "a", 8000, 1.0)
+        how.memory.placed(RoutingRequest(8000, output_tokens=1), "a", 8000, 1.0)
         assert decide(how, board, demand, Held(a=blocks), rng=RNG).backends[0].id == first
 
 
 def test_of_two_holders_the_lighter_and_load_is_forgotten_after_three_minutes() -> None:
-    board, how, demand = board_of("a", "b", "c"), choosing("preble_e2"), Demand(10_000, block_tokens=1000)
+    board, how, demand = board_of("a", "b", "c"), choosing("preble_e2"), RoutingRequest(10_000, block_tokens=1000)
     assert how.memory is not None
     how.memory.placed(demand, "a", 9000, 10.0)
     how.memory.placed(demand, "b", 2000, 100.0)
@@ -27,7 +27,7 @@ def test_of_two_holders_the_lighter_and_load_is_forgotten_after_three_minutes() 
 
 
 def test_the_balance_is_restored_when_the_heaviest_has_half_more_than_the_lightest() -> None:
-    board, how, demand = board_of("a", "b"), choosing("preble_e2"), Demand(10_000, block_tokens=1000, output_tokens=1)
+    board, how, demand = board_of("a", "b"), choosing("preble_e2"), RoutingRequest(10_000, block_tokens=1000, output_tokens=1)
     assert how.memory is not None
     how.memory.placed(demand, "b", 4000, 1.0)
     went = []
@@ -39,7 +39,7 @@ def test_the_balance_is_restored_when_the_heaviest_has_half_more_than_the_lighte
 
 
 def test_what_must_leave_the_cache_costs_as_often_as_it_is_hit() -> None:
-    board, how, demand = board_of("a", "b"), choosing("preble_e2"), Demand(10_000, output_tokens=1)
+    board, how, demand = board_of("a", "b"), choosing("preble_e2"), RoutingRequest(10_000, output_tokens=1)
     assert how.memory is not None
     for one in "ab":
         how.memory.placed(demand, one, 5000, 1.0)

@@ -3,11 +3,11 @@ import random
 import pytest
 
 from routing.choosing import choosing
-from routing.demand import Demand
+from routing.ports import RoutingRequest
 from tests.placing import Held, board_of, decide, tell
 
 HOW, RNG = choosing("smg_cache_aware"), random.Random(1)
-DEMAND = Demand(1000, block_tokens=100)
+DEMAND = RoutingRequest(1000, block_tokens=100)
 
 
 @pytest.mark.parametrize(

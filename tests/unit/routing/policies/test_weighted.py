@@ -3,9 +3,9 @@ from collections import Counter
 
 import pytest
 
-from routing.board import Facts
 from routing.choosing import choosing
-from routing.demand import Demand
+from routing.load import BackendFacts
+from routing.ports import RoutingRequest
 from tests.placing import Held, board_of, decide, tell
 
 RNG = random.Random(1)
@@ -15,7 +15,7 @@ HOW = choosing("weighted")
 def test_the_seed_formula() -> None:
     board = board_of("a", "b")
     tell(board, "a", 1.0, queued_tokens=40_000, kv_usage=0.5)  # a second of queue is a half
-    route = decide(HOW, board, Demand(6400, priority=1.0), Held(a=100), rng=RNG)
+    route = decide(HOW, board, RoutingRequest(6400, priority=1.0), Held(a=100), rng=RNG)
     assert [one.id for one in route.backends] == ["a", "b"]
     terms = dict(route.explanation().candidates[0].terms)
     assert {name: value for name, value in terms.items() if value} == pytest.approx(
@@ -26,14 +26,14 @@ def test_the_seed_formula() -> None:
 def test_its_known_defect_a_full_match_wins_on_a_worker_without_room() -> None:
     board = board_of("a", "b")
     tell(board, "a", 1.0, queued_tokens=400_000, kv_usage=0.9)
-    assert decide(HOW, board, Demand(6400), Held(a=100), rng=RNG).backends[0].id == "a"
+    assert decide(HOW, board, RoutingRequest(6400), Held(a=100), rng=RNG).backends[0].id == "a"
 
 
 @pytest.mark.parametrize("priority", [-1.0, 0.0, 1.0])
 def test_priority_changes_no_ranking_and_acts_against_the_floor(priority: float) -> None:
     board = board_of("a", "b", queued_tokens=40_000)
     tell(board, "b", 1.0, queued_tokens=4000)
-    demand = Demand(1000, priority=priority)
+    demand = RoutingRequest(1000, priority=priority)
     assert decide(HOW, board, demand, rng=RNG).backends[0].id == "b"
     route = decide(choosing("weighted", {"floor": -0.1}), board, demand, rng=RNG)
     assert {one.id for one in route.backends} == {-1.0: set(), 0.0: {"b"}, 1.0: {"a", "b"}}[priority]
@@ -44,14 +44,14 @@ def test_priority_changes_no_ranking_and_acts_against_the_floor(priority: float)
 @pytest.mark.parametrize(("weight", "better"), [("region", {"region": "eu"}), ("price", {"price": 0.5})])
 def test_weights_are_free(weight: str, better: dict[str, object]) -> None:
     board = board_of("a", "b")
-    board.set_facts("a", Facts(price=1.0, region="us"))
-    board.set_facts("b", Facts(**{"price": 1.0, "region": "us", **better}))
-    demand = Demand(1000, region="eu")
+    board.set_facts("a", BackendFacts(price=1.0, region="us"))
+    board.set_facts("b", BackendFacts(**{"price": 1.0, "region": "us", **better}))
+    demand = RoutingRequest(1000, region="eu")
     firsts = Counter(decide(HOW, board, demand, rng=RNG).backends[0].id for _ in range(100))
     assert set(firsts) == {"a", "b"}
     assert decide(choosing("weighted", {weight: 0.3}), board, demand, rng=RNG).backends[0].id == "b"
 
 
 def test_equals_are_drawn() -> None:
-    firsts = Counter(decide(HOW, board_of(*"abcd"), Demand(500), rng=RNG).backends[0].id for _ in range(2000))
+    firsts = Counter(decide(HOW, board_of(*"abcd"), RoutingRequest(500), rng=RNG).backends[0].id for _ in range(2000))
     assert all(420 < firsts[one] < 580 for one in "abcd")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from backends.simengine.batching import Batcher, Sequence
 from backends.simengine.presets import PRESETS
 from backends.simengine.presets import Timing as PresetTiming
-from routing.simulation.decoders import Run
-from routing.simulation.engine import IDLE, Engine
-from routing.simulation.timing import CLASSES, Timing
+from routing.simulation.decoders import Decoding
+from routing.simulation.engine import IDLE, SimulatedEngine
+from routing.simulation.timing import CLASSES, StepTiming
 
 FIXTURE = Path(__file__).parent / "vllm_measured.jsonl.gz"
 PAGE = 16
@@ -31,7 +31,7 @@ def chain_of(job: Job, number: int) -> list[int]:
     return [hash((job[3], i)) if i < 8 and job[3] else hash((number, -1, i)) for i in range(job[1] // PAGE)]
 
 
-def by_steps(jobs: list[Job], timing: Timing, seqs: int, budget: int) -> tuple[list[tuple[float, float, int]], int]:
+def by_steps(jobs: list[Job], timing: StepTiming, seqs: int, budget: int) -> tuple[list[tuple[float, float, int]], int]:
     """First and last token's time and cached tokens of each job, by the step model; and its preemptions."""
     batcher = Batcher(
         PresetTiming(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, timing.kv_tokens), max_num_seqs=seqs, token_budget=budget
@@ -61,22 +61,24 @@ def by_steps(jobs: list[Job], timing: Timing, seqs: int, budget: int) -> tuple[l
     return [(first[i], last[i], runs[i].cached_tokens) for i in range(len(jobs))], batcher.counters.preemptions
 
 
-def by_jumps(jobs: list[Job], timing: Timing, seqs: int, budget: int, chains: bool = True) -> tuple[list[tuple[float, float, int]], Engine]:
+def by_jumps(
+    jobs: list[Job], timing: StepTiming, seqs: int, budget: int, chains: bool = True
+) -> tuple[list[tuple[float, float, int]], SimulatedEngine]:
     first: dict[int, float] = {}
     last: dict[int, tuple[float, int]] = {}
 
-    def begun(run: Run, now: float) -> None:
+    def begun(run: Decoding, now: float) -> None:
         first[run.order] = now
 
-    def ended(run: Run, now: float) -> None:
+    def ended(run: Decoding, now: float) -> None:
         last[run.order] = (now, run.cached)
 
-    engine = Engine(timing, PAGE, max_num_seqs=seqs, token_budget=budget, begun=begun, ended=ended)
+    engine = SimulatedEngine(timing, PAGE, max_num_seqs=seqs, token_budget=budget, begun=begun, ended=ended)
     order = sorted(range(len(jobs)), key=lambda i: jobs[i][0])
     for rank, i in enumerate(order):
         while engine.until < jobs[i][0]:
             engine.advance()
-        engine.submit(Run(None, jobs[i][1], jobs[i][2], chain_of(jobs[i], i) if chains else (), rank), jobs[i][0])
+        engine.submit(Decoding(None, jobs[i][1], jobs[i][2], chain_of(jobs[i], i) if chains else (), rank), jobs[i][0])
     while engine.until != IDLE:
         engine.advance()
     rank_of = {i: rank for rank, i in enumerate(order)}
@@ -98,7 +100,7 @@ jobs_of = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(jobs=jobs_of, kv_pages=st.integers(31, 90), seqs=st.integers(1, 8), budget=st.integers(16, 128))
 def test_jumps_end_where_single_steps_end(jobs: list[Job], kv_pages: int, seqs: int, budget: int) -> None:
-    timing = Timing(c0=6.5, c1=0.025, c1a=8e-5, c2=0.02, c3=5e-3, kv_tokens=kv_pages * PAGE)
+    timing = StepTiming(c0=6.5, c1=0.025, c1a=8e-5, c2=0.02, c3=5e-3, kv_tokens=kv_pages * PAGE)
     expected, preemptions = by_steps(jobs, timing, seqs, budget)
     found, engine = by_jumps(jobs, timing, seqs, budget)
     assert engine.preemptions == preemptions
@@ -111,7 +113,7 @@ def test_jumps_end_where_single_steps_end(jobs: list[Job], kv_pages: int, seqs: 
 @settings(max_examples=60, deadline=None)
 @given(jobs=jobs_of, kv_pages=st.integers(31, 60))
 def test_no_token_and_no_page_is_lost(jobs: list[Job], kv_pages: int) -> None:
-    timing = Timing(c0=6.5, c1=0.025, c1a=0.0, c2=0.02, c3=5e-3, kv_tokens=kv_pages * PAGE)
+    timing = StepTiming(c0=6.5, c1=0.025, c1a=0.0, c2=0.02, c3=5e-3, kv_tokens=kv_pages * PAGE)
     _, engine = by_jumps(jobs, timing, 8, 64)
     assert engine.queued_tokens == 0
     assert engine.cache.used == 0
@@ -121,7 +123,7 @@ def test_no_token_and_no_page_is_lost(jobs: list[Job], kv_pages: int) -> None:
 def test_constants_are_those_of_the_simulated_engine() -> None:
     for name, preset in PRESETS.items():
         ours = CLASSES[name]
-        assert {f: getattr(ours, f) for f in Timing.__struct_fields__} == {f: getattr(preset, f) for f in Timing.__struct_fields__}
+        assert {f: getattr(ours, f) for f in StepTiming.__struct_fields__} == {f: getattr(preset, f) for f in StepTiming.__struct_fields__}
 
 
 def measured() -> dict[str, Any]:
@@ -154,8 +156,10 @@ def test_real_vllm_within_five_percent(gpu: str, name: str, seqs: int) -> None:
 def test_a_stall_delays_and_a_cut_loses_nothing() -> None:
     timing = CLASSES["h100-8b"]
     ends: list[float] = []
-    engine = Engine(timing, PAGE, max_num_seqs=8, token_budget=2048, begun=lambda run, now: None, ended=lambda run, now: ends.append(now))
-    engine.submit(Run(None, 100, 50, (), 0), 0.0)
+    engine = SimulatedEngine(
+        timing, PAGE, max_num_seqs=8, token_budget=2048, begun=lambda run, now: None, ended=lambda run, now: ends.append(now)
+    )
+    engine.submit(Decoding(None, 100, 50, (), 0), 0.0)
     while engine.until < 0.1:
         engine.advance()
     engine.stall(0.1, 5.0)
@@ -166,9 +170,11 @@ def test_a_stall_delays_and_a_cut_loses_nothing() -> None:
 
 
 def test_a_killed_engine_returns_what_it_had() -> None:
-    engine = Engine(CLASSES["h100-8b"], PAGE, max_num_seqs=1, token_budget=2048, begun=lambda run, now: None, ended=lambda run, now: None)
+    engine = SimulatedEngine(
+        CLASSES["h100-8b"], PAGE, max_num_seqs=1, token_budget=2048, begun=lambda run, now: None, ended=lambda run, now: None
+    )
     for order in range(3):
-        engine.submit(Run(order, 100, 50, (), order), 0.0)
+        engine.submit(Decoding(order, 100, 50, (), order), 0.0)
     assert sorted(run.order for run in engine.lose_all(0.1)) == [0, 1, 2]
     assert engine.until == IDLE
     assert engine.cache.used == 0

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from routing.simulation.figures import balance, curve, figures, interval, pooled_hit_rate, quantile
 from routing.simulation.fleet_file import Engines, FleetFile
-from routing.simulation.outcomes import Outcomes, State
-from routing.simulation.turns import Turn, Workload
+from routing.simulation.outcomes import Outcomes, RequestEnd
+from routing.simulation.turns import TraceRequest, Workload
 
 FLEET = FleetFile(engines=[Engines(machine="h100-8b", count=2)])
 
@@ -17,7 +17,7 @@ FLEET = FleetFile(engines=[Engines(machine="h100-8b", count=2)])
 def four() -> tuple[Workload, Outcomes]:
     """Two good answers on engine 0 (one tenant), one late on engine 1, one refused (another tenant)."""
     chain = [1, 2, 3]
-    turns = [Turn(float(i), 200, 11, chain, "a" if i < 2 else "b") for i in range(4)]
+    turns = [TraceRequest(float(i), 200, 11, chain, "a" if i < 2 else "b") for i in range(4)]
     outcomes = Outcomes(
         arrived=[0.0, 1.0, 2.0, 3.0],
         first=[0.5, 1.5, 7.0, 0.0],
@@ -25,7 +25,7 @@ def four() -> tuple[Workload, Outcomes]:
         cached=[0, 192, 0, 0],
         predicted=[0.0, 192.0, 192.0, 0.0],
         engine=[0, 0, 1, -1],
-        state=[State.DONE, State.DONE, State.DONE, State.REFUSED],
+        state=[RequestEnd.DONE, RequestEnd.DONE, RequestEnd.DONE, RequestEnd.REFUSED],
         finished_at=8.0,
     )
     return Workload("four", turns, 64), outcomes

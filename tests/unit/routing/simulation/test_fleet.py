@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from domain.clock import Rng
 from routing.choosing import choosing
-from routing.simulation.fleet import Fleet
-from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, Signals, Tenant
-from routing.simulation.outcomes import Outcomes, State
-from routing.simulation.turns import Dice, Turn, Workload, fresh_chain
+from routing.simulation.fleet import SimulatedFleet
+from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, SignalDelays, SimulatedTenant
+from routing.simulation.outcomes import Outcomes, RequestEnd
+from routing.simulation.turns import Dice, TraceRequest, Workload, fresh_chain
 
 KINDS = ("kill", "slow", "stall")
 
@@ -30,13 +30,13 @@ def fleet(count: int = 2, **more: Any) -> FleetFile:
     return FleetFile(engines=[Engines(machine="h100-8b", count=count, lora_slots=2)], **more)
 
 
-def run(turns: list[Turn], on: FleetFile, policy: str = "least_load", seed: int = 0) -> tuple[Outcomes, Fleet]:
-    one = Fleet(on, Workload("test", turns, 64), partial(choosing, policy), dice(seed))
+def run(turns: list[TraceRequest], on: FleetFile, policy: str = "least_load", seed: int = 0) -> tuple[Outcomes, SimulatedFleet]:
+    one = SimulatedFleet(on, Workload("test", turns, 64), partial(choosing, policy), dice(seed))
     return one.run(), one
 
 
-def some(count: int, prompt: int = 1000, output: int = 50, gap_s: float = 0.01, **more: Any) -> list[Turn]:
-    return [Turn(i * gap_s, prompt, output, fresh_chain(prompt, 64, i), **more) for i in range(count)]
+def some(count: int, prompt: int = 1000, output: int = 50, gap_s: float = 0.01, **more: Any) -> list[TraceRequest]:
+    return [TraceRequest(i * gap_s, prompt, output, fresh_chain(prompt, 64, i), **more) for i in range(count)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -49,18 +49,18 @@ def some(count: int, prompt: int = 1000, output: int = 50, gap_s: float = 0.01, 
 def test_every_request_ends_and_every_charge_is_taken_back(
     turns: list[tuple[float, int, int, int]], faults: list[tuple[float, int, Any, float]], replicas: int, policy: str
 ) -> None:
-    work = [Turn(at, p, o, fresh_chain(p, 64, group), f"t{group}", lora="" if group else "a") for at, p, o, group in turns]
+    work = [TraceRequest(at, p, o, fresh_chain(p, 64, group), f"t{group}", lora="" if group else "a") for at, p, o, group in turns]
     on = fleet(3, replicas=replicas, faults=[EngineFault(at_s=a, engine=e, kind=k, for_s=f) for a, e, k, f in faults])
     outcomes, one = run(work, on, policy)
-    assert State.PENDING not in outcomes.state
+    assert RequestEnd.PENDING not in outcomes.state
     for i, turn in enumerate(work):
-        if outcomes.state[i] is State.DONE:
+        if outcomes.state[i] is RequestEnd.DONE:
             assert outcomes.arrived[i] == turn.at_s < outcomes.first[i] <= outcomes.ended[i]
             assert outcomes.cached[i] < turn.prompt_tokens
     assert [replica.board.total() for replica in one.replicas] == [0] * replicas
     assert [engine.cache.used for engine in one.engines] == [0] * 3
     if not faults:
-        assert set(outcomes.state) == {State.DONE}
+        assert set(outcomes.state) == {RequestEnd.DONE}
 
 
 @pytest.mark.parametrize("policy", ["random", "predicted_latency"])
@@ -73,7 +73,7 @@ def test_a_seed_decides_everything(policy: str) -> None:
 
 def test_work_is_conserved() -> None:
     """An engine that has something to do does it: the last answer ends when the sum of the steps is over."""
-    outcomes, _ = run([Turn(0.0, 1000, 101) for _ in range(3)], fleet(1))
+    outcomes, _ = run([TraceRequest(0.0, 1000, 101) for _ in range(3)], fleet(1))
     first_step = 6.5 + 0.025 * 2048
     second = 6.5 + 0.025 * 952 + 2 * 0.02 + 5e-5 * 2 * 1001
     assert outcomes.first[0] == pytest.approx(first_step / 1e3)
@@ -83,7 +83,7 @@ def test_work_is_conserved() -> None:
 
 
 def test_a_next_turn_waits_for_the_answer_and_its_think_time() -> None:
-    turns = [Turn(0.0, 1000, 100, session=1), Turn(0.0, 1200, 10, session=1, after=0, think_s=7.0)]
+    turns = [TraceRequest(0.0, 1000, 100, session=1), TraceRequest(0.0, 1200, 10, session=1, after=0, think_s=7.0)]
     outcomes, _ = run(turns, fleet())
     assert outcomes.arrived[1] == pytest.approx(outcomes.ended[0] + 7.0)
 
@@ -92,13 +92,13 @@ def test_a_killed_engines_requests_go_elsewhere_or_fail() -> None:
     fault = EngineFault(at_s=0.5, engine=0, kind="kill", for_s=10)
     outcomes, _ = run(some(300, output=100), fleet(faults=[fault]))
     assert outcomes.retries > 0
-    assert State.FAILED in outcomes.state
+    assert RequestEnd.FAILED in outcomes.state
     at_once = [i for i in range(300) if 1.6 < outcomes.arrived[i] < 10]
     assert {outcomes.engine[i] for i in at_once} == {1}
 
 
 def test_a_slow_engine_is_slow_while_it_is() -> None:
-    turns = [Turn(0.0, 100, 10), Turn(10.0, 100, 10), Turn(30.0, 100, 10)]
+    turns = [TraceRequest(0.0, 100, 10), TraceRequest(10.0, 100, 10), TraceRequest(30.0, 100, 10)]
     outcomes, _ = run(turns, fleet(1, faults=[EngineFault(at_s=5, engine=0, kind="slow", for_s=10, factor=4)]))
     lasted = [outcomes.ended[i] - outcomes.arrived[i] for i in range(3)]
     assert lasted[1] == pytest.approx(4 * lasted[0], rel=0.01)
@@ -109,7 +109,7 @@ def test_adapters_are_loaded_once_and_wait_for_a_slot() -> None:
     def on(slots: int) -> FleetFile:
         return FleetFile(engines=[Engines(machine="h100-8b", lora_slots=slots, lora_load_s=2.0)])
 
-    turns = [Turn(0.0, 100, 10, lora="a"), Turn(0.5, 100, 10, lora="a"), Turn(0.5, 100, 10, lora="b")]
+    turns = [TraceRequest(0.0, 100, 10, lora="a"), TraceRequest(0.5, 100, 10, lora="a"), TraceRequest(0.5, 100, 10, lora="b")]
     outcomes, _ = run(turns, on(2))
     assert [round(outcomes.first[i], 1) for i in range(3)] == [2.0, 2.0, 2.5]
     outcomes, _ = run(turns, on(1))
@@ -118,16 +118,16 @@ def test_adapters_are_loaded_once_and_wait_for_a_slot() -> None:
 
 def test_engines_without_slots_get_no_request_with_an_adapter() -> None:
     with_and_without = [Engines(machine="h100-8b"), Engines(machine="h100-8b", lora_slots=1)]
-    turns = [Turn(i * 0.1, 100, 10, lora="a") for i in range(20)]
+    turns = [TraceRequest(i * 0.1, 100, 10, lora="a") for i in range(20)]
     assert run(turns, FleetFile(engines=with_and_without), "random")[0].engine == [1] * 20
     # nobody ever has a slot: refused, not waited for until the end of time
-    assert set(run(turns, FleetFile(engines=with_and_without[:1]))[0].state) == {State.REFUSED}
+    assert set(run(turns, FleetFile(engines=with_and_without[:1]))[0].state) == {RequestEnd.REFUSED}
 
 
 def test_what_a_cache_cannot_hold_to_its_end_fails_instead_of_starting_over_for_ever() -> None:
     on = FleetFile(engines=[Engines(machine="h100-8b", kv_tokens=1024)])
-    outcomes, one = run([Turn(0.0, 1000, 500), Turn(0.1, 100, 10)], on)
-    assert outcomes.state == [State.FAILED, State.DONE]
+    outcomes, one = run([TraceRequest(0.0, 1000, 500), TraceRequest(0.1, 100, 10)], on)
+    assert outcomes.state == [RequestEnd.FAILED, RequestEnd.DONE]
     assert one.replicas[0].board.total() == 0
 
 
@@ -137,23 +137,23 @@ def test_a_fault_of_an_engine_that_is_not_there_is_a_mistake() -> None:
 
 
 def test_a_tenants_limit_refuses_what_is_above() -> None:
-    rule = {"noisy": Tenant(tokens_per_s=1000, burst_s=2)}
+    rule = {"noisy": SimulatedTenant(tokens_per_s=1000, burst_s=2)}
     outcomes, _ = run(some(200, prompt=100, output=10, gap_s=0.05, tenant="noisy"), fleet(tenants=rule))
-    done = outcomes.state.count(State.DONE)
+    done = outcomes.state.count(RequestEnd.DONE)
     assert done == pytest.approx((2000 + 9.9 * 1000) / 110, abs=1)
-    assert outcomes.state.count(State.REFUSED) == 200 - done
+    assert outcomes.state.count(RequestEnd.REFUSED) == 200 - done
 
 
 def test_what_is_too_long_for_everyone_is_refused() -> None:
-    outcomes, _ = run([Turn(0.0, 200_000, 10), Turn(0.1, 100, 10)], fleet())
-    assert outcomes.state == [State.REFUSED, State.DONE]
+    outcomes, _ = run([TraceRequest(0.0, 200_000, 10), TraceRequest(0.1, 100, 10)], fleet())
+    assert outcomes.state == [RequestEnd.REFUSED, RequestEnd.DONE]
 
 
 def test_caches_are_found_with_events_and_without() -> None:
     chain = fresh_chain(8000, 64, 1)
     for events in (True, False):
-        turns = [Turn(i * 2.0, 8000, 10, chain) for i in range(10)]
-        outcomes, _ = run(turns, fleet(4, signals=Signals(kv_events=events)), "predicted_latency")
+        turns = [TraceRequest(i * 2.0, 8000, 10, chain) for i in range(10)]
+        outcomes, _ = run(turns, fleet(4, signals=SignalDelays(kv_events=events)), "predicted_latency")
         assert sum(cached > 0 for cached in outcomes.cached) >= 8
         assert sum(one > 0 for one in outcomes.predicted) >= 8
 
@@ -161,7 +161,7 @@ def test_caches_are_found_with_events_and_without() -> None:
 def test_progress_is_told() -> None:
     told: list[int] = []
     progress: Callable[[int], None] = told.append
-    Fleet(fleet(), Workload("test", some(500), 64), partial(choosing, "random"), dice(), progress).run()
+    SimulatedFleet(fleet(), Workload("test", some(500), 64), partial(choosing, "random"), dice(), progress).run()
     assert told == [100, 300, 500]
 
 
@@ -179,24 +179,24 @@ def pairs(*roles: str, **more: Any) -> FleetFile:
 def test_a_request_on_two_engines_ends_and_both_are_rid_of_it(
     turns: list[tuple[float, int, int, int]], faults: list[tuple[float, int, Any, float]], reuses: bool
 ) -> None:
-    work = [Turn(at, p, o, fresh_chain(p, 64, group)) for at, p, o, group in turns]
+    work = [TraceRequest(at, p, o, fresh_chain(p, 64, group)) for at, p, o, group in turns]
     broken = [EngineFault(at_s=a, engine=e, kind=k, for_s=f) for a, e, k, f in faults]
     on = pairs("prefill", "decode", "decode", "both", faults=[one.model_dump() for one in broken])
     on = FleetFile.model_validate(on.model_dump() | {"disaggregation": on.model_dump()["disaggregation"] | {"decode_reuses": reuses}})
     outcomes, one = run(work, on, "predicted_latency")
-    assert State.PENDING not in outcomes.state
+    assert RequestEnd.PENDING not in outcomes.state
     assert one.replicas[0].board.total() == 0
     assert [engine.cache.used for engine in one.engines] == [0] * 4
     assert [engine.queued_tokens for engine in one.engines] == [0] * 4
     if not faults:
-        assert set(outcomes.state) == {State.DONE}
+        assert set(outcomes.state) == {RequestEnd.DONE}
 
 
 def test_a_prompt_is_computed_on_one_engine_and_its_answer_comes_from_another() -> None:
     """First token: the prompt's own time, its KV's way, and one step of the engine that generates."""
     prompt, output = 8192, 100
-    outcomes, one = run([Turn(0.0, prompt, output)], pairs("prefill", "decode"), "predicted_latency")
-    alone, _ = run([Turn(0.0, prompt, 1)], fleet(1))
+    outcomes, one = run([TraceRequest(0.0, prompt, output)], pairs("prefill", "decode"), "predicted_latency")
+    alone, _ = run([TraceRequest(0.0, prompt, 1)], fleet(1))
     travel = prompt * 131_072 / 50e9 + 0.01
     timing = one.engines[1].timing
     step = (timing.c0 + timing.c1 * 1 + timing.c1a * (prompt - 1)) / 1e3
@@ -206,12 +206,12 @@ def test_a_prompt_is_computed_on_one_engine_and_its_answer_comes_from_another() 
 
 def test_long_prompts_hold_up_no_answers_where_they_are_computed_elsewhere() -> None:
     """Twelve answers of 300 tokens, and nine prompts of 30,000 among them: the slowest answer is half as slow a token."""
-    answers = [Turn(0.01 * i, 200, 300) for i in range(12)]
-    prompts = [Turn(0.5 + 0.1 * i, 30_000, 2, fresh_chain(30_000, 64, i)) for i in range(9)]
+    answers = [TraceRequest(0.01 * i, 200, 300) for i in range(12)]
+    prompts = [TraceRequest(0.5 + 0.1 * i, 30_000, 2, fresh_chain(30_000, 64, i)) for i in range(9)]
 
     def slowest(on: FleetFile) -> float:
         outcomes, _ = run([*answers, *prompts], on, "predicted_latency")
-        assert set(outcomes.state) == {State.DONE}
+        assert set(outcomes.state) == {RequestEnd.DONE}
         return max((outcomes.ended[i] - outcomes.first[i]) / 299 for i in range(12))
 
     assert slowest(pairs("prefill", "decode", "decode")) < 0.5 * slowest(fleet(3))

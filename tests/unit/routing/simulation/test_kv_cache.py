@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.simulation.kv_cache import KvCache, pages
+from routing.simulation.kv_cache import SimulatedKvCache, pages
 
 
 def test_a_prefix_is_found_again_and_its_end_goes_first() -> None:
-    cache = KvCache(total=8, span=2)
+    cache = SimulatedKvCache(total=8, span=2)
     gone: list[Sequence[int]] = []
     cache.removed = gone.append
     assert cache.admit([1, 2, 3], 7) == 0
@@ -22,7 +22,7 @@ def test_a_prefix_is_found_again_and_its_end_goes_first() -> None:
 
 
 def test_no_room_changes_nothing() -> None:
-    cache = KvCache(total=4, span=1)
+    cache = SimulatedKvCache(total=4, span=1)
     assert cache.admit([1], 3) == 0
     assert cache.admit([2], 2) == -1
     assert (cache.free, cache.used) == (1, 3)
@@ -30,7 +30,7 @@ def test_no_room_changes_nothing() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.booleans()), max_size=40))
 def test_pages_are_conserved(steps: list[tuple[int, int, bool]]) -> None:
-    cache = KvCache(total=20, span=2)
+    cache = SimulatedKvCache(total=20, span=2)
     held: list[tuple[list[int], int, int]] = []
     for family, blocks, ends in steps:
         chain = [family * 100 + i for i in range(blocks)]

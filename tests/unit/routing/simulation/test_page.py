@@ -8,7 +8,7 @@ from routing.choosing import choosing
 from routing.simulation.comparison import compare, shown
 from routing.simulation.fleet_file import Engines, FleetFile
 from routing.simulation.page import page
-from routing.simulation.turns import Dice, Turn, Workload
+from routing.simulation.turns import Dice, TraceRequest, Workload
 
 
 def dice(seed: int) -> Dice:
@@ -19,7 +19,7 @@ def dice(seed: int) -> Dice:
 
 
 def make(_: Dice) -> Workload:
-    return Workload("<script>", [Turn(i * 0.1, 500, 5) for i in range(30)], notes=["a <b> note"])
+    return Workload("<script>", [TraceRequest(i * 0.1, 500, 5) for i in range(30)], notes=["a <b> note"])
 
 
 def test_markup_is_escaped_and_intervals_are_shown() -> None:

@@ -8,7 +8,7 @@ from routing.calibration import Calibration
 from routing.choosing import choosing
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.replica import Replica
-from routing.simulation.turns import Turn, fresh_chain
+from routing.simulation.turns import TraceRequest, fresh_chain
 
 BLOCK = 64
 
@@ -32,14 +32,14 @@ def replica() -> Replica:
 def test_what_an_engine_holds_of_a_prompt_takes_no_second_place_in_its_cache() -> None:
     one = replica()
     chain = fresh_chain(4096, BLOCK, 1)
-    first, now = Turn(0.0, 4096, 10, chain), 0.0
+    first, now = TraceRequest(0.0, 4096, 10, chain), 0.0
     demand, route, split = one.route(first, 0.0, now, None, "")
     sent = one.send(demand, route, split, now)
     one.prefilled(sent, 0, 0.2)
     one.begun(sent, 0.2)
     one.done(first, sent, 0.5)
 
-    again, route, split = one.route(Turn(1.0, 4160, 10, [*chain, *fresh_chain(64, BLOCK, 2)]), 0.0, 1.0, None, "")
+    again, route, split = one.route(TraceRequest(1.0, 4160, 10, [*chain, *fresh_chain(64, BLOCK, 2)]), 0.0, 1.0, None, "")
     row = one.board.row_of[sent.backend]
     assert route.ranked[0][0].id == sent.backend
     assert route.matched[0] == 4096
@@ -50,19 +50,19 @@ def test_what_an_engine_holds_of_a_prompt_takes_no_second_place_in_its_cache() -
 def test_output_is_expected_to_be_as_long_as_answers_were() -> None:
     one = replica()
     for at in range(16):
-        turn, now = Turn(float(at), 128, 30, fresh_chain(128, BLOCK, 3, at)), float(at)
+        turn, now = TraceRequest(float(at), 128, 30, fresh_chain(128, BLOCK, 3, at)), float(at)
         demand, route, split = one.route(turn, 0.0, now, None, "")
         sent = one.send(demand, route, split, now)
         one.prefilled(sent, 0, now + 0.1)
         one.begun(sent, now + 0.1)
         one.done(turn, sent, now + 0.5)
-    assert one.route(Turn(20.0, 128, 30), 0.0, 20.0, None, "")[0].output_tokens in range(30, 34)  # eight buckets in every doubling
+    assert one.route(TraceRequest(20.0, 128, 30), 0.0, 20.0, None, "")[0].output_tokens in range(30, 34)  # eight buckets in every doubling
 
 
 def test_steps_are_learned_with_the_batch_of_the_whole_answer() -> None:
     """Not with the load at its end, when others have come or gone."""
     one = replica()
-    turn = Turn(0.0, 128, 21, fresh_chain(128, BLOCK, 4))
+    turn = TraceRequest(0.0, 128, 21, fresh_chain(128, BLOCK, 4))
     demand, route, split = one.route(turn, 0.0, 0.0, None, "")
     sent = one.send(demand, route, split, 0.0)
     one._speeds[sent.backend] = seen = Seen()

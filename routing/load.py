@@ -1,0 +1,414 @@
+"""The load table: one row per backend of a pool, the engine's load report merged with the requests that this process has in flight there.
+
+Policies read the merged columns, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without its
+15 MB in every worker (docs/decisions/0004). A row is merged anew when its report or its requests change, so a decision copies nothing.
+
+Every number has one owner: a report says what the engine knew when it was asked, charges say what this process sent there, and
+neither overwrites the other (routers no. 17). A charge made after the report was requested is added to the report, a charge released
+after the report was read is subtracted, both until the next report.
+
+Values about one backend that go into and out of the load table: its configured facts, and its peak load.
+
+The speed of a backend as six numbers, and priors for a backend that has not been measured yet.
+
+How much of what engines cache is used again, as one share for a pool: the cost of evicting cached prompts.
+
+Source: each answer's `cached_tokens` over its prompt's tokens, both averaged with weights that fade by 1 % per answer. It begins at 0.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+import msgspec
+
+from routing.fleet import Backend
+from routing.load_row import BORROWED, MEMORY, MERGED, USUAL_PROMPT, BackendLoad, Charge
+
+
+class BackendFacts(msgspec.Struct, frozen=True, gc=False):
+    """Configured facts about a backend, from the operator or the engine; they change only with its configuration."""
+
+    in_flight_cap: int = 0
+    """Requests that this process may have in flight there; 0: no cap."""
+    context_tokens: int = 0
+    """The longest prompt and answer together that it serves; 0: not known."""
+    price: float = 0.0
+    """Price of a token, relative to the other backends of the pool."""
+    region: str = ""
+    """The backend's region, by the operator's name for it."""
+
+
+NO_FACTS: Final = BackendFacts()
+
+
+class Peak(NamedTuple):
+    """The highest load of a backend since the last reading, so that short peaks between two readings are seen (routers no. 18)."""
+
+    requests: float
+    queue_tokens: float
+    kv_share: float
+    """Share of its KV cache; 0 while its size is not known."""
+
+
+class Rates(NamedTuple):
+    """prefill seconds = a + b*u + c*u*ctx for u uncached tokens with ctx tokens of context; step seconds = d + e*sequences + f*tokens."""
+
+    prefill_s: float
+    prefill_s_token: float
+    prefill_s_token_ctx: float
+    step_s: float
+    step_s_seq: float
+    step_s_token: float
+
+
+PRIORS: Final[Mapping[str, Rates]] = {
+    # derived from kernel timings and memory bandwidth (8B on one H100, 70B on four); the form was checked against runs of vLLM 0.19
+    "h100-8b": Rates(0.0065, 2.5e-5, 8e-10, 0.0065, 2e-5, 5e-8),
+    "h100-70b-tp4": Rates(0.018, 7e-5, 1e-9, 0.018, 3e-5, 3e-8),
+    # fitted to 300 requests each, 8B on one card
+    "rtx-pro-6000-8b": Rates(0.0108, 4.5e-5, 8e-10, 0.0108, 1e-5, 1.1e-7),
+    "rtx-4090-8b": Rates(0.0191, 1.5e-4, 8e-10, 0.0191, 5e-5, 1.3e-7),
+}
+"""Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN` and is learned."""
+
+UNKNOWN: Final = PRIORS["h100-8b"]
+
+
+FADE: Final = 0.01
+"""Weight of one more answer in the means."""
+PRIOR_TOKENS: Final = 1024.0
+"""Prompt tokens of the mean before any answer."""
+
+
+class Reuse:
+    """The pool's mean prompt tokens and mean cached tokens per answer. Constant in memory."""
+
+    __slots__ = ("_cached", "_prompt")
+
+    def __init__(self) -> None:
+        self._prompt = PRIOR_TOKENS
+        self._cached = 0.0
+
+    def found(self, prompt_tokens: float, cached_tokens: float) -> None:
+        """Record how much of an answered prompt the engine had cached; not to be called when the engine does not report it."""
+        self._prompt += FADE * (prompt_tokens - self._prompt)
+        self._cached += FADE * (cached_tokens - self._cached)
+
+    @property
+    def share(self) -> float:
+        """Share of prompt tokens that were cached on the backend they were sent to; 0 to 1."""
+        return min(1.0, self._cached / self._prompt)
+
+
+__all__ = ["MERGED", "NO_FACTS", "RATES", "BackendFacts", "Charge", "LoadTable", "Peak"]
+
+RATES: Final = Rates._fields
+"""The columns of a backend's speed, the fields of `Rates`."""
+
+
+class LoadTable:
+    """Loads, speeds and limits of one pool's backends, in columns; row i belongs to `ids[i]`. Bounded by the pool's backends and by their
+    requests in flight."""
+
+    __slots__ = (
+        "_now",
+        "_mean_ctx",
+        "_raised",
+        "_mean_prompt",
+        "_rows",
+        "_rows_of_last",
+        "_silent",
+        "_unsettled",
+        "facts",
+        "freed",
+        "ids",
+        "limit",
+        "limit_tokens",
+        "limited",
+        "residual_s",
+        "reuse",
+        "row_of",
+        "trust",
+        *MERGED,
+        *RATES,
+    )
+
+    ids: list[str]
+    row_of: dict[str, int]
+    requests: list[float]
+    running: list[float]
+    waiting: list[float]
+    queue_tokens: list[float]
+    queue_ctx: list[float]
+    kv_tokens: list[float]
+    kv_capacity: list[float]
+    prefill_s: list[float]
+    prefill_s_token: list[float]
+    prefill_s_token_ctx: list[float]
+    step_s: list[float]
+    step_s_seq: list[float]
+    step_s_token: list[float]
+    residual_s: list[float]
+    """Standard deviation of the error of predicted times to the first token, seconds."""
+    trust: list[float]
+    """Factor for the backend's prefix matches: the share of predicted tokens that engines reported as cached (`routing.prefix.trust`)."""
+    facts: list[BackendFacts]
+    limit: list[float]
+    """Concurrency limit: requests that this process may have in flight there; infinite while it is not known."""
+    limit_tokens: list[float]
+    """Uncached prompt tokens that this process may have in prefill there; infinite while it is not known."""
+    limited: bool
+    """Whether any backend has a limit or a configured cap; without one, the check for room is skipped (`routing.room`)."""
+    freed: Callable[[], None] | None
+    """Called when a backend may have more room than before, for the queue."""
+    reuse: Reuse
+    """How much of what engines cache is used again."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self.ids = []
+        self.row_of = {}
+        self._rows: list[BackendLoad] = []
+        self._rows_of_last: tuple[Sequence[Backend], list[int]] = ((), [])
+        self._now = 0.0
+        self._mean_prompt = USUAL_PROMPT
+        self._mean_ctx = 0.5 * USUAL_PROMPT
+        self.reuse = Reuse()
+        self._silent: dict[str, None] = {}
+        self._unsettled = self._raised = self.limited = False
+        self.freed = None
+        for name in (*MERGED, *RATES, "residual_s", "trust", "facts", "limit", "limit_tokens"):
+            setattr(self, name, [])
+        for backend_id in ids:
+            self.add(backend_id)
+
+    def add(self, backend_id: str, rates: Rates = UNKNOWN, facts: BackendFacts = NO_FACTS) -> None:
+        """Add a row for a backend, with priors for what is not known yet. Does nothing when the backend has a row.
+
+        Args:
+            rates: the prior of its speed, until it is measured.
+        """
+        if backend_id in self.row_of:
+            return
+        self.row_of[backend_id] = len(self.ids)
+        self.ids.append(backend_id)
+        self._rows.append(BackendLoad(backend_id))
+        self._silent[backend_id] = None
+        for name in MERGED:
+            getattr(self, name).append(0.0)
+        for name, value in zip(RATES, rates, strict=True):
+            getattr(self, name).append(value)
+        self.residual_s.append(0.0)
+        self.trust.append(1.0)
+        self.facts.append(facts)
+        self.limit.append(inf)
+        self.limit_tokens.append(inf)
+        self._limits_changed()
+        self._rows_of_last = ((), [])
+        self._unsettled = True
+
+    def drop(self, backend_id: str) -> None:
+        """Remove the row of a backend that has left; the last row takes its place.
+
+        Raises:
+            ValueError: requests are in flight on it, and their release would find no row.
+        """
+        at = self.row_of.get(backend_id)
+        if at is None:
+            return
+        if self._rows[at].charges:
+            raise ValueError(f"{len(self._rows[at].charges)} requests are in flight on {backend_id!r}")
+        own = (self.ids, self._rows, self.residual_s, self.trust, self.facts, self.limit, self.limit_tokens)
+        for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATES))):
+            column[at] = column[-1]
+            column.pop()
+        del self.row_of[backend_id]
+        self._silent.pop(backend_id, None)
+        if at < len(self.ids):
+            self.row_of[self.ids[at]] = at
+        self._limits_changed()
+        self._rows_of_last = ((), [])
+        self._unsettled = True
+
+    def rows(self, backends: Sequence[Backend]) -> list[int]:
+        """The row numbers of these backends; cached for the last sequence asked for. Raises KeyError for a backend without a row."""
+        last_backends, rows = self._rows_of_last
+        if last_backends is not backends:
+            rows = [self.row_of[backend.id] for backend in backends]
+            self._rows_of_last = (backends, rows)
+        return rows
+
+    def in_flight(self, backend_id: str) -> int:
+        """Requests that this process has in flight on the backend."""
+        return len(self._rows[self.row_of[backend_id]].charges)
+
+    def unbegun(self, backend_id: str) -> int:
+        """Uncached prompt tokens of this process's requests in prefill there (sent, first token not received)."""
+        return self._rows[self.row_of[backend_id]].unbegun_tokens
+
+    def begun_on(self, backend_id: str) -> int:
+        """Requests of this process there whose first token has come."""
+        return self._rows[self.row_of[backend_id]].begun_count
+
+    def since(self, backend_id: str) -> tuple[int, int]:
+        """Requests of this process sent since the backend's last report and still in flight; and requests counted in the report that have
+        ended since."""
+        row = self._rows[self.row_of[backend_id]]
+        return row.new, row.ended
+
+    def total(self) -> int:
+        """Requests that this process has in flight on all backends of the pool."""
+        return sum(len(row.charges) for row in self._rows)
+
+    def charge(self, backend_id: str, uncached_tokens: float, kv_tokens: float, now: float, cached_tokens: float = 0.0) -> Charge:
+        """Count one request on the backend; pair it with `release` in a `finally`. Raises KeyError for a backend without a row.
+
+        Args:
+            kv_tokens: tokens of the KV cache that the request needs beyond the cached ones, which requests share and engines count once.
+            cached_tokens: tokens of the prompt that are cached there.
+        """
+        at = self.row_of[backend_id]
+        self._now = now
+        ctx = cached_tokens + 0.5 * uncached_tokens
+        charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx))
+        self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
+        self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
+        self._rows[at].charge(charge)
+        self._merge(at)
+        return charge
+
+    def begun(self, charge: Charge) -> None:
+        """Record that the request's first token came: its prompt is computed and no longer queued. Does nothing the second time."""
+        if charge.begun_at is None and not charge.over:
+            at = self.row_of[charge.id]
+            self._rows[at].begun(charge, self._now)
+            self._merge(at)
+            if self.freed is not None:
+                self.freed()
+
+    def release(self, charge: Charge) -> None:
+        """Take the request off its backend, however it ended. Idempotent."""
+        if not charge.over:
+            at = self.row_of[charge.id]
+            self._rows[at].release(charge, self._now)
+            self._merge(at)
+            if self.freed is not None:
+                self.freed()
+
+    def report(
+        self,
+        backend_id: str,
+        *,
+        running: float | None = None,
+        waiting: float | None = None,
+        queued_tokens: float | None = None,
+        kv_usage: float | None = None,
+        kv_capacity: float | None = None,
+        read_at: float,
+        asked_at: float,
+    ) -> None:
+        """Take an engine's report of its whole load. None: the engine does not report it, which is not zero. A report older than the last
+        one is dropped.
+
+        Args:
+            read_at: when the engine had this load, monotonic seconds. Requests of this process that ended later are subtracted.
+            asked_at: when the report was requested, at most `read_at`. Requests of this process sent later may be missing in it, and are
+                added.
+        """
+        at = self.row_of[backend_id]
+        row = self._rows[at]
+        if read_at < row.read_at:
+            return
+        self._now = max(self._now, read_at)
+        row.report(running, waiting, queued_tokens, kv_usage, kv_capacity, read_at, asked_at)
+        if row.reporting:
+            self._silent.pop(backend_id, None)
+        else:
+            self._silent[backend_id] = None
+        self._merge(at)
+
+    def stale(self, now: float, after_s: float) -> list[str]:
+        """Mark the backends whose report is older than `after_s` seconds as not reporting; returns the ids of all such backends."""
+        self._now = max(self._now, now)
+        for row in self._rows:
+            if row.reporting and now - row.read_at > after_s:
+                row.reporting = False
+                self._silent[row.id] = None
+                self._unsettled = True
+        return [backend_id for backend_id in self.ids if backend_id in self._silent]
+
+    def reporting(self, row: int) -> bool:
+        """Whether the backend in this row has a recent and complete report."""
+        return self._rows[row].reporting
+
+    def set_rates(self, backend_id: str, rates: Rates, residual_s: float = 0.0) -> None:
+        """Set the speed that calibration has learned, and the standard deviation of its error in seconds."""
+        at = self.row_of[backend_id]
+        for name, value in zip(RATES, rates, strict=True):
+            getattr(self, name)[at] = value
+        self.residual_s[at] = residual_s
+
+    def set_trust(self, backend_id: str, share: float) -> None:
+        """Set the factor for the backend's prefix matches, 0 to 1."""
+        self.trust[self.row_of[backend_id]] = share
+
+    def set_facts(self, backend_id: str, facts: BackendFacts) -> None:
+        """Replace the backend's configured facts."""
+        self.facts[self.row_of[backend_id]] = facts
+        self._limits_changed()
+
+    def set_limit(self, backend_id: str, requests: float = inf, tokens: float = inf) -> None:
+        """Set the concurrency limits of this process there: requests in flight, and uncached prompt tokens in prefill."""
+        at = self.row_of[backend_id]
+        self.limit[at] = requests
+        self.limit_tokens[at] = tokens
+        self._limits_changed()
+
+    def _limits_changed(self) -> None:
+        self.limited = (
+            min(self.limit, default=inf) < inf or min(self.limit_tokens, default=inf) < inf or any(f.in_flight_cap for f in self.facts)
+        )
+        if self.freed is not None:
+            self.freed()
+
+    def peak(self, backend_id: str) -> Peak:
+        """The highest load since the last call, the current load included."""
+        at = self.row_of[backend_id]
+        row = self._rows[at]
+        capacity = self.kv_capacity[at]
+        peak = Peak(row.peak_requests, row.peak_queue_tokens, row.peak_kv_tokens / capacity if capacity else 0.0)
+        row.peak_requests = self.requests[at]
+        row.peak_queue_tokens = self.queue_tokens[at]
+        row.peak_kv_tokens = self.kv_tokens[at]
+        return peak
+
+    def settle(self) -> None:
+        """Raise the loads of backends that do not report to the mean of those that do; to be called before a decision."""
+        if not self._unsettled:
+            return
+        self._unsettled = False
+        silent = [(self.row_of[backend_id], self._rows[self.row_of[backend_id]].alone) for backend_id in self._silent]
+        reporting = len(self.ids) - len(silent)
+        if not reporting and not self._raised:
+            return
+        self._raised = reporting > 0
+        for place, name in enumerate(BORROWED):
+            column = getattr(self, name)
+            mean = (sum(column) - sum([column[at] for at, _ in silent])) / reporting if reporting else 0.0
+            for at, alone in silent:
+                column[at] = max(alone[place], mean)
+
+    def _merge(self, at: int) -> None:
+        row = self._rows[at]
+        requests, self.running[at], self.waiting[at], queue, kv, ctx, self.kv_capacity[at] = row.merge(self._mean_prompt, self._mean_ctx)
+        self.requests[at] = requests
+        self.queue_tokens[at] = queue
+        self.kv_tokens[at] = kv
+        self.queue_ctx[at] = ctx
+        self._unsettled = bool(self._silent)
+        if requests > row.peak_requests:
+            row.peak_requests = requests
+        if queue > row.peak_queue_tokens:
+            row.peak_queue_tokens = queue
+        if kv > row.peak_kv_tokens:
+            row.peak_kv_tokens = kv

@@ -1,0 +1,144 @@
+"""A prompt's chain: one keyed 64-bit hash for each whole block, standing for all of the prompt up to that block's end.
+
+    root  = BLAKE2b-64(secret; revision, adapter digest, salt)
+    chain = h1, h2, ...   with h(i+1) = hash((h(i), block(i+1))), h(0) = root
+
+`hash` is Python's own, SipHash over bytes (token ids as four bytes each): several times cheaper than a keyed BLAKE2b of every block, and
+without xxHash's dependency (docs/routing.md; costs: `make bench-decision`). What separates tenants, adapters and revisions is the root,
+which is keyed and cannot be had without the secret; two tenants' chains meet by chance only, once in 2**61 pairs. A collision
+would misplace a request, never give a wrong answer: the index says where a prompt may be warm, engines look for themselves.
+
+Hashes are comparable within one interpreter and its forks only (they have one seed). That is as far as an index goes.
+
+A prompt's chain whose hashes are computed on demand: a walk of the index ends at the first block that no backend holds.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, overload
+
+BLOCK_TOKENS: Final = 64
+"""Tokens per block. Engines cache in blocks of 16 to 128; a quarter as many entries as at 16 costs at most 63 tokens of a match."""
+BLOCK_BYTES: Final = 256
+"""Bytes per block where no tokenizer is configured: at 4 bytes a token the same 64 tokens, so that figures in blocks mean the same."""
+
+TOKEN_BYTES: Final = 4
+"""Bytes per token id. Ids are hashed as the bytes they take in memory: 2.5 times as fast as hashing a tuple of ids, and keyed like text."""
+
+_SIGN: Final = 1 << 63
+
+
+def root(revision: str, lora_digest: str, salt: str, secret: bytes) -> int:
+    """The root of a chain. It cannot be guessed without the secret, and no two different (revision, adapter, salt) triples share one.
+
+    Args:
+        revision: identifies the model's name, weights and chat template: everything that, when changed, makes cached blocks useless.
+        lora_digest: digest of the adapter's weights, not its name, which other weights can have later; empty for the base model.
+        salt: identifies the tenant or group whose requests may share cached prefixes.
+        secret: the secret of this process and its forks, 16 to 64 bytes.
+
+    Raises:
+        ValueError: the secret is too short or too long.
+    """
+    if not 16 <= len(secret) <= 64:
+        raise ValueError(f"the secret has {len(secret)} bytes; it needs 16 to 64")
+    digest = blake2b(key=secret, digest_size=8, person=b"tidegate-prefix")
+    for part in (revision, lora_digest, salt):
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))  # so that "ab", "c" is not "a", "bc"
+        digest.update(encoded)
+    return int.from_bytes(digest.digest(), "little") - _SIGN
+
+
+def of_text(start: int, text: bytes, block_bytes: int = BLOCK_BYTES, before: Sequence[int] = ()) -> list[int]:
+    """The chain of a prompt's bytes; an incomplete block at the end has no hash.
+
+    Args:
+        start: the root.
+        before: the chain of an earlier text that `text` begins with, when it is known: only the bytes after it are hashed.
+    """
+    chain = list(before)
+    last = chain[-1] if chain else start
+    add = chain.append
+    for at in range(len(chain) * block_bytes, len(text) - block_bytes + 1, block_bytes):
+        last = hash((last, text[at : at + block_bytes]))
+        add(last)
+    return chain
+
+
+def after_tokens(last: int, block: Sequence[int]) -> int:
+    """The hash of one more whole block of token ids after `last` (a hash or the root): `of_tokens` for a single block."""
+    try:
+        return hash((last, array("I", block).tobytes()))
+    except OverflowError:  # no vocabulary has such an id: an engine reported it, and no prompt of ours should match it
+        return hash((last, *block))
+
+
+def of_tokens(start: int, tokens: Sequence[int], block_tokens: int = BLOCK_TOKENS, before: Sequence[int] = ()) -> list[int]:
+    """The chain of a prompt's token ids, each of which takes four bytes; `start` and `before` as in `of_text`."""
+    return of_text(start, array("I", tokens).tobytes(), TOKEN_BYTES * block_tokens, before)
+
+
+STRIDE: Final = 32
+"""Blocks hashed at once, some 5 us: hashing block by block would spend twice as long on calls as on hashes."""
+
+
+class LazyChain(Sequence[int]):
+    """The chain that `of_text(start, data, block_bytes)` returns, hashed as far as it is read.
+
+    Args:
+        start: the root.
+        data: the prompt's bytes, or its token ids at four bytes each.
+    """
+
+    __slots__ = ("_block_bytes", "_blocks", "_data", "_known", "_start")
+
+    def __init__(self, start: int, data: bytes, block_bytes: int) -> None:
+        self._start = start
+        self._data = data
+        self._block_bytes = block_bytes
+        self._blocks = len(data) // block_bytes
+        self._known: list[int] = []
+
+    def __len__(self) -> int:
+        return self._blocks
+
+    def __iter__(self) -> Iterator[int]:
+        if self._blocks <= STRIDE or len(self._known) == self._blocks:
+            return iter(self._up_to(self._blocks))
+        return self._strides()
+
+    def _strides(self) -> Iterator[int]:
+        for at in range(0, self._blocks, STRIDE):
+            yield from self._up_to(at + STRIDE)[at : at + STRIDE]
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            span = range(self._blocks)[index]
+            known = self._up_to(max(span[0], span[-1]) + 1) if span else self._known
+            return known[index] if len(known) == self._blocks else [known[at] for at in span]
+        at = range(self._blocks)[index]
+        return self._up_to(at + 1)[at]
+
+    @property
+    def hashed(self) -> int:
+        """Blocks hashed so far."""
+        return len(self._known)
+
+    def _up_to(self, blocks: int) -> list[int]:
+        known = self._known
+        size = self._block_bytes
+        have = len(known)
+        blocks = min(blocks, self._blocks)
+        if have < blocks:
+            known += of_text(known[-1] if known else self._start, self._data[have * size : blocks * size], size)
+            if blocks == self._blocks:
+                self._data = b""  # not needed any more
+        return known

@@ -1,0 +1,82 @@
+"""Stage C of a routing decision (tie-breaking): which of the backends with nearly the same cost to take.
+
+For a policy in seconds, costs within `max(3 %, the policy's own margin)` of the least are equal, and among them the session's backend
+wins, then the best match, then the fewest requests, then a random draw. The session's backend wins also while it costs at most
+`min(0.5 s, a quarter of the promised time to the first token)` more: a margin, never a lock; and only if no backend holds more of the
+prompt, since then the conversation went on elsewhere, by way of another gateway process. One request in a hundred explores: it goes to
+a random backend that costs no more than that margin, so that the speed of backends which are rarely chosen is measured too.
+For any other policy the least cost wins and exact ties are drawn at random. Source: routers research, 4.1.
+"""
+
+from domain.clock import Rng
+from routing.choosing import PolicyInstance
+from routing.load import LoadTable
+from routing.ports import Candidates, RoutingRequest, Scores
+
+
+def choose(
+    demand: RoutingRequest, sight: Candidates, board: LoadTable, scores: Scores, choosing: PolicyInstance, rng: Rng
+) -> tuple[list[int], str]:
+    """Positions in `sight.rows`, best first; and what decided when it was not the least cost, else an empty string."""
+    cost = scores.cost
+    n = len(cost)
+    start = rng.randrange(n)
+    order = [*range(start, n), *range(start)] if start else list(range(n))
+    order.sort(key=cost.__getitem__)  # stable: equal costs stay in the order of the randomly rotated list
+    best = order[0]
+    least = cost[best]
+    if not choosing.policy.in_seconds:
+        bound = least + scores.margin
+        if n == 1 or cost[order[1]] > bound:
+            return order, ""
+        ties = [at for at in order if cost[at] <= bound]
+        first = ties[rng.randrange(len(ties))]
+        why = ""
+    else:
+        first, why = _among_near(demand, sight, board, scores, choosing, order, rng)
+    if first != best:
+        order.remove(first)
+        order.insert(0, first)
+    return order, why
+
+
+def _among_near(
+    demand: RoutingRequest, sight: Candidates, board: LoadTable, scores: Scores, choosing: PolicyInstance, order: list[int], rng: Rng
+) -> tuple[int, str]:
+    cost = scores.cost
+    choice = choosing.choice
+    rows = sight.rows
+    best = order[0]
+    least = cost[best]
+    slo = demand.ttft_slo_s
+    sticky_s = choice.sticky_s if slo is None else min(choice.sticky_s, choice.sticky_slo_share * slo)
+    if choice.explore_share and (slo is None or slo > choice.tight_slo_s) and rng.random() < choice.explore_share:
+        drawn = rng.randrange(len(order))
+        if cost[drawn] - least <= sticky_s:
+            return drawn, "explored"
+    margin = max(choice.tie_share * abs(least), scores.margin)
+    if sight.sticky >= 0 and cost[sight.sticky] - least <= max(sticky_s, margin) and _still_holds(sight):
+        return sight.sticky, "" if sight.sticky == best else "session"
+    bound = least + margin
+    if len(order) == 1 or cost[order[1]] > bound:
+        return best, ""
+    near = []
+    for at in order:
+        if cost[at] > bound:
+            break
+        near.append(at)
+    matched = sight.matched
+    requests = board.requests
+    longest = max([matched[at] for at in near])
+    if longest > sight.common:
+        near = [at for at in near if matched[at] == longest]
+    fewest = min([requests[rows[at]] for at in near])
+    near = [at for at in near if requests[rows[at]] == fewest]
+    if len(near) > 1:
+        return near[rng.randrange(len(near))], "dice"
+    return near[0], "" if near[0] == best else "match" if longest > sight.common else "fewest requests"
+
+
+def _still_holds(sight: Candidates) -> bool:
+    """Whether the session's backend holds as much of the prompt as any. If not, another gateway process sent the last turn elsewhere."""
+    return sight.matched[sight.sticky] >= max(sight.matched)

@@ -1,0 +1,15 @@
+import pytest
+
+from routing.load import Reuse
+
+
+def test_it_is_the_share_of_tokens_that_were_cached_lately() -> None:
+    reuse = Reuse()
+    assert reuse.share == 0.0
+    for _ in range(1000):
+        reuse.found(1000, 900)
+        reuse.found(9000, 2100)
+    assert reuse.share == pytest.approx(0.3, abs=0.01)  # of tokens, not of prompts
+    for _ in range(1000):
+        reuse.found(5000, 0)
+    assert reuse.share < 0.01
