@@ -26,11 +26,11 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.seeds import Tallies
 from tenancy.stores.memory import MemoryCounters
 from tenancy.stores.sql import SqlSpendReader, migrate, open_engine
-from tenancy.stores.sql.usage_schema import AMOUNTS, LABELS, usage_total
+from tenancy.stores.sql.schema import AMOUNTS, LABELS, usage_total
 from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.embedded import EmbeddedServer
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 
 ACTIVE = 10
 TENANTS = 100

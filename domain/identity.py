@@ -1,4 +1,4 @@
-"""The caller's identity. Values only: `tenancy.keys` verifies keys, `tenancy.jwt_tokens` JWTs; stores are in `tenancy.stores`."""
+"""The caller's identity. Values only: `tenancy.keys` verifies keys, `tenancy.jwt` JWTs; stores are in `tenancy.stores`."""
 
 from typing import Final, NewType
 

@@ -9,7 +9,7 @@ from gateway.http.admin_api.principal import Principal
 from gateway.http.admin_api.problem import RETRY, Problem
 from gateway.tokens import TokenGate
 from tenancy.directory import Directory
-from tenancy.jwt_tokens import looks_like_token
+from tenancy.jwt import looks_like_token
 from tenancy.rights import KeyScope, Role
 
 AWAY: Final = "The database has not answered for a minute, so nobody knows which keys were revoked. Try again; the bootstrap token works."

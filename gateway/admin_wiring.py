@@ -37,7 +37,7 @@ from gateway.worker_link import collect
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
-from tenancy.jwt_claims import Outcome
+from tenancy.jwt import JwtOutcome
 from tenancy.keys import Pepper
 from tenancy.stores.sql import SqlJournal, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
 
@@ -159,7 +159,7 @@ async def post_message(url: str, body: bytes, headers: Mapping[str, str]) -> int
     return answered.status
 
 
-def _log_token(issuer: str, outcome: Outcome) -> None:
+def _log_token(issuer: str, outcome: JwtOutcome) -> None:
     log.debug("token", issuer=issuer, outcome=outcome.value)
 
 

@@ -14,12 +14,12 @@ from gateway.part_watch import GONE_S
 from gateway.settings import Settings
 from gateway.steady_clock import SteadyWall
 from gateway.worker_link import look
-from tenancy.counter_url import Address, CounterUrl, Kind
-from tenancy.hold import LineState
+from tenancy.counter_url import Address, CounterUrl, StoreKind
+from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 from tenancy.ports import Counters, Presence
 from tenancy.seeds import Tallies
-from tenancy.stores.local import GuardedCounters
+from tenancy.stores.fallback_counters import FallbackCounters
 from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom
 from tenancy.stores.valkey import ValkeyCounters, ValkeyPresence
 from tenancy.stores.valkey.client import ValkeyScripts
@@ -45,7 +45,7 @@ class CounterParts:
     loops: tuple[Callable[[], Coroutine[Any, Any, None]], ...]
     """Background loops to run for as long as the counters are used."""
     close: Callable[[], Awaitable[None]]
-    guarded: GuardedCounters | None
+    guarded: FallbackCounters | None
     """Whether, why and for how long this process counts by itself, and the usage it could not deliver; None for `memory://`."""
     tallies: Tallies
     """Sets the same counters from the ledger."""
@@ -71,7 +71,7 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
     """
     url = settings.counter_url
     max_labels = settings.stores.end_users_per_tenant
-    if url.kind is Kind.MEMORY:
+    if url.kind is StoreKind.MEMORY:
         counters = MemoryCounters(_steady_wall(), max_labels)
         alone = MemoryPresence(MemoryRoom(time.monotonic, GONE_S), "alone")
         return CounterParts(counters, (), _nothing, None, counters, _always, lambda: True, alone)
@@ -79,7 +79,7 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
     await scripts.start(START_S)
     watches: list[StoreWatch] = []
     member = secrets.token_hex(8)
-    guarded = GuardedCounters(
+    guarded = FallbackCounters(
         ValkeyCounters(scripts, max_labels), lambda: MemoryCounters(_steady_wall(), max_labels), lambda: watches[0].replicas, time.monotonic
     )
     watch = StoreWatch(
@@ -104,14 +104,14 @@ class CounterView:
         url = settings.counter_url
         self._run_dir = run_dir
         self._most = settings.stores.end_users_per_tenant
-        self._scripts = None if url.kind is Kind.MEMORY else ValkeyScripts(_at_socket(url, run_dir))
+        self._scripts = None if url.kind is StoreKind.MEMORY else ValkeyScripts(_at_socket(url, run_dir))
 
     async def start(self) -> None:
         """Connect, and keep trying in the background."""
         if self._scripts is not None:
             await self._scripts.start(0.0)
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         """The state of the limits of a group. Raises CountersAway."""
         if self._scripts is None:
             return await look(self._run_dir, group)
@@ -130,12 +130,12 @@ async def counters_answer(settings: Settings) -> str | None:
     An embedded store starts with the gateway, so only its program is looked for.
     """
     url = settings.counter_url
-    if url.kind is Kind.EMBEDDED:
+    if url.kind is StoreKind.EMBEDDED:
         try:
             await asyncio.to_thread(server_binary)
         except CannotStartStore as error:
             return str(error)
-    elif url.kind is not Kind.MEMORY:
+    elif url.kind is not StoreKind.MEMORY:
         scripts = ValkeyScripts(url)
         try:
             if not await scripts.start():
@@ -146,9 +146,9 @@ async def counters_answer(settings: Settings) -> str | None:
 
 
 def _at_socket(url: CounterUrl, run_dir: Path) -> CounterUrl:
-    if url.kind is not Kind.EMBEDDED:
+    if url.kind is not StoreKind.EMBEDDED:
         return url
-    return msgspec.structs.replace(url, kind=Kind.SINGLE, addresses=(Address(str(run_dir / SOCKET_NAME), 0),))
+    return msgspec.structs.replace(url, kind=StoreKind.SINGLE, addresses=(Address(str(run_dir / SOCKET_NAME), 0),))
 
 
 def _steady_wall() -> SteadyWall:

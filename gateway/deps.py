@@ -37,7 +37,7 @@ from routing.fleet import Fleet
 from routing.output_length import OutputLengths
 from routing.schedule import Route
 from tenancy.directory import Directory
-from tenancy.output_quantiles import OutputQuantiles
+from tenancy.estimate import OutputQuantiles
 from tenancy.ports import Counters
 
 

@@ -9,7 +9,7 @@ import structlog
 from domain.clock import WallClock
 from tenancy.accounts import Contents
 from tenancy.keys import Pepper
-from tenancy.sealed import Kept, NotSealed, seal, unseal
+from tenancy.sealed import NotSealed, SealedDirectory, seal, unseal
 
 log = structlog.get_logger("tidegate.directory")
 
@@ -40,7 +40,7 @@ class DirectoryFile:
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
         try:
             with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(seal(Kept(at_unix, contents), self._pepper))
+                file.write(seal(SealedDirectory(at_unix, contents), self._pepper))
             partial.replace(self._path)
         except OSError as error:
             if not self._complained:
@@ -49,7 +49,7 @@ class DirectoryFile:
             return
         self._complained = False
 
-    def load(self) -> Kept | None:
+    def load(self) -> SealedDirectory | None:
         """The saved directory; None when there is no file, it is older than `MAX_AGE_S`, or it is sealed with another pepper."""
         try:
             with open(self._path, "rb") as file:

@@ -23,7 +23,7 @@ from gateway.supervisor import CannotStart, Plan, Seat, run
 from gateway.telemetry.logs import configure_logs
 from gateway.wiring import VocabularyError, vocabularies_for
 from gateway.worker import worker_main
-from tenancy.counter_url import Kind
+from tenancy.counter_url import StoreKind
 
 log = structlog.get_logger("tidegate.launch")
 
@@ -108,7 +108,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         data_scheme="https" if settings.data.tls else "http",
     )
     try:
-        embedded = store if settings.counter_url.kind is Kind.EMBEDDED else None
+        embedded = store if settings.counter_url.kind is StoreKind.EMBEDDED else None
         return run(plan, worker, admin, embedded, clock=time.monotonic, rng=random.Random(), run_dir=run_dir, again=this_program())
     except CannotStart as error:
         print(f"tidegate: {error}", file=sys.stderr)

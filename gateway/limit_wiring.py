@@ -16,10 +16,10 @@ from gateway.reconcile import Reconciler
 from gateway.settings import Settings
 from gateway.usage_log import UsageWriter
 from tenancy.directory import Directory
-from tenancy.hold import LineState
+from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 from tenancy.ports import Counters, CountersAway
-from tenancy.stores.unbooked import Unbooked
+from tenancy.stores.under_way import UnbookedUsage
 from tenancy.usage import SpendReader
 
 log = structlog.get_logger("tidegate.reconcile")
@@ -40,7 +40,7 @@ class LimitBooks:
         parts = self._parts = await counters_for(self._settings, run_dir, self._began_anew)
         if self._usage is not None:
             usage = self._usage
-            waiting = Unbooked(self._settings.ledger_dir, lambda: usage.state().full, time.time)
+            waiting = UnbookedUsage(self._settings.ledger_dir, lambda: usage.state().full, time.time)
             self._reconciler = Reconciler(self._spend, directory, parts.tallies, waiting, parts.turn, time.time, time.monotonic)
         return parts.counters
 
@@ -62,7 +62,7 @@ class LimitBooks:
         own_loops = [part.run(), *([self._reconciler.run()] if self._reconciler is not None else [])]
         return [*(loop() for loop in self._parts.loops), *own_loops]
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         """The state of the limits of a group. Raises CountersAway."""
         if self._parts is None:
             raise CountersAway("not started yet")

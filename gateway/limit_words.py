@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from domain.faults import NEVER, Fault, Kind, Retry
-from tenancy.hold import Refused, Standing
+from tenancy.hold import LimitStatus, Refused
 from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Window
 from tenancy.shares import closed_for_money
 
@@ -125,10 +125,10 @@ def duration(us: int) -> str:
     return f"{minutes}m{seconds}" if minutes else seconds
 
 
-def limit_headers(standings: Iterable[Standing]) -> list[Header]:
+def limit_headers(standings: Iterable[LimitStatus]) -> list[Header]:
     """The `x-ratelimit-*` headers, of the tightest limit on requests and the tightest on tokens that only this tenant has, and a warning
     for each soft threshold that is passed."""
-    tightest: list[Standing | None] = [None, None]
+    tightest: list[LimitStatus | None] = [None, None]
     warnings: list[str] = []
     for standing in standings:
         line = standing.line
@@ -153,9 +153,9 @@ def limit_headers(standings: Iterable[Standing]) -> list[Header]:
     return headers
 
 
-def refused_standing(refused: Refused) -> Standing:
+def refused_standing(refused: Refused) -> LimitStatus:
     """The standing of the limit that refused, for the headers; the reset of a rate is the time until its burst is whole again."""
     line, reset_us = refused.line, refused.wait_us or 0
     if line.burst and line.amount and not refused.degraded:
         reset_us = max((line.burst - refused.remaining) * MINUTE_US // line.amount, reset_us)
-    return Standing(line, refused.remaining, reset_us)
+    return LimitStatus(line, refused.remaining, reset_us)

@@ -15,7 +15,7 @@ from tenancy.hold import BEAT_S, RELEASED, Beat, Closing, Hold, estimated, settl
 from tenancy.limits import Amounts
 from tenancy.ports import Counters
 from tenancy.prices import Price
-from tenancy.usage_event import LOST, UsageEvent
+from tenancy.usage import LOST, UsageEvent
 
 LOOK_S: Final = 1.0
 """How often holds are looked at; a beat is late by this at most, and the lease is three beats long."""

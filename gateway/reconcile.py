@@ -23,12 +23,11 @@ import structlog
 from domain.clock import Clock, WallClock
 from gateway.limits_state import ReconcileState
 from tenancy.directory import Directory
-from tenancy.drift import Asked, Figures, Look, Question, Today, added, asked_of, figures_of, judged, spent_in, today_at
+from tenancy.drift import Asked, CounterComparison, Figures, Question, Today, added, asked_of, figures_of, judged, spent_in, today_at
 from tenancy.limits import Level, Limit, Window
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed, Tallies
-from tenancy.usage import LedgerAway, SpendReader, Spent
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import LedgerAway, SpendReader, Spent, UsageEvent
 
 STEP_S: Final = 1.0
 """How often the loop checks for due work."""
@@ -108,7 +107,7 @@ class Reconciler:
         """Whether this worker is the one to compare."""
         self._late = False
         """Whether any host's usage waits for longer than `LATE_S`."""
-        self._looks: dict[tuple[str, str], Look] = {}
+        self._looks: dict[tuple[str, str], CounterComparison] = {}
         self._followed: Directory | None = None
         self._known: set[tuple[str, Limit]] = set()
         self._old: dict[Level, tuple[object, float, list[Spent]]] = {}
@@ -164,7 +163,7 @@ class Reconciler:
         """Compare once, and correct the differences that this comparison and the one before have found. Never raises."""
         try:
             figures = await self._read(entry for entry in self._directory().calendar_limits() if entry[1].scope.level is not Level.USER)
-            looks: dict[tuple[str, str], Look] = {}
+            looks: dict[tuple[str, str], CounterComparison] = {}
             drifts: list[tuple[str, float]] = []
             for tag, seeds in figures.items():
                 fixes = await self._judge(tag, seeds, looks, drifts)
@@ -181,7 +180,7 @@ class Reconciler:
             log.error("counters had drifted from the ledger", counters=len(drifts), worst={key: round(share, 4) for key, share in worst})
 
     async def _judge(
-        self, tag: str, seeds: Sequence[Seed], looks: dict[tuple[str, str], Look], drifts: list[tuple[str, float]]
+        self, tag: str, seeds: Sequence[Seed], looks: dict[tuple[str, str], CounterComparison], drifts: list[tuple[str, float]]
     ) -> list[Seed]:
         """The corrections of one tag's counters; adds to `looks` and `drifts`."""
         fixes: list[Seed] = []
@@ -190,7 +189,7 @@ class Reconciler:
         for seed, now in zip(seeds, settled, strict=True):
             if now is None:
                 continue
-            look = looks[tag, seed.key] = Look(seed.period, seed.settled, now)
+            look = looks[tag, seed.key] = CounterComparison(seed.period, seed.settled, now)
             drift = judged(self._looks.get((tag, seed.key)), look)
             if drift is None or (drift.instead_of is not None and self._late):
                 continue

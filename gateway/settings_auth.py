@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from domain.strict import Strict
 from gateway.addresses import checked_key_url
 from tenancy.accounts import NAME
-from tenancy.jwt_claims import IssuerRules, Mapped, Roles
+from tenancy.jwt import IssuerRules, Mapped, Roles
 
 Url = Annotated[str, StringConstraints(max_length=512), AfterValidator(checked_key_url)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]

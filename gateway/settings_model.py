@@ -22,7 +22,7 @@ from gateway.settings_routing import RoutingSettings
 from gateway.settings_secret import File, SecretSettings
 from gateway.settings_stores import CURRENT, StoreSettings
 from gateway.settings_tenants import TenantSettings
-from tenancy.counter_url import CounterUrl, Kind, parse_counter_url
+from tenancy.counter_url import CounterUrl, StoreKind, parse_counter_url
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Origin = Annotated[str, AfterValidator(checked_origin)]
@@ -226,7 +226,7 @@ class Settings(Strict):
         file.
         """
         url = parse_counter_url(self.stores.counters or ("memory://" if self.workers == 1 else "valkey+embedded://"))
-        if url.kind is not Kind.EMBEDDED:
+        if url.kind is not StoreKind.EMBEDDED:
             return url
         file = sqlite_file(self.stores.sql)
         beside = self._base_dir / file if file else self._base_dir / "settings"

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from domain.priority import CLASSES, Class
 from domain.strict import Strict
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
 
-USUAL: Final = Bounds()
+USUAL: Final = QueueBounds()
 
 
 class QueueSettings(Strict):
@@ -30,6 +30,6 @@ class QueueSettings(Strict):
         return CLASSES.get(self.preempt)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> QueueBounds:
         """The bounds as the queue takes them."""
-        return Bounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)
+        return QueueBounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from domain.strict import Strict
-from tenancy.accounts import Bounds
+from tenancy.accounts import DirectoryBounds
 
 
 class TenantSettings(Strict):
@@ -17,6 +17,6 @@ class TenantSettings(Strict):
     )
     max_projects: int = Field(default=1_000, ge=1, le=100_000, description="Projects of one tenant; beyond it none is made (409).")
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> DirectoryBounds:
         """The bounds as the directory takes them."""
-        return Bounds(self.max_keys, self.max_projects)
+        return DirectoryBounds(self.max_keys, self.max_projects)

@@ -29,7 +29,7 @@ from policies.compile import ModelRule
 from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
 from tenancy.grant import Grant
 from tenancy.hold import Admission, Hold, Refused
-from tenancy.jwt_tokens import looks_like_token
+from tenancy.jwt import looks_like_token
 from tenancy.limits import UNUSED, Amounts
 from tenancy.rights import EVERYTHING
 

@@ -25,7 +25,7 @@ from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway
 from tenancy.keys import Pepper
-from tenancy.stores.shipper import Shipper
+from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import (
     SqlDirectory,
     SqlJournal,
@@ -39,7 +39,7 @@ from tenancy.stores.sql import (
     migrate,
     open_engine,
 )
-from tenancy.stores.under_way import UnderWay
+from tenancy.stores.under_way import InFlightLog
 from tenancy.stores.wal import Wal
 from tenancy.usage import SpendReader
 
@@ -143,7 +143,7 @@ def usage_writer_for(settings: Settings) -> UsageWriter | None:
         wal = Wal(settings.ledger_dir, name, time.monotonic, fsync_s=ledger.fsync_ms / 1000, max_bytes=ledger.max_bytes)
     except OSError as error:
         raise StoreError(f"ledger.folder: {settings.ledger_dir} cannot be used: {error.strerror or error}") from error
-    return UsageWriter(wal, UnderWay(wal.claim.path, time.monotonic))
+    return UsageWriter(wal, InFlightLog(wal.claim.path, time.monotonic))
 
 
 def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
@@ -152,4 +152,6 @@ def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
         return None
     engine = open_engine(settings.sql_url)
     store = SqlUsageStore(engine, settings.stores.end_users_per_tenant)
-    return Bookkeeper(Shipper(settings.ledger_dir, store, time.time), store, time.time, settings.ledger.retention_days, engine.dispose)
+    return Bookkeeper(
+        LedgerShipper(settings.ledger_dir, store, time.time), store, time.time, settings.ledger.retention_days, engine.dispose
+    )

@@ -35,8 +35,8 @@ from policies.rollout.in_force import Dealt
 from routing.disaggregation import Shared
 from routing.load import Charge
 from routing.schedule import Route
-from tenancy.fair_row import Waiting
-from tenancy.hold import Standing
+from tenancy.fair_tier import QueuedRequest
+from tenancy.hold import LimitStatus
 
 
 class AskedFacts(msgspec.Struct):
@@ -107,7 +107,7 @@ class PlacedFacts(msgspec.Struct):
     """How its wait for its turn ended, a word of `gateway.queueing.refusals`; empty when it did not wait."""
     queued_ahead: int = 0
     """Tokens that were to be served before it when its wait began."""
-    queue_place: Waiting | None = None
+    queue_place: QueuedRequest | None = None
     """Its place in the queue at its last turn, where it waited."""
     on_used: Callable[[Usage], None] | None = None
     """Called at its end with its usage, where it waited: its tenant's turn was charged by an estimate."""
@@ -178,7 +178,7 @@ class AttemptFacts(msgspec.Struct):
 class SettledFacts(msgspec.Struct):
     """How its limits stood, and how it ended. Written by `admit`, `refuse`, `settle` and `record`, and by whatever ends it instead."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[LimitStatus, ...] = ()
     """How the caller's limits stood right after the decision about it."""
     degraded: bool = False
     """Whether its limits were decided on without the shared counters."""

@@ -17,8 +17,8 @@ from gateway.jwks_source import JwksDiscovery, JwksFile, JwksUrl
 from gateway.jwks_watch import JwksWatch, kept_file
 from gateway.settings import Settings
 from gateway.tokens import CountToken, TokenGate
+from tenancy.jwt import Tokens
 from tenancy.jwt_keys import MAX_DOCUMENT_BYTES
-from tenancy.jwt_tokens import Tokens
 
 ISSUER_WITHIN_S: Final = 5.0
 """Longest wait for an issuer's document."""

@@ -8,10 +8,9 @@ from domain.faults import Fault, Kind, Retry
 from domain.identity import Caller, ProjectId, TenantId
 from gateway.jwks_watch import RETRY_S, JwksWatch
 from gateway.worker_state import IssuerState
-from tenancy.jwt_claims import Outcome, Rejected
-from tenancy.jwt_tokens import Tokens
+from tenancy.jwt import JwtOutcome, Rejected, Tokens
 
-CountToken = Callable[[str, Outcome], None]
+CountToken = Callable[[str, JwtOutcome], None]
 """Called with (issuer, outcome) once per request with a JWT; the issuer is a configured one, or empty."""
 
 
@@ -66,17 +65,17 @@ class TokenGate:
             Fault: IDENTITY_UNAVAILABLE, when its issuer's keys could never be read.
         """
         verified = self._tokens.remembered(token, now_unix)
-        outcome = Outcome.CACHED
+        outcome = JwtOutcome.CACHED
         try:
             if verified is None:
                 verified = await self._verified(token, now_unix)
-                outcome = Outcome.VERIFIED
+                outcome = JwtOutcome.VERIFIED
             caller, issuer = verified
             if live.directory.for_tenant(caller.tenant, caller.project, now_unix) is None:
-                raise Rejected(Outcome.UNKNOWN_TENANT, issuer=issuer)
+                raise Rejected(JwtOutcome.UNKNOWN_TENANT, issuer=issuer)
         except Rejected as error:
             self._count(error.issuer, error.outcome)
-            if error.outcome is Outcome.NO_KEYS:
+            if error.outcome is JwtOutcome.NO_KEYS:
                 raise Fault(
                     Kind.IDENTITY_UNAVAILABLE,
                     "Tokens cannot be checked right now. Try again shortly.",
@@ -91,7 +90,7 @@ class TokenGate:
         try:
             return self._tokens.verify(token, now_unix)
         except Rejected as error:
-            if error.outcome not in (Outcome.UNKNOWN_KEY, Outcome.NO_KEYS):
+            if error.outcome not in (JwtOutcome.UNKNOWN_KEY, JwtOutcome.NO_KEYS):
                 raise
             await self._watches[error.issuer].wanted()
         return self._tokens.verify(token, now_unix)

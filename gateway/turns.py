@@ -34,7 +34,7 @@ from policies.rollout.in_force import in_words
 from routing.output_length import PRIOR
 from routing.room import FULL
 from tenancy.estimate import likely_prompt
-from tenancy.fair_row import Waiting
+from tenancy.fair_tier import QueuedRequest
 from tenancy.grant import Grant
 
 WAITING: Final = "waiting"
@@ -86,7 +86,7 @@ def _outlook(story: Story, deps: Deps, ask: Ask, rule: ModelRule) -> Outlook | N
     return deps.lines[rule.pool].outlook(_likely_place(ask, may_s, story, deps), may_s)
 
 
-def _likely_place(ask: Ask, may_s: float, story: Story, deps: Deps) -> Waiting:
+def _likely_place(ask: Ask, may_s: float, story: Story, deps: Deps) -> QueuedRequest:
     """Its place in the queue, estimated before its prompt is read."""
     return place_of(likely_prompt(ask, None) + 2 * PRIOR.median * max(1, ask.sequences), 0, may_s, story, deps.clock())
 
@@ -216,7 +216,7 @@ def _lacking(placing: Placing, deps: Deps) -> dict[str, float]:
     return {backend.id: prompt - placed.held_tokens(backend.id) for backend in placed.route.excluded if backend.reason.startswith(FULL)}
 
 
-def _place(placing: Placing, story: Story, deps: Deps) -> Waiting:
+def _place(placing: Placing, story: Story, deps: Deps) -> QueuedRequest:
     """The request's place in the queue: a new one, or the one that it has kept."""
     waited = story.placed
     if waited.pulled_back and waited.queue_place is not None:

@@ -1,7 +1,7 @@
 """Turns one finished request into one row of the ledger."""
 
 from gateway.record import Record
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 
 
 def usage_event(record: Record) -> UsageEvent | None:

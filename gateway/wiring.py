@@ -43,8 +43,8 @@ from routing.fleet import Fleet, Pool
 from routing.output_length import OutputLengths
 from routing.schedule import Route
 from tenancy.directory import Directory
+from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
-from tenancy.output_quantiles import OutputQuantiles
 from tenancy.ports import Counters
 from tenancy.stores.memory import MemoryCounters
 

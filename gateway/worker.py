@@ -50,7 +50,7 @@ from gateway.wiring import deps_for
 from gateway.worker_link import WorkerLink, worker_socket
 from gateway.worker_state import IndexState, State, WorkerSnapshot
 from policies.load import PolicyFolder
-from tenancy.hold import LineState
+from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 
 SWEEP_S: Final = 0.25
@@ -252,7 +252,7 @@ class _Worker:
         tell = log.warning if done.why else log.info
         tell(f"adapter {done.act}", backend=done.backend, lora=done.served, took_s=round(done.took_s, 3), reason=done.why)
 
-    async def _look(self, group: Group) -> list[LineState]:
+    async def _look(self, group: Group) -> list[LimitUsage]:
         return await self._books.look(group) if self._books is not None else []
 
     def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:

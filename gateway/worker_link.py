@@ -18,7 +18,7 @@ import msgspec
 from gateway.addresses import UNIX_PATH_BYTES
 from gateway.telemetry.metrics import MetricsSnapshot, merge
 from gateway.worker_state import Supervision, WorkerSnapshot
-from tenancy.hold import LineState
+from tenancy.hold import LimitUsage
 from tenancy.limits import Group
 from tenancy.ports import CountersAway
 
@@ -67,7 +67,7 @@ class WorkerLink:
         self,
         path: Path,
         snapshot: Callable[[bool], WorkerSnapshot],
-        look: Callable[[Group], Awaitable[list[LineState]]] | None = None,
+        look: Callable[[Group], Awaitable[list[LimitUsage]]] | None = None,
         answers: Mapping[bytes, Answer] | None = None,
     ) -> None:
         self._path = path
@@ -128,7 +128,7 @@ async def collect(run_dir: Path, timeout_s: float = 0.5, *, with_metrics: bool =
     )
 
 
-async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[LineState]:
+async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[LimitUsage]:
     """The state of limits in the counters of the ready worker; of several the newest, which replaces the other.
 
     Raises:
@@ -144,7 +144,7 @@ async def look(run_dir: Path, group: Group, timeout_s: float = 0.5) -> list[Line
     try:
         async with asyncio.timeout(timeout_s):
             answer = await _answer_to(worker_socket(run_dir, ready.index, ready.pid), question)
-        return msgspec.msgpack.decode(answer, type=list[LineState])
+        return msgspec.msgpack.decode(answer, type=list[LimitUsage])
     except (OSError, TimeoutError, msgspec.DecodeError):
         raise CountersAway("limits are counted in a worker's memory, and it does not answer") from None
 

@@ -69,7 +69,7 @@ class LimitRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class DirectoryBounds(msgspec.Struct, frozen=True):
     """The most records that one tenant may have, so that a tenant's administrator cannot fill the directory that all tenants share."""
 
     keys: int = 10_000

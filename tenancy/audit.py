@@ -47,7 +47,7 @@ class AuditRow(msgspec.Struct, frozen=True):
     hash: bytes
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ChainCheck(msgspec.Struct, frozen=True):
     """The result of checking the chain."""
 
     rows: int
@@ -68,7 +68,7 @@ class Walk:
     """Checks rows in the order of their numbers, page by page."""
 
     def __init__(self) -> None:
-        self._finding = Finding(0, GENESIS)
+        self._finding = ChainCheck(0, GENESIS)
 
     def feed(self, rows: Iterable[AuditRow]) -> bool:
         """Take the next rows; False once the chain is broken."""
@@ -78,20 +78,20 @@ class Walk:
             self._finding = self._after(row)
         return self._finding.broken_at is None
 
-    def _after(self, row: AuditRow) -> Finding:
+    def _after(self, row: AuditRow) -> ChainCheck:
         rows = self._finding.rows
         head = self._finding.head
         if row.seq != rows + 1:
-            return Finding(rows, head, rows + 1, f"row {rows + 1} is missing; row {row.seq} follows")
+            return ChainCheck(rows, head, rows + 1, f"row {rows + 1} is missing; row {row.seq} follows")
         if not hmac.compare_digest(row.hash, _hash(row.seq, head, row.at_unix_ms, row.entry)):
-            return Finding(rows, head, row.seq, f"row {row.seq} is not what was written, or a row before it was replaced")
-        return Finding(row.seq, row.hash)
+            return ChainCheck(rows, head, row.seq, f"row {row.seq} is not what was written, or a row before it was replaced")
+        return ChainCheck(row.seq, row.hash)
 
-    def end(self, seq: int, head: bytes) -> Finding:
+    def end(self, seq: int, head: bytes) -> ChainCheck:
         """The result, compared with the number and hash that the database keeps of the last row."""
         finding = self._finding
         if finding.broken_at is None and (finding.rows, finding.head) != (seq, head):
-            return Finding(finding.rows, finding.head, finding.rows + 1, f"{seq} rows were written, {finding.rows} are there")
+            return ChainCheck(finding.rows, finding.head, finding.rows + 1, f"{seq} rows were written, {finding.rows} are there")
         return finding
 
 

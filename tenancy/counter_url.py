@@ -28,7 +28,7 @@ _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]{1,253}))(?::
 _SERVICE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class Kind(Enum):
+class StoreKind(Enum):
     """The kind of store that a URL names."""
 
     MEMORY = "memory"
@@ -53,7 +53,7 @@ class Address(msgspec.Struct, frozen=True, order=True):
 class CounterUrl(msgspec.Struct, frozen=True):
     """A counter store's URL as values."""
 
-    kind: Kind
+    kind: StoreKind
     addresses: tuple[Address, ...] = ()
     """Addresses of the server, of the Sentinels, or of some nodes of the cluster."""
     folder: str = ""
@@ -68,9 +68,9 @@ class CounterUrl(msgspec.Struct, frozen=True):
     def shown(self) -> str:
         """The store in words, without credentials, for operators and logs."""
         where = ",".join(map(str, self.addresses))
-        if self.kind is Kind.MEMORY:
+        if self.kind is StoreKind.MEMORY:
             return "in this process"
-        if self.kind is Kind.EMBEDDED:
+        if self.kind is StoreKind.EMBEDDED:
             return f"embedded Valkey, files in {self.folder}" if self.folder else "embedded Valkey"
         return f"{self.kind.value} {where}, service {self.service}" if self.service else f"{self.kind.value} {where}"
 
@@ -88,11 +88,11 @@ def parse_counter_url(url: str) -> CounterUrl:
     if scheme == "memory":
         if rest:
             raise ValueError("has something behind memory://; write just memory://")
-        return CounterUrl(Kind.MEMORY)
+        return CounterUrl(StoreKind.MEMORY)
     if scheme == "valkey+embedded":
         if rest and (not rest.startswith("/") or len(rest) < 2 or not rest.isprintable() or "?" in rest):
             raise ValueError("names no folder; write valkey+embedded:// or valkey+embedded:///folder")
-        return CounterUrl(Kind.EMBEDDED, folder=rest[1:])
+        return CounterUrl(StoreKind.EMBEDDED, folder=rest[1:])
     plain = scheme.replace("valkey", "redis", 1)
     tls = plain.startswith("rediss")
     plain = plain.replace("rediss", "redis", 1) if tls else plain
@@ -111,7 +111,7 @@ def _unix(url: str) -> CounterUrl:
     db = options.pop("db", "0")
     if options:
         raise ValueError("has unknown options; only ?db=N may follow the socket's path")
-    return CounterUrl(Kind.SINGLE, (Address(unquote(parts.path), 0),), db=_db(db))
+    return CounterUrl(StoreKind.SINGLE, (Address(unquote(parts.path), 0),), db=_db(db))
 
 
 def _network(scheme: str, tls: bool, rest: str) -> CounterUrl:
@@ -122,18 +122,18 @@ def _network(scheme: str, tls: bool, rest: str) -> CounterUrl:
         raise ValueError("has a user without a password; write user:${PASSWORD}@host")
     if any(mark in path for mark in "?#") or any(mark in hosts for mark in "?#"):
         raise ValueError("has options; it takes none")
-    kind = {"redis": Kind.SINGLE, "redis+sentinel": Kind.SENTINEL, "redis+cluster": Kind.CLUSTER}[scheme]
-    default = SENTINEL_PORT if kind is Kind.SENTINEL else DEFAULT_PORT
+    kind = {"redis": StoreKind.SINGLE, "redis+sentinel": StoreKind.SENTINEL, "redis+cluster": StoreKind.CLUSTER}[scheme]
+    default = SENTINEL_PORT if kind is StoreKind.SENTINEL else DEFAULT_PORT
     addresses = tuple(_address(host, default) for host in hosts.split(","))
-    if len(addresses) > (1 if kind is Kind.SINGLE else MAX_HOSTS):
+    if len(addresses) > (1 if kind is StoreKind.SINGLE else MAX_HOSTS):
         hint = "redis:// takes one host; for several write redis+sentinel:// or redis+cluster://"
-        raise ValueError(f"names several hosts; {hint}" if kind is Kind.SINGLE else f"names more than {MAX_HOSTS} hosts")
+        raise ValueError(f"names several hosts; {hint}" if kind is StoreKind.SINGLE else f"names more than {MAX_HOSTS} hosts")
     service = ""
-    if kind is Kind.SENTINEL:
+    if kind is StoreKind.SENTINEL:
         service, _, path = path.partition("/")
         if not _SERVICE.fullmatch(service):
             raise ValueError("names no service; write redis+sentinel://host1,host2/service, as the Sentinels call the primary")
-    if kind is Kind.CLUSTER and path:
+    if kind is StoreKind.CLUSTER and path:
         raise ValueError("names a database, and a cluster has only one; end it after the hosts")
     return CounterUrl(
         kind, addresses, service=service, db=_db(path or "0"), username=unquote(username), password=unquote(password), tls=tls

@@ -15,7 +15,7 @@ from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import Contents, Organisation, Project, Tenant
 from tenancy.grant import Grant, Holder, OfUsers
 from tenancy.keys import Digest, KeyRecord, KeyRing, Pepper, digest_of
-from tenancy.limits import Group, Level, Limit, Line, Scope, Window, line_of
+from tenancy.limits import Group, Level, Limit, LimitLine, Scope, Window, line_of
 from tenancy.prices import PriceBook
 from tenancy.rights import Rights, combined
 
@@ -63,7 +63,7 @@ class Directory:
         self._grants: dict[KeyId, Grant] = {}
         self._of_projects: dict[tuple[TenantId, ProjectId], Grant] = {}
         self._of_users: OfUsers = {}
-        self._lines_of: dict[Scope, tuple[Line, ...]] = {}
+        self._lines_of: dict[Scope, tuple[LimitLine, ...]] = {}
         """Lines of the scopes that many keys share."""
         self._organisation_groups: dict[str, Group] = {}
         self._models: dict[str, Group] = {}
@@ -172,8 +172,8 @@ class Directory:
             of_users=self._of_users,
         )
 
-    def _lines(self, scopes: Iterable[Scope], now_unix: float) -> tuple[Line, ...]:
-        compiled: tuple[Line, ...] = ()
+    def _lines(self, scopes: Iterable[Scope], now_unix: float) -> tuple[LimitLine, ...]:
+        compiled: tuple[LimitLine, ...] = ()
         for scope in scopes:
             lines = self._lines_of.get(scope)
             if lines is None:

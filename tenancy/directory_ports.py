@@ -10,13 +10,15 @@ Leaving the block commits; leaving it by an exception changes nothing at all. Th
 
 `within` says whose records a call may touch: one tenant's, or everybody's when it is EVERYWHERE. It has no default. A record
 outside it does not exist: the call raises NotFound, as for any other name that is not there.
+
+Checks that a tenant may have one more key or project. Called in the transaction that creates it, where no other writer writes.
 """
 
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from domain.identity import KeyId, ProjectId, TenantId
-from tenancy.accounts import Contents, LimitRecord, Organisation, Project, Tenant
+from tenancy.accounts import Contents, DirectoryBounds, LimitRecord, Organisation, Project, Tenant
 from tenancy.keys import KeyRecord
 from tenancy.limits import Limit, Meter, Scope, Window
 from tenancy.prices import Price
@@ -40,7 +42,7 @@ class Conflict(ValueError):
     """The record is no longer of the version that the change was made from; the message names the record. Read it again."""
 
 
-class InUse(ValueError):
+class StillInUse(ValueError):
     """The record cannot be deleted while others need it; the message names them."""
 
 
@@ -106,7 +108,7 @@ class Tenants(Protocol):
         ...
 
 
-class Projects(Protocol):
+class ProjectStore(Protocol):
     """Projects of tenants."""
 
     async def page(self, within: Within, tenant: TenantId, after: str, limit: int) -> list[Project]:
@@ -164,7 +166,7 @@ class Keys(Protocol):
         ...
 
 
-class Limits(Protocol):
+class LimitStore(Protocol):
     """Limits. Limits of organisations, models and the gateway are within EVERYWHERE only."""
 
     async def page(self, within: Within, after: str, limit: int) -> list[LimitRecord]:
@@ -203,7 +205,7 @@ class Prices(Protocol):
 
 class DirectoryChange(Protocol):
     """One open transaction. A store in SQL that is opened on the connection of an open transaction takes part in it
-    (`tenancy.stores.sql.joined`), so that a change and its row of the audit log are durable together or not at all."""
+    (`tenancy.stores.sql.transaction`), so that a change and its row of the audit log are durable together or not at all."""
 
     @property
     def organisations(self) -> Organisations: ...
@@ -212,13 +214,13 @@ class DirectoryChange(Protocol):
     def tenants(self) -> Tenants: ...
 
     @property
-    def projects(self) -> Projects: ...
+    def projects(self) -> ProjectStore: ...
 
     @property
     def keys(self) -> Keys: ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> LimitStore: ...
 
     @property
     def prices(self) -> Prices: ...
@@ -230,3 +232,26 @@ class DirectoryStore(DirectorySource, Protocol):
     def transaction(self) -> AbstractAsyncContextManager[DirectoryChange]:
         """Open a transaction, as the module's docstring shows. A transaction that only reads does not raise the change counter."""
         ...
+
+
+class NoRoom(ValueError):
+    """The tenant has as many records as it may; the message says which, how many, and what to do."""
+
+
+async def room_for_key(change: DirectoryChange, tenant: TenantId, bounds: DirectoryBounds) -> None:
+    """Forget the tenant's oldest revoked keys beyond the bound. Raises NoRoom when it has as many unrevoked keys as it may."""
+    if await change.keys.alive(tenant) >= bounds.keys:
+        raise NoRoom(
+            f"tenant {tenant!r} has {bounds.keys} keys that are not revoked, which is as many as tenants.max_keys allows; "
+            "revoke those that are not needed, expired ones too, or raise it in the settings"
+        )
+    await change.keys.forget_revoked(tenant, bounds.keys)
+
+
+async def room_for_project(change: DirectoryChange, tenant: TenantId, bounds: DirectoryBounds) -> None:
+    """Raises NoRoom when the tenant has as many projects as it may."""
+    if await change.projects.count(tenant) >= bounds.projects:
+        raise NoRoom(
+            f"tenant {tenant!r} has {bounds.projects} projects, which is as many as tenants.max_projects allows; "
+            "delete one, or raise it in the settings"
+        )

@@ -15,12 +15,11 @@ from typing import Final
 
 import msgspec
 
-from tenancy.counting import DAY_US, KINDS, Calendar
 from tenancy.grant import digest_of_label
 from tenancy.limits import Amounts, Level, Limit, Window, state_key
+from tenancy.rates import DAY_US, KINDS, Calendar
 from tenancy.seeds import Seed
-from tenancy.usage import Spent, day_of, first_of_month
-from tenancy.usage_event import FREE_CLOSING, FREE_OUTCOMES, UsageEvent
+from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, Spent, UsageEvent, day_of, first_of_month
 
 TOLERATED: Final = 0.005
 """Difference between counter and ledger that is tolerated, as a share of the amount (reliability research, 4.5)."""
@@ -38,7 +37,7 @@ class Today(msgspec.Struct, frozen=True):
 
     day: dt.date
     periods: tuple[int, ...]
-    """Numbers of the periods, by kind (`tenancy.counting`)."""
+    """Numbers of the periods, by kind (`tenancy.rates`)."""
 
     def begins(self, window: Window) -> dt.date | None:
         """The first day of the period; None where there is none."""
@@ -89,7 +88,7 @@ def figures_of(asked: Asked, answers: Mapping[Question, Iterable[Spent]], today:
     return figures
 
 
-class Look(msgspec.Struct, frozen=True, gc=False):
+class CounterComparison(msgspec.Struct, frozen=True, gc=False):
     """One counter and its ledger amount at one comparison; the ledger was read first."""
 
     period: int
@@ -108,7 +107,7 @@ class Drift(msgspec.Struct, frozen=True, gc=False):
     """The settled amount that a lowering correction replaces (`tenancy.seeds.Seed`); None for a correction that raises."""
 
 
-def judged(before: Look | None, now: Look) -> Drift | None:
+def judged(before: CounterComparison | None, now: CounterComparison) -> Drift | None:
     """The drift that two successive comparisons show; None for none."""
     if before is None or before.period != now.period:
         return None

@@ -1,4 +1,4 @@
-"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fairness` has the
+"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fair_queue` has the
 laws.
 
 A tenant with something waiting here has a row, and a row has a running total of the tokens that its tenant was served here. Totals are
@@ -11,15 +11,133 @@ there is nothing to refill, and every step costs a few bisections.
   not wait behind one that always does; no further below, so that no tenant saves up more service than that while it asks for nothing
   (the lift of VTC, less one quantum). A tenant whose total was higher when it left starts with that total.
 - Totals stay when nothing waits any more: a pool whose load is about its capacity has a queue again and again, each time a short one.
+
+A waiting request, and the waiting requests of one tenant in one rank, in order. Pure; `tenancy.fair_queue` has the laws.
 """
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from tenancy.fair_row import Head, Row, Waiting, key_of
+import msgspec
+
+OLDEST_EVERY: Final = 32
+"""One in so many of a tenant's turns goes to its oldest request and not to the one with the longest held prefix, so that a popular
+prefix cannot starve the other requests: k-LPM (Dexter et al., arXiv 2502.04677), whose k this is."""
+LOOKS_PER_ROW: Final = 4
+"""Requests of one tenant that are tried at a time: where four cannot be placed, another tenant's may."""
+NOT_YET: Final = 1 << 62
+"""The `seq` of a request that is not in the queue yet: after every other."""
+
+
+class QueuedRequest(msgspec.Struct, eq=False):
+    """One request that waits. The fields that decide its place stay as they are while it waits, but for `held` (see
+    `FairQueue.hold`)."""
+
+    tenant: str
+    tier: int
+    """`domain.priority.Class`: lower is sooner."""
+    retry: bool
+    """Whether its client has sent it before, or its tenant is over a soft limit; it ranks below all others of its tier."""
+    cost: int
+    """Tokens charged to its tenant when it is taken: uncached prompt tokens + 2 * expected output tokens."""
+    deadline: float
+    """Monotonic seconds; infinity for none."""
+    entered_at: float
+    size_bytes: int
+    """Memory that it takes while it waits."""
+    held: int = 0
+    """Tokens of its prompt that some backend with room holds in its cache."""
+    seq: int = NOT_YET
+    """Order of arrival; set by the queue."""
+    back: bool = False
+    """It was taken before and gave its place to a more urgent request before it was served: it goes before all others of its tenant."""
+    by_share: bool = False
+    """It was taken on the share of service that the ranks below the first are due; set by the queue."""
+
+
+Key = tuple[int, float, int]
+"""Order of a tenant's requests: longest held prefix, then least slack, then first come."""
+
+Head = tuple[int, int, int, int]
+"""Order of the tenants: fewest quanta served, then longest held prefix, then least served, then first come."""
+
+
+def key_of(waiting: QueuedRequest) -> Key:
+    """Place of a request among its tenant's; lower is sooner. All slacks shrink alike, so their order is that of the deadlines. A
+    request that is `back` ranks as if its whole prompt were held, so that its tenant's next turn comes as soon as the last one did."""
+    return (-NOT_YET if waiting.back else -waiting.held, waiting.deadline, waiting.seq)
+
+
+class TenantQueue:
+    """The waiting requests of one tenant in one tier."""
+
+    __slots__ = ("ages", "listed", "number", "picks", "ranked", "size_bytes", "skip", "tenant", "tokens", "total")
+
+    def __init__(self, tenant: str, number: int, total: int) -> None:
+        self.tenant = tenant
+        self.number = number
+        """Unique in its tier; breaks ties by order of arrival."""
+        self.total = total
+        """Tokens served, counted on from the total that the tenant started with."""
+        self.listed: Head | None = None
+        """The key under which the row is in the order of turn; None while the row is empty."""
+        self.ranked: list[tuple[Key, QueuedRequest]] = []
+        self.ages: OrderedDict[int, QueuedRequest] = OrderedDict()
+        self.tokens = 0
+        self.size_bytes = 0
+        self.picks = 0
+        self.skip = 0
+        """How many of `ranked` could not be placed at the last look."""
+
+    def add(self, waiting: QueuedRequest) -> None:
+        """Rank a request."""
+        insort(self.ranked, (key_of(waiting), waiting))
+        self.ages[waiting.seq] = waiting
+        self.tokens += waiting.cost
+        self.size_bytes += waiting.size_bytes
+
+    def drop(self, waiting: QueuedRequest) -> None:
+        """Forget a request.
+
+        Raises:
+            KeyError: it does not wait here.
+        """
+        self.pull(waiting)
+        del self.ages[waiting.seq]
+        self.tokens -= waiting.cost
+        self.size_bytes -= waiting.size_bytes
+
+    def pull(self, waiting: QueuedRequest) -> None:
+        """Take a request out of the order.
+
+        Raises:
+            KeyError: it does not wait here, or its `held` was changed behind the queue's back.
+        """
+        at = self.place_of(waiting)
+        if at == len(self.ranked) or self.ranked[at][1] is not waiting:
+            raise KeyError(waiting.seq)
+        del self.ranked[at]
+
+    def place_of(self, waiting: QueuedRequest) -> int:
+        """How many requests rank before this one."""
+        return bisect_left(self.ranked, (key_of(waiting),))
+
+    def looks(self) -> Iterator[QueuedRequest]:
+        """The next few requests to try, in order; in one of `OLDEST_EVERY` turns the oldest comes first."""
+        if self.picks % OLDEST_EVERY == OLDEST_EVERY - 1 and not self.skip:
+            yield next(iter(self.ages.values()))
+        for _, waiting in islice(self.ranked, self.skip, self.skip + LOOKS_PER_ROW):
+            yield waiting
+
+    def passed(self) -> None:
+        """Note that none of `looks` could be placed: the next look goes on behind them."""
+        self.skip += LOOKS_PER_ROW
+        if self.skip >= len(self.ranked):
+            self.skip = 0
+
 
 LOOKS: Final = 16
 """Requests of one tier that are tried at a time. To place one takes some tens of microseconds, and the event loop does nothing else
@@ -49,17 +167,17 @@ class Tier:
     )
 
     def __init__(self, quantum: int) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, TenantQueue] = {}
         self.count = 0
         self.tokens = 0
         self.size_bytes = 0
-        self._order: list[tuple[int, int, Row]] = []
+        self._order: list[tuple[int, int, TenantQueue]] = []
         """The rows by total: the least served tenant first."""
-        self._heads: list[tuple[Head, Row]] = []
+        self._heads: list[tuple[Head, TenantQueue]] = []
         """The rows, in order of their turn."""
         self._least = 0
         """The highest that the least total has been."""
-        self._by_count: list[tuple[int, int, Row]] = []
+        self._by_count: list[tuple[int, int, TenantQueue]] = []
         """The rows by how many requests wait: the tenant with the most last."""
         self._ahead: OrderedDict[str, int] = OrderedDict()
         """Totals of tenants that have nothing waiting and would start with less than they left with."""
@@ -67,12 +185,12 @@ class Tier:
         self._quantum = max(quantum, 1)
         self._skip = 0
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: QueuedRequest) -> None:
         """Rank a request among its tenant's, and its tenant among the others if it is the first."""
         row = self.rows.get(waiting.tenant)
         if row is None:
             self._numbers += 1
-            row = self.rows[waiting.tenant] = Row(waiting.tenant, self._numbers, self._start(waiting.tenant))
+            row = self.rows[waiting.tenant] = TenantQueue(waiting.tenant, self._numbers, self._start(waiting.tenant))
             self._ahead.pop(waiting.tenant, None)
             insort(self._order, (row.total, row.number, row))
         else:
@@ -82,7 +200,7 @@ class Tier:
         insort(self._by_count, (len(row.ranked), row.number, row))
         self._count(waiting, 1)
 
-    def drop(self, waiting: Waiting) -> None:
+    def drop(self, waiting: QueuedRequest) -> None:
         """Forget a request that does not wait any more, and its tenant's row with the tenant's last request.
 
         Raises:
@@ -99,7 +217,7 @@ class Tier:
         else:
             self._leave(row)
 
-    def hold(self, waiting: Waiting, held: int) -> None:
+    def hold(self, waiting: QueuedRequest, held: int) -> None:
         """Rank a request anew among its tenant's: `held` tokens of its prompt are held now.
 
         Raises:
@@ -111,7 +229,7 @@ class Tier:
         insort(row.ranked, (key_of(waiting), waiting))
         self._list(row)
 
-    def serve(self, waiting: Waiting) -> None:
+    def serve(self, waiting: QueuedRequest) -> None:
         """Charge a request to its tenant, and forget it."""
         row = self.rows[waiting.tenant]
         row.picks += 1
@@ -131,7 +249,7 @@ class Tier:
             self._remember(tenant, self._start(tenant) + tokens)
         self._rise()
 
-    def find(self, can_place: Callable[[Waiting], bool]) -> Waiting | None:
+    def find(self, can_place: Callable[[QueuedRequest], bool]) -> QueuedRequest | None:
         """The first request in order that can be placed; None where none of the first `LOOKS` can.
 
         Where the looks run out, the next call goes on behind the rows tried, so that requests that cannot be placed hide no others for
@@ -150,11 +268,11 @@ class Tier:
         self._skip = 0
         return None
 
-    def last(self) -> Waiting:
+    def last(self) -> QueuedRequest:
         """The first request to give way: the last in order of the tenant that has the most waiting here. The tier is not empty."""
         return self._by_count[-1][2].ranked[-1][1]
 
-    def ahead_of(self, waiting: Waiting) -> int:
+    def ahead_of(self, waiting: QueuedRequest) -> int:
         """Tokens in this tier that are likely served before a request. An estimate: what its tenant has in front of it, taken at the
         average cost, and as much for each other tenant, as far as that has so much waiting."""
         if not self._order:
@@ -188,7 +306,7 @@ class Tier:
         if self._order and self._order[0][0] > self._least:
             self._least = self._order[0][0]
 
-    def _list(self, row: Row) -> None:
+    def _list(self, row: TenantQueue) -> None:
         """Put a row where it belongs in order of turn."""
         key = (row.total // self._quantum, row.ranked[0][0][0], row.total, row.number) if row.ranked else None
         if key != row.listed:
@@ -198,15 +316,15 @@ class Tier:
                 insort(self._heads, (key, row))
             row.listed = key
 
-    def _unsize(self, row: Row) -> None:
+    def _unsize(self, row: TenantQueue) -> None:
         del self._by_count[bisect_left(self._by_count, (len(row.ranked), row.number))]
 
-    def _count(self, waiting: Waiting, sign: int) -> None:
+    def _count(self, waiting: QueuedRequest, sign: int) -> None:
         self.count += sign
         self.tokens += sign * waiting.cost
         self.size_bytes += sign * waiting.size_bytes
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: TenantQueue) -> None:
         del self.rows[row.tenant]
         del self._order[bisect_left(self._order, (row.total, row.number))]
         if not self._order:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from domain.identity import KeyId, ProjectId, TenantId
-from tenancy.limits import Group, Line
+from tenancy.limits import Group, LimitLine
 from tenancy.rights import INFERENCE_ONLY, Allowed, KeyScope, Role
 
 LABEL_BYTES: Final = 8
@@ -72,8 +72,8 @@ class Grant:
         holder: Holder,
         rights: Allowed,
         *,
-        own: tuple[Line, ...],
-        per_user: tuple[Line, ...],
+        own: tuple[LimitLine, ...],
+        per_user: tuple[LimitLine, ...],
         organisation: Group | None,
         models: Mapping[str, Group],
         everywhere: Group | None,
@@ -118,7 +118,7 @@ class Grant:
         label = digest_of_label(user)
         return self._groups(self._model_groups.get(model), self._own + tuple(_for_user(line, label) for line in self._per_user), label)
 
-    def _groups(self, model: Group | None, lines: tuple[Line, ...], label: str = "") -> Groups:
+    def _groups(self, model: Group | None, lines: tuple[LimitLine, ...], label: str = "") -> Groups:
         own = Group(self.holder.tenant, lines, label=label) if lines else None
         return tuple(group for group in (own, self._organisation, model, self._everywhere) if group is not None)
 
@@ -126,5 +126,5 @@ class Grant:
         return f"Grant({self.holder!r})"
 
 
-def _for_user(line: Line, label: str) -> Line:
-    return Line(f"{line.key}:{label}", line.meter, line.window, line.amount, line.burst, line.soft, line.limit)
+def _for_user(line: LimitLine, label: str) -> LimitLine:
+    return LimitLine(f"{line.key}:{label}", line.meter, line.window, line.amount, line.burst, line.soft, line.limit)

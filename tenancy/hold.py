@@ -14,7 +14,7 @@ import msgspec
 
 from domain.identity import TenantId
 from domain.usage import NO_USAGE, Usage
-from tenancy.limits import Amounts, Group, Line
+from tenancy.limits import Amounts, Group, LimitLine
 
 LEASE_S: Final = 15.0
 """How long a hold stays open without a heartbeat: after a crash its concurrency and unused tokens are free again by then."""
@@ -40,10 +40,10 @@ class Closing(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     """How one limit stood right after a decision."""
 
-    line: Line
+    line: LimitLine
     remaining: int
     """What remains of the amount; never negative."""
     reset_us: int
@@ -55,7 +55,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """A decision by which the hold is open."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[LimitStatus, ...] = ()
     degraded: bool = False
     """Decided by this process alone, because the shared counters cannot be reached."""
 
@@ -63,7 +63,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 class Refused(msgspec.Struct, frozen=True):
     """A decision by which the hold is not open: nothing was reserved in any limit."""
 
-    line: Line
+    line: LimitLine
     """The limit that refuses; of several the one that asks for the longest wait."""
     remaining: int
     wait_us: int | None
@@ -85,11 +85,11 @@ class Beat(msgspec.Struct, frozen=True):
     at_most: Amounts
 
 
-class LineState(msgspec.Struct, frozen=True):
+class LimitUsage(msgspec.Struct, frozen=True):
     """How a limit stands, for operators: `used` is the settled and held amounts together. A rate does not keep the two apart; its
     `held` is 0."""
 
-    line: Line
+    line: LimitLine
     used: int
     held: int
     remaining: int

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from tenancy.audit import AuditRow, Entry, Finding
+from tenancy.audit import AuditRow, ChainCheck, Entry
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -70,6 +70,6 @@ class AuditLog(Protocol):
         """Rows with numbers below `before` (None: from the end), newest first. Raises JournalAway."""
         ...
 
-    async def verify(self) -> Finding:
+    async def verify(self) -> ChainCheck:
         """Walk the whole chain. Raises JournalAway."""
         ...

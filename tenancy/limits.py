@@ -160,7 +160,7 @@ UNUSED: Final = Amounts(requests=0)
 """The amounts of a request that counts as if it had not been sent."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class LimitLine(msgspec.Struct, frozen=True):
     """A limit as it is counted: one piece of state, one rule.
 
     `key` names the state within its group; a counter store adds the period of a calendar counter to it.
@@ -182,7 +182,7 @@ class Group(msgspec.Struct, frozen=True):
     """Limits whose state lies in one place and that are decided on in one step; `tag` is the hash tag of its keys."""
 
     tag: str
-    lines: tuple[Line, ...]
+    lines: tuple[LimitLine, ...]
     meters: int = 0
     """A bit for each `Meter` that a line counts; computed from the lines."""
     label: str = ""
@@ -206,10 +206,10 @@ def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> st
     return f"{own}:{label}" if label else own
 
 
-def line_of(limit: Limit, now_unix: float, label: str = "") -> Line:
+def line_of(limit: Limit, now_unix: float, label: str = "") -> LimitLine:
     """The line of a limit, with the amount in force at a moment."""
     amount = limit.effective(now_unix)
-    return Line(
+    return LimitLine(
         key=state_key(limit.scope, limit.meter, limit.window, label),
         meter=int(limit.meter),
         window=limit.window,

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from tenancy.hold import Admission, Beat, Hold, LineState
+from tenancy.hold import Admission, Beat, Hold, LimitUsage
 from tenancy.limits import Amounts, Group
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 
 
 class Counters(Protocol):
@@ -36,7 +36,7 @@ class Counters(Protocol):
         done later, or the hold is reaped."""
         ...
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         """How each line of a group stands now. Raises CountersAway."""
         ...
 

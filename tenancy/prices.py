@@ -17,7 +17,7 @@ MILLI: Final = 1000
 ANY_REVISION: Final = "*"
 
 
-class Rates(msgspec.Struct, frozen=True):
+class TokenRates(msgspec.Struct, frozen=True):
     """One number per kind of token. Cached input is the part of the prompt that the engine had in its prefix cache, reasoning the
     part of the output spent on hidden reasoning."""
 
@@ -42,9 +42,9 @@ class Rates(msgspec.Struct, frozen=True):
         return input_tokens * max(self.uncached_input, self.cached_input) + output_tokens * max(self.output, self.reasoning)
 
 
-PLAIN_UNITS: Final = Rates(1000, 1000, 1000, 1000)
+PLAIN_UNITS: Final = TokenRates(1000, 1000, 1000, 1000)
 """Every token is one unit, where no weights are set."""
-NO_COST: Final = Rates()
+NO_COST: Final = TokenRates()
 """No money, where no price is set."""
 
 
@@ -55,8 +55,8 @@ class Price(msgspec.Struct, frozen=True):
     model: str
     revision: str
     effective_unix: float
-    nanousd_per_mtok: Rates
-    units: Rates = PLAIN_UNITS
+    nanousd_per_mtok: TokenRates
+    units: TokenRates = PLAIN_UNITS
     """Thousandths of a unit per token."""
 
     def units_of(self, usage: Usage) -> int:

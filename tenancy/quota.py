@@ -10,17 +10,389 @@ machine drives both (tests/property/test_quota.py).
 
 An admit of a known hold, a settlement of a settled or unknown one, and a beat of a settled one change nothing. A request that
 failed is settled with nothing, `Amounts(requests=0)`.
+
+Expiry of settled and reaped holds, in one order over all tags, so that a tag without requests keeps nothing either. Pure.
+
+There is an entry for every request of the last two minutes, so an entry is no object of its own: two references, beside the id and the
+time that the tag's own dictionary has.
+
+Which end users of a tenant have counters of their own. Pure; its Lua twin is in `stores/valkey/lua/books.lua`.
+
+Callers choose labels, so their number is not bounded. An end user that comes when the tenant has as many as the bound allows counts
+as the end user that stands for all others, until the time of another one is over.
+
+The counters of one tag: the state of every limit whose group has this tag, and the holds counted in it. Pure.
+
+State is plain integers in dictionaries; `tenancy.quota` has the life cycle of a hold. This is the hottest code of admission: it
+loops once per kind of limit, and calls no function per limit.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from tenancy.books import NOTHING, Books
-from tenancy.counting import KINDS, Calendar, Plan, Prepared, shared_plan
-from tenancy.forgetting import Forgetting
-from tenancy.hold import Admission, Admitted, Beat, Hold, LineState, Standing
-from tenancy.limits import MOST_LABELS, Amounts, Group
+from tenancy.decisions import line_states, refusal, standings
+from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
+from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
+from tenancy.rates import KINDS, MAX_AHEAD_US, MAX_COUNT, NOW, RATE, Calendar, CompiledGroup, CompiledLimit, Prepared, cost_us, shared_plan
 from tenancy.seeds import Seed
-from tenancy.standing import line_states, refusal, standings
+
+AT_ONCE: Final = 64
+"""The most entries of each kind that one decision forgets: the request that is being decided waits meanwhile."""
+
+
+class Forgetting:
+    """The entries of all tags that are to be forgotten. Times must not go backwards."""
+
+    __slots__ = ("_expiries", "_ids", "_later")
+
+    def __init__(self) -> None:
+        self._ids: deque[str] = deque()
+        self._expiries: deque[dict[str, int]] = deque()
+        """For each id the dictionary that has its expiry: all these ids are remembered for the same time, so their order is that of
+        their expiries."""
+        self._later: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._later)
+
+    def remember(self, expiry: dict[str, int], hold_id: str, until_us: int) -> None:
+        """Keep the id in `expiry`, with its time, until then."""
+        expiry[hold_id] = until_us
+        self._ids.append(hold_id)
+        self._expiries.append(expiry)
+
+    def at(self, until_us: int, forget: Callable[[], None]) -> None:
+        """Call `forget` at a time: for the few holds that are remembered for longer, all of them for the same time."""
+        self._later.append((until_us, forget))
+
+    def forget(self, now_us: int) -> None:
+        """Forget entries whose time is over, at most `AT_ONCE` of each kind."""
+        ids = self._ids
+        expiries = self._expiries
+        left = AT_ONCE
+        while ids and left:
+            expiry = expiries[0]
+            hold_id = ids[0]
+            until_us = expiry.get(hold_id)
+            if until_us is not None:
+                if until_us > now_us:
+                    break
+                del expiry[hold_id]
+            ids.popleft()
+            expiries.popleft()
+            left -= 1
+        later = self._later
+        left = AT_ONCE
+        while later and left and later[0][0] <= now_us:
+            later.popleft()[1]()
+            left -= 1
+
+
+class EndUsers:
+    """The end users of one tag that have counters of their own, by the digest of their label."""
+
+    __slots__ = ("_due_us", "_until_us")
+
+    def __init__(self) -> None:
+        self._until_us: dict[str, int] = {}
+        """Until when each end user counts towards the bound. Callers keep it bounded: they ask `crowded_out` before `keep`."""
+        self._due_us = 0
+        """No end user's time is over before."""
+
+    def __len__(self) -> int:
+        return len(self._until_us)
+
+    def crowded_out(self, label: str, most: int, now_us: int) -> bool:
+        """Whether there are `most` end users besides this one."""
+        known = self._until_us
+        if known.get(label, 0) > now_us or len(known) < most:
+            return False
+        if now_us >= self._due_us:
+            known = self._until_us = {digest: until_us for digest, until_us in known.items() if until_us > now_us}
+            self._due_us = min(known.values(), default=0)
+        return len(known) >= most
+
+    def keep(self, label: str, keep_us: int, now_us: int) -> None:
+        """Count the end user towards the bound for `keep_us` from now; stored anew only when half of its time is over."""
+        if self._until_us.get(label, 0) - now_us < keep_us / 2:
+            until_us = self._until_us[label] = min(now_us + keep_us, MAX_COUNT)
+            self._due_us = min(self._due_us, until_us)
+
+
+LEASE_US: Final = int(LEASE_S * 1_000_000)
+SETTLED_US: Final = 120_000_000
+"""How long a settled hold is remembered: longer than a settlement is retried, and longer than a call can be delayed."""
+REAPED_US: Final = 3_600_000_000
+"""How long a reaped hold waits for a late settlement; afterwards the charge for what the last heartbeat reported is final."""
+REAP_AT_MOST: Final = 64
+"""The most expired holds that one decision reaps: the request that is being decided waits meanwhile."""
+
+Vector = tuple[int, int, int, int, int, int, int]
+NOTHING: Final[Vector] = (0, 0, 0, 0, 0, 0, 0)
+_OPEN, _REAPED, _SETTLED = range(3)
+_COUNTED, _HELD = 1, 2
+"""Indexes into a cell; at index 0 it has the number of its period."""
+
+
+class _Record:
+    """One hold in one group. `vector` is what is counted for it now: held while open, charged when reaped."""
+
+    __slots__ = ("cells", "delivered", "phase", "plan", "until_us", "vector")
+
+    def __init__(self, plan: CompiledGroup, cells: list[list[int]], vector: Vector, now_us: int) -> None:
+        self.plan = plan
+        self.cells = cells
+        """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
+        self.vector = vector
+        self.delivered: Vector = (vector[0], 0, 0, 0, 0, 0, 0)
+        """What the last heartbeat reported as delivered; before the first one nothing but the request itself."""
+        self.phase = _OPEN
+        self.until_us = now_us + LEASE_US
+        """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
+
+
+class TagCounters:
+    """The counters of one tag. State that no decision depends on any more is dropped while new state is made, so that memory follows
+    the limits and labels in use, and the requests of the last two minutes.
+
+    Args:
+        forgetting: shared by all tags, so that a tag's settled holds are forgotten by the next decision on any tag.
+    """
+
+    __slots__ = (
+        "_calendar",
+        "_cells",
+        "_due_us",
+        "_forgetting",
+        "_gauges",
+        "_open",
+        "_records",
+        "_settled",
+        "_tats",
+        "_unswept",
+        "users",
+    )
+
+    def __init__(self, calendar: Calendar, forgetting: Forgetting) -> None:
+        self._calendar = calendar
+        self._forgetting = forgetting
+        self._tats: dict[str, int] = {}
+        self._cells: dict[str, list[int]] = {}
+        """By key of a calendar line: the period, the settled amount, the held amount."""
+        self._gauges: dict[str, int] = {}
+        self._records: dict[str, _Record] = {}
+        """Open and reaped holds, by id."""
+        self._open: dict[str, _Record] = {}
+        """Open holds in the order in which they expire: all leases have one length, and a heartbeat moves a hold to the end."""
+        self._due_us = 0
+        """No open hold expires before this time."""
+        self._settled: dict[str, int] = {}
+        """By id of a settled hold, when it is forgotten. Nothing else of it is kept: there are as many as requests in two minutes."""
+        self._unswept: list[str] = []
+        self.users = EndUsers()
+
+    def knows(self, hold_id: str, now_us: int) -> bool:
+        """Whether there is such a hold, and its time to be remembered is not over."""
+        record = self._records.get(hold_id)
+        if record is None:
+            return self._settled.get(hold_id, 0) > now_us
+        return record.phase == _OPEN or record.until_us > now_us
+
+    def decide(self, plan: CompiledGroup, vector: Vector, now_us: int) -> list[int] | None:
+        """Where every line of the plan would stand with `vector` added, rates in microseconds ahead; None when a line refuses."""
+        afters: list[int] = []
+        state = self._tats.get
+        for meter, key, amount, burst, burst_us, each_us in plan.rates:
+            n = vector[meter]
+            if n > burst or not amount:
+                return None
+            after = n * each_us if each_us else -(-n * MINUTE_US // amount)
+            tat = state(key)
+            if tat is not None and tat > now_us:
+                after += tat - now_us
+            if after > burst_us:
+                return None
+            afters.append(after)
+        periods = self._calendar.periods
+        state_of = self._cells.get
+        for kind, meter, key, amount in plan.cells:
+            after = vector[meter]
+            cell = state_of(key)
+            if cell is not None and cell[0] == periods[kind]:
+                after += cell[1] + cell[2]
+            if after > amount or not amount:
+                return None
+            afters.append(after)
+        count = self._gauges.get
+        for key, amount in plan.gauges:
+            after = count(key, 0) + 1
+            if after > amount:
+                return None
+            afters.append(after)
+        return afters
+
+    def open(self, hold_id: str, plan: CompiledGroup, vector: Vector, afters: list[int], now_us: int) -> None:
+        """Open a hold: store the positions that `decide` has returned."""
+        at = 0
+        tats = self._tats
+        for _, key, _, _, _, _ in plan.rates:
+            after = afters[at]
+            at += 1
+            if after:
+                if key not in tats:
+                    self._sweep(now_us)
+                tats[key] = now_us + after
+        cells = self._cells_now(plan, now_us)
+        for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
+            cell[_HELD] += vector[meter]
+        at += len(cells)
+        gauges = self._gauges
+        for key, _ in plan.gauges:
+            gauges[key] = afters[at]
+            at += 1
+        self._records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, now_us)
+
+    def beat(self, hold_id: str, plan: CompiledGroup, delivered: Vector, at_most: Vector, now_us: int) -> None:
+        """Extend the lease of a hold and hold `at_most` for it; open it again when it is reaped or unknown."""
+        if not self.knows(hold_id, now_us):
+            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, now_us)
+            self._move(record, at_most, _REAPED, _OPEN, now_us)
+        elif hold_id in self._records:
+            record = self._records[hold_id]
+            self._move(record, at_most, record.phase, _OPEN, now_us)
+        else:
+            return
+        record.delivered = delivered
+        record.phase = _OPEN
+        record.until_us = now_us + LEASE_US
+        self._open.pop(hold_id, None)
+        self._records[hold_id] = self._open[hold_id] = record
+
+    def settle(self, hold_id: str, actual: Vector, now_us: int) -> None:
+        """Put `actual` in the place of what is counted for a hold; nothing happens for a settled or an unknown one."""
+        record = self._records.get(hold_id)
+        if record is None or (record.phase == _REAPED and record.until_us <= now_us):
+            return
+        self._move(record, actual, record.phase, _SETTLED, now_us)
+        del self._records[hold_id]
+        self._open.pop(hold_id, None)
+        self._forgetting.remember(self._settled, hold_id, now_us + SETTLED_US)
+
+    def reap(self, now_us: int) -> int:
+        """Reap expired holds, at most `REAP_AT_MOST`, and forget those whose time is over; returns how many were reaped."""
+        self._forgetting.forget(now_us)
+        if now_us < self._due_us:
+            return 0
+        expired: list[str] = []
+        self._due_us = now_us + LEASE_US
+        for hold_id, record in self._open.items():
+            if record.until_us > now_us or len(expired) == REAP_AT_MOST:
+                self._due_us = record.until_us
+                break
+            expired.append(hold_id)
+        for hold_id in expired:
+            record = self._open.pop(hold_id)
+            charged = tuple(map(min, record.delivered, record.vector))
+            self._move(record, charged, _OPEN, _REAPED, now_us)  # type: ignore[arg-type]  # map keeps the length
+            record.phase = _REAPED
+            record.until_us = now_us + REAPED_US
+            self._forgetting.at(record.until_us, partial(self._forget, hold_id, record.until_us))
+        return len(expired)
+
+    def seed(self, kind: int, seed: Seed, now_us: int) -> int | None:
+        """Set the settled amount of a calendar counter as `tenancy.seeds.Seed` says; returns the amount after it, None where the
+        seed is for another period than the current one."""
+        if seed.period != self._calendar.periods[kind]:
+            return None
+        cell = self._cells.get(seed.key)
+        had = cell[_COUNTED] if cell is not None and cell[0] == seed.period else 0
+        new = max(had, seed.settled) if seed.instead_of is None else seed.settled if seed.instead_of == had else had
+        if new == had:
+            return had
+        if cell is None or cell[0] != seed.period:
+            cell = self._new_cell(seed.key, seed.period, now_us)
+        cell[_COUNTED] = min(new, MAX_COUNT)
+        return cell[_COUNTED]
+
+    def counted(self, line: CompiledLimit, now_us: int) -> tuple[int, int]:
+        """How a line is used: settled and held amount of a counter, 0 and held of a gauge; microseconds ahead and 0 of a rate."""
+        if line.kind == RATE:
+            return max(self._tats.get(line.key, 0) - now_us, 0), 0
+        if line.kind == NOW:
+            return 0, self._gauges.get(line.key, 0)
+        cell = self._cells.get(line.key)
+        return (cell[1], cell[2]) if cell is not None and cell[0] == self._calendar.periods[line.kind] else (0, 0)
+
+    def positions(self, plan: CompiledGroup, now_us: int) -> list[int]:
+        """Where each line of a plan stands: microseconds ahead for a rate, else the settled and held amounts together."""
+        return [sum(self.counted(line, now_us)) for line in plan.lines]
+
+    def _move(self, record: _Record, new: Vector, before: int, after: int, now_us: int) -> None:
+        """Put `new` in the place of what is counted for a hold. Amounts of an open hold are held, those of every other are settled."""
+        old = record.vector
+        record.vector = new
+        tats = self._tats
+        for meter, key, amount, _, _, each_us in record.plan.rates:
+            was, n = old[meter], new[meter]
+            if n == was or not amount:
+                continue
+            more = cost_us(n, amount) - cost_us(was, amount) if not each_us else (n - was) * each_us
+            tat = tats.get(key, 0)
+            ahead = more + tat - now_us if tat > now_us else more
+            if ahead > 0:
+                if not tat:
+                    self._sweep(now_us)
+                tats[key] = now_us + (ahead if ahead < MAX_AHEAD_US else MAX_AHEAD_US)
+            elif tat:
+                del tats[key]
+        away = _HELD if before == _OPEN else _COUNTED
+        to = _HELD if after == _OPEN else _COUNTED
+        for (_, meter, _, _), cell in zip(record.plan.cells, record.cells, strict=True):
+            rest = cell[away] - old[meter]
+            cell[away] = rest if rest > 0 else 0  # a correction may have taken it away already
+            count = cell[to] + new[meter]
+            cell[to] = count if count < MAX_COUNT else MAX_COUNT
+        if before != after and (before == _OPEN or after == _OPEN):
+            step = 1 if after == _OPEN else -1
+            gauges = self._gauges
+            for key, _ in record.plan.gauges:
+                gauges[key] = gauges.get(key, 0) + step
+
+    def _cells_now(self, plan: CompiledGroup, now_us: int) -> list[list[int]]:
+        cells = []
+        periods = self._calendar.periods
+        for kind, _, key, _ in plan.cells:
+            cell = self._cells.get(key)
+            if cell is None or cell[0] != periods[kind]:
+                cell = self._new_cell(key, periods[kind], now_us)
+            cells.append(cell)
+        return cells
+
+    def _new_cell(self, key: str, period: int, now_us: int) -> list[int]:
+        self._sweep(now_us)
+        cell = self._cells[key] = [period, 0, 0]
+        return cell
+
+    def _forget(self, hold_id: str, until_us: int) -> None:
+        """Forget a reaped hold, unless a heartbeat has opened it again or it was reaped anew since."""
+        record = self._records.get(hold_id)
+        if record is not None and record.phase == _REAPED and record.until_us == until_us:
+            del self._records[hold_id]
+
+    def _sweep(self, now_us: int) -> None:
+        """Check two older entries for each new one, so that entries no longer needed never outnumber the others for long."""
+        if not self._unswept:
+            self._unswept = [*self._tats, *self._cells, *self._gauges]
+        for _ in range(min(2, len(self._unswept))):
+            key = self._unswept.pop()
+            if self._tats.get(key, now_us) < now_us:
+                del self._tats[key]
+            elif key in self._cells and self._cells[key][0] not in self._calendar.periods:
+                del self._cells[key]
+            elif not self._gauges.get(key, 1):
+                del self._gauges[key]
 
 
 class Quota:
@@ -36,7 +408,7 @@ class Quota:
         self._most_labels = most_labels
         self.crowded = 0
         """Decisions about end users beyond that bound."""
-        self._counters: dict[str, Books] = {}
+        self._counters: dict[str, TagCounters] = {}
         """By tag: bounded by the tenants, models and organisations there were since the start; 2 KB each."""
         self._prepared = Prepared()
         self._calendar = Calendar()
@@ -47,7 +419,7 @@ class Quota:
         self._calendar.turn_to(now_us)
         vector = hold.amounts.vector()
         ends_us = self._calendar.ends_us
-        decided: list[tuple[Books, Plan, list[int] | None]] = []
+        decided: list[tuple[TagCounters, CompiledGroup, list[int] | None]] = []
         for group in hold.groups:
             counters = self._counters_of(group.tag)
             counters.reap(now_us)
@@ -59,7 +431,7 @@ class Quota:
                 if afters is None:
                     return refusal(plan, vector, counters.positions(plan, now_us), now_us, ends_us)
             decided.append((counters, plan, afters))
-        statuses: tuple[Standing, ...] = ()
+        statuses: tuple[LimitStatus, ...] = ()
         for counters, plan, afters in decided:
             if afters is None:
                 statuses += standings(plan, NOTHING, counters.positions(plan, now_us), now_us, ends_us)
@@ -73,7 +445,7 @@ class Quota:
     def beat(self, beats: Sequence[Beat], now_us: int) -> None:
         """Extend leases, note what was delivered, and hold no more (and no less) than the worst case that is known by now."""
         self._calendar.turn_to(now_us)
-        unknown: list[tuple[Books, Plan, Beat]] = []
+        unknown: list[tuple[TagCounters, CompiledGroup, Beat]] = []
         for beat in beats:
             for group in beat.hold.groups:
                 counters = self._counters_of(group.tag)
@@ -102,7 +474,7 @@ class Quota:
         self._calendar.turn_to(now_us)
         return self._counters_of(tag).reap(now_us)
 
-    def look(self, group: Group, now_us: int) -> list[LineState]:
+    def look(self, group: Group, now_us: int) -> list[LimitUsage]:
         """How each line of a group stands now."""
         self._calendar.turn_to(now_us)
         # compiled for this call only: operators ask about groups that no request is decided on
@@ -120,11 +492,11 @@ class Quota:
         counters.reap(now_us)
         return [counters.seed(KINDS[seed.window], seed, now_us) for seed in seeds]
 
-    def _own_or_shared(self, counters: Books, plan: Plan, now_us: int) -> Plan:
+    def _own_or_shared(self, counters: TagCounters, plan: CompiledGroup, now_us: int) -> CompiledGroup:
         return shared_plan(plan) if plan.label and counters.users.crowded_out(plan.label, self._most_labels, now_us) else plan
 
-    def _counters_of(self, tag: str) -> Books:
+    def _counters_of(self, tag: str) -> TagCounters:
         counters = self._counters.get(tag)
         if counters is None:
-            counters = self._counters[tag] = Books(self._calendar, self._forgetting)
+            counters = self._counters[tag] = TagCounters(self._calendar, self._forgetting)
         return counters

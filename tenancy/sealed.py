@@ -19,7 +19,7 @@ MAGIC: Final = b"tidegate directory 1\n"
 _MAC_BYTES: Final = 32
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SealedDirectory(msgspec.Struct, frozen=True):
     """A directory's contents, and when they were last known to be current (seconds since the epoch)."""
 
     at_unix: float
@@ -30,13 +30,13 @@ class NotSealed(ValueError):
     """The bytes were not sealed with this pepper, or not by this version; the message says which."""
 
 
-def seal(kept: Kept, pepper: Pepper) -> bytes:
+def seal(kept: SealedDirectory, pepper: Pepper) -> bytes:
     """The contents as sealed bytes."""
     body = msgspec.msgpack.encode(kept)
     return MAGIC + _mac(body, pepper) + body
 
 
-def unseal(data: bytes, pepper: Pepper) -> Kept:
+def unseal(data: bytes, pepper: Pepper) -> SealedDirectory:
     """The contents in sealed bytes.
 
     Raises:
@@ -49,7 +49,7 @@ def unseal(data: bytes, pepper: Pepper) -> Kept:
     if not hmac.compare_digest(mac, _mac(body, pepper)):
         raise NotSealed("it is damaged, or was sealed with another pepper")
     try:
-        return msgspec.msgpack.decode(body, type=Kept)
+        return msgspec.msgpack.decode(body, type=SealedDirectory)
     except msgspec.DecodeError as error:
         raise NotSealed(f"it holds what this version does not know: {error}") from None
 

@@ -23,7 +23,7 @@ class Seed(msgspec.Struct, frozen=True, gc=False):
     window: Window
     """A calendar window."""
     period: int
-    """Number of the period (`tenancy.counting.Calendar.periods`). Where another period is current, nothing happens."""
+    """Number of the period (`tenancy.rates.Calendar.periods`). Where another period is current, nothing happens."""
     settled: int
     instead_of: int | None = None
 

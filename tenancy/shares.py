@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tenancy.hold import Refused
-from tenancy.limits import Group, Line, Meter, Window
+from tenancy.limits import Group, LimitLine, Meter, Window
 
 GRACE_DIVISOR: Final = 100
 """The grace for money is a hundredth of the budget, per process (reliability research, 4.6)."""
@@ -59,14 +59,14 @@ class LastKnown:
     def __init__(self) -> None:
         self._left: dict[str, Left] = {}
 
-    def note(self, line: Line, remaining: int, reset_us: int, now: float) -> None:
+    def note(self, line: LimitLine, remaining: int, reset_us: int, now: float) -> None:
         """Note what a decision of the store reported."""
         left = self._left
         if line.key not in left and len(left) >= MAX_KNOWN:
             del left[next(iter(left))]
         left[line.key] = Left(remaining, now, reset_us)
 
-    def remaining(self, line: Line, now: float) -> int:
+    def remaining(self, line: LimitLine, now: float) -> int:
         """What is left of the amount; all of it when nothing was reported, or in a new period."""
         known = self._left.get(line.key)
         if known is None or (line.window is not Window.EVER and now >= known.at + known.reset_us / 1e6):
@@ -74,7 +74,7 @@ class LastKnown:
         return min(known.remaining, line.amount)
 
 
-def share_of(line: Line, replicas: int, remaining: int) -> Line:
+def share_of(line: LimitLine, replicas: int, remaining: int) -> LimitLine:
     """The line as one of `replicas` processes may decide on it alone. `remaining` is what is left of a calendar limit."""
     if line.window in (Window.MINUTE, Window.NOW):
         amount = max(line.amount // replicas, 1) if line.amount else 0
@@ -91,7 +91,7 @@ def shares_of(group: Group, replicas: int, known: LastKnown, now: float) -> Grou
     return Group(group.tag, tuple(share_of(line, replicas, known.remaining(line, now)) for line in group.lines), label=group.label)
 
 
-def alone(refused: Refused, line: Line) -> Refused:
+def alone(refused: Refused, line: LimitLine) -> Refused:
     """A refusal by a share, as it is reported to the caller: by the whole `line`.
 
     It is never final, because a request that is too large for a share may pass when the store is back; and only a rate's share says

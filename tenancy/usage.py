@@ -2,6 +2,8 @@
 
 Days are UTC days of the calendar. Sums come from totals that are kept per day; single events are there for as long as the
 retention keeps them.
+
+One row of the ledger: what one request used and cost. Written once, never changed.
 """
 
 import base64
@@ -11,8 +13,55 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from domain.faults import SOURCE, Source
+from domain.usage import NO_USAGE, Usage
 from tenancy.limits import Amounts, Level, Scope
-from tenancy.usage_event import UsageEvent
+
+FREE_CLOSING: Final = "release"
+FREE_OUTCOMES: Final = frozenset(kind.value for kind, source in SOURCE.items() if source is not Source.CALLER)
+"""A request that was closed with nothing and ended this way failed through no fault of its caller: limits on requests do not count
+it (`gateway.open_holds.OpenHold.charged`)."""
+
+LOST: Final = "lost"
+"""Outcome and closing of a request whose process died meanwhile. It counts as a request, as it does where its hold was reaped."""
+
+
+class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens and money are integers; the request's id makes a row unique, however often it is replayed."""
+
+    request_id: str
+    """The gateway's own id, never the caller's."""
+    at_unix_ms: int
+    """When the request was admitted; its day (UTC) is the day it is billed to."""
+    tenant: str
+    project: str
+    key_id: str
+    user: str
+    """The end-user label; empty for none."""
+    endpoint: str
+    model: str
+    """Public name."""
+    pool: str
+    revision: str
+    lora: str
+    outcome: str
+    closing: str
+    """`settle`, `estimate` or `release` (`tenancy.hold.Word`), or `lost`."""
+    usage: Usage = NO_USAGE
+    units: int = 0
+    """Weighted tokens."""
+    cost_nanousd: int = 0
+    price_id: str = ""
+    """The version of the price it was charged at; empty for none."""
+    duration_ms: int = 0
+    organisation: str = ""
+    priority_class: str = ""
+    """Name of the class (`domain.priority`); empty for rows from before there were classes."""
+    asked_model: str = ""
+    """The model asked for, where it was overloaded and `model` answered instead."""
+    steps: str = ""
+    """The steps of its tenant's degradation ladder that were applied, comma-separated."""
+
 
 By = Literal["day", "organisation", "tenant", "project", "key", "user", "model", "lora"]
 BY: Final[tuple[By, ...]] = ("day", "organisation", "tenant", "project", "key", "user", "model", "lora")
@@ -35,7 +84,7 @@ class BadCursor(ValueError):
     """Not a cursor of this query."""
 
 
-class Sums(msgspec.Struct, frozen=True):
+class UsageSums(msgspec.Struct, frozen=True):
     """What was used, added up."""
 
     requests: int = 0
@@ -48,14 +97,14 @@ class Sums(msgspec.Struct, frozen=True):
     cost_nanousd: int = 0
 
 
-SUMS: Final = tuple(Sums.__struct_fields__)
+SUMS: Final = tuple(UsageSums.__struct_fields__)
 
 
-class Row(msgspec.Struct, frozen=True):
+class UsageAnswerRow(msgspec.Struct, frozen=True):
     """One row of an answer: its labels, in the order of `columns`, and its sums."""
 
     labels: tuple[str, ...]
-    sums: Sums
+    sums: UsageSums
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -76,7 +125,7 @@ class Filter(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """Some rows, and the cursor of the next page; None at the end."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[UsageAnswerRow, ...]
     next: str | None
 
 
@@ -87,7 +136,7 @@ class EventPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class Written(msgspec.Struct, frozen=True):
+class WriteResult(msgspec.Struct, frozen=True):
     """The result of writing a batch, in numbers of events."""
 
     booked: int
@@ -103,7 +152,7 @@ class Written(msgspec.Struct, frozen=True):
 class UsageStore(Protocol):
     """The ledger, for the process that writes it."""
 
-    async def write(self, events: Sequence[UsageEvent]) -> Written:
+    async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
         """Book events: all of them or, when it raises, perhaps none. Booking an event again changes nothing.
 
         Raises:
@@ -133,7 +182,7 @@ class UsageTotals(Protocol):
 class UsageQueries(UsageTotals, Protocol):
     """Usage, for readers."""
 
-    async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> Sums:
+    async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> UsageSums:
         """Usage that counts towards limits of a scope since the beginning of a day, or ever; `label` is the end user, for a scope of end
         users. Raises LedgerAway."""
         ...

@@ -10,7 +10,7 @@ import io
 from collections.abc import AsyncIterator, Sequence
 from typing import IO, Any, Final
 
-from tenancy.usage import MAX_PAGE_ROWS, SUMS, By, Filter, Row, UsageTotals, columns
+from tenancy.usage import MAX_PAGE_ROWS, SUMS, By, Filter, UsageAnswerRow, UsageTotals, columns
 
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What spreadsheets take for the beginning of a formula (OWASP's list of CSV injection)."""
@@ -22,7 +22,7 @@ class ParquetMissing(ImportError):
     """The library that writes Parquet is not installed."""
 
 
-async def usage_rows(queries: UsageTotals, by: Sequence[By], where: Filter) -> AsyncIterator[tuple[Row, ...]]:
+async def usage_rows(queries: UsageTotals, by: Sequence[By], where: Filter) -> AsyncIterator[tuple[UsageAnswerRow, ...]]:
     """All rows of an answer, page by page. Raises LedgerAway."""
     after = None
     while True:
@@ -45,7 +45,7 @@ class CsvFile:
         self._target = target
         self._write([header(by)])
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[UsageAnswerRow]) -> None:
         """Write these rows."""
         self._write([(*map(harmless, row.labels), *(getattr(row.sums, name) for name in SUMS)) for row in rows])
 
@@ -78,9 +78,9 @@ class ParquetFile:
         fields = [*zip(self._names, kinds, strict=True), *((name, pyarrow.int64()) for name in SUMS)]
         self._schema = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in fields])
         self._writer = pyarrow.parquet.ParquetWriter(target, self._schema, compression="zstd")
-        self._block: list[Row] = []
+        self._block: list[UsageAnswerRow] = []
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[UsageAnswerRow]) -> None:
         """Take these rows; they are written when a block is full."""
         self._block += rows
         if len(self._block) >= BLOCK_ROWS:

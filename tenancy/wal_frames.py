@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 
 MAGIC: Final = b"\xc1\xfe\xff\xc1"
 MAX_PAYLOAD: Final = 64 * 1024

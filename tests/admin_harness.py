@@ -23,8 +23,8 @@ from gateway.placing.explained import Contender, Explained
 from gateway.placing.explaining import Refusal, Would, WouldAnswer
 from gateway.policy_copy import compiled_from
 from gateway.worker_state import BackendState, PolicyState, WorkerSnapshot
-from tenancy.accounts import Bounds
-from tenancy.hold import LineState
+from tenancy.accounts import DirectoryBounds
+from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
 from tenancy.rights import Role
@@ -35,7 +35,7 @@ TOKEN = "a-token-of-more-than-24-characters"
 OWNER = {"authorization": f"Bearer {TOKEN}"}
 PEPPER = Pepper("k1", b"p" * 32)
 API = "/admin/v1"
-BOUNDS = Bounds()
+BOUNDS = DirectoryBounds()
 
 
 class Wall:
@@ -86,9 +86,9 @@ async def collect(*, with_metrics: bool) -> list[WorkerSnapshot]:
     return [WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, fleet=fleet)]
 
 
-async def look(group: Group) -> list[LineState]:
+async def look(group: Group) -> list[LimitUsage]:
     """Every limit is used by one."""
-    return [LineState(line, 1, 0, line.amount - 1, 60_000_000) for line in group.lines]
+    return [LimitUsage(line, 1, 0, line.amount - 1, 60_000_000) for line in group.lines]
 
 
 async def seen() -> Mapping[str, Owner]:
@@ -141,7 +141,9 @@ async def followed() -> None:
 
 
 @contextlib.asynccontextmanager
-async def admin_port(folder: Path, token: str | None = TOKEN, bounds: Bounds = BOUNDS, *, stored: bool = False) -> AsyncIterator[Admin]:
+async def admin_port(
+    folder: Path, token: str | None = TOKEN, bounds: DirectoryBounds = BOUNDS, *, stored: bool = False
+) -> AsyncIterator[Admin]:
     """The admin port as one app, called without a socket."""
     engine = open_engine(f"sqlite:///{folder / 'admin.db'}")
     await migrate(engine)

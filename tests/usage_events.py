@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from domain.usage import Usage
-from tenancy.usage import SUMS, Sums
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import SUMS, UsageEvent, UsageSums
 
 DAY_MS = 86_400_000
 FIRST_DAY = dt.date(2026, 1, 1)
@@ -58,17 +57,17 @@ def random_event(n: int | str, rng: random.Random, days: int = 4) -> UsageEvent:
     )
 
 
-def sums_of(events: Iterable[UsageEvent]) -> Sums:
+def sums_of(events: Iterable[UsageEvent]) -> UsageSums:
     total = dict.fromkeys(SUMS, 0)
     for e in events:
         u = e.usage
         values = (1, u.prompt_tokens, u.completion_tokens, u.cached_tokens, u.reasoning_tokens, e.units, e.cost_nanousd)
         for name, value in zip(SUMS, values, strict=True):
             total[name] += value
-    return Sums(**total)
+    return UsageSums(**total)
 
 
-def grouped(events: Iterable[UsageEvent], names: Iterable[str]) -> dict[tuple[str, ...], Sums]:
+def grouped(events: Iterable[UsageEvent], names: Iterable[str]) -> dict[tuple[str, ...], UsageSums]:
     """The truth behind `UsageQueries.totals`."""
     names = list(names)
     parts: dict[tuple[str, ...], list[UsageEvent]] = defaultdict(list)

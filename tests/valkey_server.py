@@ -52,7 +52,7 @@ def open_client(socket: Path | str, connections: int = 8) -> redis.asyncio.Redis
 
 
 class RedisPyScripts:
-    """See `tenancy.stores.valkey.ports.Scripts`: redis-py with nothing around it."""
+    """See `tenancy.stores.valkey.client.Scripts`: redis-py with nothing around it."""
 
     def __init__(self, client: redis.asyncio.Redis, texts: Mapping[str, str] = TEXTS) -> None:
         self._scripts = {name: client.register_script(text) for name, text in texts.items()}

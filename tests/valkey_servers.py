@@ -17,7 +17,7 @@ from typing import Any
 
 import hiredis
 
-from tenancy.stores.valkey.slots import SLOTS
+from tenancy.stores.valkey.topology import SLOTS
 from tests.valkey_server import binary
 
 WITHIN_S = 20.0

@@ -26,8 +26,8 @@ from gateway.queueing.line import Line
 from gateway.queueing.waiter import Waiter
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
-from tenancy.fair_row import Waiting
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
+from tenancy.fair_tier import QueuedRequest
 from tests.placing import pool_of
 
 SWEEP_S: Final = 0.25
@@ -57,7 +57,7 @@ class Case(msgspec.Struct, frozen=True):
     held: float = 0.6
     """Share of the requests that find their prefix."""
     waits: Mapping[Class, float] = SHORT
-    bounds: Bounds = Bounds()
+    bounds: QueueBounds = QueueBounds()
     kept_free: float = 0.0
     warm_s: float = 10.0
     seconds: float = 40.0
@@ -170,12 +170,12 @@ class World:
         self.found.asked[tier] += counts
         self.found.asked_of[tenant] += counts
         if self.line.waiting:
-            likely = Waiting(tenant, tier, False, PREFIX + QUESTION + 512, self.now + may_s, self.now, 2000)
+            likely = QueuedRequest(tenant, tier, False, PREFIX + QUESTION + 512, self.now + may_s, self.now, 2000)
             if self.line.refusal(likely, may_s, read=False) is not None:
                 self.found.at_once += counts
                 return
         uncached = PREFIX + QUESTION - held
-        place = Waiting(tenant, tier, False, uncached + 2 * int(OUTPUT), self.now + may_s, self.now, 2000, held)
+        place = QueuedRequest(tenant, tier, False, uncached + 2 * int(OUTPUT), self.now + may_s, self.now, 2000, held)
         takes_s = PROMPT_S * uncached + TOKEN_S * output
         if not self.line.waiting and self._fits(tenant):
             self._take(place, takes_s)
@@ -184,7 +184,7 @@ class World:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take(self, place: Waiting, takes_s: float) -> _Seat:
+    def _take(self, place: QueuedRequest, takes_s: float) -> _Seat:
         counts = self.case.warm_s <= self.now < self.case.seconds
         self.found.served[Class(place.tier)] += counts
         self.found.served_of[place.tenant] += counts
@@ -202,7 +202,7 @@ class World:
     def _fits(self, tenant: str) -> bool:
         return not has_no_room(self.board, 0, 1.0, self.holders.part(tenant, self.now))
 
-    async def _wait(self, place: Waiting, may_s: float, takes_s: float, counts: bool) -> None:
+    async def _wait(self, place: QueuedRequest, may_s: float, takes_s: float, counts: bool) -> None:
         begun, predicted = self.now, self.line.predicted_s(place)
 
         def again() -> _Seat | None:

@@ -14,24 +14,24 @@ from math import inf
 
 from bench.results_file import Row, machine, refresh, table, write_rows
 from domain.priority import Class
-from tenancy.fairness import Bounds, FairQueue, Waiting
+from tenancy.fair_queue import FairQueue, QueueBounds, QueuedRequest
 
 WAITING = 10_000
 CALLS = 2_000
 TENANTS = (1, 100, 10_000)
-WIDE = Bounds(10**6, 10**12, 10**6, 10**12)
-FULL = Bounds(WAITING, 10**12, WAITING, 10**12)
+WIDE = QueueBounds(10**6, 10**12, 10**6, 10**12)
+FULL = QueueBounds(WAITING, 10**12, WAITING, 10**12)
 METRICS = ("put_us", "next_us", "take_us", "hold_us", "ahead_us", "displace_us")
 
 
-def some(rng: random.Random, tenants: int, tier: int | None = None) -> Waiting:
+def some(rng: random.Random, tenants: int, tier: int | None = None) -> QueuedRequest:
     """One request, of any class where none is said."""
     chosen = rng.randrange(len(Class)) if tier is None else tier
     tokens, held = rng.randint(50, 4000), 64 * rng.randrange(50)
-    return Waiting(f"t{rng.randrange(tenants)}", chosen, rng.random() < 0.1, tokens, rng.choice((inf, 30.0, 60.0)), 0.0, 2000, held)
+    return QueuedRequest(f"t{rng.randrange(tenants)}", chosen, rng.random() < 0.1, tokens, rng.choice((inf, 30.0, 60.0)), 0.0, 2000, held)
 
 
-def filled(rng: random.Random, tenants: int, bounds: Bounds) -> tuple[FairQueue, list[Waiting]]:
+def filled(rng: random.Random, tenants: int, bounds: QueueBounds) -> tuple[FairQueue, list[QueuedRequest]]:
     """A queue with 10,000 in it, and them."""
     queue, waits = FairQueue(bounds), [some(rng, tenants) for _ in range(WAITING)]
     for one in waits:
@@ -39,7 +39,7 @@ def filled(rng: random.Random, tenants: int, bounds: Bounds) -> tuple[FairQueue,
     return queue, waits
 
 
-def us(call: Callable[[Waiting], object], over: Iterable[Waiting]) -> float:
+def us(call: Callable[[QueuedRequest], object], over: Iterable[QueuedRequest]) -> float:
     """CPU time of one call over these."""
     begun = time.process_time()
     for one in over:

@@ -25,9 +25,8 @@ from gateway.http.openai import interpret
 from gateway.http.openai.json_guard import parse_object
 from gateway.story import AttemptFacts, Story
 from gateway.telemetry.metrics import Metrics
-from tenancy.jwt_claims import IssuerRules, Mapped
+from tenancy.jwt import IssuerRules, Mapped, Tokens
 from tenancy.jwt_keys import key_set
-from tenancy.jwt_tokens import Tokens
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, KeyRing, Pepper, digest_of, mint
 
 PIECES = 20

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from tenancy.counter_url import Address, CounterUrl, Kind
+from tenancy.counter_url import Address, CounterUrl, StoreKind
 from tenancy.ports import Counters
 from tenancy.stores.memory import MemoryCounters
 from tenancy.stores.valkey import ValkeyCounters
@@ -28,7 +28,7 @@ async def redis_py(socket: Path, concurrency: int) -> AsyncIterator[Counters]:
 @asynccontextmanager
 async def tidegate(socket: Path, _: int) -> AsyncIterator[Counters]:
     """The connection the gateway uses."""
-    scripts = ValkeyScripts(CounterUrl(Kind.SINGLE, (Address(str(socket), 0),)))
+    scripts = ValkeyScripts(CounterUrl(StoreKind.SINGLE, (Address(str(socket), 0),)))
     if not await scripts.start():
         raise SystemExit(scripts.why)
     yield ValkeyCounters(scripts)

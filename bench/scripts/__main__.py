@@ -20,7 +20,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from bench.results_file import machine, refresh, rows_of, table, write_rows
-from tenancy.counter_url import Address, CounterUrl, Kind
+from tenancy.counter_url import Address, CounterUrl, StoreKind
 from tenancy.stores.valkey import node
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.embedded import EmbeddedServer
@@ -84,7 +84,7 @@ async def measure(path: Path, callers: int, each: int, rounds: int) -> dict[tupl
     sha = hashlib.sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
     found: dict[tuple[str, str, str], list[float]] = {}
     async with AsyncExitStack() as stack:
-        thin = ValkeyScripts(CounterUrl(Kind.SINGLE, (Address(str(path), 0),)), {"sixteen": TEXT})
+        thin = ValkeyScripts(CounterUrl(StoreKind.SINGLE, (Address(str(path), 0),)), {"sixteen": TEXT})
         stack.push_async_callback(thin.close)
         assert await thin.start()
         client = Redis(unix_socket_path=str(path))

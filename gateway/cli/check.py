@@ -24,7 +24,7 @@ from policies.prompts.schema import PromptDocument
 from policies.rollout.document import RolloutDocument
 from policies.schema import EVERYONE, PolicyDocument
 from policies.shown import meaning, prompt_in_words
-from tenancy.counter_url import Kind
+from tenancy.counter_url import StoreKind
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
@@ -138,7 +138,7 @@ def _missing_secrets(settings: Settings) -> list[str]:
 
 def _counters(settings: Settings) -> list[str]:
     """Notes on why the counter store cannot be used from here. They are no mistakes: the store may run elsewhere, or later."""
-    if settings.counter_url.kind is Kind.MEMORY:
+    if settings.counter_url.kind is StoreKind.MEMORY:
         return []
     # imported only here, because the module imports every adapter
     from gateway.counter_wiring import counters_answer

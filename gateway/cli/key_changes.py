@@ -7,7 +7,7 @@ import typer
 
 from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, api, segment
 from gateway.cli.printing import AsJson, err, fail, moment, out, print_json, show
-from tenancy.key_tags import BadTags, Tags, tags_of, written_tags
+from tenancy.keys import BadTags, Tags, tags_of, written_tags
 
 Tenant = Annotated[str, typer.Option(help="Whose key it is.")]
 COLUMNS: Final = ("id", "tenant", "project", "label", "state", "created", "expires")

@@ -24,8 +24,7 @@ from gateway.secrets import SecretError, read_pepper
 from gateway.settings import ConfigError, Settings, load_settings
 from tenancy.accounts import DEFAULT_PROJECT, MAX_LABEL_CHARS, NAME, NAME_RULE, Tenant
 from tenancy.audit import Entry
-from tenancy.bounds import NoRoom, room_for_key
-from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, NotFound
+from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, NoRoom, NotFound, room_for_key
 from tenancy.journal import JournalAway
 from tenancy.keys import (
     ENTROPY_BYTES,

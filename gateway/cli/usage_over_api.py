@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from gateway.cli.admin_client import API, PAGE, AdminClient
-from tenancy.usage import PAGE_ROWS, SUMS, By, Filter, Page, Row, Sums, columns
+from tenancy.usage import PAGE_ROWS, SUMS, By, Filter, Page, UsageAnswerRow, UsageSums, columns
 
 MOST: Final = PAGE
 """Most rows of one page over the API."""
@@ -22,7 +22,7 @@ class ApiUsage:
     async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
         """Sums per combination of labels, sorted by labels; at most `limit` rows after the cursor `after`."""
         filters: dict[str, Any] = {name: str(value) for name in Filter.__struct_fields__ if (value := getattr(where, name)) is not None}
-        rows: list[Row] = []
+        rows: list[UsageAnswerRow] = []
         while True:
             page = self._page({"by": list(by), "limit": min(MOST, limit - len(rows)), **filters, **({"cursor": after} if after else {})})
             rows += (_row(item, by) for item in page["items"])
@@ -34,5 +34,7 @@ class ApiUsage:
         return self._client.read(f"{API}/usage?{urlencode(query, doseq=True)}")
 
 
-def _row(item: dict[str, Any], by: Sequence[By]) -> Row:
-    return Row(tuple(item["labels"][name] for name in columns(by)), msgspec.convert({name: item[name] for name in SUMS}, Sums))
+def _row(item: dict[str, Any], by: Sequence[By]) -> UsageAnswerRow:
+    return UsageAnswerRow(
+        tuple(item["labels"][name] for name in columns(by)), msgspec.convert({name: item[name] for name in SUMS}, UsageSums)
+    )

@@ -3,13 +3,13 @@
 Ranks are served in order, so a request waits for the work ahead of it now and for the arrivals into higher ranks meanwhile. Where C is
 the drain rate and a the arrival rate of higher ranks, both in tokens per second, W tokens ahead are done after W / (C - a): the wait in
 a priority queue with fluid work (Kleinrock, "Queueing Systems", vol. 2, 3.4). Where higher ranks take the whole rate, the request waits
-for the share that `tenancy.fairness` reserves for lower ranks.
+for the share that `tenancy.fair_queue` reserves for lower ranks.
 """
 
 from math import exp
 from typing import Final
 
-from tenancy.fairness import RANKS, Ahead
+from tenancy.fair_queue import RANKS, Ahead
 
 TAU_S: Final = 15.0
 """Seconds after which a measurement counts for a third: several requests long, and short against a change of load."""

@@ -21,8 +21,8 @@ from gateway.queueing.room import PartOf, Room, everything
 from gateway.queueing.waiter import LineState, Outlook, T, Waiter
 from routing.fleet import Pool
 from routing.load import LoadTable
-from tenancy.fair_row import Waiting
-from tenancy.fairness import RANKS, Bounds, FairQueue, rank_of
+from tenancy.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
+from tenancy.fair_tier import QueuedRequest
 
 LONGEST_S: Final = 3600.0
 """The longest wait that is predicted, in seconds."""
@@ -30,7 +30,7 @@ LONGEST_S: Final = 3600.0
 AT_ONCE: Final = Outlook()
 """The forecast of a request that need not wait."""
 
-MakeRoom = Callable[[Waiter[Any], Callable[[Waiting, float], bool]], None]
+MakeRoom = Callable[[Waiter[Any], Callable[[QueuedRequest, float], bool]], None]
 """Preempts a request in favour of a waiter; the second argument says whether a preempted request could wait so many seconds."""
 
 
@@ -67,7 +67,7 @@ class Line:
     def __init__(
         self,
         name: str,
-        bounds: Bounds,
+        bounds: QueueBounds,
         board: LoadTable,
         pool_of: Callable[[], Pool],
         *,
@@ -100,7 +100,7 @@ class Line:
 
     # --- joining ---------------------------------------------------------------------------------------------------
 
-    def refusal(self, place: Waiting, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
+    def refusal(self, place: QueuedRequest, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
         """Why a request may not join the queue: the word for metrics and the fault; None when it may. Costs a few microseconds.
 
         Args:
@@ -117,7 +117,7 @@ class Line:
             return bound, refusals.full(bound, wait_s, self._rng.random())
         return None
 
-    def outlook(self, place: Waiting, may_s: float) -> Outlook | None:
+    def outlook(self, place: QueuedRequest, may_s: float) -> Outlook | None:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
         if not self._pool_of().up:
             return None
@@ -125,7 +125,7 @@ class Line:
             return AT_ONCE
         return Outlook(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
 
-    def predicted_s(self, place: Waiting, *, read: bool = True) -> float:
+    def predicted_s(self, place: QueuedRequest, *, read: bool = True) -> float:
         """A bound of the request's wait in seconds, which most such waits keep; 0 while unknown.
 
         Computed from the work ahead, the arrivals into higher ranks, the drain rate, and the recent error of such predictions.
@@ -213,13 +213,13 @@ class Line:
             except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it
                 self._log_defect(error, "line")
 
-    def _may_wait(self, place: Waiting, may_s: float) -> bool:
+    def _may_wait(self, place: QueuedRequest, may_s: float) -> bool:
         return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
 
-    def _gets_room(self, place: Waiting) -> bool:
+    def _gets_room(self, place: QueuedRequest) -> bool:
         return self._room.all_for(place.tenant)
 
-    def _can_place(self, place: Waiting) -> bool:
+    def _can_place(self, place: QueuedRequest) -> bool:
         if not self._room.free_for(place.tenant):
             return False
         waiter = self._waiters[place.seq]
@@ -316,7 +316,7 @@ class Line:
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def used(self, place: Waiting, usage: Usage) -> None:
+    def used(self, place: QueuedRequest, usage: Usage) -> None:
         """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate."""
         self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
 

@@ -8,8 +8,8 @@ from domain.priority import Class
 from gateway.queueing.deadlines import wait_s
 from gateway.story import Story
 from routing.load import Charge
-from tenancy.fair_row import NOT_YET, Waiting
-from tenancy.standing import over_soft
+from tenancy.decisions import over_soft
+from tenancy.fair_tier import NOT_YET, QueuedRequest
 
 
 def class_of(story: Story) -> Class:
@@ -24,7 +24,7 @@ def may_wait_s(story: Story) -> float:
     return min(may_s, story.asked.end_at - story.body_at)
 
 
-def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Waiting:
+def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> QueuedRequest:
     """The queue entry of a request that comes now.
 
     Args:
@@ -35,10 +35,10 @@ def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Wa
     caller = asked.caller
     assert caller is not None
     last = asked.retry or over_soft(story.settled.standings)
-    return Waiting(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, asked.request_bytes, held)
+    return QueuedRequest(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, asked.request_bytes, held)
 
 
-def place_back(story: Story, charge: Charge) -> Waiting:
+def place_back(story: Story, charge: Charge) -> QueuedRequest:
     """The queue entry of a preempted request: as old, and with as little time left, as if it had waited all the while.
 
     Args:

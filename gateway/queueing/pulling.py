@@ -22,12 +22,12 @@ from gateway.queueing.waiter import Waiter
 from gateway.story import Story
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room, room_without
-from tenancy.fair_row import Waiting
+from tenancy.fair_tier import QueuedRequest
 
 MOST_LOOKS: Final = 16
 """The number of candidates that are examined closely for one waiter."""
 
-MayWait = Callable[[Waiting, float], bool]
+MayWait = Callable[[QueuedRequest, float], bool]
 """Whether a request with this queue entry could wait so many seconds."""
 
 
@@ -120,7 +120,7 @@ def unanswered(relay: ReplyRelay) -> bool:
     return waits and not story.attempt.events and relay.flight is not None and not relay.outcome.done()
 
 
-def _pull(relay: ReplyRelay, story: Story, place: Waiting, by: Class) -> None:
+def _pull(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -> None:
     placed = story.placed
     if placed.on_used is not None:
         placed.on_used(NO_USAGE)  # its tenant has its charge back

@@ -8,7 +8,7 @@ import msgspec
 
 from domain.faults import Fault
 from gateway.http.edge.exchange import Listener
-from tenancy.fair_row import Waiting
+from tenancy.fair_tier import QueuedRequest
 
 
 class Staked(Protocol):
@@ -83,7 +83,7 @@ class Waiter(Listener, Generic[T]):
 
     def __init__(
         self,
-        place: Waiting,
+        place: QueuedRequest,
         may_s: float,
         again: Callable[[], T | None],
         stake: Callable[[T], T],

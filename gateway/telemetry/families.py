@@ -17,7 +17,7 @@ from gateway.queueing.refusals import REFUSALS
 from gateway.record import GAP_BOUNDS_S, OK
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
-from tenancy.jwt_claims import Outcome
+from tenancy.jwt import JwtOutcome
 
 OTHER: Final = "_other"
 """The label value of everything beyond a bound, or outside a closed set."""
@@ -41,7 +41,7 @@ CLASS_RESULT_AT: Final = {OK: 0} | {kind.value: CLASS_RESULTS.index(source.value
 CORRECTIONS: Final = ("raised", "lowered")
 LEDGER_STATES: Final = ("written", "dropped")
 LORA_CALL_WORDS: Final = ("load", "load_failed", "unload", "unload_failed")
-TOKEN_OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
+TOKEN_OUTCOMES: Final = tuple(outcome.value for outcome in JwtOutcome)
 
 DURATION_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 """From a cached model list to a long reasoning answer; roughly doubling, so quantiles are within a factor of 2."""

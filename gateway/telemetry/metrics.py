@@ -68,13 +68,13 @@ from gateway.telemetry.families import (
 )
 from gateway.telemetry.waits import count_policy, count_steps, count_wait
 from routing.schedule import Route
-from tenancy.jwt_claims import Outcome
+from tenancy.jwt import JwtOutcome
 
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""
 SETTLED: Final = "settle"
 """The closing of a hold by the engine's own counts of tokens."""
-_OUTCOME_AT: Final = {Outcome(word): at for at, word in enumerate(TOKEN_OUTCOMES)}
+_OUTCOME_AT: Final = {JwtOutcome(word): at for at, word in enumerate(TOKEN_OUTCOMES)}
 
 
 class MetricsSnapshot(msgspec.Struct, frozen=True):
@@ -229,7 +229,7 @@ class Metrics:
         word = f"{done.act}_failed" if done.why else done.act
         self._cells[LORA_CALLS.name].cell(names)[LORA_CALL_WORDS.index(word)] += 1
 
-    def count_token(self, issuer: str, outcome: Outcome) -> None:
+    def count_token(self, issuer: str, outcome: JwtOutcome) -> None:
         """Counts one verification of a JWT; `issuer` is a configured issuer, or empty."""
         self._cells[TOKEN_CHECKS.name].cell((issuer[:MAX_LABEL_CHARS] or NONE,))[_OUTCOME_AT[outcome]] += 1
 

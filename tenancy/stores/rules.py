@@ -4,7 +4,7 @@ from typing import Final
 
 from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Project
-from tenancy.directory_ports import MAX_PAGE, AlreadyExists, Conflict, InUse, NotFound, Within
+from tenancy.directory_ports import MAX_PAGE, AlreadyExists, Conflict, NotFound, StillInUse, Within
 from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
 
 MAX_MODEL_CHARS: Final = 256
@@ -65,23 +65,23 @@ def changed(record: str) -> Conflict:
     return Conflict(f"{record} was changed by somebody else meanwhile; read it again")
 
 
-def keys_left(record: str, count: int) -> InUse:
+def keys_left(record: str, count: int) -> StillInUse:
     """The error for deleting a tenant or project with keys that are not revoked; `record` names it in words."""
-    return InUse(f"{record} has {count} keys that are not revoked; revoke them first, or disable it")
+    return StillInUse(f"{record} has {count} keys that are not revoked; revoke them first, or disable it")
 
 
 def check_organisation_goes(name: str, tenants: int) -> None:
     """Raise InUse when an organisation with this many tenants cannot be deleted."""
     if name == DEFAULT_ORGANISATION:
-        raise InUse(f"organisation {name!r} is where tenants without another belong; it stays")
+        raise StillInUse(f"organisation {name!r} is where tenants without another belong; it stays")
     if tenants:
-        raise InUse(f"organisation {name!r} has {tenants} tenants; move or delete them first")
+        raise StillInUse(f"organisation {name!r} has {tenants} tenants; move or delete them first")
 
 
 def check_project_goes(name: ProjectId) -> None:
     """Raise InUse for the project that every tenant has."""
     if name == DEFAULT_PROJECT:
-        raise InUse(f"project {name!r} is there as long as its tenant")
+        raise StillInUse(f"project {name!r} is there as long as its tenant")
 
 
 def default_project(tenant: TenantId, created_unix: float) -> Project:

@@ -18,9 +18,8 @@ import structlog
 
 from domain.clock import WallClock
 from tenancy.stores.under_way import left_under_way
-from tenancy.stores.wal_folder import UNDER_WAY, locked, parts, remove, size_and_oldest
-from tenancy.usage import LedgerAway, RowsRefused, UsageStore
-from tenancy.usage_event import UsageEvent
+from tenancy.stores.wal import UNDER_WAY, locked, parts, remove, size_and_oldest
+from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, UsageStore
 from tenancy.wal_frames import Damage, read_frames
 
 BATCH: Final = 500
@@ -48,7 +47,7 @@ class ShipCounts(msgspec.Struct):
     """Events whose end user is beyond the bound on a tenant's labels a day."""
 
 
-class Shipper:
+class LedgerShipper:
     """Ships the write-ahead logs of one folder. A lock lets one process per folder ship; others wait until it ends."""
 
     def __init__(self, folder: Path, store: UsageStore, wall: WallClock, *, every_s: float = EVERY_S) -> None:

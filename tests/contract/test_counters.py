@@ -16,7 +16,7 @@ import redis.asyncio
 
 from domain.identity import TenantId
 from tenancy.grant import digest_of_label
-from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LineState, Refused
+from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LimitUsage, Refused
 from tenancy.limits import MAX_AMOUNT, MAX_RATE, Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed
@@ -47,7 +47,7 @@ class Store:
     async def wait(self, seconds: float) -> None:
         await self.wait_us(int(seconds * 1e6))
 
-    async def state(self, group: Group, meter: Meter, window: Window) -> LineState:
+    async def state(self, group: Group, meter: Meter, window: Window) -> LimitUsage:
         return next(s for s in await self.counters.look(group) if s.line.meter == meter and s.line.window is window)
 
 

@@ -10,10 +10,10 @@ import pytest
 from domain.identity import KeyId, ProjectId, TenantId
 from domain.priority import Class
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Organisation, Project, Tenant
-from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, DirectoryStore, InUse, NotFound, Within
+from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, DirectoryStore, NotFound, StillInUse, Within
 from tenancy.keys import KeyRecord, revoked, rotated
 from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, KeyScope, Rights, Role
 from tenancy.stores.memory import MemoryDirectory
 from tenancy.stores.sql import SqlDirectory, migrate, open_engine
@@ -98,7 +98,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         tags=(("team", "s'; --"), ("tier", "gold")),
     )
     raised = msgspec.structs.replace(REQUESTS, raised_to=90, raised_until_unix=123.25)
-    price = Price("p1", "chat", "v2", 5.5, Rates(10**12, 2, 3, 4), Rates(1, 2, 3, 4))
+    price = Price("p1", "chat", "v2", 5.5, TokenRates(10**12, 2, 3, 4), TokenRates(1, 2, 3, 4))
     async with store.transaction() as change:
         await change.organisations.create(Organisation("corp", "The corp", True, RIGHTS, 2.0))
         await change.tenants.create(Tenant(ACME, "corp", "Acme", True, RIGHTS, 3.0))
@@ -152,7 +152,7 @@ async def test_every_write_raises_the_counter(peopled: DirectoryStore) -> None:
         lambda change: change.limits.put(EVERYWHERE, REQUESTS, 0),
         lambda change: change.limits.put(EVERYWHERE, REQUESTS, 1),
         lambda change: change.limits.remove(EVERYWHERE, REQUESTS.scope, REQUESTS.meter, REQUESTS.window, 2),
-        lambda change: change.prices.add(Price("p", "m", "*", 1.0, Rates())),
+        lambda change: change.prices.add(Price("p", "m", "*", 1.0, TokenRates())),
     ]
     for act in acts:
         before = await peopled.version()
@@ -246,14 +246,14 @@ async def test_what_a_tenant_does_within_itself_is_done(peopled: DirectoryStore)
 
 async def test_names_that_are_taken_and_names_that_are_not_there_are_named(peopled: DirectoryStore) -> None:
     async with peopled.transaction() as change:
-        await change.prices.add(Price("p", "m", "*", 1.0, Rates()))
+        await change.prices.add(Price("p", "m", "*", 1.0, TokenRates()))
     taken: list[tuple[Callable[[DirectoryChange], Awaitable[Any]], str]] = [
         (lambda change: change.organisations.create(Organisation(DEFAULT_ORGANISATION)), "default"),
         (lambda change: change.tenants.create(Tenant(ACME)), "acme"),
         (lambda change: change.projects.create(EVERYWHERE, Project(ACME, DEFAULT_PROJECT)), "default"),
         (lambda change: change.keys.create(EVERYWHERE, key()), KEY),
-        (lambda change: change.prices.add(Price("p", "other", "*", 1.0, Rates())), "'p'"),
-        (lambda change: change.prices.add(Price("q", "m", "*", 1.0, Rates())), "from that moment"),
+        (lambda change: change.prices.add(Price("p", "other", "*", 1.0, TokenRates())), "'p'"),
+        (lambda change: change.prices.add(Price("q", "m", "*", 1.0, TokenRates())), "from that moment"),
     ]
     for act, says in taken:
         await refused(peopled, AlreadyExists, act, says)
@@ -286,14 +286,14 @@ async def test_what_is_needed_cannot_be_deleted(peopled: DirectoryStore) -> None
         lambda change: change.projects.delete(EVERYWHERE, ACME, DEFAULT_PROJECT, 1),
     ]
     for act in needed:
-        await refused(peopled, InUse, act)
+        await refused(peopled, StillInUse, act)
 
     async def with_tenants(change: DirectoryChange) -> None:
         await change.organisations.create(Organisation("corp"))
         await change.tenants.create(Tenant(TenantId("third"), "corp"))
         await change.organisations.delete("corp", 1)
 
-    await refused(peopled, InUse, with_tenants, "1 tenants")
+    await refused(peopled, StillInUse, with_tenants, "1 tenants")
 
 
 @pytest.mark.parametrize("what", ["tenant", "project"])
@@ -319,7 +319,7 @@ async def test_pages_have_everything_once(peopled: DirectoryStore, size: int) ->
         for number in range(7):
             await change.organisations.create(Organisation(f"o{number}"))
             await change.keys.create(EVERYWHERE, key(f"{number:010d}"))
-            await change.prices.add(Price(f"p{number}", "m" if number % 2 else "n", "*", float(number), Rates()))
+            await change.prices.add(Price(f"p{number}", "m" if number % 2 else "n", "*", float(number), TokenRates()))
 
         async def everything(page: Callable[[str, int], Awaitable[list[Any]]], name: Callable[[Any], str]) -> list[str]:
             found: list[str] = []

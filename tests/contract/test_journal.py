@@ -16,14 +16,14 @@ from tenancy.directory_ports import EVERYWHERE, AlreadyExists
 from tenancy.journal import JournalAway, Remembered, TooManyRemembered
 from tenancy.stores.sql import SqlDirectory, SqlJournal, migrate
 from tenancy.stores.sql import journal as journal_module
-from tenancy.stores.sql.audit_schema import audit, audit_head
-from tenancy.stores.sql.joined import Connections
+from tenancy.stores.sql.schema import audit, audit_head
+from tenancy.stores.sql.transaction import SqlConnections
 from tests.scale import scaled
 
 ENTRY = Entry("key abcdefghij", "admin", "10.0.0.1", "tenant.create", "tenant/acme", "acme", "", '{"name":"acme"}')
 
 
-async def make(connections: Connections, name: str) -> None:
+async def make(connections: SqlConnections, name: str) -> None:
     async with SqlDirectory(connections).transaction() as change:
         await change.tenants.create(Tenant(TenantId(name)))
 

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.limits import Level, Scope
-from tenancy.stores.shipper import Shipper
+from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import SqlUsageQueries, SqlUsageStore, migrate, open_engine
 from tenancy.stores.wal import Wal
 from tenancy.usage import BY, Filter
@@ -135,7 +135,7 @@ async def test_crashes_lose_one_sync_interval_and_book_nothing_twice(kind: str, 
             kills.append(Kill(first, killed_at, max(late, killed_at - begun - EVERY_S)))
             if stops:
                 await asyncio.to_thread(db.start)
-        shipper = Shipper(wal, SqlUsageStore(db.engine), time.time)
+        shipper = LedgerShipper(wal, SqlUsageStore(db.engine), time.time)
         assert await shipper.close(60)
         assert not list(wal.glob("*/*"))
         booked = await everything_booked(db)
@@ -162,7 +162,7 @@ async def test_a_database_that_is_away_costs_nothing(kind: str, tmp_path: Path, 
     away_s, per_s = scaled(8, 600), 200
     async with database(kind, tmp_path) as db:
         wal = Wal(tmp_path / "wal", "w", time.monotonic)
-        shipper = Shipper(wal.folder, SqlUsageStore(db.engine), time.time)
+        shipper = LedgerShipper(wal.folder, SqlUsageStore(db.engine), time.time)
         shipping = asyncio.create_task(shipper.run())
         worst = n = 0.0
         begun = time.monotonic()

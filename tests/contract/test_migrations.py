@@ -14,7 +14,7 @@ from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Organisation
 from tenancy.directory_ports import EVERYWHERE, AlreadyExists
 from tenancy.keys import KeyRecord, rotated
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tenancy.rights import KeyScope, Rights, Role
 from tenancy.stores.sql import SqlDirectory, StoreAway, StoreError, migrate, open_engine
 from tenancy.stores.sql.schema import metadata
@@ -120,7 +120,7 @@ async def test_back_from_the_directory_nothing_becomes_more_than_it_was(sql_engi
         ):
             await change.keys.create(EVERYWHERE, record)
         await change.limits.put(EVERYWHERE, Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 10**15), 0)
-        await change.prices.add(Price("p", "m", "*", 1.0, Rates(1, 2, 3, 4)))
+        await change.prices.add(Price("p", "m", "*", 1.0, TokenRates(1, 2, 3, 4)))
     before = (await store.load()).version
     await migrate(sql_engine, "0003")
     table = sa.table("api_key", sa.column("id"), sa.column("revoked_unix"), sa.column("second_digest"))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tenancy.counter_url import Address, CounterUrl, Kind, parse_counter_url
+from tenancy.counter_url import Address, CounterUrl, StoreKind, parse_counter_url
 from tenancy.ports import CountersAway
 from tenancy.stores.valkey.client import ValkeyScripts
-from tenancy.stores.valkey.slots import slot_of
+from tenancy.stores.valkey.topology import slot_of
 from tests.valkey_servers import FaultProxy, ask, cluster_of_three, sentinel_set, single_server
 
 SCRIPTS = {
@@ -120,7 +120,7 @@ async def test_a_replica_is_not_taken_for_the_store(sentinel_url, sentinel_serve
 
 
 async def test_nothing_listens(tmp_path):
-    scripts = ValkeyScripts(CounterUrl(Kind.SINGLE, (Address(str(tmp_path / "no.sock"), 0),)), SCRIPTS)
+    scripts = ValkeyScripts(CounterUrl(StoreKind.SINGLE, (Address(str(tmp_path / "no.sock"), 0),)), SCRIPTS)
     assert not await scripts.start(0.3)
     for _ in range(10):
         began = time.monotonic()

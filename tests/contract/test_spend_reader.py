@@ -9,8 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.limits import Amounts, Level
 from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, migrate, open_engine
-from tenancy.usage import LedgerAway
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import LedgerAway, UsageEvent
 from tests.usage_events import FIRST_DAY, event, label, random_event
 
 EVENTS = [random_event(n, random.Random(n)) for n in range(300)]

@@ -19,7 +19,7 @@ from domain.identity import TenantId
 from tenancy.counter_url import parse_counter_url
 from tenancy.hold import Admitted, Beat, Hold
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.stores.local import GuardedCounters
+from tenancy.stores.fallback_counters import FallbackCounters
 from tenancy.stores.memory import MemoryCounters
 from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
@@ -46,7 +46,7 @@ def hold_in(group: Group, **amounts: int) -> Hold:
 class Process:
     """What one worker has."""
 
-    guarded: GuardedCounters
+    guarded: FallbackCounters
     watch: StoreWatch
     scripts: ValkeyScripts
     epochs: list[Epoch]
@@ -62,7 +62,7 @@ async def process(url: str, member: str) -> AsyncIterator[Process]:
     async def rebuild(epoch: Epoch) -> None:
         epochs.append(epoch)
 
-    guarded = GuardedCounters(ValkeyCounters(scripts), lambda: MemoryCounters(time.time), lambda: seen[0].replicas, time.monotonic)
+    guarded = FallbackCounters(ValkeyCounters(scripts), lambda: MemoryCounters(time.time), lambda: seen[0].replicas, time.monotonic)
     watch = StoreWatch(
         scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.heard, failed=guarded.failed
     )
@@ -134,7 +134,7 @@ async def test_a_store_that_is_stopped_costs_nobody_an_answer(tmp_path, record_p
             outcomes: dict[bool, list[tuple[bool, float]]] = {False: [], True: []}
             away = stop = False
 
-            async def caller(own: GuardedCounters) -> None:
+            async def caller(own: FallbackCounters) -> None:
                 while not stop:
                     asked, during = time.monotonic(), away
                     hold = hold_in(group, input_tokens=10)

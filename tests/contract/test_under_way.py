@@ -10,10 +10,10 @@ import pytest
 
 from domain.usage import Usage
 from tenancy.stores import under_way as under_way_module
-from tenancy.stores.shipper import Shipper
-from tenancy.stores.under_way import UnderWay, left_under_way
-from tenancy.stores.wal_folder import UNDER_WAY, Claim, claim_new, segment_path
-from tenancy.usage_event import UsageEvent
+from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.under_way import InFlightLog, left_under_way
+from tenancy.stores.wal import UNDER_WAY, Claim, claim_new, segment_path
+from tenancy.usage import UsageEvent
 from tenancy.wal_frames import frame
 from tests.contract.test_wal import Store, until
 from tests.small_disk import no_syncs
@@ -38,7 +38,7 @@ def found(claim: Claim) -> dict[str, int]:
 @pytest.mark.req("R9")
 async def test_it_is_on_disk_soon_and_as_far_as_it_came(tmp_path: Path) -> None:
     claim = claim_new(tmp_path, "w")
-    under_way = UnderWay(claim.path, time.monotonic, every_s=0.02)
+    under_way = InFlightLog(claim.path, time.monotonic, every_s=0.02)
     requests = [Request(str(n)) for n in range(100)]
     for one in requests:
         under_way.open(f"req-{one.name}", one)
@@ -63,7 +63,7 @@ async def test_it_is_on_disk_soon_and_as_far_as_it_came(tmp_path: Path) -> None:
 
 async def test_a_new_request_is_there_before_the_next_writing_of_all(tmp_path: Path) -> None:
     claim = claim_new(tmp_path, "w")
-    under_way = UnderWay(claim.path, time.monotonic, every_s=60.0)
+    under_way = InFlightLog(claim.path, time.monotonic, every_s=60.0)
     under_way.open("req-1", Request("1"))
     await until(lambda: found(claim) == {"req-1": 0})
     under_way.open("req-2", Request("2"))
@@ -82,7 +82,7 @@ async def test_what_a_dead_process_left_is_booked_once_and_never_in_place_of_a_r
     segment_path(claim.path, 1).write_bytes(frame(event("done", closing="settle")))
     lost = [event("done", closing="lost"), event("cut", closing="lost"), event("cut", closing="lost", usage=Usage(5, 9))]
     (claim.path / UNDER_WAY).write_bytes(b"".join(map(frame, lost)) + frame(event("torn"))[:-3])
-    shipper = Shipper(tmp_path, store, time.time)
+    shipper = LedgerShipper(tmp_path, store, time.time)
     assert await shipper.ship()
     assert store.rows == {}, "it lives"
     claim.release()
@@ -106,7 +106,7 @@ async def test_a_disk_that_fails_is_tried_again_and_holds_nobody_up(tmp_path: Pa
     monkeypatch.setattr(under_way_module, "AT_MOST_EVERY_S", 0.02)
     failing = no_syncs(monkeypatch, under_way_module)
     claim = claim_new(tmp_path, "w")
-    under_way = UnderWay(claim.path, time.monotonic, every_s=0.01)
+    under_way = InFlightLog(claim.path, time.monotonic, every_s=0.01)
     under_way.open("req-1", Request("1"))
     await asyncio.sleep(0.2)
     assert found(claim) == {}
@@ -127,7 +127,7 @@ async def test_writing_takes_a_hundredth_of_a_core_at_most(tmp_path: Path) -> No
         return now[0]
 
     claim = claim_new(tmp_path, "w")
-    under_way: Any = UnderWay(claim.path, clock, cpu=cpu)
+    under_way: Any = InFlightLog(claim.path, clock, cpu=cpu)
     under_way.open("req-1", Request("1"))
     await until(lambda: under_way._next_at > 0)
     assert under_way._next_at == pytest.approx(1.0)

@@ -16,9 +16,8 @@ from domain.usage import Usage
 from tenancy.accounts import Tenant
 from tenancy.limits import Level, Scope
 from tenancy.stores.sql import SqlDirectory, SqlUsageQueries, SqlUsageStore, migrate, open_engine
-from tenancy.stores.sql.usage_schema import usage_event, usage_total
-from tenancy.usage import BY, SUMS, BadCursor, By, Filter, LedgerAway, Sums, Written, columns
-from tenancy.usage_event import UsageEvent
+from tenancy.stores.sql.schema import usage_event, usage_total
+from tenancy.usage import BY, SUMS, BadCursor, By, Filter, LedgerAway, UsageEvent, UsageSums, WriteResult, columns
 from tenancy.wal_frames import MAX_NUMBER, tamed
 from tests.scale import scaled
 from tests.usage_events import FIRST_DAY, event, grouped, label, random_event, sums_of
@@ -38,8 +37,8 @@ async def queries(store: SqlUsageStore, sql_engine: AsyncEngine) -> SqlUsageQuer
     return SqlUsageQueries(sql_engine)
 
 
-async def every_total(queries: SqlUsageQueries, by: tuple[By, ...], where: Filter = ANY, limit: int = 7) -> dict[Any, Sums]:
-    found: dict[Any, Sums] = {}
+async def every_total(queries: SqlUsageQueries, by: tuple[By, ...], where: Filter = ANY, limit: int = 7) -> dict[Any, UsageSums]:
+    found: dict[Any, UsageSums] = {}
     after: str | None = None
     while True:
         page = await queries.totals(by, where, after, limit)
@@ -51,10 +50,10 @@ async def every_total(queries: SqlUsageQueries, by: tuple[By, ...], where: Filte
 
 
 async def test_an_event_is_booked_once_however_often_it_is_sent(store: SqlUsageStore, queries: SqlUsageQueries) -> None:
-    assert await store.write(EVENTS[:10]) == Written(10, 0)
-    assert await store.write(EVENTS[5:20]) == Written(10, 5)
-    assert await store.write([EVENTS[20], EVENTS[20], EVENTS[3]]) == Written(1, 2)
-    assert await store.write(EVENTS[:21]) == Written(0, 21)
+    assert await store.write(EVENTS[:10]) == WriteResult(10, 0)
+    assert await store.write(EVENTS[5:20]) == WriteResult(10, 5)
+    assert await store.write([EVENTS[20], EVENTS[20], EVENTS[3]]) == WriteResult(1, 2)
+    assert await store.write(EVENTS[:21]) == WriteResult(0, 21)
     (page,) = [await queries.events(Filter())]
     assert sorted(e.request_id for e in page.events) == sorted(e.request_id for e in EVENTS[:21])
     assert await queries.spent(Scope(Level.GLOBAL, ""), None) == sums_of(EVENTS[:21])
@@ -113,7 +112,7 @@ async def test_sums_of_scopes(store: SqlUsageStore, queries: SqlUsageQueries) ->
         assert await queries.spent(scope, None, "ann") == sums_of(mine), scope
         since = FIRST_DAY + dt.timedelta(days=2)
         assert await queries.spent(scope, since, "ann") == sums_of(e for e in mine if label(e, "day") >= str(since)), scope
-    assert await queries.spent(Scope(Level.TENANT, "nobody"), None) == Sums()
+    assert await queries.spent(Scope(Level.TENANT, "nobody"), None) == UsageSums()
 
 
 async def test_events_come_in_pages_that_miss_nothing_booked_meanwhile(store: SqlUsageStore, queries: SqlUsageQueries) -> None:
@@ -149,12 +148,12 @@ async def test_a_cursor_of_something_else_is_refused(store: SqlUsageStore, queri
 async def test_sums_of_money_are_exact(store: SqlUsageStore, queries: SqlUsageQueries, record_property: Any) -> None:
     count = scaled(4_000, 1_000_000)
     rng = random.Random(44)
-    truth = Sums()
+    truth = UsageSums()
     for start in range(0, count, 500):
         batch = [event(n, cost_nanousd=rng.randrange(10**12), units=rng.randrange(10**9)) for n in range(start, start + 500)]
         await store.write(batch)
         some = sums_of(batch)
-        truth = Sums(*(getattr(truth, name) + getattr(some, name) for name in SUMS))
+        truth = UsageSums(*(getattr(truth, name) + getattr(some, name) for name in SUMS))
     assert await queries.spent(Scope(Level.TENANT, "acme"), None) == truth
     record_property("figure", f"{count} amounts of up to 10^12 nano-dollars: error 0")
 
@@ -162,7 +161,7 @@ async def test_sums_of_money_are_exact(store: SqlUsageStore, queries: SqlUsageQu
 async def test_numbers_and_texts_beyond_reason_are_booked_within_reason(store: SqlUsageStore, queries: SqlUsageQueries) -> None:
     odd = event(1, user="a\0b" * 1000, usage=Usage(2**70, -3), cost_nanousd=2**62, at_unix_ms=2**62)
     later = event(2, at_unix_ms=-5)
-    assert await store.write([odd, later]) == Written(2, 0)
+    assert await store.write([odd, later]) == WriteResult(2, 0)
     assert (await queries.events(Filter())).events == (tamed(odd), tamed(later))
     assert (await queries.spent(Scope(Level.GLOBAL, ""), None)).cost_nanousd == MAX_NUMBER
 
@@ -194,29 +193,29 @@ async def test_a_dropped_day_is_not_booked_a_second_time(store: SqlUsageStore, q
     await store.write([event(1, day=0), event(2, day=1)])
     before = await queries.spent(Scope(Level.GLOBAL, ""), None)
     await store.prune(FIRST_DAY + dt.timedelta(days=1))
-    assert await store.write([event(1, day=0), event(2, day=1)]) == Written(0, 1, 1)
-    assert await store.write([event(3, day=0)]) == Written(0, 0, 1)
+    assert await store.write([event(1, day=0), event(2, day=1)]) == WriteResult(0, 1, 1)
+    assert await store.write([event(3, day=0)]) == WriteResult(0, 0, 1)
     assert await queries.spent(Scope(Level.GLOBAL, ""), None) == before
     await store.prune(FIRST_DAY)  # a longer retention later brings nothing back
-    assert await store.write([event(3, day=0)]) == Written(0, 0, 1)
+    assert await store.write([event(3, day=0)]) == WriteResult(0, 0, 1)
 
 
 async def test_a_clock_that_is_years_ahead_does_not_empty_the_ledger(store: SqlUsageStore, queries: SqlUsageQueries) -> None:
     await store.write([event(n, day=n) for n in range(20)])
     await store.prune(FIRST_DAY + dt.timedelta(days=4_000))
     assert {found.request_id for found in (await queries.events(ANY)).events} == {f"req-{n}" for n in range(7, 20)}
-    assert await store.write([event("new", day=20)]) == Written(1, 0), "what comes after is booked as ever"
+    assert await store.write([event("new", day=20)]) == WriteResult(1, 0), "what comes after is booked as ever"
 
 
 async def test_without_events_the_retention_has_nothing_to_do(store: SqlUsageStore) -> None:
     assert await store.prune(FIRST_DAY + dt.timedelta(days=4_000)) == 0
-    assert await store.write([event(1)]) == Written(1, 0)
+    assert await store.write([event(1)]) == WriteResult(1, 0)
 
 
 async def test_days_to_come_are_prepared(store: SqlUsageStore, sql_engine: AsyncEngine) -> None:
     await store.prepare(FIRST_DAY)
     await store.prepare(FIRST_DAY + dt.timedelta(days=1))
-    assert await store.write([event(n, day=n) for n in range(9)]) == Written(9, 0)
+    assert await store.write([event(n, day=n) for n in range(9)]) == WriteResult(9, 0)
 
 
 async def test_a_database_that_is_away_is_named(store: SqlUsageStore) -> None:
@@ -264,7 +263,7 @@ async def test_the_migration_goes_back_and_forward_with_data_in_it(sql_engine: A
     await migrate(sql_engine, "0004")
     await migrate(sql_engine)
     assert [one.name for one in (await SqlDirectory(sql_engine).load()).tenants] == ["acme"], "what it is not about stays"
-    assert await SqlUsageStore(sql_engine).write(EVENTS[:9]) == Written(9, 0)
+    assert await SqlUsageStore(sql_engine).write(EVENTS[:9]) == WriteResult(9, 0)
     assert await SqlUsageQueries(sql_engine).spent(Scope(Level.GLOBAL, ""), None) == sums_of(EVENTS[:9])
 
 
@@ -276,15 +275,15 @@ async def test_totals_of_end_users_are_bounded_a_day_and_nothing_is_lost(sql_eng
 
     some = [event(n, user=f"u{n % 6}", tenant="acme", usage=Usage(n, 1)) for n in range(30)]
     store = SqlUsageStore(sql_engine, 4)
-    assert await store.write(some[:10]) == Written(10, 0, 0, 2)
-    assert await SqlUsageStore(sql_engine, 4).write(some) == Written(20, 10, 0, 10), "another process reads whose totals there are"
+    assert await store.write(some[:10]) == WriteResult(10, 0, 0, 2)
+    assert await SqlUsageStore(sql_engine, 4).write(some) == WriteResult(20, 10, 0, 10), "another process reads whose totals there are"
     assert await labels("acme", 0) == {"u0": 5, "u1": 5, "u2": 5, "u3": 5, "(other)": 10}
     assert await queries.spent(Scope(Level.TENANT, "acme"), None) == sums_of(some)
     assert {e.user for e in (await queries.events(Filter())).events} == {f"u{n}" for n in range(6)}, "single requests keep theirs"
     more = [event(f"b{n}", user=f"u{n}", tenant="bolt") for n in range(4)]
     more += [event(f"d{n}", day=1, user=f"u{9 - n}") for n in range(4)]
     more += [event("none"), event("named", user="(other)"), event("known", user="u3"), event("late", user="u77")]
-    assert await store.write(more) == Written(12, 0, 0, 1)
+    assert await store.write(more) == WriteResult(12, 0, 0, 1)
     assert await labels("bolt", 0) == {f"u{n}": 1 for n in range(4)}
     assert await labels("acme", 1) == {f"u{n}": 1 for n in range(6, 10)}
     assert await labels("acme", 0) == {"": 1, "u0": 5, "u1": 5, "u2": 5, "u3": 6, "(other)": 12}

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tenancy.stores import wal as wal_module
-from tenancy.stores.shipper import Shipper
-from tenancy.stores.wal import Wal
-from tenancy.stores.wal_folder import SEALED, claim_new, parts, segment_path
-from tenancy.usage import LedgerAway, RowsRefused, Written
-from tenancy.usage_event import UsageEvent
+from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.wal import SEALED, Wal, claim_new, parts, segment_path
+from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, WriteResult
 from tenancy.wal_frames import frame, read_frames
 from tests.small_disk import no_syncs
 from tests.usage_events import event
@@ -30,7 +28,7 @@ class Store:
         self.refuses: set[str] = set()
         self.batches: list[int] = []
 
-    async def write(self, events: Sequence[UsageEvent]) -> Written:
+    async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
         if self.away:
             raise LedgerAway("switched off")
         if self.refuses & {e.request_id for e in events}:
@@ -38,7 +36,7 @@ class Store:
         self.batches.append(len(events))
         new = [e for e in events if e.request_id not in self.rows]
         self.rows |= {e.request_id: e for e in new}
-        return Written(len(new), len(events) - len(new))
+        return WriteResult(len(new), len(events) - len(new))
 
     async def prepare(self, today: Any) -> None: ...
 
@@ -120,7 +118,7 @@ async def test_the_open_segment_of_a_living_process_is_let_alone(tmp_path: Path)
 
 async def test_one_process_ships_for_all_and_another_takes_over_when_it_ends(tmp_path: Path) -> None:
     folder, stores = tmp_path / "wal", [Store(), Store()]
-    shippers = [Shipper(folder, store, time.time) for store in stores]
+    shippers = [LedgerShipper(folder, store, time.time) for store in stores]
     wal = opened(folder)
     wal.append(event(1))
     wal.close()
@@ -148,7 +146,7 @@ async def test_segments_of_the_living_and_the_dead_are_shipped_and_go(tmp_path: 
     wal.append(event("mine"))
     wal.append(event(5))
     await until(wal.claim.sealed)
-    shipper = Shipper(folder, store, time.time)
+    shipper = LedgerShipper(folder, store, time.time)
     assert await shipper.ship()
     assert sorted(store.rows) == sorted([*ids(701), "req-mine"])
     assert (shipper.counts.booked, shipper.counts.repeated, shipper.counts.damaged) == (702, 1, 1)
@@ -163,7 +161,7 @@ async def test_while_sql_is_away_nothing_is_removed(tmp_path: Path) -> None:
     store = Store()
     store.away = True
     wal = opened(tmp_path / "wal", segment_s=0.01)
-    shipper = Shipper(wal.folder, store, time.time, every_s=0.01)
+    shipper = LedgerShipper(wal.folder, store, time.time, every_s=0.01)
     running = asyncio.create_task(shipper.run())
     for n in range(50):
         wal.append(event(n))
@@ -188,7 +186,7 @@ async def test_a_row_that_sql_refuses_for_good_does_not_hold_up_the_others(tmp_p
     for n in range(100):
         wal.append(event(n))
     wal.close()
-    shipper = Shipper(wal.folder, store, time.time)
+    shipper = LedgerShipper(wal.folder, store, time.time)
     assert await shipper.ship()
     assert sorted(store.rows) == sorted(set(ids(100)) - {"req-17"})
     assert shipper.counts.refused == 1
@@ -213,7 +211,7 @@ async def test_a_full_disk_keeps_the_oldest_and_says_so(tmp_path: Path, monkeypa
     assert wal.dropped == 300 + waiting - wal.waiting
     kept = ids(wal.written + wal.waiting)
     assert held(wal) == ids(wal.written)
-    shipper = Shipper(wal.folder, store, time.time)
+    shipper = LedgerShipper(wal.folder, store, time.time)
     async with asyncio.timeout(5):
         while len(store.rows) < len(kept):
             await shipper.ship()

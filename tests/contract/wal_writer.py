@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tenancy.stores.shipper import Shipper
+from tenancy.stores.shipper import LedgerShipper
 from tenancy.stores.sql import SqlUsageStore, open_engine
 from tenancy.stores.wal import Wal
 from tests.usage_events import random_event
@@ -42,7 +42,7 @@ def watch_the_machine(moments: mmap.mmap, at: int, path: str, stop: threading.Ev
 async def main(folder: str, url: str, truth: str, first: int, count: int, every_us: int) -> None:
     engine = open_engine(url)
     wal = Wal(Path(folder), f"{os.getpid()}-{os.urandom(4).hex()}", time.monotonic, segment_s=0.1)
-    shipper = Shipper(Path(folder), SqlUsageStore(engine), time.time, every_s=0.02)
+    shipper = LedgerShipper(Path(folder), SqlUsageStore(engine), time.time, every_s=0.02)
     shipping = asyncio.create_task(shipper.run())
     with open(truth, "r+b") as file, mmap.mmap(file.fileno(), 0) as moments:
         stop = threading.Event()

@@ -13,7 +13,7 @@ from gateway.telemetry.access_log import line_of
 from policies.rollout.assignment import Arm
 from policies.rollout.in_force import InForce, Running
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import ANY_REVISION, Price, Rates
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
 from tests.gateway_harness import Gateway, chat, gateway
 
@@ -54,7 +54,9 @@ async def ask(client: httpx.AsyncClient, headers: dict[str, str] | None = None, 
 
 
 async def test_the_smaller_model_answers_shorter_and_everybody_is_told_which() -> None:
-    prices = [Price(model, model, ANY_REVISION, 0.0, Rates(output=micro * 1_000_000)) for model, micro in (("big", 1_000), ("small", 10))]
+    prices = [
+        Price(model, model, ANY_REVISION, 0.0, TokenRates(output=micro * 1_000_000)) for model, micro in (("big", 1_000), ("small", 10))
+    ]
     rights = {"acme": Rights(models=frozenset({"big", "small"}))}
     limits = [Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 100_000)]
     async with served(LADDER, prices=prices, rights=rights, limits=limits) as (running, client):

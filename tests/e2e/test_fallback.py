@@ -13,7 +13,7 @@ from gateway.record import Fell
 from gateway.telemetry.access_log import line_of
 from gateway.usage_events import usage_event
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import ANY_REVISION, Price, Rates
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
 from tests.gateway_harness import Gateway, chat, gateway, no_engine, stream
 from tests.scripted_server import Peer, scripted
@@ -99,7 +99,7 @@ async def used(running: Gateway, model: str) -> dict[tuple[str, Meter], tuple[in
 
 
 def price(model: str, micro: int) -> Price:
-    return Price(model, model, ANY_REVISION, 0.0, Rates(output=micro * 1_000_000))
+    return Price(model, model, ANY_REVISION, 0.0, TokenRates(output=micro * 1_000_000))
 
 
 def limit(level: Level, name: str, meter: Meter, amount: int, window: Window = Window.DAY) -> Limit:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from tenancy.hold import Admission, Beat, Hold, LineState
+from tenancy.hold import Admission, Beat, Hold, LimitUsage
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, Rights
 from tenancy.stores.memory import MemoryCounters
 from tests.gateway_harness import Gateway, chat, gateway, stream
@@ -96,7 +96,7 @@ async def test_a_request_larger_than_a_limit_is_no_matter_of_waiting() -> None:
 
 async def test_spent_money_is_not_a_rate() -> None:
     limits = [limit(Meter.COST_NANOUSD, Window.DAY, 2_000)]
-    prices = [Price("p1", "sim", "*", 0.0, Rates(1_000_000, 1_000_000, 1_000_000, 1_000_000))]  # a nano-dollar a token
+    prices = [Price("p1", "sim", "*", 0.0, TokenRates(1_000_000, 1_000_000, 1_000_000, 1_000_000))]  # a nano-dollar a token
     async with SimEngine(SIM) as engine, gateway(engine.url, limits=limits, prices=prices) as running, running.client() as client:
         statuses = []
         for _ in range(40):
@@ -286,7 +286,7 @@ class SlowCounters:
     async def settle(self, hold: Hold, actual: Amounts) -> None:
         await self.own.settle(hold, actual)
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         return await self.own.look(group)
 
 

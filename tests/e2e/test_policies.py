@@ -9,7 +9,7 @@ import httpx
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.telemetry.access_log import line_of
-from tenancy.prices import ANY_REVISION, Price, Rates
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
 from tests.gateway_harness import Gateway, chat, gateway
 
@@ -50,7 +50,7 @@ async def test_conversations_are_dealt_to_pools_by_weight_and_stay() -> None:
 
 
 async def test_an_alias_answers_is_billed_and_limited_as_the_model_it_stands_for() -> None:
-    prices = [Price("chat", "chat", ANY_REVISION, 0.0, Rates(output=1_000_000))]
+    prices = [Price("chat", "chat", ANY_REVISION, 0.0, TokenRates(output=1_000_000))]
     async with served(prices=prices, rights={"acme": Rights(models=frozenset({"chat"}))}) as (running, client):
         assert {one["id"] for one in (await client.get("/v1/models")).json()["data"]} == {"chat", "gpt-4o"}
         reply = await ask(client, model="gpt-4o")

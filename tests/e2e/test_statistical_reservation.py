@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from backends.simengine import SimEngine, SimSettings
+from tenancy.estimate import MIN_ANSWERS
 from tenancy.limits import Limit, Meter, Window
-from tenancy.output_quantiles import MIN_ANSWERS
 from tests.e2e.test_limits import limit, looked
 from tests.gateway_harness import Gateway, chat, gateway, stream
 

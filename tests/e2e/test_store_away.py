@@ -13,7 +13,7 @@ import pytest
 from backends.simengine import SimEngine, SimSettings
 from domain.usage import Usage
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tests.replicas import Replica, Reply, Tenancy, replicas
 from tests.scale import scaled
 from tests.valkey_servers import FaultProxy, Server, single_server
@@ -22,7 +22,7 @@ SIM = SimSettings(models=("sim",), speed=1000)
 R = 2
 OUTAGE_S = scaled(8, 300)
 """R17 names five minutes."""
-PRICE = Price("p", "sim", "*", 0.0, Rates(10**9, 10**9, 10**9))
+PRICE = Price("p", "sim", "*", 0.0, TokenRates(10**9, 10**9, 10**9))
 """A thousand nano-dollars a token."""
 BUDGET = 100_000_000
 GRACE = BUDGET // 100

@@ -10,7 +10,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tests.booked import booked
 from tests.replicas import Reply, Tenancy, replicas
 from tests.scale import scaled
@@ -24,7 +24,7 @@ LIMITS = [
     Limit(Scope(Level.TENANT, "money"), Meter.COST_NANOUSD, Window.EVER, 10**15),
     Limit(Scope(Level.TENANT, "rate"), Meter.REQUESTS, Window.MINUTE, 10**6),
 ]
-PRICE = Price("p", "sim", "*", 0.0, Rates(10**9, 10**9, 10**9))
+PRICE = Price("p", "sim", "*", 0.0, TokenRates(10**9, 10**9, 10**9))
 
 
 @pytest.mark.fault("disk full")

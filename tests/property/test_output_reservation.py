@@ -11,10 +11,9 @@ from domain.identity import TenantId
 from domain.usage import Usage
 from gateway.open_holds import OpenHold, OpenHolds
 from gateway.story import Story
-from tenancy.estimate import worst_case
+from tenancy.estimate import OutputQuantiles, worst_case
 from tenancy.hold import Admitted, Hold
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.output_quantiles import OutputQuantiles
 from tenancy.prices import FREE
 from tenancy.quota import Quota
 from tests.scale import scaled

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from domain.identity import TenantId
-from tenancy.books import LEASE_US, REAPED_US, SETTLED_US
-from tenancy.counting import KINDS, Calendar
 from tenancy.hold import Admitted, Beat, Hold
-from tenancy.limits import Amounts, Group, Level, Limit, Line, Meter, Scope, Window, line_of
-from tenancy.quota import Quota
+from tenancy.limits import Amounts, Group, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+from tenancy.quota import LEASE_US, REAPED_US, SETTLED_US, Quota
+from tenancy.rates import KINDS, Calendar
 from tenancy.seeds import Seed
 from tenancy.stores.valkey import TEXTS, ValkeyCounters
 from tests.scale import scaled
@@ -108,7 +107,7 @@ class Recount:
                 entry.phase, entry.until_us = "reaped", now_us + REAPED_US
                 entry.vector = tuple(map(min, entry.vector, entry.delivered))
 
-    def used_and_held(self, tag: str, line: Line, now_us: int) -> tuple[int, int]:
+    def used_and_held(self, tag: str, line: LimitLine, now_us: int) -> tuple[int, int]:
         mine = [e for e in self.entries if e.tag == tag and line.key in keys_of(e.hold, tag)]
         if line.window is Window.NOW:
             return (sum(e.phase == "open" for e in mine),) * 2
@@ -126,7 +125,7 @@ class Recount:
                     key = entry.tag, line.key, period(line.window, entry.opened_us)
                     self.seeded[key] = self.seeded.get(key, 0) + missing
 
-    def seed(self, tag: str, line: Line, amount: int, now_us: int) -> None:
+    def seed(self, tag: str, line: LimitLine, amount: int, now_us: int) -> None:
         used, held = self.used_and_held(tag, line, now_us)
         key = tag, line.key, period(line.window, now_us)
         self.seeded[key] = self.seeded.get(key, 0) + amount - (used - held)

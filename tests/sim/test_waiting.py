@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from domain.priority import Class
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
 from tests.waiting_world import USUAL, Case, Found, World
 
 CASES = {
@@ -57,7 +57,7 @@ def test_just_above_what_can_be_answered_hardly_any_of_it_is_lost(multiple: floa
 
 
 def test_a_line_that_is_full_lets_in_few_who_would_have_to_give_way() -> None:
-    found = World(Case(10.0, bounds=Bounds(count=200), waits=USUAL, warm_s=20.0, seconds=60.0)).run()
+    found = World(Case(10.0, bounds=QueueBounds(count=200), waits=USUAL, warm_s=20.0, seconds=60.0)).run()
     displaced = sum(count for why, count in found.late.items() if why.endswith("displaced"))
     assert displaced < 0.02 * found.at_once
     assert found.busy > 0.998

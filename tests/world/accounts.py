@@ -8,12 +8,12 @@ from domain.identity import TenantId
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, digest_of, mint
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tests.world.gateways import PEPPER
 from tests.world.plan import TENANTS
 
 KEYS: dict[str, Minted] = {name: mint("test", bytes([at + 1]) * ENTROPY_BYTES) for at, name in enumerate(TENANTS)}
-PRICE = Price("list", "sim", "*", 0.0, Rates(1_000_000_000, 100_000_000, 3_000_000_000), Rates(1000, 250, 4000))
+PRICE = Price("list", "sim", "*", 0.0, TokenRates(1_000_000_000, 100_000_000, 3_000_000_000), TokenRates(1000, 250, 4000))
 
 
 def contents(rng: random.Random) -> Contents:

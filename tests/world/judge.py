@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from gateway.deps import Deps
 from gateway.record import Record
-from tenancy.counting import KINDS
 from tenancy.drift import spent_in
 from tenancy.hold import BEAT_S, LEASE_S
 from tenancy.limits import Level, Limit, Meter, Window, state_key
-from tenancy.usage_event import LOST, UsageEvent
+from tenancy.rates import KINDS
+from tenancy.usage import LOST, UsageEvent
 from tests.world.callers import Ask
 from tests.world.engines import Job
 from tests.world.gateways import Gateway

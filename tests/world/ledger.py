@@ -8,8 +8,7 @@ from gateway.open_holds import OpenHold
 from gateway.usage_log import UsageWriter
 from tenancy.drift import spent_in
 from tenancy.limits import Level
-from tenancy.usage import MAX_SPENT, Spent
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import MAX_SPENT, Spent, UsageEvent
 
 
 class Ledger:

@@ -9,12 +9,11 @@ from typing import Any
 import hiredis
 import msgspec
 
-from tenancy.books import Books
-from tenancy.counting import MONTH, NOW, RATE, Calendar, Plan, Ready
-from tenancy.forgetting import Forgetting
 from tenancy.limits import MINUTE_US, Window
+from tenancy.quota import Forgetting, TagCounters
+from tenancy.rates import MONTH, NOW, RATE, Calendar, CompiledGroup, CompiledLimit
 from tenancy.seeds import Seed
-from tenancy.stores.valkey.texts import TEXTS
+from tenancy.stores.valkey.client import TEXTS
 
 _pack = msgspec.msgpack.encode
 _lines = msgspec.msgpack.Decoder(list[int | str]).decode
@@ -28,7 +27,7 @@ class Store:
     def __init__(self, now_us: Callable[[], int], log: Callable[..., None]) -> None:
         self._now_us, self._log = now_us, log
         self._scripts = {hashlib.sha1(text.encode()).hexdigest().encode(): name for name, text in TEXTS.items()}
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[bytes, CompiledGroup] = {}
         self.began = 0
         self.forget()
 
@@ -36,19 +35,19 @@ class Store:
         """Start with nothing."""
         self.began += 1
         self.calendar, self._forgetting = Calendar(), Forgetting()
-        self.books: dict[bytes, Books] = {}
+        self.books: dict[bytes, TagCounters] = {}
         self._members: dict[bytes, int] = {}
         self._seats: dict[bytes, dict[bytes, int]] = {}
         self._lineage: bytes | None = None
         self._turn: tuple[bytes, int] = (b"", 0)
         self._late_until = 0
 
-    def of(self, tag: bytes) -> Books:
+    def of(self, tag: bytes) -> TagCounters:
         """The books of a tag."""
         self.calendar.turn_to(self._now_us())
         found = self.books.get(tag)
         if found is None:
-            found = self.books[tag] = Books(self.calendar, self._forgetting)
+            found = self.books[tag] = TagCounters(self.calendar, self._forgetting)
         return found
 
     def answer(self, command: list[bytes]) -> bytes:
@@ -141,7 +140,7 @@ class Store:
             self._turn = (args[0], now_us + int(args[1]) * 1000)
         return [int(ours), int(self._late_until > now_us)]
 
-    def _plan(self, packed: bytes) -> Plan:
+    def _plan(self, packed: bytes) -> CompiledGroup:
         """Lines as scripts take them, as the books take them."""
         found = self._plans.get(packed)
         if found is None:
@@ -151,14 +150,14 @@ class Store:
             for _ in range(rates):
                 field, meter, amount, burst, burst_us = given[at : at + 5]
                 each = MINUTE_US // amount if amount and not MINUTE_US % amount else 0
-                ready.append(Ready(RATE, meter - 1, field[2:], amount, burst, burst_us, each, 0, _NO_LINE))
+                ready.append(CompiledLimit(RATE, meter - 1, field[2:], amount, burst, burst_us, each, 0, _NO_LINE))
                 at += 5
             for _ in range(cells):
                 field, kind, meter, amount = given[at : at + 4]
-                ready.append(Ready(kind, meter - 1, field[2:], amount, 0, 0, 0, 0, _NO_LINE))
+                ready.append(CompiledLimit(kind, meter - 1, field[2:], amount, 0, 0, 0, 0, _NO_LINE))
                 at += 4
             for _ in range(gauges):
-                ready.append(Ready(NOW, 6, given[at][2:], given[at + 1], 0, 0, 0, 0, _NO_LINE))
+                ready.append(CompiledLimit(NOW, 6, given[at][2:], given[at + 1], 0, 0, 0, 0, _NO_LINE))
                 at += 2
             assert at == len(given), "limits of end users are not modelled here"
             found = self._plans[packed] = _planned(ready)
@@ -166,11 +165,11 @@ class Store:
 
 
 _NO_LINE: Any = None
-_NO_PLAN = Plan((), (), (), ())
+_NO_PLAN = CompiledGroup((), (), (), ())
 
 
-def _planned(of: list[Ready]) -> Plan:
-    return Plan(
+def _planned(of: list[CompiledLimit]) -> CompiledGroup:
+    return CompiledGroup(
         tuple(of),
         tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in of if line.kind == RATE),
         tuple((line.kind, line.meter, line.key, line.amount) for line in of if line.kind not in (RATE, NOW)),

@@ -20,8 +20,7 @@ from gateway.http.admin_api.rbac import Row, TableError, check_table
 from gateway.http.admin_api.routes import ROUTERS
 from gateway.http.admin_errors import error_reply
 from policies.rollout.progress import NotNow
-from tenancy.bounds import NoRoom
-from tenancy.directory_ports import AlreadyExists, Conflict, InUse, NotFound
+from tenancy.directory_ports import AlreadyExists, Conflict, NoRoom, NotFound, StillInUse
 from tenancy.journal import JournalAway, TooManyRemembered
 from tenancy.ports import CountersAway
 from tenancy.usage import LedgerAway
@@ -33,7 +32,7 @@ STORE_ERRORS: Final[tuple[tuple[type[Exception], int, str, str], ...]] = (
     # the message does not repeat the name: it must equal the answer for a resource of another tenant
     (NotFound, 404, "not_found", NOT_FOUND),
     (AlreadyExists, 409, "already_exists", "The {0}."),
-    (InUse, 409, "in_use", "It cannot be removed: {0}."),
+    (StillInUse, 409, "in_use", "It cannot be removed: {0}."),
     (Conflict, 412, "precondition_failed", CHANGED),
     (LedgerAway, 503, "store_unavailable", "The ledger cannot be asked now. Try again."),
     (CountersAway, 503, "counters_unavailable", "The counters cannot be asked now: {0}."),

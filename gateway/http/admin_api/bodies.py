@@ -7,9 +7,8 @@ from pydantic import AfterValidator, BaseModel, Field
 from domain.priority import CLASSES
 from domain.strict import Strict
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, MAX_LABEL_CHARS, NAME, NAME_RULE, Organisation, Project, Tenant
-from tenancy.key_tags import MAX_TAGS, MAX_VALUE_CHARS
-from tenancy.key_tags import NAME as TAG_NAME
-from tenancy.keys import MAX_OVERLAP_S, OVERLAP_S, KeyRecord
+from tenancy.keys import MAX_OVERLAP_S, MAX_TAGS, MAX_VALUE_CHARS, OVERLAP_S, KeyRecord
+from tenancy.keys import NAME as TAG_NAME
 from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, Rights, Role
 
 MAX_UNIX = 253_402_300_799

@@ -27,10 +27,10 @@ from gateway.http.admin_api.problem import Problem, not_found
 from gateway.placing.explaining import Explaining
 from gateway.policy_watch import Reloading
 from policies.compile import PolicySet
-from tenancy.accounts import Bounds
+from tenancy.accounts import DirectoryBounds
 from tenancy.audit import Entry, canonical, shadow
 from tenancy.directory_ports import DirectoryChange
-from tenancy.hold import LineState
+from tenancy.hold import LimitUsage
 from tenancy.journal import AuditLog, Change, Remembered
 from tenancy.keys import ENTROPY_BYTES, Pepper
 from tenancy.limits import Group
@@ -240,10 +240,10 @@ class Parts:
     registry: Registry
     seen: Callable[[], Awaitable[Mapping[str, Owner]]]
     """The backends that workers know, with their owners."""
-    limit_states: Callable[[Group], Awaitable[list[LineState]]]
+    limit_states: Callable[[Group], Awaitable[list[LimitUsage]]]
     usage: UsageQueries
     adapters: Sequence[Mapping[str, str]]
-    bounds: Bounds
+    bounds: DirectoryBounds
     """How many keys and projects one tenant may have."""
     explaining: Explaining
     reloading: Reloading

@@ -1,9 +1,9 @@
-"""Counters of one process: the reference implementation, and a clock. `tenancy.books` says what bounds their memory."""
+"""Counters of one process: the reference implementation, and a clock. `tenancy.quota` says what bounds their memory."""
 
 from collections.abc import Sequence
 
 from domain.clock import WallClock
-from tenancy.hold import Admission, Beat, Hold, LineState
+from tenancy.hold import Admission, Beat, Hold, LimitUsage
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.quota import Quota
 from tenancy.seeds import Seed
@@ -34,7 +34,7 @@ class MemoryCounters:
     async def settle(self, hold: Hold, actual: Amounts) -> None:
         self._quota.settle(hold, actual, round(self._clock() * 1e6))
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         return self._quota.look(group, round(self._clock() * 1e6))
 
     async def seed(self, tag: str, seeds: Sequence[Seed]) -> list[int | None]:

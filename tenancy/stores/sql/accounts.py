@@ -11,7 +11,7 @@ from tenancy.directory_ports import Within
 from tenancy.limits import Level
 from tenancy.stores import rules
 from tenancy.stores.sql.schema import api_key, organisation, project, retired_tenant, tenant, usage_limit
-from tenancy.stores.sql.writer import Writer, rights_of, rights_text
+from tenancy.stores.sql.transaction import Writer, rights_of, rights_text
 
 
 class SqlOrganisations:
@@ -108,7 +108,7 @@ class SqlTenants:
 
 
 class SqlProjects:
-    """Projects of a directory in SQL (`tenancy.directory_ports.Projects`)."""
+    """Projects of a directory in SQL (`tenancy.directory_ports.ProjectStore`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

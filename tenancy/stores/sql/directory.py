@@ -2,6 +2,8 @@
 
 Writers wait for each other: the first write of a transaction raises the change counter, whose row the transaction then locks until it
 ends. So what a writer has looked up stays true, and processes that poll the counter see a change together with its data.
+
+Prices in SQL. There is no statement here that changes a row.
 """
 
 import asyncio
@@ -13,14 +15,60 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tenancy.accounts import Contents
-from tenancy.directory_ports import DirectoryChange
+from tenancy.directory_ports import DirectoryChange, NotFound
+from tenancy.prices import Price, TokenRates
+from tenancy.stores import rules
 from tenancy.stores.sql.accounts import SqlOrganisations, SqlProjects, SqlTenants, organisation_of, project_of, tenant_of
-from tenancy.stores.sql.joined import Connections
 from tenancy.stores.sql.keys import SqlKeys, key_of
 from tenancy.stores.sql.limits import SqlLimits, limit_of
-from tenancy.stores.sql.prices import SqlPrices, price_of
 from tenancy.stores.sql.schema import api_key, change, organisation, price, project, tenant, usage_limit
-from tenancy.stores.sql.writer import COUNTER, Writer
+from tenancy.stores.sql.transaction import COUNTER, SqlConnections, Writer
+
+KINDS: Final = TokenRates.__struct_fields__
+
+
+class SqlPrices:
+    """Prices of a directory in SQL (`tenancy.directory_ports.Prices`)."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def page(self, model: str, after: str, limit: int) -> list[Price]:
+        wanted = sa.select(price).where(price.c.model == model) if model else sa.select(price)
+        return list(map(price_of, await self._writer.page(wanted, price.c.id, after, limit)))
+
+    async def get(self, price_id: str) -> Price:
+        row = await self._writer.first(sa.select(price).where(price.c.id == price_id))
+        if row is None:
+            raise NotFound(f"no price {price_id!r}")
+        return price_of(row)
+
+    async def add(self, new: Price) -> None:
+        await self._writer.begin()
+        if await self._writer.count(price, price.c.id == new.id):
+            raise rules.taken(f"price {new.id!r}")
+        begins = (price.c.model == new.model) & (price.c.revision == new.revision) & (price.c.effective_unix == new.effective_unix)
+        if await self._writer.count(price, begins):
+            raise rules.taken(f"a price of model {new.model!r}, revision {new.revision!r}, from that moment on")
+        place = {"id": new.id, "model": new.model, "revision": new.revision, "effective_unix": new.effective_unix}
+        await self._writer.run(sa.insert(price).values(**place, **_rates("nanousd", new.nanousd_per_mtok), **_rates("units", new.units)))
+
+
+def price_of(row: Any) -> Price:
+    """The price in a row."""
+    return Price(
+        id=row["id"],
+        model=row["model"],
+        revision=row["revision"],
+        effective_unix=row["effective_unix"],
+        nanousd_per_mtok=TokenRates(**{kind: row[f"nanousd_{kind}"] for kind in KINDS}),
+        units=TokenRates(**{kind: row[f"units_{kind}"] for kind in KINDS}),
+    )
+
+
+def _rates(unit: str, rates: TokenRates) -> dict[str, int]:
+    return {f"{unit}_{kind}": getattr(rates, kind) for kind in KINDS}
+
 
 ROWS_AT_ONCE: Final = 200
 """Rows read between two turns of the event loop: a few milliseconds."""
@@ -48,7 +96,7 @@ class SqlDirectory:
         connections: an engine, or the one connection of a transaction that is open already.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: SqlConnections) -> None:
         self._connections = connections
 
     async def version(self) -> int:

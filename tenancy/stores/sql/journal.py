@@ -14,10 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from domain.clock import WallClock
-from tenancy.audit import AuditRow, Entry, Finding, Walk, next_row
+from tenancy.audit import AuditRow, ChainCheck, Entry, Walk, next_row
 from tenancy.journal import JournalAway, Remembered, TooManyRemembered
-from tenancy.stores.sql.audit_schema import audit, audit_head, idempotency
-from tenancy.stores.sql.joined import Joined
+from tenancy.stores.sql.schema import audit, audit_head, idempotency
+from tenancy.stores.sql.transaction import Joined
 
 WITHIN_S: Final = 10.0
 """Longest time for one change; SQLite waits 5 s for another writer."""
@@ -107,7 +107,7 @@ class SqlJournal:
         wanted = sa.select(audit) if before is None else sa.select(audit).where(audit.c.seq < before)
         return await self._rows(wanted.order_by(audit.c.seq.desc()).limit(limit), tenant)
 
-    async def verify(self) -> Finding:
+    async def verify(self) -> ChainCheck:
         walk = Walk()
         after = 0
         # the end is read first: rows that come while the walk is under way are left to the next one

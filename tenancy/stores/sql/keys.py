@@ -12,7 +12,7 @@ from tenancy.limits import Level
 from tenancy.rights import KeyScope, Role
 from tenancy.stores import rules
 from tenancy.stores.sql.schema import api_key, project, tenant, usage_limit
-from tenancy.stores.sql.writer import Writer, rights_of, rights_text
+from tenancy.stores.sql.transaction import Writer, rights_of, rights_text
 
 
 class SqlKeys:

@@ -6,25 +6,135 @@ transaction could commit a lower number after a higher one had been counted, and
 the events that are not booked yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark.
 One database books a few thousand requests a second however many gateways there are (docs/ledger.md); the gateways' logs absorb a
 higher rate for a while.
+
+Which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with totals.
+
+A process remembers the labels of the days and tenants that it books, read from the totals when a day and tenant first come. Each
+process that books remembers its own, so that with several hosts there may be as many labels as hosts times the bound.
+
+Postgres only: `usage_event` by day. A partition is attached and dropped whole; no row is touched.
+
+DDL takes no bound values, so names and bounds are formatted in, from dates and nothing else.
 """
 
 import datetime as dt
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.limits import MOST_LABELS, OTHER_LABEL
-from tenancy.stores.sql.usage_labels import DayLabels
-from tenancy.stores.sql.usage_partitions import AHEAD_DAYS, add_partition, drop_partitions, partition_days
-from tenancy.stores.sql.usage_schema import AMOUNTS, LABELS, MARK, usage_event, usage_mark, usage_total
-from tenancy.usage import LedgerAway, RowsRefused, Written, day_of
-from tenancy.usage_event import FREE_CLOSING, FREE_OUTCOMES, UsageEvent
+from tenancy.stores.sql.schema import AMOUNTS, LABELS, MARK, usage_event, usage_mark, usage_total
+from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, LedgerAway, RowsRefused, UsageEvent, WriteResult, day_of
 from tenancy.wal_frames import MAX_NUMBER, MAX_TEXT, tamed
+
+KEPT: Final = 300_000
+"""Labels of all days and tenants that are remembered; beyond it the oldest are dropped, and read again when needed."""
+
+Place = tuple[dt.date, str]
+
+
+class DayLabels:
+    """The labels that have totals of their own, by day and tenant. One per process that books.
+
+    Args:
+        most: labels of a tenant on a day.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[Place, set[str]] = {}
+
+    async def crowded(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows, of those to be booked, whose end user is beyond the bound. Labels of a transaction that fails stay known, which
+        only takes up part of the bound."""
+        labelled = [row for row in rows if row["end_user"] not in ("", OTHER_LABEL)]
+        await self._learn(connection, {(row["day"], row["tenant"]) for row in labelled})
+        beyond = []
+        for row in labelled:
+            known = self._known[row["day"], row["tenant"]]
+            if row["end_user"] in known:
+                continue
+            if len(known) < self._most:
+                known.add(row["end_user"])
+            else:
+                beyond.append(row)
+        return beyond
+
+    async def _learn(self, connection: AsyncConnection, places: set[Place]) -> None:
+        new = places - self._known.keys()
+        if not new:
+            return
+        while self._known and sum(map(len, self._known.values())) > KEPT:
+            del self._known[next(iter(self._known))]
+        new = places - self._known.keys()
+        self._known |= {place: set() for place in new}
+        total = usage_total.c
+        for day in sorted({day for day, _ in new}):
+            tenants = sorted(tenant for its_day, tenant in new if its_day == day)
+            query = sa.select(total.tenant, total.end_user).distinct().where(total.day == day, total.tenant.in_(tenants))
+            for tenant, label in await connection.execute(query):
+                if label not in ("", OTHER_LABEL):
+                    self._known[day, tenant].add(label)
+
+
+AHEAD_DAYS: Final = 3
+"""Partitions made before their day: a database that is away over midnight finds them ready."""
+LOCK_WITHIN_MS: Final = 3_000
+"""Dropping waits for readers of the table, and all other statements wait behind it; after this time it is given up until the next run."""
+_NAME: Final = re.compile(r"usage_event_(\d{4})(\d{2})(\d{2})")
+
+log = structlog.get_logger("tidegate.ledger")
+
+
+async def partition_days(connection: AsyncConnection) -> set[dt.date]:
+    """Days that have a partition."""
+    tables = await connection.exec_driver_sql(
+        "SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = pg_inherits.inhrelid "
+        "WHERE pg_inherits.inhparent = 'usage_event'::regclass"
+    )
+    names = [_NAME.fullmatch(name) for (name,) in tables]
+    return {dt.date(int(name[1]), int(name[2]), int(name[3])) for name in names if name is not None}
+
+
+async def add_partition(connection: AsyncConnection, day: dt.date) -> None:
+    """Make a day's partition; the caller holds the lock of the mark. Attaching, unlike CREATE TABLE … PARTITION OF, does not wait
+    for readers of the table. The price: a reader in the instant of this commit may see the transaction's totals and not yet its
+    partition (Postgres announces a new partition to other sessions just after the commit is visible); partitions made ahead of their
+    day do not have this problem."""
+    name = _name(day)
+    end = f"'{day + dt.timedelta(days=1):%Y-%m-%d}'" if day < dt.date.max else "MAXVALUE"
+    await connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE usage_event INCLUDING ALL)")
+    await connection.exec_driver_sql(f"ALTER TABLE usage_event ATTACH PARTITION {name} FOR VALUES FROM ('{day.isoformat()}') TO ({end})")
+
+
+async def drop_partitions(engine: AsyncEngine, first_kept: dt.date) -> int:
+    """Drop the partitions of days before this one, each in a transaction of its own; partitions in use are left for the next run. Returns
+    how many were dropped."""
+    async with engine.connect() as connection:
+        old = sorted(day for day in await partition_days(connection) if day < first_kept)
+    dropped = 0
+    for day in old:
+        try:
+            async with engine.begin() as connection:
+                await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_WITHIN_MS}")
+                await connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_name(day)}")
+        except DBAPIError as error:
+            log.warning("a day of usage could not be dropped now", day=str(day), why=str(error.orig)[:200])
+            continue
+        dropped += 1
+    return dropped
+
+
+def _name(day: dt.date) -> str:
+    return f"usage_event_{day.year:04d}{day.month:02d}{day.day:02d}"
+
 
 COUNTS: Final = ("requests", "free_requests")
 PRUNE_ROWS: Final = 2_000
@@ -42,7 +152,7 @@ class SqlUsageStore:
         self._labels = DayLabels(most_labels)
         self._postgres = engine.dialect.name == "postgresql"
 
-    async def write(self, events: Sequence[UsageEvent]) -> Written:
+    async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
         try:
             async with self._engine.begin() as connection:
                 return await self._book(connection, events)
@@ -51,12 +161,12 @@ class SqlUsageStore:
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
 
-    async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> Written:
+    async def _book(self, connection: AsyncConnection, events: Sequence[UsageEvent]) -> WriteResult:
         mark, first_kept = await self._lock(connection)
         rows = [_row(event, mark + n) for n, event in enumerate(events, 1)]
         unexpired = [row for row in rows if row["day"] >= first_kept]
         if not unexpired:
-            return Written(0, 0, len(rows))
+            return WriteResult(0, 0, len(rows))
         days = {row["day"] for row in unexpired}
         if self._postgres:
             partitioned = await partition_days(connection)
@@ -71,7 +181,7 @@ class SqlUsageStore:
         if booked:
             await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
             await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == MARK).values(seq=mark + len(rows)))
-        return Written(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
+        return WriteResult(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
 
     async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date]:
         """Lock the mark; returns its number and first kept day. SQLite has locked the whole file by BEGIN IMMEDIATE already."""

@@ -9,11 +9,11 @@ from tenancy.directory_ports import Within
 from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
 from tenancy.stores import rules
 from tenancy.stores.sql.schema import api_key, organisation, project, tenant, usage_limit
-from tenancy.stores.sql.writer import Writer
+from tenancy.stores.sql.transaction import Writer
 
 
 class SqlLimits:
-    """Limits of a directory in SQL (`tenancy.directory_ports.Limits`)."""
+    """Limits of a directory in SQL (`tenancy.directory_ports.LimitStore`)."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

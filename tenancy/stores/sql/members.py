@@ -10,8 +10,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.membership import MAX_REGISTERED, KvEvents, LoadPush, Member, MembersFull, MemberTaken
-from tenancy.stores.sql.joined import Connections
 from tenancy.stores.sql.schema import backend, change
+from tenancy.stores.sql.transaction import SqlConnections
 
 BACKENDS: Final = "backends"
 
@@ -19,7 +19,7 @@ BACKENDS: Final = "backends"
 class SqlMemberStore:
     """Registered backends in SQL (`domain.membership.MemberStore`)."""
 
-    def __init__(self, engine: Connections) -> None:
+    def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
 
     async def version(self) -> int:

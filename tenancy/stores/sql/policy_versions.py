@@ -7,8 +7,8 @@ import msgspec
 import sqlalchemy as sa
 
 from domain.policy_versions import MAX_VERSIONS, PolicyVersion
-from tenancy.stores.sql.joined import Connections
-from tenancy.stores.sql.policy_schema import policy_version
+from tenancy.stores.sql.schema import policy_version
+from tenancy.stores.sql.transaction import SqlConnections
 
 _SHOWN = tuple(column for column in policy_version.c if column.name != "files")
 
@@ -16,7 +16,7 @@ _SHOWN = tuple(column for column in policy_version.c if column.name != "files")
 class SqlPolicyVersions:
     """Versions of the policies in SQL (`domain.policy_versions.PolicyVersions`)."""
 
-    def __init__(self, engine: Connections) -> None:
+    def __init__(self, engine: SqlConnections) -> None:
         self._engine = engine
 
     async def current(self) -> int:

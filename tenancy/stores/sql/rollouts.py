@@ -9,9 +9,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.rollouts import MAX_OPEN, MAX_ROWS, RolloutsFull, RolloutTaken, StoredRollout
-from tenancy.stores.sql.joined import Connections
-from tenancy.stores.sql.rollout_schema import rollout, rollout_sums
-from tenancy.stores.sql.schema import change
+from tenancy.stores.sql.schema import change, rollout, rollout_sums
+from tenancy.stores.sql.transaction import SqlConnections
 
 COUNTER: Final = "rollouts"
 
@@ -23,7 +22,7 @@ class SqlRolloutStore:
         connections: an engine, or the one connection of a transaction that is open already.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: SqlConnections) -> None:
         self._connections = connections
 
     async def in_force(self) -> Sequence[StoredRollout]:

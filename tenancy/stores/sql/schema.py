@@ -2,6 +2,22 @@
 
 Several processes may start at once on an empty database, so a migration holds a lock that ends with its connection: SQLite's
 write lock, a Postgres advisory lock.
+
+The tables of the audit chain and of idempotency keys.
+
+The table of policies that the database keeps.
+
+The tables of rollouts and of the sums that workers report about them.
+
+The tables of the ledger. Tokens and money are 64-bit integers; `tenancy.wal_frames.tamed` keeps single values far below that.
+
+`usage_event` has one row per request. On Postgres it is partitioned by day, and the day is in the primary key because Postgres requires
+it; the day comes from the event itself, so an event sent again has the same day.
+
+`usage_total` is a projection of it, per day and combination of labels. `bucket` is a digest of the labels: they may be long
+together, and an index of 20 bytes is quick. `free_requests` are those of `requests` that count towards no limit.
+
+`usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
 """
 
 import contextlib
@@ -262,3 +278,134 @@ def _revision_in(connection: sa.Connection) -> str | None:
         return None
     revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version"))).scalar()
     return revision
+
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_unix_ms", sa.BigInteger, nullable=False),
+    sa.Column("actor", sa.String(80), nullable=False),
+    sa.Column("role", sa.String(32), nullable=False),
+    sa.Column("address", sa.String(64), nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("target", sa.String(512), nullable=False),
+    sa.Column("tenant", sa.String(63), nullable=False),
+    sa.Column("before", sa.Text, nullable=False),
+    sa.Column("after", sa.Text, nullable=False),
+    sa.Column("hash", sa.LargeBinary(32), nullable=False),
+    sa.Index("audit_by_tenant", "tenant", "seq"),
+)
+"""Append-only: triggers refuse to change or remove rows."""
+
+audit_head = sa.Table(
+    "audit_head",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.LargeBinary(32), nullable=False),
+)
+"""One row: the last number and hash. Locking it is what makes writers wait for each other."""
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("actor", sa.String(80), primary_key=True),
+    sa.Column("key_digest", sa.LargeBinary(32), primary_key=True),
+    sa.Column("request_digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("at_unix", sa.Float, nullable=False, index=True),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("etag", sa.String(80), nullable=False),
+    sa.Column("nonce", sa.LargeBinary(16), nullable=False),
+    sa.Column("holder", sa.String(80), nullable=False, server_default="", index=True),
+)
+"""`holder`: a row counts towards its share of the table."""
+
+
+policy_version = sa.Table(
+    "policy_version",
+    metadata,
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("author", sa.String(128), nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("at_unix", sa.Float, nullable=False),
+    sa.Column("file_count", sa.Integer, nullable=False),
+    sa.Column("files", sa.Text, nullable=False),
+)
+"""`files`: a JSON object, text by name."""
+
+
+rollout = sa.Table(
+    "rollout",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("name", sa.String(63), nullable=False),
+    sa.Column("baseline", sa.String(64), nullable=False),
+    sa.Column("canary", sa.String(64), nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("open", sa.Boolean, nullable=False),
+    sa.Column("created_unix", sa.Float, nullable=False),
+    sa.Column("changed_unix", sa.Float, nullable=False),
+    sa.Index("rollout_by_end", "open", "changed_unix", "id"),
+    sa.Index("rollout_by_name", "name", "created_unix"),
+)
+"""`document` has both pools as well; the columns are there so that no pool takes part in two rollouts in force."""
+
+rollout_sums = sa.Table(
+    "rollout_sums",
+    metadata,
+    sa.Column("rollout", sa.String(40), primary_key=True),
+    sa.Column("interval_index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("source", sa.String(128), primary_key=True),
+    sa.Column("sums", sa.Text, nullable=False),
+)
+"""No foreign key: a worker may write once more after a rollout is closed. Such rows are removed later (`forget_closed`)."""
+
+
+LABELS: Final = ("organisation", "tenant", "project", "key_id", "end_user", "model", "lora")
+"""The labels that totals are kept by, besides the day."""
+AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
+"""The columns that are added up."""
+MARK: Final = "usage"
+"""The name of the one row of `usage_mark`."""
+
+usage_event = sa.Table(
+    "usage_event",
+    metadata,
+    sa.Column("request_id", sa.String(256), primary_key=True),
+    sa.Column("day", sa.Date, nullable=False),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("bucket", sa.LargeBinary(16), nullable=False),
+    sa.Column("at_unix_ms", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.String(256), nullable=False) for name in LABELS),
+    *(sa.Column(name, sa.String(256), nullable=False) for name in ("endpoint", "pool", "revision", "outcome", "closing", "price_id")),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in AMOUNTS),
+    sa.Column("duration_ms", sa.BigInteger, nullable=False),
+    sa.Column("priority_class", sa.String(16), nullable=False, server_default=""),
+    sa.Column("asked_model", sa.String(256), nullable=False, server_default=""),
+    sa.Column("steps", sa.String(256), nullable=False, server_default=""),
+)
+
+usage_total = sa.Table(
+    "usage_total",
+    metadata,
+    sa.Column("day", sa.Date, primary_key=True),
+    sa.Column("bucket", sa.LargeBinary(16), primary_key=True),
+    *(sa.Column(name, sa.String(256), nullable=False) for name in LABELS),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("free_requests", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in AMOUNTS),
+)
+
+usage_mark = sa.Table(
+    "usage_mark",
+    metadata,
+    sa.Column("what", sa.String(32), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("first_kept", sa.Date, nullable=False),
+)
+"""`seq`: every event up to it is in the totals. `first_kept`: events of days before it have been dropped and are not taken again."""

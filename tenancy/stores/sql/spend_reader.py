@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.limits import Amounts, Level
-from tenancy.stores.sql.usage_schema import usage_event, usage_total
+from tenancy.stores.sql.schema import usage_event, usage_total
 from tenancy.usage import MAX_SPENT, LedgerAway, Spent
 
 NAMED_AT_MOST: Final = 500

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.usage import Usage
 from tenancy.limits import Level, Scope
-from tenancy.stores.sql.usage_schema import usage_event, usage_total
+from tenancy.stores.sql.schema import usage_event, usage_total
 from tenancy.usage import (
     MAX_PAGE_ROWS,
     PAGE_ROWS,
@@ -21,13 +21,13 @@ from tenancy.usage import (
     Filter,
     LedgerAway,
     Page,
-    Row,
-    Sums,
+    UsageAnswerRow,
+    UsageEvent,
+    UsageSums,
     columns,
     from_cursor,
     to_cursor,
 )
-from tenancy.usage_event import UsageEvent
 
 COLUMN: Final = {"key": "key_id", "user": "end_user"}
 """Columns whose name differs from the label's."""
@@ -51,10 +51,10 @@ class SqlUsageQueries:
             query = query.where(sa.tuple_(*keys) > sa.tuple_(*(sa.literal(v, k.type) for v, k in zip(place, keys, strict=True))))
         fetched = await self._rows(query)
         shown = fetched[:limit]
-        rows = tuple(Row(tuple(str(value) for value in row[: len(names)]), _sums_of(row[len(names) :])) for row in shown)
+        rows = tuple(UsageAnswerRow(tuple(str(value) for value in row[: len(names)]), _sums_of(row[len(names) :])) for row in shown)
         return Page(rows, to_cursor(shown[-1][: len(names)]) if len(fetched) > limit else None)
 
-    async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> Sums:
+    async def spent(self, scope: Scope, since: dt.date | None, label: str = "") -> UsageSums:
         where = [usage_total.c[name] == value for name, value in _of_scope(scope, label).items()]
         if since is not None:
             where.append(usage_total.c.day >= since)
@@ -89,8 +89,8 @@ def _sums() -> list[sa.ColumnElement[Any]]:
     return [sa.func.coalesce(sa.func.sum(usage_total.c[name]), 0) for name in SUMS]
 
 
-def _sums_of(values: Sequence[Any]) -> Sums:
-    return Sums(*(int(value) for value in values))  # Postgres adds integers up to a decimal number, which is as exact
+def _sums_of(values: Sequence[Any]) -> UsageSums:
+    return UsageSums(*(int(value) for value in values))  # Postgres adds integers up to a decimal number, which is as exact
 
 
 def _conditions(table: sa.Table, where: Filter) -> list[sa.ColumnElement[bool]]:

@@ -1,8 +1,7 @@
 """Counters in Valkey or Redis: one script, one round trip per decision, in the server's own time."""
 
+from tenancy.stores.valkey.client import TEXTS, Scripts
 from tenancy.stores.valkey.counters import ValkeyCounters
-from tenancy.stores.valkey.ports import Scripts
 from tenancy.stores.valkey.presence import ValkeyPresence
-from tenancy.stores.valkey.texts import TEXTS
 
 __all__ = ["TEXTS", "Scripts", "ValkeyCounters", "ValkeyPresence"]

@@ -12,7 +12,7 @@ PROBE_S: Final = 0.25
 """Between probes while the breaker is open. No request is a probe: the node's own task probes."""
 
 
-class Breaker:
+class NodeBreaker:
     """Counts failures of one node: it opens after several in a row, and closes with the next success."""
 
     __slots__ = ("_failures", "_probe_at", "failures_to_open", "probe_s")

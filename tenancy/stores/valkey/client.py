@@ -1,6 +1,10 @@
 """Runs the gateway's scripts on one Valkey, on the primary that Sentinels name, or on a cluster.
 
 A script may be run twice when its server loses the first answer, so every script must be safe to repeat.
+
+The port through which the counters run scripts.
+
+The scripts' texts: files in `lua/`, with shared code and the constants of the Python reference put in front.
 """
 
 import asyncio
@@ -8,18 +12,63 @@ import contextlib
 import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from importlib.resources import files
+from typing import Any, Final, Protocol
 
 from hiredis import ReplyError
 
-from tenancy.counter_url import Address, CounterUrl, Kind
+from tenancy.counter_url import Address, CounterUrl, StoreKind
+from tenancy.limits import MAX_RATE
 from tenancy.ports import CountersAway
-from tenancy.stores.valkey.breaker import Breaker
+from tenancy.quota import LEASE_US, REAP_AT_MOST, REAPED_US, SETTLED_US
+from tenancy.rates import MAX_AHEAD_US, MAX_COUNT, OTHERS
+from tenancy.stores.valkey.breaker import NodeBreaker
 from tenancy.stores.valkey.link import pack
 from tenancy.stores.valkey.node import TIMEOUT_S, Node
-from tenancy.stores.valkey.slots import slot_of
-from tenancy.stores.valkey.texts import TEXTS
-from tenancy.stores.valkey.topology import Map, topology_of
+from tenancy.stores.valkey.topology import Map, slot_of, topology_of
+
+
+class Scripts(Protocol):
+    """Runs the scripts of `tenancy.stores.valkey.client` by name."""
+
+    async def run(self, script: str, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
+        """The script's reply: bytes for a packed one, an int, or a list of ints. All keys are in the slot of `keys[0]`. Raises
+        CountersAway when the store cannot be reached now, whether the script ran or not: every script may be run again with the same
+        arguments."""
+        ...
+
+
+_CONSTANTS: Final = {
+    "LEASE_US": LEASE_US,
+    "SETTLED_US": SETTLED_US,
+    "REAPED_US": REAPED_US,
+    "REAP_AT_MOST": REAP_AT_MOST,
+    "MAX_RATE": MAX_RATE,
+    "MAX_AHEAD_US": MAX_AHEAD_US,
+    "MAX_COUNT": MAX_COUNT,
+    "OTHERS": f"'{OTHERS}'",
+}
+_PARTS: Final = {
+    "admit": ("books", "prune", "admit"),
+    "beat": ("books", "beat"),
+    "settle": ("books", "settle"),
+    "look": ("books", "look"),
+    "seed": ("books", "prune", "seed"),
+    "presence": ("presence",),
+    "turn": ("turn",),
+    "seats": ("seats",),
+}
+
+
+def _text(parts: tuple[str, ...]) -> str:
+    folder = files("tenancy.stores.valkey").joinpath("lua")
+    constants = "".join(f"local {name} = {value}\n" for name, value in _CONSTANTS.items())
+    return constants + "".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
+
+
+TEXTS: Final = {name: _text(parts) for name, parts in _PARTS.items()}
+"""Texts by the name that `Scripts.run` takes."""
+
 
 MAX_NODES: Final = 1000
 """Primaries of a cluster; its own recommended ceiling."""
@@ -83,7 +132,7 @@ class ValkeyScripts:
     @property
     def is_cluster(self) -> bool:
         """Whether different keys may lie on different servers."""
-        return self._url.kind is Kind.CLUSTER
+        return self._url.kind is StoreKind.CLUSTER
 
     def lineage(self, key: bytes) -> str:
         """The replication id of the server that owns a key, as of the last connection to it; empty when not known."""
@@ -124,7 +173,7 @@ class ValkeyScripts:
         if word == "NOSCRIPT":
             load = pack(("SCRIPT", "LOAD", self._texts[script]))
             _, reply = await asyncio.gather(node.call(load), node.call(packed))  # one after the other, on one connection
-        elif word in ("MOVED", "ASK") and self._url.kind is Kind.CLUSTER:
+        elif word in ("MOVED", "ASK") and self._url.kind is StoreKind.CLUSTER:
             host, _, port = rest.rpartition(" ")[2].rpartition(":")
             owner = self._node(Address(host.strip("[]") or node.address.host, int(port)))
             if word == "MOVED":
@@ -153,7 +202,7 @@ class ValkeyScripts:
         if node is None:
             if len(self._nodes) >= MAX_NODES:
                 raise CountersAway(f"more than {MAX_NODES} nodes")
-            node = self._nodes[address] = Node(address, self._url, self._texts, Breaker())
+            node = self._nodes[address] = Node(address, self._url, self._texts, NodeBreaker())
         return node
 
     async def _watch(self) -> None:

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenancy.books import NOTHING
-from tenancy.counting import DAY, EVER, KINDS, MONTH, NOW, RATE, Calendar, Plan, Prepared
-from tenancy.hold import Admission, Admitted, Beat, Hold, LineState, Standing
+from tenancy.decisions import line_states, refusal, standings
+from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.ports import CountersAway
+from tenancy.quota import NOTHING
+from tenancy.rates import DAY, EVER, KINDS, MONTH, NOW, RATE, Calendar, CompiledGroup, Prepared
 from tenancy.seeds import Seed
-from tenancy.standing import line_states, refusal, standings
-from tenancy.stores.valkey.ports import Scripts
+from tenancy.stores.valkey.client import Scripts
 
 LATE_AT_MOST: Final = 10_000
 """Settlements kept for a store that is away; holds whose settlement is dropped beyond it are reaped, and charged with what was
@@ -42,7 +42,7 @@ class _Packed(NamedTuple):
     """A group in the form in which scripts take it."""
 
     group: Group
-    plan: Plan
+    plan: CompiledGroup
     state: bytes
     deadlines: bytes
     holds: bytes
@@ -69,7 +69,7 @@ class ValkeyCounters:
         vector = hold.amounts.vector()
         packed_vector = _pack(vector)
         hold_id = hold.id.encode()
-        statuses: tuple[Standing, ...] = ()
+        statuses: tuple[LimitStatus, ...] = ()
         for place, group in enumerate(hold.groups):
             at = self._pack(group)
             try:
@@ -131,7 +131,7 @@ class ValkeyCounters:
             except CountersAway:
                 self._late.append((group, hold_id, vector))
 
-    async def look(self, group: Group) -> list[LineState]:
+    async def look(self, group: Group) -> list[LimitUsage]:
         at = self._pack(group)
         now_us, *numbers = _numbers(await self._scripts.run("look", (at.state, at.deadlines), (at.lines,)))
         self._calendar.turn_to(now_us)

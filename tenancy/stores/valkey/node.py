@@ -12,7 +12,7 @@ from hiredis import ReplyError
 
 from tenancy.counter_url import Address, CounterUrl
 from tenancy.ports import CountersAway
-from tenancy.stores.valkey.breaker import Breaker
+from tenancy.stores.valkey.breaker import NodeBreaker
 from tenancy.stores.valkey.link import Link, pack
 
 TIMEOUT_S: Final = 0.05
@@ -26,7 +26,7 @@ SUSPECT_S: Final = 0.05
 class Node:
     """A server and the connection to it."""
 
-    def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: Breaker) -> None:
+    def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: NodeBreaker) -> None:
         self.address = address
         self._url = url
         self._scripts = scripts

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tenancy.ports import Seats
-from tenancy.stores.valkey.ports import Scripts
+from tenancy.stores.valkey.client import Scripts
 
 NOW: Final = 0
 """Given in place of the microseconds after which a member is gone, it removes the member."""

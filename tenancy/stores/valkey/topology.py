@@ -2,15 +2,43 @@
 
 redis-py asks Sentinels and clusters: seldom, and off the request path, so its knowledge of both protocols is worth more than its speed.
 It is imported on first use, because a single server does not need it.
+
+Hash slots of a cluster, as the server computes them. Pure.
+
+Source: the cluster specification: CRC16 (XMODEM) of the part between the first `{` and the next `}`, of the whole key when
+there is none, modulo 16,384.
 """
 
 import asyncio
+from binascii import crc_hqx
 from typing import Final, Protocol
 
 import msgspec
 
-from tenancy.counter_url import Address, CounterUrl, Kind
+from tenancy.counter_url import Address, CounterUrl, StoreKind
 from tenancy.ports import CountersAway
+
+SLOTS: Final = 16_384
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key."""
+    begin = key.find(b"{")
+    if begin >= 0:
+        end = key.find(b"}", begin + 1)
+        if end > begin + 1:
+            key = key[begin + 1 : end]
+    return crc_hqx(key, 0) % SLOTS
+
+
+def tag_in(part: int, parts: int) -> bytes:
+    """A short hash tag whose slot lies in one of `parts` equal parts of all slots: the first number for which it does."""
+    width = SLOTS // parts
+    number = 0
+    while not part * width <= slot_of(b"%d" % number) < (part + 1) * width:
+        number += 1
+    return b"%d" % number
+
 
 ASK_S: Final = 1.0
 """Longest wait for one Sentinel, or for one node that is asked for the map."""
@@ -36,9 +64,9 @@ class Topology(Protocol):
 
 def topology_of(url: CounterUrl) -> Topology:
     """The topology of this URL's store."""
-    if url.kind is Kind.SENTINEL:
+    if url.kind is StoreKind.SENTINEL:
         return _Sentinels(url)
-    if url.kind is Kind.CLUSTER:
+    if url.kind is StoreKind.CLUSTER:
         return _Cluster(url)
     return _One(url)
 

@@ -15,7 +15,7 @@ from domain.clock import Clock
 from tenancy.ports import CountersAway
 from tenancy.shares import Replicas
 from tenancy.stores.valkey.client import ValkeyScripts
-from tenancy.stores.valkey.slots import tag_in
+from tenancy.stores.valkey.topology import tag_in
 
 LOOK_S: Final = 1.0
 """Between two looks; at each look a process also announces that it is alive."""

@@ -11,9 +11,8 @@ from gateway.http.admin_api.principal import Authenticator
 from gateway.http.admin_api.problem import Problem
 from gateway.tokens import TokenGate
 from tenancy.directory_ports import EVERYWHERE
-from tenancy.jwt_claims import IssuerRules, Mapped, Roles
+from tenancy.jwt import IssuerRules, Mapped, Roles, Tokens
 from tenancy.jwt_keys import key_set
-from tenancy.jwt_tokens import Tokens
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, mint, revoked
 from tenancy.rights import INFERENCE_ONLY, KeyScope, Role
 from tests.issuer import ISSUER, NOW, document, signer

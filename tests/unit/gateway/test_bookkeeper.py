@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from gateway.bookkeeper import BookingState, Bookkeeper
 from tenancy.stores.shipper import ShipCounts
-from tenancy.usage import LedgerAway, Written
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import LedgerAway, UsageEvent, WriteResult
 
 NOW = dt.datetime(2026, 3, 1, 0, 30, tzinfo=dt.UTC).timestamp()
 
@@ -31,7 +30,7 @@ class Store:
         self.pruned: list[dt.date] = []
         self.away = False
 
-    async def write(self, events: Sequence[UsageEvent]) -> Written:
+    async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
         raise AssertionError("the shipper's business")
 
     async def prepare(self, today: dt.date) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from domain.faults import Kind
 from gateway.limit_words import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
-from tenancy.hold import Refused, Standing
-from tenancy.limits import Amounts, Level, Limit, Line, Meter, Scope, Window, line_of
+from tenancy.hold import LimitStatus, Refused
+from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Scope, Window, line_of
 
 WANTED = Amounts(input_tokens=500, output_tokens=700, units=3000, cost_nanousd=1_500_000_000)
 
@@ -13,7 +13,7 @@ WANTED = Amounts(input_tokens=500, output_tokens=700, units=3000, cost_nanousd=1
 WEB = Scope(Level.PROJECT, "acme/web")
 
 
-def line(meter: Meter, window: Window, amount: int = 100, scope: Scope = WEB, soft: int | None = None) -> Line:
+def line(meter: Meter, window: Window, amount: int = 100, scope: Scope = WEB, soft: int | None = None) -> LimitLine:
     return line_of(Limit(scope, meter, window, amount, soft=soft), 0.0)
 
 
@@ -88,12 +88,12 @@ def test_durations_are_written_as_openai_writes_them(us: int, text: str) -> None
 
 def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
     standings = (
-        Standing(line(Meter.REQUESTS, Window.MINUTE, 100), 40, 30_000_000),
-        Standing(line(Meter.REQUESTS, Window.DAY, 50), 45, 10**9),
-        Standing(line(Meter.TOKENS, Window.MINUTE, 9_000), 8_000, 6_500_000),
-        Standing(line(Meter.OUTPUT_TOKENS, Window.DAY, 9_000), 700, 10**9),
-        Standing(line(Meter.COST_NANOUSD, Window.DAY, 9_000), 1, 10**9),
-        Standing(line(Meter.CONCURRENT_REQUESTS, Window.NOW, 2), 0, 0),
+        LimitStatus(line(Meter.REQUESTS, Window.MINUTE, 100), 40, 30_000_000),
+        LimitStatus(line(Meter.REQUESTS, Window.DAY, 50), 45, 10**9),
+        LimitStatus(line(Meter.TOKENS, Window.MINUTE, 9_000), 8_000, 6_500_000),
+        LimitStatus(line(Meter.OUTPUT_TOKENS, Window.DAY, 9_000), 700, 10**9),
+        LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 9_000), 1, 10**9),
+        LimitStatus(line(Meter.CONCURRENT_REQUESTS, Window.NOW, 2), 0, 0),
     )
     assert dict(limit_headers(standings)) == {
         b"x-ratelimit-limit-requests": b"100",
@@ -106,15 +106,15 @@ def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
 
 
 def test_a_soft_threshold_that_is_passed_is_told() -> None:
-    below, above = (Standing(line(Meter.COST_NANOUSD, Window.DAY, 10**9, soft=8 * 10**8), left, 0) for left in (3 * 10**8, 2 * 10**8))
+    below, above = (LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 10**9, soft=8 * 10**8), left, 0) for left in (3 * 10**8, 2 * 10**8))
     assert limit_headers((below,)) == []
     assert limit_headers((above,)) == [(b"x-tidegate-limit-warning", b"project acme/web: 0.80 dollars per day")]
 
 
 def test_of_a_rate_with_a_small_burst_what_is_used_is_what_is_missing_of_the_burst() -> None:
     rate = line_of(Limit(WEB, Meter.REQUESTS, Window.MINUTE, 600, burst=60, soft=50), 0.0)
-    assert b"x-tidegate-limit-warning" not in dict(limit_headers((Standing(rate, 60, 0),)))
-    assert b"x-tidegate-limit-warning" in dict(limit_headers((Standing(rate, 10, 5_000_000),)))
+    assert b"x-tidegate-limit-warning" not in dict(limit_headers((LimitStatus(rate, 60, 0),)))
+    assert b"x-tidegate-limit-warning" in dict(limit_headers((LimitStatus(rate, 10, 5_000_000),)))
 
 
 def test_a_refusal_says_when_all_of_a_rate_is_there_again_and_not_when_to_retry() -> None:
@@ -132,11 +132,11 @@ def test_of_a_limit_shared_with_other_tenants_no_number_is_told(scope: Scope) ->
     """What is left of it, and where its threshold is, would tell how busy the others are."""
     named = "the gateway" if scope.level is Level.GLOBAL else str(scope)
     shared = [
-        Standing(line(meter, window, 777, scope, soft=700), left, 12_345_000)
+        LimitStatus(line(meter, window, 777, scope, soft=700), left, 12_345_000)
         for left in (0, 7, 77)
         for meter, window in ((Meter.REQUESTS, Window.MINUTE), (Meter.TOKENS, Window.DAY))
     ]
-    own = Standing(line(Meter.REQUESTS, Window.MINUTE, 100), 99, 600_000)
+    own = LimitStatus(line(Meter.REQUESTS, Window.MINUTE, 100), 99, 600_000)
     told = dict(limit_headers((*shared, own)))
     assert told.pop(b"x-ratelimit-remaining-requests") == b"99", "the tightest of those that are the tenant's alone"
     assert told.pop(b"x-ratelimit-limit-requests") == b"100"

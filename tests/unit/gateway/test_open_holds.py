@@ -10,11 +10,11 @@ from gateway.story import Story
 from tenancy.drift import spent_in
 from tenancy.hold import BEAT_S, RELEASED, Hold
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tests.stories import with_facts
 
 GROUP = Group("acme", (line_of(Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 10**6), 0.0),))
-PRICE = Price("p", "m", "*", 0.0, Rates(2_000_000, 1_000_000, 3_000_000, 3_000_000))
+PRICE = Price("p", "m", "*", 0.0, TokenRates(2_000_000, 1_000_000, 3_000_000, 3_000_000))
 
 
 class Time:

@@ -12,14 +12,13 @@ from gateway.reconcile import AGAIN_S, Reconciler
 from tenancy.accounts import Contents, Organisation, Project, Tenant
 from tenancy.directory import Directory
 from tenancy.grant import digest_of_label
-from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LineState
+from tenancy.hold import LEASE_S, Admitted, Beat, Hold, LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.ports import CountersAway
 from tenancy.seeds import Seed
 from tenancy.stores.memory import MemoryCounters
-from tenancy.usage import MAX_SPENT, LedgerAway, Spent
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import MAX_SPENT, LedgerAway, Spent, UsageEvent
 from tests.usage_events import event
 
 PEPPER = Pepper("k1", b"p" * 32)
@@ -92,7 +91,7 @@ class World:
 
     async def used(self, limit: Limit, label: str = "") -> int:
         (state,) = await self.counters.look(Group("acme", (line_of(limit, START, label),)))
-        assert isinstance(state, LineState)
+        assert isinstance(state, LimitUsage)
         return state.used
 
     async def compare_after(self, seconds: float = 60.0) -> None:

@@ -14,7 +14,7 @@ from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
 from routing.ports import UNMATCHED, RoutingRequest
 from routing.schedule import place
-from tenancy.hold import Standing
+from tenancy.hold import LimitStatus
 from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
 from tests.stories import with_facts
 
@@ -103,7 +103,7 @@ def test_everybody_is_told_what_it_got_instead(limits: bool, steps: tuple[str, .
 
 def test_a_page_may_read_every_header_of_ours_that_a_reply_can_carry_for_limits() -> None:
     """A page reads what is named alone, so what limits say has to be."""
-    made_here = {name for name, _ in limit_headers([Standing(line, 0, 1) for line in LINES])} | {b"x-tidegate-degraded"}
+    made_here = {name for name, _ in limit_headers([LimitStatus(line, 0, 1) for line in LINES])} | {b"x-tidegate-degraded"}
     assert made_here <= set(EXPOSED.split(b", "))
     assert len(made_here) == 8
 

@@ -3,7 +3,7 @@ from pydantic import ValidationError
 
 from domain.priority import Class
 from gateway.settings_queue import QueueSettings
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
 
 
 def test_nobody_gives_way_unless_it_is_written() -> None:
@@ -20,5 +20,7 @@ def test_what_people_and_systems_cannot_do_without_never_gives_way() -> None:
 
 
 def test_its_bounds_are_those_of_the_line() -> None:
-    assert QueueSettings().bounds == Bounds()
-    assert QueueSettings(max_requests=5, max_bytes=6, max_requests_per_tenant=3, max_bytes_per_tenant=2048).bounds == Bounds(5, 6, 3, 2048)
+    assert QueueSettings().bounds == QueueBounds()
+    assert QueueSettings(max_requests=5, max_bytes=6, max_requests_per_tenant=3, max_bytes_per_tenant=2048).bounds == QueueBounds(
+        5, 6, 3, 2048
+    )

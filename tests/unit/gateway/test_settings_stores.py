@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import Settings
-from tenancy.counter_url import Kind
+from tenancy.counter_url import StoreKind
 
 
 def settings(folder: Path, **given) -> Settings:
@@ -13,7 +13,7 @@ def settings(folder: Path, **given) -> Settings:
     return Settings.model_validate({"pools": [pool], **given}).based_at(folder)
 
 
-@pytest.mark.parametrize(("workers", "kind"), [(1, Kind.MEMORY), (2, Kind.EMBEDDED), (64, Kind.EMBEDDED)])
+@pytest.mark.parametrize(("workers", "kind"), [(1, StoreKind.MEMORY), (2, StoreKind.EMBEDDED), (64, StoreKind.EMBEDDED)])
 def test_the_default_follows_the_number_of_workers(tmp_path, workers, kind):
     assert settings(tmp_path, workers=workers).counter_url.kind is kind
 

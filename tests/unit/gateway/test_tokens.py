@@ -8,9 +8,8 @@ from domain.faults import Fault, Kind
 from domain.identity import ProjectId, TenantId
 from gateway.tokens import TokenGate
 from gateway.worker_state import IssuerState
-from tenancy.jwt_claims import IssuerRules, Mapped, Outcome
+from tenancy.jwt import IssuerRules, JwtOutcome, Mapped, Tokens
 from tenancy.jwt_keys import key_set
-from tenancy.jwt_tokens import Tokens
 from tests.issuer import ISSUER, NOW, document, signer
 
 RULES = IssuerRules(
@@ -36,8 +35,8 @@ class Watch:
         return IssuerState(ISSUER, 1, 0.0)
 
 
-def gate(*published: Any) -> tuple[TokenGate, Watch, list[tuple[str, Outcome]]]:
-    tokens, seen = Tokens([RULES]), list[tuple[str, Outcome]]()
+def gate(*published: Any) -> tuple[TokenGate, Watch, list[tuple[str, JwtOutcome]]]:
+    tokens, seen = Tokens([RULES]), list[tuple[str, JwtOutcome]]()
     watch = Watch(tokens)
     if published:
         tokens.take_keys(ISSUER, key_set(document(*published), RULES.algorithms))
@@ -69,11 +68,11 @@ async def test_each_check_is_counted_once() -> None:
     assert await made.authenticate(token + "x", NOW, everyone) is None
     assert await made.authenticate("a.b.c", NOW, everyone) is None
     assert seen == [
-        (ISSUER, Outcome.VERIFIED),
-        (ISSUER, Outcome.CACHED),
-        (ISSUER, Outcome.CACHED),
-        ("", Outcome.MALFORMED),
-        ("", Outcome.MALFORMED),
+        (ISSUER, JwtOutcome.VERIFIED),
+        (ISSUER, JwtOutcome.CACHED),
+        (ISSUER, JwtOutcome.CACHED),
+        ("", JwtOutcome.MALFORMED),
+        ("", JwtOutcome.MALFORMED),
     ]
     assert watch.wanted_times == 0
     assert made.states() == (IssuerState(ISSUER, 1, 0.0),)
@@ -83,20 +82,20 @@ async def test_a_new_key_is_asked_for_and_then_works() -> None:
     made, watch, seen = gate(ONE)
     watch.next = document(ONE, TWO)
     assert await made.authenticate(TWO.token(), NOW, everyone) is not None
-    assert (watch.wanted_times, seen) == (1, [(ISSUER, Outcome.VERIFIED)])
+    assert (watch.wanted_times, seen) == (1, [(ISSUER, JwtOutcome.VERIFIED)])
 
 
 async def test_a_key_that_nobody_has_is_asked_for_and_refused() -> None:
     made, watch, seen = gate(ONE)
     assert await made.authenticate(TWO.token(), NOW, everyone) is None
-    assert (watch.wanted_times, seen) == (1, [(ISSUER, Outcome.UNKNOWN_KEY)])
+    assert (watch.wanted_times, seen) == (1, [(ISSUER, JwtOutcome.UNKNOWN_KEY)])
 
 
 async def test_a_wrong_signature_asks_for_nothing() -> None:
     made, watch, seen = gate(ONE)
     forged = signer("one", number=1).token()
     assert await made.authenticate(forged, NOW, everyone) is None
-    assert (watch.wanted_times, seen) == (0, [(ISSUER, Outcome.SIGNATURE)])
+    assert (watch.wanted_times, seen) == (0, [(ISSUER, JwtOutcome.SIGNATURE)])
 
 
 async def test_an_unknown_tenant_is_refused_also_when_it_was_known_before() -> None:
@@ -104,7 +103,7 @@ async def test_an_unknown_tenant_is_refused_also_when_it_was_known_before() -> N
     token = ONE.token()
     assert await made.authenticate(token, NOW, Projects("acme")) is not None
     assert await made.authenticate(token, NOW, Projects("bolt")) is None
-    assert seen[-1] == (ISSUER, Outcome.UNKNOWN_TENANT)
+    assert seen[-1] == (ISSUER, JwtOutcome.UNKNOWN_TENANT)
 
 
 async def test_without_any_keys_it_is_our_fault() -> None:
@@ -113,4 +112,4 @@ async def test_without_any_keys_it_is_our_fault() -> None:
         await made.authenticate(ONE.token(), NOW, everyone)
     assert caught.value.kind is Kind.IDENTITY_UNAVAILABLE
     assert caught.value.retry.should
-    assert (watch.wanted_times, seen) == (1, [(ISSUER, Outcome.NO_KEYS)])
+    assert (watch.wanted_times, seen) == (1, [(ISSUER, JwtOutcome.NO_KEYS)])

@@ -11,7 +11,7 @@ from gateway.usage_log import UsageLogState, UsageWriter
 from tenancy.hold import Hold
 from tenancy.limits import Amounts
 from tenancy.prices import FREE
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 
 RECORD = Record("r", 1.0, "ok", 200, 1.0, 0.0, usage=Usage(1, 2), closing="settle")
 

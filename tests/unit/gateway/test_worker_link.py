@@ -16,7 +16,7 @@ from gateway.telemetry.families import REQUESTS
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot
 from gateway.worker_link import MAX_GONE, Totals, WorkerLink, collect, look, not_ready, publish, supervision, worker_socket
 from gateway.worker_state import BackendState, PolicyState, SlotState, State, Supervision, WorkerSnapshot
-from tenancy.hold import LineState
+from tenancy.hold import LimitUsage
 from tenancy.limits import Group, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.ports import CountersAway
 from tenancy.stores.memory import MemoryCounters
@@ -106,7 +106,7 @@ GROUP = Group("acme", (line_of(Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, 
 async def test_how_limits_stand_is_asked_of_the_ready_worker(tmp_path: Path) -> None:
     counters = MemoryCounters(lambda: 1.0)
 
-    async def away(group: Group) -> list[LineState]:
+    async def away(group: Group) -> list[LimitUsage]:
         raise CountersAway("not here")
 
     with pytest.raises(CountersAway, match="no worker is ready"):
@@ -117,7 +117,7 @@ async def test_how_limits_stand_is_asked_of_the_ready_worker(tmp_path: Path) -> 
         for link in (draining, ready):
             await link.start()
             stack.push_async_callback(link.close)
-        assert await look(tmp_path, GROUP) == [LineState(GROUP.lines[0], 0, 0, 1000, 0)]
+        assert await look(tmp_path, GROUP) == [LimitUsage(GROUP.lines[0], 0, 0, 1000, 0)]
         many = Group("acme", GROUP.lines * 20_000)
         with pytest.raises(CountersAway, match="too many"):
             await look(tmp_path, many)

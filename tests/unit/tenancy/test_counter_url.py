@@ -4,26 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.counter_url import Address, CounterUrl, Kind, parse_counter_url
+from tenancy.counter_url import Address, CounterUrl, StoreKind, parse_counter_url
 
 
 @pytest.mark.parametrize(
     ("url", "meaning"),
     [
-        ("memory://", CounterUrl(Kind.MEMORY)),
-        ("valkey+embedded://", CounterUrl(Kind.EMBEDDED)),
-        ("valkey+embedded:///state/counters", CounterUrl(Kind.EMBEDDED, folder="state/counters")),
-        ("valkey+embedded:////var/lib/tidegate", CounterUrl(Kind.EMBEDDED, folder="/var/lib/tidegate")),
-        ("redis://valkey", CounterUrl(Kind.SINGLE, (Address("valkey", 6379),))),
-        ("valkey://valkey:7000/2", CounterUrl(Kind.SINGLE, (Address("valkey", 7000),), db=2)),
-        ("rediss://me:p%40ss%2F@[::1]:7000", CounterUrl(Kind.SINGLE, (Address("::1", 7000),), username="me", password="p@ss/", tls=True)),
-        ("valkeys://h", CounterUrl(Kind.SINGLE, (Address("h", 6379),), tls=True)),
-        ("unix:///run/valkey.sock?db=3", CounterUrl(Kind.SINGLE, (Address("/run/valkey.sock", 0),), db=3)),
+        ("memory://", CounterUrl(StoreKind.MEMORY)),
+        ("valkey+embedded://", CounterUrl(StoreKind.EMBEDDED)),
+        ("valkey+embedded:///state/counters", CounterUrl(StoreKind.EMBEDDED, folder="state/counters")),
+        ("valkey+embedded:////var/lib/tidegate", CounterUrl(StoreKind.EMBEDDED, folder="/var/lib/tidegate")),
+        ("redis://valkey", CounterUrl(StoreKind.SINGLE, (Address("valkey", 6379),))),
+        ("valkey://valkey:7000/2", CounterUrl(StoreKind.SINGLE, (Address("valkey", 7000),), db=2)),
+        (
+            "rediss://me:p%40ss%2F@[::1]:7000",
+            CounterUrl(StoreKind.SINGLE, (Address("::1", 7000),), username="me", password="p@ss/", tls=True),
+        ),
+        ("valkeys://h", CounterUrl(StoreKind.SINGLE, (Address("h", 6379),), tls=True)),
+        ("unix:///run/valkey.sock?db=3", CounterUrl(StoreKind.SINGLE, (Address("/run/valkey.sock", 0),), db=3)),
         (
             "redis+sentinel://:secret@a,b:7000/counters/1",
-            CounterUrl(Kind.SENTINEL, (Address("a", 26_379), Address("b", 7000)), service="counters", db=1, password="secret"),
+            CounterUrl(StoreKind.SENTINEL, (Address("a", 26_379), Address("b", 7000)), service="counters", db=1, password="secret"),
         ),
-        ("rediss+cluster://a,b:7000", CounterUrl(Kind.CLUSTER, (Address("a", 6379), Address("b", 7000)), tls=True)),
+        ("rediss+cluster://a,b:7000", CounterUrl(StoreKind.CLUSTER, (Address("a", 6379), Address("b", 7000)), tls=True)),
     ],
 )
 def test_every_kind_of_store(url, meaning):

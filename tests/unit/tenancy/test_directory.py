@@ -9,7 +9,7 @@ from tenancy.directory import GLOBAL_TAG, Directory
 from tenancy.grant import Grant, Holder
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, Minted, Pepper, digest_of, mint
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, KeyScope, Rights, Role
 
 PEPPER = Pepper("k1", b"p" * 32)
@@ -172,7 +172,7 @@ def test_keys_are_refused_with_what_they_belong_to_and_others_are_not(parts: dic
 
 
 def test_prices_are_there() -> None:
-    price = Price("p", "m", "*", 5.0, Rates(output=7))
+    price = Price("p", "m", "*", 5.0, TokenRates(output=7))
     assert directory(prices=(price,)).prices.at("m", "r1", 6.0) is price
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.usage import Usage
-from tenancy.drift import TOLERATED, Drift, Look, added, asked_of, figures_of, judged, spent_in, today_at
+from tenancy.drift import TOLERATED, CounterComparison, Drift, added, asked_of, figures_of, judged, spent_in, today_at
 from tenancy.grant import digest_of_label
 from tenancy.limits import Amounts, Level, Limit, Meter, Scope, Window
 from tenancy.seeds import Seed
@@ -79,19 +79,19 @@ def test_events_count_as_the_ledger_counts_them() -> None:
 
 
 def test_what_counters_missed_is_added_when_seen_twice() -> None:
-    missing = Look(1, ledger=1000, settled=900)
+    missing = CounterComparison(1, ledger=1000, settled=900)
     assert judged(None, missing) is None
-    assert judged(Look(1, 900, 900), missing) is None
-    assert judged(Look(0, 900, 800), missing) is None, "another period"
-    assert judged(Look(1, 900, 850), missing) == Drift(0.05, 1000, None)
-    assert judged(Look(1, 900, 850), Look(1, 1000, 996)) is None, "within what is tolerated"
+    assert judged(CounterComparison(1, 900, 900), missing) is None
+    assert judged(CounterComparison(0, 900, 800), missing) is None, "another period"
+    assert judged(CounterComparison(1, 900, 850), missing) == Drift(0.05, 1000, None)
+    assert judged(CounterComparison(1, 900, 850), CounterComparison(1, 1000, 996)) is None, "within what is tolerated"
 
 
 def test_what_counts_without_having_been_used_goes_when_a_minute_has_not_explained_it() -> None:
-    before = Look(1, ledger=900, settled=1000)
-    assert judged(before, Look(1, 1000, 1100)) is None, "it was only on its way"
-    assert judged(before, Look(1, 950, 1030)) == Drift(0.05, 980, 1030)
-    assert judged(before, Look(1, 950, 940)) == Drift(0.05, 950, 940), "never below the ledger"
+    before = CounterComparison(1, ledger=900, settled=1000)
+    assert judged(before, CounterComparison(1, 1000, 1100)) is None, "it was only on its way"
+    assert judged(before, CounterComparison(1, 950, 1030)) == Drift(0.05, 980, 1030)
+    assert judged(before, CounterComparison(1, 950, 940)) == Drift(0.05, 950, 940), "never below the ledger"
 
 
 @given(seed=st.integers(0, 10**6), lag=st.integers(0, 59), rate=st.integers(1, 50))
@@ -104,13 +104,13 @@ def test_requests_under_way_are_no_drift(seed: int, lag: int, rate: int) -> None
     for second in range(0, 300, 60):
         ledger = sum(amount for at, amount in booked_at if at <= second)
         settled = sum(amount for at, amount in settled_at if at <= second + 0.5)
-        now = Look(1, ledger, settled)
+        now = CounterComparison(1, ledger, settled)
         assert judged(before, now) is None
         before = now
 
 
 @given(share=st.floats(0.006, 0.9), spent=st.integers(1000, 10**15))
 def test_any_loss_above_what_is_tolerated_is_found_and_mended(share: float, spent: int) -> None:
-    lost = Look(1, spent, spent - int(spent * share) - 1)
+    lost = CounterComparison(1, spent, spent - int(spent * share) - 1)
     drift = judged(lost, lost)
     assert drift is not None and drift.right == spent and drift.share > TOLERATED

@@ -11,10 +11,10 @@ from domain.ask import Ask, Endpoint
 from domain.usage import Usage
 from gateway.http.openai import interpret
 from tenancy.estimate import MEDIA_TOKENS, TEMPLATE_TOKENS, likely_prompt, prompt_for_cap, used, worst_case
-from tenancy.prices import FREE, Price, Rates
+from tenancy.prices import FREE, Price, TokenRates
 
 counts = st.integers(0, 5000)
-rates = st.builds(Rates, *[st.integers(0, 10**9)] * 4)
+rates = st.builds(TokenRates, *[st.integers(0, 10**9)] * 4)
 
 
 def ask(prompt_bytes: int, sequences: int, cap: int | None) -> Ask:
@@ -23,7 +23,7 @@ def ask(prompt_bytes: int, sequences: int, cap: int | None) -> Ask:
 
 @given(counts, st.integers(1, 16), st.integers(1, 5000), rates, rates, st.data())
 def test_no_use_within_the_caps_comes_to_more_than_was_reserved(
-    prompt_bytes: int, sequences: int, cap: int, money: Rates, units: Rates, data: st.DataObject
+    prompt_bytes: int, sequences: int, cap: int, money: TokenRates, units: TokenRates, data: st.DataObject
 ) -> None:
     price = Price("p", "m", "*", 0.0, money, units)
     held = worst_case(ask(prompt_bytes, sequences, cap), None, 1, price)

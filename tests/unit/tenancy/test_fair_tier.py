@@ -5,15 +5,14 @@ from math import inf
 
 import pytest
 
-from tenancy.fair_row import LOOKS_PER_ROW, OLDEST_EVERY, Waiting
-from tenancy.fair_tier import LOOKS, MOST_AHEAD, Tier
-from tenancy.fairness import QUANTUM, Bounds, FairQueue
+from tenancy.fair_queue import QUANTUM, FairQueue, QueueBounds
+from tenancy.fair_tier import LOOKS, LOOKS_PER_ROW, MOST_AHEAD, OLDEST_EVERY, QueuedRequest, Tier
 
 SEQ = iter(range(1, 10**9))
 
 
 def waiting(tenant="a", cost=1000, *, held=0, deadline=inf):
-    return Waiting(tenant, 2, False, cost, deadline, 0.0, 100, held, next(SEQ))
+    return QueuedRequest(tenant, 2, False, cost, deadline, 0.0, 100, held, next(SEQ))
 
 
 def tier_of(*many, quantum=3000):
@@ -140,14 +139,14 @@ def shift_of_work(seed, *, quantum=QUANTUM, fair=True, requests=4000, part=2):
     """Eight tenants with four prefixes each, always sixteen requests of each waiting, on one backend that holds one in
     `part` of all prefixes: the share of prompt tokens found in the cache, and Jain's index of the service."""
     rng = random.Random(seed)
-    queue = FairQueue(Bounds(10**6, 10**12, 10**6, 10**12), quantum)
+    queue = FairQueue(QueueBounds(10**6, 10**12, 10**6, 10**12), quantum)
     cache, of, waits = Cache(sum(SIZES.values()) * PREFIXES // part), {}, {}
     service, hits, tokens = dict.fromkeys(SIZES, 0), 0, 0
 
     def come(tenant):
         prefix, size = (tenant, rng.randrange(PREFIXES)), SIZES[tenant]
         held = size if prefix in cache.held else 0
-        one = Waiting(tenant, 2, False, size - held + SUFFIX + 2 * OUTPUT, inf, 0.0, 1, held)
+        one = QueuedRequest(tenant, 2, False, size - held + SUFFIX + 2 * OUTPUT, inf, 0.0, 1, held)
         queue.put(one)
         of[one] = prefix
         waits.setdefault(prefix, set()).add(one)

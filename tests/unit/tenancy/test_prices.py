@@ -6,19 +6,19 @@ from fractions import Fraction
 import pytest
 
 from domain.usage import Usage
-from tenancy.prices import FREE, PER_TOKENS, Price, PriceBook, Rates
+from tenancy.prices import FREE, PER_TOKENS, Price, PriceBook, TokenRates
 from tests.scale import scaled
 
 
 def price(price_id: str, at: float, revision: str = "*", model: str = "m", **rates: int) -> Price:
-    return Price(price_id, model, revision, at, Rates(**rates))
+    return Price(price_id, model, revision, at, TokenRates(**rates))
 
 
 @pytest.mark.req("R44")
 def test_cost_is_the_exact_sum_rounded_up_once() -> None:
     rng = random.Random(44)
     for _ in range(scaled(20_000, 1_000_000)):
-        rates = Rates(*(rng.choice((0, rng.randrange(10**3), rng.randrange(10**9), rng.randrange(10**12))) for _ in range(4)))
+        rates = TokenRates(*(rng.choice((0, rng.randrange(10**3), rng.randrange(10**9), rng.randrange(10**12))) for _ in range(4)))
         prompt, completion = rng.randrange(10**6), rng.randrange(10**6)
         usage = Usage(prompt, completion, rng.randrange(prompt + 1), rng.randrange(completion + 1))
         exact = (
@@ -42,12 +42,12 @@ def test_a_moment_has_the_newest_price_that_is_in_force_then() -> None:
 
 
 def test_parts_larger_than_their_whole_count_as_the_whole() -> None:
-    rates = Rates(uncached_input=10, cached_input=1, output=10, reasoning=20)
+    rates = TokenRates(uncached_input=10, cached_input=1, output=10, reasoning=20)
     assert rates.of(Usage(5, 5, 9, 9)) == 5 * 1 + 5 * 20
 
 
 def test_what_is_not_worked_out_for_plain_units_and_no_price_comes_to_the_same() -> None:
-    plain, same = FREE, Price("", "", "*", 0.0, Rates(), Rates(1000, 1000, 1000, 1000))
+    plain, same = FREE, Price("", "", "*", 0.0, TokenRates(), TokenRates(1000, 1000, 1000, 1000))
     for usage in (Usage(), Usage(7, 3), Usage(7, 3, 7, 3), Usage(5, 2, 9, 9)):
         assert (plain.units_of(usage), plain.cost_nanousd(usage)) == (same.units_of(usage), same.cost_nanousd(usage))
         used = (usage.prompt_tokens, usage.completion_tokens)

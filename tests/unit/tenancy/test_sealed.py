@@ -9,13 +9,13 @@ from domain.identity import KeyId, ProjectId, TenantId
 from tenancy.accounts import Contents, Organisation, Project, Tenant
 from tenancy.keys import KeyRecord, Pepper
 from tenancy.limits import Level, Limit, Meter, Scope, Window
-from tenancy.prices import Price, Rates
+from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, KeyScope, Rights, Role
-from tenancy.sealed import MAGIC, Kept, NotSealed, seal, unseal
+from tenancy.sealed import MAGIC, NotSealed, SealedDirectory, seal, unseal
 
 PEPPER = Pepper("k1", b"p" * 32)
 RIGHTS = Rights(frozenset({"m"}), None, frozenset(), Caps(1, 2, 3, 0, False))
-FULL = Kept(
+FULL = SealedDirectory(
     5.5,
     Contents(
         7,
@@ -29,7 +29,7 @@ FULL = Kept(
             ),
         ),
         (Limit(Scope(Level.USER, "acme"), Meter.TOKENS, Window.MINUTE, 5, 6, 7, 8, 9.0),),
-        (Price("p", "m", "*", 1.0, Rates(10**14, 2, 3, 4), Rates(5, 6, 7, 8)),),
+        (Price("p", "m", "*", 1.0, TokenRates(10**14, 2, 3, 4), TokenRates(5, 6, 7, 8)),),
     ),
 )
 SEALED = seal(FULL, PEPPER)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenancy.usage import SUMS, By, Filter, Page, Row, Sums, columns
+from tenancy.usage import SUMS, By, Filter, Page, UsageAnswerRow, UsageSums, columns
 from tenancy.usage_export import ParquetMissing, export_usage, harmless, header
 
 BYS: tuple[By, ...] = ("day", "tenant", "model")
@@ -26,10 +26,12 @@ class Queries:
     async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = 500) -> Page:
         first = int(after or 0)
         last = min(first + limit, self.count)
-        rows = tuple(Row((str(DAY + dt.timedelta(days=n % 300)), f"t{n}", ODD[n % len(ODD)]), sums(n)) for n in range(first, last))
+        rows = tuple(
+            UsageAnswerRow((str(DAY + dt.timedelta(days=n % 300)), f"t{n}", ODD[n % len(ODD)]), sums(n)) for n in range(first, last)
+        )
         return Page(rows, str(last) if last < self.count else None)
 
-    async def spent(self, scope: Any, since: Any, label: str = "") -> Sums:
+    async def spent(self, scope: Any, since: Any, label: str = "") -> UsageSums:
         raise AssertionError
 
     async def events(self, where: Any, after: Any = None, limit: int = 1) -> Any:
@@ -39,8 +41,8 @@ class Queries:
 ODD = ("m", "=1+1", "+x", "-x", "@x", "\tx", 'a,"b"\r\nc', "ö", "")
 
 
-def sums(n: int) -> Sums:
-    return Sums(n, n * 10**12, 1, 2, 3, 4, 10**15 + n)
+def sums(n: int) -> UsageSums:
+    return UsageSums(n, n * 10**12, 1, 2, 3, 4, 10**15 + n)
 
 
 async def test_csv_has_every_row_exactly_and_no_formula() -> None:

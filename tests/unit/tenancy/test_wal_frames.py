@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from domain.usage import Usage
-from tenancy.usage_event import UsageEvent
+from tenancy.usage import UsageEvent
 from tenancy.wal_frames import MAGIC, MAX_NUMBER, MAX_PAYLOAD, MAX_TEXT, Damage, frame, read_frames, tamed
 
 

@@ -21,10 +21,8 @@ from gateway.http.admin_api.problem import Problem, not_found
 from gateway.http.admin_api.rbac import may_grant
 from gateway.http.admin_api.routes.tenants import TenantName
 from tenancy.audit import shadow
-from tenancy.bounds import room_for_key
-from tenancy.directory_ports import DirectoryChange, NotFound
-from tenancy.key_tags import tags_of
-from tenancy.keys import CannotRotate, KeyRecord, digest_of, parse, revoked, rotated
+from tenancy.directory_ports import DirectoryChange, NotFound, room_for_key
+from tenancy.keys import CannotRotate, KeyRecord, digest_of, parse, revoked, rotated, tags_of
 from tenancy.rights import Role
 
 router = APIRouter(route_class=GuardedRoute, tags=["Keys"])

@@ -17,8 +17,8 @@ from tenancy.accounts import LimitRecord
 from tenancy.directory import GLOBAL_TAG
 from tenancy.directory_ports import DirectoryChange
 from tenancy.grant import digest_of_label
-from tenancy.hold import LineState
-from tenancy.limits import Group, Level, Line, line_of
+from tenancy.hold import LimitUsage
+from tenancy.limits import Group, Level, LimitLine, line_of
 
 router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 
@@ -81,14 +81,14 @@ async def _records(directory: DirectoryChange, query: StateQuery, after: str) ->
     return [record for record in records if (record.limit.scope.level.value, record.limit.scope.name) == (query.level, query.name)]
 
 
-def _line(call: Call, record: LimitRecord, label: str) -> Line | None:
+def _line(call: Call, record: LimitRecord, label: str) -> LimitLine | None:
     limit = record.limit
     if limit.scope.level is not Level.USER:
         return line_of(limit, call.parts.wall())
     return line_of(limit, call.parts.wall(), label) if label else None
 
 
-def _shown(state: LineState) -> dict[str, Any]:
+def _shown(state: LimitUsage) -> dict[str, Any]:
     limit = state.line.limit
     return {
         "id": id_of(limit),

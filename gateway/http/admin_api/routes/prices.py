@@ -12,7 +12,7 @@ from gateway.http.admin_api.call import Books, Done, Entropy, answer
 from gateway.http.admin_api.describing import POST_ERRORS, READ_ERRORS, Asking, Posting
 from gateway.http.admin_api.guard import GuardedRoute
 from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
-from tenancy.prices import ANY_REVISION, Price, Rates
+from tenancy.prices import ANY_REVISION, Price, TokenRates
 
 router = APIRouter(route_class=GuardedRoute, tags=["Prices"])
 
@@ -94,8 +94,8 @@ async def create(call: Posting, body: NewPrice) -> Response:
             model=body.model,
             revision=body.revision,
             effective_unix=call.parts.wall() if body.effective_unix is None else body.effective_unix,
-            nanousd_per_mtok=Rates(**body.nanousd_per_mtok.model_dump()),
-            units=Rates(**body.units.model_dump()),
+            nanousd_per_mtok=TokenRates(**body.nanousd_per_mtok.model_dump()),
+            units=TokenRates(**body.units.model_dump()),
         )
         await books.directory.prices.add(price)
         shown = _shown(price)
@@ -114,5 +114,5 @@ async def get(call: Asking, price_id: Annotated[str, Path(max_length=64)]) -> Re
 def _shown(price: Price) -> dict[str, Any]:
     shown: dict[str, Any] = {name: getattr(price, name) for name in ("id", "model", "revision", "effective_unix")}
     for name in ("nanousd_per_mtok", "units"):
-        shown[name] = {kind: getattr(getattr(price, name), kind) for kind in Rates.__struct_fields__}
+        shown[name] = {kind: getattr(getattr(price, name), kind) for kind in TokenRates.__struct_fields__}
     return shown

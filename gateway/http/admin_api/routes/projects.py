@@ -16,7 +16,7 @@ from gateway.http.admin_api.guard import GuardedRoute
 from gateway.http.admin_api.pages import PageQuery, decode_cursor, page_of
 from gateway.http.admin_api.routes.tenants import TenantName
 from tenancy.accounts import Project
-from tenancy.bounds import room_for_project
+from tenancy.directory_ports import room_for_project
 
 router = APIRouter(route_class=GuardedRoute, tags=["Projects"])
 

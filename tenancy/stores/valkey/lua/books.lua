@@ -1,4 +1,4 @@
--- What is counted for the groups of one tag. Stands before every other script; the twin of tenancy/books.py, step by step.
+-- What is counted for the groups of one tag. Stands before every other script; the twin of tenancy/quota.py, step by step.
 --
 -- Keys, all in the slot of the tag:
 --   tg:{TAG}:s      hash: where every limit stands

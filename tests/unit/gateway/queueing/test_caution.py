@@ -3,7 +3,7 @@ import random
 import pytest
 
 from gateway.queueing.caution import FADE_S, LEAST_MISSED, MISSED, Caution
-from tenancy.fairness import RANKS
+from tenancy.fair_queue import RANKS
 
 GRAIN_S = 0.1
 

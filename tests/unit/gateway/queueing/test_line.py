@@ -17,8 +17,8 @@ from gateway.queueing.lines import Lines
 from gateway.queueing.waiter import Outlook, Waiter
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
-from tenancy.fair_row import Waiting
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
+from tenancy.fair_tier import QueuedRequest
 from tests.placing import pool_of
 
 
@@ -41,13 +41,13 @@ class Went:
 class World:
     """One backend with room for `cap` requests, and a line in front of it."""
 
-    def __init__(self, cap: int = 1, bounds: Bounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
+    def __init__(self, cap: int = 1, bounds: QueueBounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.now = 0.0
         self.board = LoadTable("a")
         self.pool = pool_of("a")
         self.board.set_limit("a", requests=cap)
         self.defects: list[BaseException] = []
-        self.bounds = bounds or Bounds()
+        self.bounds = bounds or QueueBounds()
         self.parts = parts
         self.line = self.made()
         self.charges: list[Charge] = []
@@ -85,7 +85,7 @@ class World:
             self.beats.append(now)
             return now + 5.0
 
-        place = Waiting(tenant, tier, False, cost, self.now + may_s, self.now, 1000)
+        place = QueuedRequest(tenant, tier, False, cost, self.now + may_s, self.now, 1000)
         return Waiter(place, may_s, options.pop("again", again), stake, options.pop("beat", beat), asyncio.get_running_loop())
 
     async def come(self, **options: Any) -> tuple[Waiter[Went], "asyncio.Task[Went]"]:
@@ -243,7 +243,7 @@ async def test_an_outage_does_not_make_everybody_afterwards_look_late() -> None:
 
 
 async def test_bounds_refuse_and_a_more_urgent_one_takes_the_place_of_another() -> None:
-    world = World(bounds=Bounds(3, 10_000, 2, 10_000))
+    world = World(bounds=QueueBounds(3, 10_000, 2, 10_000))
     world.fill()
     low, displaced = await world.come(tenant="x", tier=3)
     for name in "yz":

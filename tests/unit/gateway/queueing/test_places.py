@@ -4,7 +4,7 @@ from gateway.queueing.deadlines import DEFAULT_WAIT_S
 from gateway.queueing.places import class_of, may_wait_s, place_back, place_of
 from gateway.story import Story
 from routing.load import LoadTable
-from tenancy.fair_row import NOT_YET
+from tenancy.fair_tier import NOT_YET
 from tests.stories import with_facts
 
 CALLER = Caller(TenantId("acme"), ProjectId("p"), KeyId("k"))

@@ -24,7 +24,7 @@ from gateway.queueing.pulling import PulledBack, Pulling, unanswered
 from gateway.queueing.waiter import Waiter
 from gateway.story import Story
 from routing.load import LoadTable
-from tenancy.fair_row import Waiting
+from tenancy.fair_tier import QueuedRequest
 from tests.stories import with_facts
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -63,7 +63,7 @@ class World:
         self.limits = Limits()
         self.pulling = Pulling("chat", lowest, self.board, self.limits, lambda: self.relays, lambda: self.now)
         self.may_wait = True
-        self.asked: list[tuple[Waiting, float]] = []
+        self.asked: list[tuple[QueuedRequest, float]] = []
 
     def story(self, tier: Class, **options: Any) -> Story:
         caller = Caller(TenantId("acme"), ProjectId("p"), KeyId("k"))
@@ -99,7 +99,7 @@ class World:
         """Those that gave way."""
         before = pulled(self.relays)
 
-        def may_wait(place: Waiting, may_s: float) -> bool:
+        def may_wait(place: QueuedRequest, may_s: float) -> bool:
             self.asked.append((place, may_s))
             return self.may_wait
 
@@ -169,7 +169,7 @@ async def test_who_has_begun_to_answer_is_left_alone_and_a_heartbeat_is_no_answe
         {"pulled_back": True},
         {"failed": ("b",)},
         {"hedged": ("a", "b")},
-        {"queue_place": Waiting("acme", 3, False, 1, 900.0, 0.0, 1, by_share=True)},
+        {"queue_place": QueuedRequest("acme", 3, False, 1, 900.0, 0.0, 1, by_share=True)},
         {"stream": False, "tokens": LONG_PREFILL_TOKENS - 1},
     ],
     ids=["of another pool", "gave way before", "a retry", "on two backends", "what its class is due", "a plain one that may have begun"],
@@ -231,7 +231,7 @@ async def test_who_could_not_wait_for_another_turn_keeps_its_place() -> None:
 
 async def test_its_tenant_has_its_charge_back_and_nobody_else_counts_it() -> None:
     world, used = World(cap=1), list[Usage]()
-    place = Waiting("acme", 3, False, 500, 900.0, 7.0, 1)
+    place = QueuedRequest("acme", 3, False, 500, 900.0, 7.0, 1)
     relay = world.sent(queue_place=place, on_used=used.append)
     assert world.make_room(world.waits()) == [relay]
     assert used == [NO_USAGE]

@@ -4,7 +4,7 @@ import pytest
 from domain.faults import Fault, Kind
 from gateway.http.faults import render
 from gateway.queueing import refusals
-from tenancy.fairness import Bounds
+from tenancy.fair_queue import QueueBounds
 
 DICE = (0.0, 0.3, 0.999)
 
@@ -16,7 +16,7 @@ def after_s(fault: Fault) -> float:
 
 
 def test_every_bound_of_the_queue_has_words() -> None:
-    assert set(refusals.BOUNDS) == set(msgspec.structs.asdict(Bounds()))
+    assert set(refusals.BOUNDS) == set(msgspec.structs.asdict(QueueBounds()))
     assert len(set(refusals.REFUSALS)) == len(refusals.REFUSALS)
 
 

@@ -44,7 +44,7 @@ from gateway.telemetry.families import (
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
-from tenancy.jwt_claims import Outcome
+from tenancy.jwt import JwtOutcome
 
 PLAIN = Record(
     request_id="req_1",
@@ -262,13 +262,13 @@ def test_shared_requests_are_counted_by_whoever_computed_their_prompts() -> None
 
 def test_tokens_are_counted_by_issuer_and_outcome() -> None:
     metrics = Metrics()
-    for outcome in (Outcome.CACHED, Outcome.CACHED, Outcome.SIGNATURE):
+    for outcome in (JwtOutcome.CACHED, JwtOutcome.CACHED, JwtOutcome.SIGNATURE):
         metrics.count_token("https://a", outcome)
-    metrics.count_token("", Outcome.MALFORMED)
+    metrics.count_token("", JwtOutcome.MALFORMED)
     rows = dict(metrics.snapshot().families[TOKEN_CHECKS.name])
     assert dict(zip(TOKEN_OUTCOMES, rows["https://a",], strict=True)) == dict.fromkeys(TOKEN_OUTCOMES, 0) | {"cached": 2, "signature": 1}
     assert sum(rows[NONE,]) == 1
-    assert {outcome.value for outcome in Outcome} == set(TOKEN_OUTCOMES)
+    assert {outcome.value for outcome in JwtOutcome} == set(TOKEN_OUTCOMES)
 
 
 def test_a_decision_is_counted_once_with_what_decided_and_its_time() -> None:

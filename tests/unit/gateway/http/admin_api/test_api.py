@@ -16,7 +16,7 @@ from gateway.http.admin_api.guard import MAX_BODY_BYTES, GuardedRoute
 from gateway.http.admin_api.principal import LINES_AT_ONCE
 from gateway.http.admin_api.rbac import TABLE, TableError, check_table
 from gateway.http.admin_api.routes import ROUTERS
-from tenancy.accounts import Bounds
+from tenancy.accounts import DirectoryBounds
 from tenancy.stores.sql import journal as sql_journal
 from tests.admin_harness import API, OWNER, TOKEN, Admin, admin_port, bearer
 from tests.unit.gateway.fleet.test_registry import body
@@ -228,7 +228,7 @@ async def test_a_nul_in_a_body_is_named_and_the_text_that_looks_like_one_is_take
 
 
 async def test_a_tenant_has_room_for_so_many_keys_and_projects(tmp_path: Path) -> None:
-    async with admin_port(tmp_path, bounds=Bounds(keys=2, projects=2)) as admin:
+    async with admin_port(tmp_path, bounds=DirectoryBounds(keys=2, projects=2)) as admin:
         await admin.client.post(f"{API}/tenants", json={"name": "acme"}, headers=OWNER)
         keys, projects = f"{API}/tenants/acme/keys", f"{API}/tenants/acme/projects"
         made = [await admin.client.post(keys, json={}, headers=bearer("tenant-admin")) for _ in range(3)]

@@ -5,16 +5,7 @@ import json
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.openai.json_guard import (
-    INT_MAX,
-    INT_MIN,
-    MAX_CONTAINERS,
-    MAX_DEPTH,
-    MAX_KEYS,
-    MAX_VALUES,
-    NAMING_BYTES,
-    parse_object,
-)
+from gateway.http.openai.json_guard import INT_MAX, INT_MIN, MAX_CONTAINERS, MAX_DEPTH, MAX_KEYS, MAX_VALUES, NAMING_BYTES, parse_object
 
 BIG = 8 * 1024 * 1024
 

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.stores.valkey.breaker import FAILURES, Breaker
+from tenancy.stores.valkey.breaker import FAILURES, NodeBreaker
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["ok", "failed", "probe"]), st.floats(0, 1)), max_size=60)
 
 
 @given(EVENTS)
 def test_it_is_open_after_five_failures_in_a_row_and_only_then(events):
-    breaker, now, row = Breaker(), 0.0, 0
+    breaker, now, row = NodeBreaker(), 0.0, 0
     for event, later_s in events:
         now += later_s
         if event == "ok":
@@ -27,7 +27,7 @@ def test_it_is_open_after_five_failures_in_a_row_and_only_then(events):
 
 @given(EVENTS)
 def test_probes_keep_their_distance_from_each_other_and_from_failures(events):
-    breaker, now, last = Breaker(failures=1, probe_s=0.25), 0.0, -1.0
+    breaker, now, last = NodeBreaker(failures=1, probe_s=0.25), 0.0, -1.0
     for event, later_s in events:
         now += later_s
         if event == "ok":
@@ -41,7 +41,7 @@ def test_probes_keep_their_distance_from_each_other_and_from_failures(events):
 
 
 def test_half_open_lets_one_through_and_a_good_answer_closes():
-    breaker = Breaker(failures=2, probe_s=1.0)
+    breaker = NodeBreaker(failures=2, probe_s=1.0)
     breaker.failed(0.0)
     assert breaker.closed
     breaker.failed(0.1)

@@ -1,0 +1,199 @@
+"""The arithmetic of one limit: what a cost is in microseconds, which calendar period a moment is in, what is left. Pure.
+
+A rate limit's state is the time at which all of it is available again (the theoretical arrival time, TAT, of a generic cell rate
+algorithm); `ahead` is how far that lies in the future. Everything is an integer below 2**53, and the Lua twin
+(`tenancy/stores/valkey/lua/`) does the same steps in the same order.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tenancy.grant import digest_of_label
+from tenancy.limits import MAX_RATE, MINUTE_US, OTHER_LABEL, Group, LimitLine, Window
+
+DAY_US: Final = 86_400_000_000
+MAX_COUNT: Final = 2**53 - 1
+"""Calendar counters stop here: the Lua twin has no exact numbers above."""
+MAX_AHEAD_US: Final = MAX_RATE * MINUTE_US
+"""How far a rate can be in debt: the largest cost at the lowest rate, 190 years."""
+
+AT_MOST: Final = 8192
+"""Plans, and lines, that are kept compiled."""
+
+RATE: Final = 0
+DAY: Final = 1
+MONTH: Final = 2
+EVER: Final = 3
+NOW: Final = 4
+KINDS: Final = {Window.MINUTE: RATE, Window.DAY: DAY, Window.MONTH: MONTH, Window.EVER: EVER, Window.NOW: NOW}
+
+HOUR_US: Final = 3_600_000_000
+KEPT_US: Final = {RATE: HOUR_US, DAY: DAY_US, MONTH: 31 * DAY_US, EVER: MAX_COUNT, NOW: HOUR_US}
+"""How long after a request an end user counts towards the bound on its tenant's end users, by the kinds of its limits: as long as its
+state may matter."""
+OTHERS: Final = digest_of_label(OTHER_LABEL)
+"""Digest of the label that all end users beyond the bound share."""
+
+
+class CompiledLimit(NamedTuple):
+    """A limit line, compiled: everything is worked out that no request changes."""
+
+    kind: int
+    meter: int
+    key: str
+    amount: int
+    burst: int
+    burst_us: int
+    each_us: int
+    """Microseconds that one of a rate costs, where that is a whole number; else 0."""
+    soft: int
+    line: LimitLine
+
+
+class CompiledGroup(NamedTuple):
+    """A group, compiled: its lines in the order they are counted in (rates, calendar counters, gauges), and what counting needs of
+    each."""
+
+    lines: tuple[CompiledLimit, ...]
+    rates: tuple[tuple[int, str, int, int, int, int], ...]
+    """Meter, key, amount, burst, burst_us, each_us."""
+    cells: tuple[tuple[int, int, str, int], ...]
+    """Kind, meter, key, amount."""
+    gauges: tuple[tuple[str, int], ...]
+    """Key, amount."""
+    label: str = ""
+    """Digest of the end user whose lines are among them, with keys that end in it; empty for none."""
+    keep_us: int = 0
+    """How long that end user counts towards the bound on its tenant's end users."""
+
+
+def cost_us(n: int, amount: int) -> int:
+    """Microseconds that `n` of a rate of `amount` a minute cost, rounded up."""
+    return -(-(n if n < MAX_RATE else MAX_RATE) * MINUTE_US // amount)
+
+
+def room_us(burst: int, amount: int) -> int:
+    """Microseconds that a rate may run ahead, for `burst` at once.
+
+    The cost of one is rounded up, so the room includes the roundings of `burst` single requests, as long as `burst + 1` together
+    still don't fit: up to 7,745 a minute exactly `burst` single requests pass, above a few in ten thousand fewer, and never more.
+    """
+    return max(cost_us(burst, amount), min(burst * cost_us(1, amount), cost_us(burst + 1, amount) - 1))
+
+
+def compile_line(line: LimitLine) -> CompiledLimit:
+    """Compile a limit line."""
+    kind = KINDS[line.window]
+    amount = line.amount
+    rate = kind == RATE and amount > 0
+    return CompiledLimit(
+        kind,
+        line.meter,
+        line.key,
+        amount,
+        line.burst,
+        room_us(line.burst, amount) if rate else 0,
+        MINUTE_US // amount if rate and not MINUTE_US % amount else 0,
+        line.soft,
+        line,
+    )
+
+
+def compile_group(lines: Iterable[CompiledLimit]) -> CompiledGroup:
+    """Put compiled lines in the order they are counted in."""
+    ordered = sorted(lines, key=lambda line: line.kind)
+    return CompiledGroup(
+        tuple(ordered),
+        tuple((line.meter, line.key, line.amount, line.burst, line.burst_us, line.each_us) for line in ordered if line.kind == RATE),
+        tuple((line.kind, line.meter, line.key, line.amount) for line in ordered if line.kind not in (RATE, NOW)),
+        tuple((line.key, line.amount) for line in ordered if line.kind == NOW),
+    )
+
+
+def shared_plan(own: CompiledGroup) -> CompiledGroup:
+    """The plan for an end user beyond the bound: its own lines count in the state that all end users beyond the bound share. Callers
+    see them as the limits per end user that they are."""
+    tail = ":" + own.label
+    return compile_group(line._replace(key=line.key[: -len(own.label)] + OTHERS) if line.key.endswith(tail) else line for line in own.lines)
+
+
+def left_of_rate(line: CompiledLimit, ahead_us: int) -> int:
+    """The largest `n` that a rate would let pass now."""
+    if ahead_us >= line.burst_us:
+        return 0
+    return min(line.burst, (line.burst_us - ahead_us) * line.amount // MINUTE_US)
+
+
+def month_of(day: int) -> int:
+    """The month, counted since year 0, of a day, counted since 1970 (Howard Hinnant, chrono-compatible low-level date algorithms)."""
+    z = day + 719_468
+    era = z // 146_097
+    doe = z - era * 146_097
+    yoe = (doe - doe // 1_460 + doe // 36_524 - doe // 146_096) // 365
+    doy = doe - (365 * yoe + yoe // 4 - yoe // 100)
+    return (yoe + era * 400) * 12 + (5 * doy + 2) // 153 + 2
+
+
+def first_day_of(month: int) -> int:
+    """The day since 1970 on which a month of `month_of` begins (same source)."""
+    year, place = divmod(month - 2, 12)
+    era, yoe = divmod(year, 400)
+    return era * 146_097 + yoe * 365 + yoe // 4 - yoe // 100 + (153 * place + 2) // 5 - 719_468
+
+
+class Calendar:
+    """The periods (UTC) around a moment, by kind; worked out once a day."""
+
+    __slots__ = ("_from", "_until", "ends_us", "periods")
+
+    def __init__(self) -> None:
+        self._from = self._until = 0
+        self.periods = (0, 0, 0, 0, 0)
+        """The number of the day, of the month, 0 for ever."""
+        self.ends_us = (0, 0, 0, 0, 0)
+        """When each period ends; 0 where it never does."""
+
+    def turn_to(self, now_us: int) -> None:
+        """Move to the periods around `now_us`."""
+        if not self._from <= now_us < self._until:
+            day = now_us // DAY_US
+            month = month_of(day)
+            self._from = day * DAY_US
+            self._until = (day + 1) * DAY_US
+            self.periods = (0, day, month, 0, 0)
+            self.ends_us = (0, self._until, first_day_of(month + 1) * DAY_US, 0, 0)
+
+
+class Prepared:
+    """Compiled plans of groups, by identity: a group is built once per configuration and looked up by every request.
+
+    At most `AT_MOST` are kept, because a tenant with limits per end user brings a group for every label. At the bound all of them
+    are dropped, and compiled again when they are asked for.
+    """
+
+    __slots__ = ("_lines", "_plans")
+
+    def __init__(self) -> None:
+        self._plans: dict[int, tuple[Group, CompiledGroup]] = {}
+        self._lines: dict[int, CompiledLimit] = {}
+
+    def plan(self, group: Group) -> CompiledGroup:
+        """The compiled plan of a group."""
+        prepared = self._plans.get(id(group))
+        if prepared is None:
+            if len(self._plans) >= AT_MOST or len(self._lines) >= AT_MOST:
+                self._plans.clear()
+                self._lines.clear()
+            # the group is kept beside its plan so that its id stays taken
+            group_plan = compile_group(self._line(line) for line in group.lines)
+            if group.label:
+                kinds = [line.kind for line in group_plan.lines if line.key.endswith(":" + group.label)]
+                group_plan = group_plan._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
+            prepared = self._plans[id(group)] = (group, group_plan)
+        return prepared[1]
+
+    def _line(self, line: LimitLine) -> CompiledLimit:
+        prepared = self._lines.get(id(line))
+        if prepared is None:
+            prepared = self._lines[id(line)] = compile_line(line)
+        return prepared
