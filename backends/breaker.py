@@ -6,9 +6,11 @@ probe. A breaker decides by what the engine *answers*: the share of failures in 
 caller's request is its probe. No evidence counts in both: a late first token is a failure here, and a sign of silence there.
 
 What happens when every backend's breaker is open is decided in `routing.eligible`, which then ignores all breakers.
+
+The circuit breakers of one worker: which backends a request should avoid. Pure, like each breaker (`backends.breaker`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -45,7 +47,7 @@ LONGEST_COOL_S: Final = 30.0
 """Longest `retry-after` of an engine that is honoured; half of the time to its next free slot is no reason to stay away for longer."""
 
 
-class Verdict(Enum):
+class AttemptVerdict(Enum):
     """The meaning of an attempt's end for the breaker of its backend."""
 
     SUCCESS = "success"
@@ -70,20 +72,22 @@ _OURS: Final = frozenset(
 """Attempts that the gateway or the caller ended, or for which `backends.health` takes the backend out at once."""
 
 
-def _verdict(kind: Kind) -> Verdict:
+def _verdict(kind: Kind) -> AttemptVerdict:
     if kind is Kind.ENGINE_BUSY:
-        return Verdict.BUSY
+        return AttemptVerdict.BUSY
     if kind in _OURS or SOURCE[kind] is Source.GATEWAY:
-        return Verdict.NEUTRAL
-    return Verdict.SUCCESS if SOURCE[kind] is Source.CALLER else Verdict.FAILURE
+        return AttemptVerdict.NEUTRAL
+    return AttemptVerdict.SUCCESS if SOURCE[kind] is Source.CALLER else AttemptVerdict.FAILURE
 
 
-VERDICTS: Final[Mapping[Kind | None, Verdict]] = MappingProxyType({None: Verdict.SUCCESS, **{kind: _verdict(kind) for kind in Kind}})
+VERDICTS: Final[Mapping[Kind | None, AttemptVerdict]] = MappingProxyType(
+    {None: AttemptVerdict.SUCCESS, **{kind: _verdict(kind) for kind in Kind}}
+)
 """The verdict on the backend by how the attempt ended; None is a complete answer. An engine that refuses a caller's mistake works
 (routers no. 19)."""
 
 
-class State(Enum):
+class BreakerState(Enum):
     """Which requests may be sent to the backend."""
 
     CLOSED = "closed"
@@ -128,11 +132,11 @@ class Breaker:
         self.why = ""
         """Why it opened last, in words for operators."""
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """The breaker's state at this time."""
         if self.open_until is None:
-            return State.CLOSED
-        return State.OPEN if now < self.open_until else State.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now < self.open_until else BreakerState.HALF_OPEN
 
     def shut(self, now: float) -> str:
         """Why no request may be sent to the backend now, in words; empty when one may."""
@@ -164,7 +168,7 @@ class Breaker:
         self._close(now)
         return True
 
-    def ended(self, verdict: Verdict, request_id: object, now: float, rng: Rng, why: str = "") -> bool:
+    def ended(self, verdict: AttemptVerdict, request_id: object, now: float, rng: Rng, why: str = "") -> bool:
         """Record the end of an attempt; returns whether the breaker opened or closed by it. While the breaker is not closed, only the
         probe's end counts: requests sent before it opened tell nothing new.
 
@@ -175,15 +179,15 @@ class Breaker:
             if self._probing is None or self._probing != request_id:
                 return False
             self._probing = None
-            if verdict is Verdict.SUCCESS:
+            if verdict is AttemptVerdict.SUCCESS:
                 self._close(now)
-            elif verdict is Verdict.FAILURE:
+            elif verdict is AttemptVerdict.FAILURE:
                 self._open(f"the request that tried it failed: {why}", now, rng)
-            return verdict in (Verdict.SUCCESS, Verdict.FAILURE)
+            return verdict in (AttemptVerdict.SUCCESS, AttemptVerdict.FAILURE)
         second = int(now)
-        if verdict is Verdict.SUCCESS:
+        if verdict is AttemptVerdict.SUCCESS:
             self.answered(second)
-        elif verdict is Verdict.FAILURE:
+        elif verdict is AttemptVerdict.FAILURE:
             if second != self._second:
                 self._roll(second)
             self._in_a_row += 1
@@ -235,3 +239,91 @@ class Breaker:
         for at in range(max(self._second + 1, second - WINDOW_S + 1), second + 1):
             self._good[at % WINDOW_S] = self._failed[at % WINDOW_S] = 0
         self._second = second
+
+
+NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Breakers:
+    """The breakers of one worker, by backend and by the engine's name of the adapter (empty: the model itself). Bounded: a backend's
+    breakers are dropped when it leaves, and an adapter's when it has been closed and unused for a while."""
+
+    __slots__ = ("_breakers", "_troubled", "opens")
+
+    def __init__(self) -> None:
+        self._breakers: dict[str, dict[str, Breaker]] = {}
+        self._troubled: set[tuple[str, str]] = set()
+        self.opens: dict[str, int] = {}
+        """How often the breakers of each backend opened."""
+
+    def of(self, backend: str, served: str = "") -> Breaker:
+        """The breaker of this backend and adapter, made on first use."""
+        by_adapter = self._breakers.get(backend)
+        if by_adapter is None:
+            by_adapter = self._breakers[backend] = {}
+        breaker = by_adapter.get(served)
+        if breaker is None:
+            breaker = by_adapter[served] = Breaker()
+        return breaker
+
+    def answered(self, backend: str, served: str, request_id: object, now: float, rng: Rng) -> bool:
+        """`ended` with a complete answer, the usual case; returns whether the breaker closed by it."""
+        breaker = self.of(backend, served)
+        if breaker.open_until is None:
+            breaker.answered(int(now))
+            return False
+        return breaker.ended(AttemptVerdict.SUCCESS, request_id, now, rng)
+
+    def ended(self, backend: str, served: str, verdict: AttemptVerdict, request_id: object, now: float, rng: Rng, why: str = "") -> bool:
+        """Pass the end of an attempt on to `Breaker.ended`, and count openings; returns whether the breaker opened or closed."""
+        breaker = self.of(backend, served)
+        changed = breaker.ended(verdict, request_id, now, rng, why)
+        if changed and breaker.open_until is not None:
+            self._troubled.add((backend, served))
+            self.opens[backend] = self.opens.get(backend, 0) + 1
+        return changed
+
+    def begun(self, backend: str, served: str, request_id: object, now: float) -> bool:
+        """Pass a first token on to `Breaker.begun`; returns whether the breaker closed by it."""
+        return self.of(backend, served).begun(request_id, now)
+
+    def cool(self, backend: str, served: str, wait_s: float, now: float) -> None:
+        """Pass an engine's wish for a pause on to `Breaker.cool`."""
+        self.of(backend, served).cool(wait_s, now)
+        self._troubled.add((backend, served))
+
+    def shut(self, served: str, now: float) -> Mapping[str, str]:
+        """Backends that a request for this adapter (empty: for the model itself) should avoid, each with the reason. The breaker of the
+        model itself holds for its adapters too."""
+        if not self._troubled:
+            return NOBODY
+        reasons = {}
+        for backend, name in list(self._troubled):
+            breaker = self._breakers[backend][name]
+            if breaker.open_until is None and now >= breaker.cool_until:
+                self._troubled.discard((backend, name))
+            elif name in ("", served) and (why := breaker.shut(now)):
+                reasons[backend] = why
+        return reasons
+
+    def seen(self, backend: str) -> Iterator[tuple[str, Breaker]]:
+        """The breakers of a backend, each with its adapter."""
+        yield from self._breakers.get(backend, {}).items()
+
+    def fresh(self, backend: str) -> None:
+        """Drop a backend's breakers: it was away and has generated a token since, or its process is another one, so its earlier failures
+        tell nothing."""
+        for served in self._breakers.pop(backend, {}):
+            self._troubled.discard((backend, served))
+
+    def forget(self, backend: str) -> None:
+        """Drop everything of a backend that left."""
+        self.fresh(backend)
+        self.opens.pop(backend, None)
+
+    def tidy(self, now: float) -> None:
+        """Drop the breakers of adapters that had no requests for a while."""
+        for backend, by_adapter in self._breakers.items():
+            idle = [name for name, breaker in by_adapter.items() if name and breaker.idle(now) and (backend, name) not in self._troubled]
+            for served in idle:
+                del by_adapter[served]

@@ -17,7 +17,7 @@ POLL_ID: Final = "tidegate-poll"
 """The request id that engines log for the gateway's own requests."""
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class FetchedReply(msgspec.Struct, frozen=True):
     """A complete reply."""
 
     status: int
@@ -51,7 +51,7 @@ class _Collector(ReplySink):
         self._body = bytearray()
         self._status = 0
         self._headers: Mapping[bytes, bytes] = {}
-        self.outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[FetchedReply] = asyncio.get_running_loop().create_future()
 
     @property
     def begun(self) -> bool:
@@ -69,7 +69,7 @@ class _Collector(ReplySink):
 
     def on_end(self) -> None:
         if not self.outcome.done():
-            self.outcome.set_result(Fetched(self._status, self._headers, bytes(self._body)))
+            self.outcome.set_result(FetchedReply(self._status, self._headers, bytes(self._body)))
 
     def on_loss(self, loss: Loss, detail: str) -> None:
         self._fail(FetchError(f"{loss.value}: {detail}"[:200], loss=loss, detail=detail))
@@ -81,7 +81,7 @@ class _Collector(ReplySink):
 
 async def fetch(
     upstream: Upstream, path: str, *, timeout_s: float, max_bytes: int, body: bytes | None = None, request_id: str = POLL_ID
-) -> Fetched:
+) -> FetchedReply:
     """GET `path` from the backend behind `upstream`; with a `body` (JSON), POST it there.
 
     Raises:

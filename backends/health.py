@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from backends.ports import Polled
+from backends.ports import PollResult
 from domain.faults import Kind
 
 FAILURES_TO_GO_DOWN: Final = 3
@@ -45,7 +45,7 @@ they can be read and stand still, one is enough."""
 AWAITED: Final = "answers again, but has to generate a token before it is used"
 
 
-class Standing(Enum):
+class HealthState(Enum):
     """The health state of a backend, which decides whether requests or probes may be sent to it."""
 
     UNKNOWN = "unknown"
@@ -58,7 +58,7 @@ class Standing(Enum):
     """It answers polls and brings no tokens: nothing but probes."""
 
 
-class Outcome(Enum):
+class ProbeOutcome(Enum):
     """How a one-token probe ended."""
 
     TOKEN = "token"
@@ -69,10 +69,10 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-class Probed(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """The result of one probe."""
 
-    outcome: Outcome
+    outcome: ProbeOutcome
     reason: str = ""
     """What went wrong, in words for an operator."""
 
@@ -108,7 +108,7 @@ class Health:
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
-        self.standing = Standing.UNKNOWN
+        self.standing = HealthState.UNKNOWN
         self.reason = "not polled yet"
         """Why the backend is not up; empty when it is."""
         self.suspicion = ""
@@ -133,16 +133,16 @@ class Health:
 
     # --- evidence -------------------------------------------------------------------------------------------------
 
-    def polled(self, polled: Polled, now: float) -> None:
+    def polled(self, polled: PollResult, now: float) -> None:
         """Take the result of a poll."""
         if not polled.reason:
             self._poll_failures = 0
-            if self.standing is Standing.UNKNOWN:
-                self.standing = Standing.UP
+            if self.standing is HealthState.UNKNOWN:
+                self.standing = HealthState.UP
                 self.reason = ""
                 self._owes_since = now
-            elif self.standing is Standing.DOWN and not self._answers:
-                self._go(Standing.DOWN, AWAITED, now)
+            elif self.standing is HealthState.DOWN and not self._answers:
+                self._go(HealthState.DOWN, AWAITED, now)
                 self._answers = True
                 self._probe_at = now
             return
@@ -150,11 +150,11 @@ class Health:
         self._poll_failures += 1
         if not polled.silent:
             self.away_at = now
-        if self.standing is Standing.UP:
+        if self.standing is HealthState.UP:
             flowing = polled.silent and now - self._progress_at <= FLOWING_S
             if not polled.wrong and (flowing or self._poll_failures < FAILURES_TO_GO_DOWN):
                 return
-        self._go(Standing.DOWN, polled.reason, now)
+        self._go(HealthState.DOWN, polled.reason, now)
 
     def ended(self, kind: Kind | None, now: float) -> None:
         """Take the end of a request on this backend: None for a complete answer, else how it failed. All failures but a late first token
@@ -192,47 +192,47 @@ class Health:
         """The engine's process is another one, so its cache is empty."""
         self._timeouts.clear()
         self.away_at = now
-        if self.standing is Standing.UP:
+        if self.standing is HealthState.UP:
             self.up_since = now
 
     def quarantine(self, reason: str, now: float) -> None:
         """Eject the backend at once, however many of its pool are ejected: it must get no request (another model is behind its port)."""
-        self._go(Standing.EJECTED, reason, now)
+        self._go(HealthState.EJECTED, reason, now)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def eject(self, now: float) -> None:
         """Eject the suspect backend; `may_eject` must have said that the pool can spare it."""
-        self._go(Standing.EJECTED, self.suspicion, now)
+        self._go(HealthState.EJECTED, self.suspicion, now)
 
     def wants_probe(self, now: float) -> bool:
         """Whether a one-token probe is due; call `probing` when it starts and `probed` when it is over."""
         if self._probing or now < self._probe_at:
             return False
-        if self.standing is Standing.UP:
+        if self.standing is HealthState.UP:
             return self._silent_for(now) >= self.silence_s
-        return self.standing is Standing.EJECTED or (self.standing is Standing.DOWN and self._answers)
+        return self.standing is HealthState.EJECTED or (self.standing is HealthState.DOWN and self._answers)
 
     def probing(self) -> None:
         """A probe has started."""
         self._probing = True
 
-    def probed(self, probe: Probed, now: float) -> None:
+    def probed(self, probe: ProbeResult, now: float) -> None:
         """Take the result of a probe."""
         self._probing = False
-        if self.standing is Standing.UP:
-            if probe.outcome is Outcome.TOKEN:
+        if self.standing is HealthState.UP:
+            if probe.outcome is ProbeOutcome.TOKEN:
                 self._probe_failures = 0
                 self.progressed(now)
-            elif probe.outcome is Outcome.FAILED and self._silent_for(now) >= self.silence_s:
+            elif probe.outcome is ProbeOutcome.FAILED and self._silent_for(now) >= self.silence_s:
                 self._probe_failures += 1
                 if self._counters is not None or self._probe_failures >= PROBES_WITHOUT_COUNTERS:
                     self._suspect(f"no token for {self._silent_for(now):.0f} s, and none for a probe: {probe.reason}", now)
             self._probe_at = now
             return
-        back = probe.outcome is Outcome.TOKEN or (probe.outcome is Outcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
+        back = probe.outcome is ProbeOutcome.TOKEN or (probe.outcome is ProbeOutcome.NO_WAY and self._probe_wait_s >= PROBE_LONGEST_S)
         if back and self._poll_failures == 0:
-            self._go(Standing.UP, "", now)
+            self._go(HealthState.UP, "", now)
             return
         self._probe_at = now + self._probe_wait_s
         self._probe_wait_s = min(2 * self._probe_wait_s, PROBE_LONGEST_S)
@@ -242,7 +242,7 @@ class Health:
     # --- within ---------------------------------------------------------------------------------------------------
 
     def _suspect(self, why: str, now: float) -> None:
-        if self.standing is Standing.UP:
+        if self.standing is HealthState.UP:
             self.suspicion = why
             self.frozen = True
             self._suspected_at = now
@@ -250,17 +250,17 @@ class Health:
     def _silent_for(self, now: float) -> float:
         return now - max(self._progress_at, self._owes_since)
 
-    def _go(self, standing: Standing, reason: str, now: float) -> None:
-        if Standing.UP in (standing, self.standing):
+    def _go(self, standing: HealthState, reason: str, now: float) -> None:
+        if HealthState.UP in (standing, self.standing):
             self._probe_failures = 0
             self._timeouts.clear()
             self._probe_wait_s = PROBE_FIRST_S
             self._probe_at = now + PROBE_FIRST_S
-        if standing is Standing.UP:
+        if standing is HealthState.UP:
             self.up_since = self._owes_since = now
-        if standing is not Standing.EJECTED:
+        if standing is not HealthState.EJECTED:
             self.frozen = False
-        if standing is not Standing.DOWN:
+        if standing is not HealthState.DOWN:
             self._answers = False
         self.standing = standing
         self.reason = reason
@@ -269,6 +269,6 @@ class Health:
 
 def may_eject(healths: "list[Health]") -> bool:
     """Whether a pool with these backends can spare one more: at most `EJECTED_SHARE` of them is out then, and one stays up."""
-    up = sum(health.standing is Standing.UP for health in healths)
-    ejected = sum(health.standing is Standing.EJECTED for health in healths)
+    up = sum(health.standing is HealthState.UP for health in healths)
+    ejected = sum(health.standing is HealthState.EJECTED for health in healths)
     return up > 1 and ejected + 1 <= max(1, int(EJECTED_SHARE * len(healths)))

@@ -6,7 +6,7 @@ Engines list a loaded adapter beside their models and name the model it belongs 
 import msgspec
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ModelListing(msgspec.Struct, frozen=True):
     """The models and adapters that an engine lists, by its own names."""
 
     models: tuple[str, ...]
@@ -26,13 +26,13 @@ class _Cards(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Cards).decode
 
 
-def read_model_list(body: bytes) -> Listed:
+def read_model_list(body: bytes) -> ModelListing:
     """Read the reply of `/v1/models`. Raises ValueError when it is no model list."""
     try:
         cards = _decode(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"no model list: {error}") from None
-    return Listed(
+    return ModelListing(
         models=tuple(card.id for card in cards if not card.parent),
         loras=tuple(card.id for card in cards if card.parent),
     )

@@ -55,7 +55,7 @@ def mark_of(secret: bytes, tenant: str, model: str, fields: bytes) -> bytes:
     return blake2b(name + fields, key=secret[:32], digest_size=16, person=b"poison").digest()
 
 
-class Suspects:
+class PoisonSuspects:
     """The suspect requests of one worker. Times are monotonic seconds."""
 
     __slots__ = ("_suspects", "guilty")

@@ -90,7 +90,7 @@ class Upstream(Protocol):
         ...
 
 
-class Polled(msgspec.Struct, frozen=True):
+class PollResult(msgspec.Struct, frozen=True):
     """The result of one poll of a backend."""
 
     reason: str

@@ -24,26 +24,26 @@ MAX_PARTS: Final = 10_000
 bounds the time to read it: a hostile page of 1 MiB takes 10 to 50 ms, a real one of 65 KB 0.4 ms."""
 
 
-class Sample(msgspec.Struct, frozen=True, gc=False):
+class PrometheusSample(msgspec.Struct, frozen=True, gc=False):
     """The labels and the value of one line."""
 
     labels: Mapping[str, str]
     value: float
 
 
-class Wanted:
+class WantedSeries:
     """A reader for a set of series names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = [name.encode("ascii") for name in dict.fromkeys(names)]
 
-    def find(self, text: bytes) -> dict[str, list[Sample]]:
+    def find(self, text: bytes) -> dict[str, list[PrometheusSample]]:
         """Samples by series name; values that are no finite numbers are left out (engines write NaN for "never").
 
         Raises:
             ValueError: the wanted series have more than `MAX_PARTS` lines and labels.
         """
-        by_name: dict[str, list[Sample]] = {}
+        by_name: dict[str, list[PrometheusSample]] = {}
         left = MAX_PARTS
         for name in self._names:
             samples = []
@@ -56,7 +56,7 @@ class Wanted:
                     raise ValueError(f"the wanted series have more than {MAX_PARTS:,} lines and labels")
                 with contextlib.suppress(ValueError):
                     if isfinite(value := float(number)):
-                        samples.append(Sample(pairs, value))
+                        samples.append(PrometheusSample(pairs, value))
             if samples:
                 by_name[name.decode("ascii")] = samples
         return by_name

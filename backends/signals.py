@@ -2,6 +2,11 @@
 
 A missing signal is None and never zero: an engine whose metrics lost a series would otherwise look idle, and get all requests (routers,
 failure no. 6). The dialect says which series are required; missing ones are listed by name.
+
+An engine's prefill speed and its load now, from its readings and from this process's own counts. Pure.
+
+A reading is up to a poll interval old, and older when the engine is slow; the requests that this process has sent and seen end since are
+known exactly. Every router that balances well adds the second to the first (`routing.load` counts it).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from backends.prometheus_text import Sample, Wanted
+from backends.prometheus_text import PrometheusSample, WantedSeries
 
 
 class Signals(msgspec.Struct, frozen=True):
@@ -83,11 +88,11 @@ def restarted(before: Signals, after: Signals) -> bool:
     return any(was is not None and now is not None and now < was for was, now in pairs)
 
 
-class Source(msgspec.Struct, frozen=True):
+class SignalSource(msgspec.Struct, frozen=True):
     """The source of one signal: series names, the newest name first, and the function that folds their samples into a value."""
 
     names: tuple[str, ...]
-    fold: Callable[[Sequence[Sample]], object]
+    fold: Callable[[Sequence[PrometheusSample]], object]
     required: bool = False
     other: str | None = None
     """A second series; its total is joined with the folded value. The signal is unknown without it."""
@@ -97,13 +102,13 @@ class Source(msgspec.Struct, frozen=True):
 class SignalTable:
     """A dialect's sources by signal name, compiled for reading. Of several sources of one signal, the first with a value counts."""
 
-    def __init__(self, sources: Mapping[str, Source | tuple[Source, ...]]) -> None:
+    def __init__(self, sources: Mapping[str, SignalSource | tuple[SignalSource, ...]]) -> None:
         unknown = set(sources) - {field.name for field in msgspec.structs.fields(Signals)}
         if unknown:
             raise ValueError(f"no such signals: {', '.join(sorted(unknown))}")
         self.sources: Final = {signal: source if isinstance(source, tuple) else (source,) for signal, source in sources.items()}
         every = [source for several in self.sources.values() for source in several]
-        self._wanted = Wanted(name for source in every for name in (*source.names, *((source.other,) if source.other else ())))
+        self._wanted = WantedSeries(name for source in every for name in (*source.names, *((source.other,) if source.other else ())))
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -126,7 +131,7 @@ MAX_NUMBER: Final = 2.0**53
 """Largest number that is believed: above every possible count of tokens; floats represent all whole numbers up to here."""
 
 
-def _sane(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
+def _sane(source: SignalSource, by_name: Mapping[str, Sequence[PrometheusSample]]) -> object:
     """The source's value; None (unknown) for a number that no engine can have counted: the page is another program's or broken."""
     try:
         value = _value(source, by_name)
@@ -137,7 +142,7 @@ def _sane(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
     return value
 
 
-def _value(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
+def _value(source: SignalSource, by_name: Mapping[str, Sequence[PrometheusSample]]) -> object:
     samples = next((by_name[name] for name in source.names if name in by_name), None)
     value = source.fold(samples) if samples is not None else None
     if source.other is None or value is None:
@@ -149,35 +154,35 @@ def _value(source: Source, by_name: Mapping[str, Sequence[Sample]]) -> object:
         return None
 
 
-def total(**labels: str) -> Callable[[Sequence[Sample]], int | None]:
+def total(**labels: str) -> Callable[[Sequence[PrometheusSample]], int | None]:
     """The sum of the samples that carry these labels; data-parallel engines report one sample per rank."""
 
-    def fold(samples: Sequence[Sample]) -> int | None:
+    def fold(samples: Sequence[PrometheusSample]) -> int | None:
         matching = [s.value for s in samples if all(s.labels.get(name) == value for name, value in labels.items())]
         return int(sum(matching)) if matching else None
 
     return fold
 
 
-def mean(samples: Sequence[Sample]) -> float | None:
+def mean(samples: Sequence[PrometheusSample]) -> float | None:
     """The mean of the samples."""
     return sum(s.value for s in samples) / len(samples) if samples else None
 
 
-def first(samples: Sequence[Sample]) -> float:
+def first(samples: Sequence[PrometheusSample]) -> float:
     """The first sample's value."""
     return samples[0].value
 
 
-def whole(samples: Sequence[Sample]) -> int:
+def whole(samples: Sequence[PrometheusSample]) -> int:
     """The first sample's value as a whole number."""
     return int(samples[0].value)
 
 
-def label(name: str) -> Callable[[Sequence[Sample]], int | None]:
+def label(name: str) -> Callable[[Sequence[PrometheusSample]], int | None]:
     """A whole number in a label of an info series."""
 
-    def fold(samples: Sequence[Sample]) -> int | None:
+    def fold(samples: Sequence[PrometheusSample]) -> int | None:
         for sample in samples:
             text = sample.labels.get(name, "")
             if text.isdecimal():
@@ -187,10 +192,10 @@ def label(name: str) -> Callable[[Sequence[Sample]], int | None]:
     return fold
 
 
-def product(*names: str) -> Callable[[Sequence[Sample]], int | None]:
+def product(*names: str) -> Callable[[Sequence[PrometheusSample]], int | None]:
     """The product of whole numbers in labels of an info series, summed over samples."""
 
-    def fold(samples: Sequence[Sample]) -> int | None:
+    def fold(samples: Sequence[PrometheusSample]) -> int | None:
         sums = []
         for sample in samples:
             texts = [sample.labels.get(name, "") for name in names]
@@ -201,10 +206,10 @@ def product(*names: str) -> Callable[[Sequence[Sample]], int | None]:
     return fold
 
 
-def words(*names: str) -> Callable[[Sequence[Sample]], tuple[str, ...] | None]:
+def words(*names: str) -> Callable[[Sequence[PrometheusSample]], tuple[str, ...] | None]:
     """Names in comma-separated labels of the sample with the highest value: engines use time stamps as values there."""
 
-    def fold(samples: Sequence[Sample]) -> tuple[str, ...] | None:
+    def fold(samples: Sequence[PrometheusSample]) -> tuple[str, ...] | None:
         newest = max(samples, key=lambda sample: sample.value)
         listed = {word for name in names for word in newest.labels.get(name, "").split(",") if word}
         return tuple(sorted(listed))
@@ -212,11 +217,65 @@ def words(*names: str) -> Callable[[Sequence[Sample]], tuple[str, ...] | None]:
     return fold
 
 
-def none_set(**labels: str) -> Callable[[Sequence[Sample]], bool | None]:
+def none_set(**labels: str) -> Callable[[Sequence[PrometheusSample]], bool | None]:
     """True when the sample with these labels is 0."""
 
-    def fold(samples: Sequence[Sample]) -> bool | None:
+    def fold(samples: Sequence[PrometheusSample]) -> bool | None:
         matching = [s.value for s in samples if all(s.labels.get(name) == value for name, value in labels.items())]
         return all(value == 0.0 for value in matching) if matching else None
 
     return fold
+
+
+MEASURED_BUSY_S: Final = 0.2
+"""Least prefill time over which a rate is measured: a few batches, so that one unusual batch does not set the rate."""
+
+
+class PrefillRate(msgspec.Struct, frozen=True):
+    """The prefill speed of one engine, and the reading from which the next one is measured."""
+
+    since: Signals
+    tokens_per_s: float | None = None
+    """Prompt tokens computed per second of prefill; None until enough was computed, and again after a restart."""
+
+
+def measured(known: PrefillRate | None, now: Signals) -> PrefillRate:
+    """The rate after one more reading: tokens over busy seconds, both differences of the engine's own counters.
+
+    Time in which nothing was prefilled does not count, so an idle engine keeps its rate. An engine that does not report its
+    busy time has no rate: over wall-clock time the number would be its load and not its speed.
+    """
+    if known is None or restarted(known.since, now):
+        return PrefillRate(now)
+    before = known.since
+    if before.prefill_tokens is None or before.prefill_busy_s is None:
+        return PrefillRate(now)
+    if now.prefill_tokens is None or now.prefill_busy_s is None:
+        return known
+    busy_s = now.prefill_busy_s - before.prefill_busy_s
+    if busy_s < MEASURED_BUSY_S:
+        return known
+    return PrefillRate(now, (now.prefill_tokens - before.prefill_tokens) / busy_s)
+
+
+class EngineLoadNow(msgspec.Struct, frozen=True):
+    """An engine's probable load now; None is unknown and not zero."""
+
+    running: int | None
+    waiting: int | None
+
+
+def standing(read: Signals, sent: int, ended: int, in_flight: int = 0) -> EngineLoadNow:
+    """The load of the last reading, updated by the requests that one gateway sent and saw end since.
+
+    Where requests wait, the batch is full: a new request joins the queue, and one that ends lets the queue move up. Where none waits, a
+    new request joins the batch. The total is never below that gateway's own `in_flight`: SGLang counts a request in its first prefill
+    neither as running nor as waiting (0.5.23, read and pushed alike).
+    """
+    running = read.running
+    waiting = read.waiting
+    if running is None or waiting is None:
+        return EngineLoadNow(running, waiting)
+    all_now = max(in_flight, running + waiting + sent - ended, 0)
+    running_now = min(running, all_now) if waiting else all_now
+    return EngineLoadNow(running_now, all_now - running_now)

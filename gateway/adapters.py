@@ -1,4 +1,4 @@
-"""Requests that are answered with an adapter: where routing and `backends.lora_loader` meet.
+"""Requests that are answered with an adapter: where routing and `backends.lora.loader` meet.
 
 An adapter is reached through a policy's rule and in no other way: callers' own adapter fields are stripped, and the name an
 engine is asked for is always ours.
@@ -7,7 +7,7 @@ engine is asked for is always ours.
 import asyncio
 from typing import Final
 
-from backends.loras import NONE, Adapter, InUse, LoraUnavailable
+from backends.lora.residency import NONE, Adapter, AdaptersInUse, LoraUnavailable
 from domain.clock import Clock
 from domain.faults import Fault, Kind, Retry
 from gateway.attempt import Attempt
@@ -19,12 +19,12 @@ FRESH_S: Final = 2.0
 """An engine's word on which adapters are in use counts for this long; it is read ten times a second."""
 
 
-def adapters_in_use(live: Live, clock: Clock, backend: str) -> InUse:
+def adapters_in_use(live: Live, clock: Clock, backend: str) -> AdaptersInUse:
     """The adapters that a backend itself reports as in use, by any gateway; none when it has not reported lately."""
     signals = live.signals.get(backend)
     if signals is None or signals.loras is None or clock() - signals.read_at > FRESH_S:
         return NONE
-    return InUse(signals.loras, signals.read_at)
+    return AdaptersInUse(signals.loras, signals.read_at)
 
 
 class _CallerLeft(Listener):

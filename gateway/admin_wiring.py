@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayUpstream
+from backends.clients.http1 import RelayUpstream
 from backends.fetch import fetch
 from domain.membership import Owner
 from gateway.admin_books import Books, id_of, text_of

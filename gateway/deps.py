@@ -5,17 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backends.attempt import RetryBudget
-from backends.breakers import Breakers
+from backends.breaker import Breakers
 from backends.dialects import Dialect
 from backends.health import Health
 from backends.hedge import Hedge
-from backends.kv_blocks import KvState
+from backends.kv.blocks import KvState
 from backends.load_reports import PushState
-from backends.lora_loader import LoraLoader
-from backends.poison import Suspects
+from backends.lora.loader import LoraLoader
+from backends.poison import PoisonSuspects
 from backends.ports import Upstream
-from backends.readings import PrefillRate
-from backends.signals import Signals
+from backends.signals import PrefillRate, Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
 from gateway.http.edge.patience import Timeouts
@@ -68,7 +67,7 @@ class Live:
         """What this worker believes of each backend, by backend id."""
         self.breakers = Breakers()
         """Whether backends have failed too many requests lately."""
-        self.suspects = Suspects()
+        self.suspects = PoisonSuspects()
         """Requests that were under way on engines that died."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""

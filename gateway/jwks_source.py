@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from backends.fetch import Fetched
+from backends.fetch import FetchedReply
 from gateway.addresses import checked_key_url
 from tenancy.jwt_keys import MAX_DOCUMENT_BYTES, JwksError
 
-Get = Callable[[str], Awaitable[Fetched]]
+Get = Callable[[str], Awaitable[FetchedReply]]
 """Fetches a URL that was checked. Raises OSError or `backends.fetch.FetchError`."""
 
 WELL_KNOWN: Final = "/.well-known/openid-configuration"

@@ -1,7 +1,7 @@
 """Tracks how many worker processes of the deployment send to each pool, so that each uses its share of the concurrency limits.
 
 While the counter store is away the last count holds for `GONE_S`, as long as a silent process is counted. After that the number is
-unknown, and each process goes by the load that engines themselves report (`backends.limiter.Limiter.room`).
+unknown, and each process goes by the load that engines themselves report (`backends.concurrency_limit.Limiter.room`).
 """
 
 import asyncio

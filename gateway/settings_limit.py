@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from backends.limiter import Bounds
+from backends.concurrency_limit import LimitBounds
 from domain.strict import Strict
 
 
@@ -38,6 +38,6 @@ class LimitSettings(Strict):
             raise ValueError(f"min_requests is {self.min_requests:,} and max_requests {self.max_requests:,}; the first is the smaller one")
         return self
 
-    def bounds(self) -> Bounds | None:
+    def bounds(self) -> LimitBounds | None:
         """The bounds as the limiter takes them; None where the limit is off."""
-        return Bounds(self.min_requests, self.max_requests, gap_s=self.token_gap_s) if self.enabled else None
+        return LimitBounds(self.min_requests, self.max_requests, gap_s=self.token_gap_s) if self.enabled else None

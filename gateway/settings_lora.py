@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from backends.loras import DIGEST_CHARS
+from backends.lora.residency import DIGEST_CHARS
 from domain.strict import Strict
 from tenancy.isolation import PREFIX
 

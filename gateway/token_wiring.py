@@ -10,8 +10,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayUpstream
-from backends.fetch import Fetched, fetch
+from backends.clients.http1 import RelayUpstream
+from backends.fetch import FetchedReply, fetch
 from backends.reach import Reach, networks_of
 from gateway.jwks_source import JwksDiscovery, JwksFile, JwksUrl
 from gateway.jwks_watch import JwksWatch, kept_file
@@ -55,7 +55,7 @@ async def token_gate_for(settings: Settings, count: CountToken, run_dir: Path | 
     return gate
 
 
-async def _get(loop: asyncio.AbstractEventLoop, url: str) -> Fetched:
+async def _get(loop: asyncio.AbstractEventLoop, url: str) -> FetchedReply:
     """Fetch a document of an issuer, on a connection of its own because one is fetched every few minutes.
 
     The resolved address is checked before connecting: `http` goes to this machine alone, and nothing goes to link-local and

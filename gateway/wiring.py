@@ -18,8 +18,8 @@ import structlog
 from backends.attempt import RetryBudget
 from backends.dialects import DIALECTS
 from backends.hedge import Hedge
-from backends.lora_loader import LoadDone, LoraLoader, Stand
-from backends.loras import Adapter
+from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
+from backends.lora.residency import Adapter
 from backends.ports import Upstream
 from gateway.adapters import adapters_in_use
 from gateway.deps import Deps, Live, RequestIds, Watch
@@ -159,7 +159,7 @@ def _sharing(settings: Settings) -> dict[str, HandoverTerms]:
 
 def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstream], observe_load: Callable[[LoadDone], None]) -> LoraLoader:
     stands = {
-        pool.name: Stand(
+        pool.name: PoolAdapters(
             {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}, pool.max_loras, DIALECTS[pool.dialect]
         )
         for pool in settings.pools

@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 import uvloop
 
-from backends.lora_loader import LoadDone
+from backends.lora.loader import LoadDone
 from gateway.deps import Deps
 from gateway.fleet.backend_state import state_of
 from gateway.fleet.registered_source import RegisteredSource

@@ -4,10 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from backends.kv_blocks import KvState
+from backends.kv.blocks import KvState
 from backends.load_reports import PushState
-from backends.readings import standing
-from backends.signals import Signals
+from backends.signals import Signals, standing
 from domain.membership import Owner, SourceState
 from gateway.limits_state import LimitsState
 from gateway.placing.limits import Shown

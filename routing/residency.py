@@ -15,7 +15,7 @@ from routing.load import LoadTable
 from routing.schedule import Route
 
 SPREAD: Final = 8
-"""Requests. Eight more sequences in an 8B model's batch make its steps 2 % longer (`backends/simengine/presets.py`), while a
+"""Requests. Eight more sequences in an 8B model's batch make its steps 2 % longer (`backends/simengine/settings.py`), while a
 load keeps a request waiting for as long as a second of decoding; so it is not worth a load to spread less than this."""
 
 TERM: Final = "adapter_absent"

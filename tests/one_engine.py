@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from backends.limiter import Bounds, Heard, Limiter
+from backends.concurrency_limit import Heard, LimitBounds, Limiter
 from routing.simulation.decoders import Decoding
 from routing.simulation.draws import exponential, lognormal
 from routing.simulation.engine import IDLE, SimulatedEngine
@@ -110,7 +110,7 @@ class Found:
     """
 
     def __init__(self, case: Case, processes: int = 1, rank: int = 0, *, pace: bool = True) -> None:
-        self.limiter = Limiter(Bounds(gap_s=NEAR_SLO * case.tpot_slo_s if pace else None))
+        self.limiter = Limiter(LimitBounds(gap_s=NEAR_SLO * case.tpot_slo_s if pace else None))
         self.processes, self.rank = processes, rank
 
     def room(self) -> tuple[float, float]:

@@ -13,10 +13,8 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from backends.clients.endpoint import Endpoint
-from backends.clients.keepalive import tune
-from backends.clients.pinning import RefusedAddress, addresses_of, is_literal
-from backends.clients.relay import STALE_WINDOW_S
+from backends.clients.endpoint import EngineEndpoint, RefusedAddress, addresses_of, is_literal, tune
+from backends.clients.http1 import STALE_WINDOW_S
 from backends.ports import Call, Loss, ReplySink
 from domain.clock import Clock
 
@@ -26,7 +24,7 @@ _STALE: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 class AiohttpUpstream:
     """The transport client of one backend on one aiohttp session, made at the first call."""
 
-    def __init__(self, target: Endpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, target: EngineEndpoint, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._target = target
         self._clock = clock
         self._loop = loop
@@ -164,9 +162,9 @@ class AiohttpFlight:
 
 
 class _CheckedResolver(ThreadedResolver):
-    """Resolves through `backends.clients.pinning` where the endpoint's addresses are checked or its address is given."""
+    """Resolves through `backends.clients.endpoint` where the endpoint's addresses are checked or its address is given."""
 
-    def __init__(self, target: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, target: EngineEndpoint, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._target = target
 
@@ -192,7 +190,7 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _parameters
     context.trace_request_ctx.reused = True
 
 
-def _headers(call: Call, target: Endpoint) -> dict[str, str]:
+def _headers(call: Call, target: EngineEndpoint) -> dict[str, str]:
     headers = {
         "host": target.host_header,
         "user-agent": "tidegate",

@@ -1,15 +1,39 @@
-"""The address of one backend, and the connection limits that every adapter keeps towards it."""
+"""The address of one backend, and the connection limits that every adapter keeps towards it.
 
+TCP keep-alive for connections to engines, the same for every adapter: how soon a peer that vanished without a FIN is noticed.
+
+The IP addresses to connect to for an endpoint: the host is resolved once per connection, every address is checked, and only checked
+addresses are dialled.
+
+The name is not resolved again between check and connect, so a name that changes its answer (DNS rebinding) gains nothing.
+"""
+
+import asyncio
 import functools
+import ipaddress
+import socket
 import ssl
+from collections.abc import Callable
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from backends.reach import Reach
 
+KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 30_000))
+"""TCP keep-alive after 15 s, every 5 s, 3 times; unacknowledged data for 30 s (in ms). So a peer that vanished without a FIN
+is noticed within about 30 s even while nothing is sent."""
 
-class Endpoint(msgspec.Struct, frozen=True):
+
+def tune(sock: socket.socket) -> None:
+    """Switch TCP keep-alive on."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class EngineEndpoint(msgspec.Struct, frozen=True):
     """An engine's address, split once at start-up, with the connection policy towards it."""
 
     host: str
@@ -52,7 +76,7 @@ def endpoint(
     address: str = "",
     reach: Reach | None = None,
     headers: tuple[tuple[str, str], ...] = (),
-) -> Endpoint:
+) -> EngineEndpoint:
     """Split `url` (`http` or `https`, host, optional port and path prefix); an https URL without `tls` trusts the system's CAs.
 
     Raises:
@@ -62,7 +86,7 @@ def endpoint(
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{url!r} is no http:// or https:// address")
     secure = parts.scheme == "https"
-    return Endpoint(
+    return EngineEndpoint(
         host=parts.hostname,
         port=parts.port or (443 if secure else 80),
         tls=(tls or system_trust()) if secure else None,
@@ -81,3 +105,68 @@ def endpoint(
 def system_trust() -> ssl.SSLContext:
     """The TLS context with the system's CAs, one for all backends: reading the CAs holds the event loop for tens of milliseconds."""
     return ssl.create_default_context()
+
+
+class RefusedAddress(OSError):
+    """The address must not be connected to; the message names it and says why."""
+
+
+async def addresses_of(target: EngineEndpoint, loop: asyncio.AbstractEventLoop) -> list[str]:
+    """The addresses to connect to, in the resolver's order; for an endpoint without `reach` its unresolved host, which the loop resolves.
+
+    Raises:
+        RefusedAddress: one of the addresses is out of reach; then none is used, even if others are allowed.
+        OSError: the name does not resolve.
+    """
+    if target.reach is None:
+        return [target.address or target.host]
+    addresses = [target.address] if target.address else await resolved(target.host, target.port, loop)
+    for address in addresses:
+        refusal = target.reach.refusal(address, target.port)
+        if refusal:
+            raise RefusedAddress(f"address {address} {refusal}")
+    return addresses
+
+
+async def dial(target: EngineEndpoint, loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.Protocol]) -> None:
+    """Connect to the first of the endpoint's addresses that answers.
+
+    Raises:
+        OSError: none of them answers, one is out of reach, or TLS fails (`ssl.SSLError`).
+        ValueError: the name cannot be encoded.
+    """
+    addresses = await addresses_of(target, loop)
+    name = target.host if target.tls else None
+    for address in addresses:
+        try:
+            await loop.create_connection(protocol, address, target.port, ssl=target.tls, server_hostname=name)
+        except OSError:
+            if address == addresses[-1]:
+                raise
+        else:
+            return
+
+
+def is_literal(host: str) -> bool:
+    """Whether the host is an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def resolved(host: str, port: int, loop: asyncio.AbstractEventLoop) -> list[str]:
+    """The addresses of a host, without duplicates. Raises OSError when there are none."""
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+def is_local(address: str) -> bool:
+    """Whether `address` is this machine's, found by binding to it."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True

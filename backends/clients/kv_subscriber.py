@@ -12,9 +12,9 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from backends.clients.zmq_inbox import TURN_S, Inbox, frame_number, subscriber
-from backends.kv_events import MAX_BATCH_BYTES
-from backends.kv_stream import KvStream
+from backends.clients.zmq import TURN_S, Inbox, frame_number, subscriber
+from backends.kv.events import MAX_BATCH_BYTES
+from backends.kv.stream import KvStream
 from domain.clock import Clock
 
 HIGH_WATER: Final = 64

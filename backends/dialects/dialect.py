@@ -14,7 +14,7 @@ from domain.ask import Endpoint
 from domain.priority import Class
 
 
-class Shape(Enum):
+class ErrorShape(Enum):
     """The layout of an error reply's body; `errors` reads every layout from every engine."""
 
     OBJECT = '{"error": {…}}'
@@ -91,7 +91,7 @@ class Dialect(msgspec.Struct, frozen=True):
     """The model name that requests an adapter, with `{base}` and `{adapter}`; None when no model name does."""
     lora: LoraCalls | None
     """The calls that load and unload adapters at run time; None when the engine has none, or only on another port."""
-    errors: frozenset[Shape]
+    errors: frozenset[ErrorShape]
     """The layouts of its error replies."""
     fields: Fields
     drains: str

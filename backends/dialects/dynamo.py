@@ -11,9 +11,9 @@ comes after the gateway's. Adapters are loaded over the workers' system port, no
 from operator import sub
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Isolation, Priority, Shape
+from backends.dialects.dialect import Dialect, ErrorShape, Isolation, Priority
 from backends.dialects.fields import Fields
-from backends.signals import SignalTable, Source, total, whole
+from backends.signals import SignalSource, SignalTable, total, whole
 from domain.ask import Endpoint
 
 _IN_FLIGHT: Final = ("dynamo_frontend_inflight_requests", "dynamo_frontend_inflight_requests_total")
@@ -21,11 +21,11 @@ _QUEUED: Final = "dynamo_frontend_queued_requests"
 
 SIGNALS: Final = SignalTable(
     {
-        "running": Source(_IN_FLIGHT, total(), required=True, other=_QUEUED, join=sub),
-        "waiting": Source((_QUEUED,), total(), required=True),
-        "waiting_uncached_tokens": Source(("dynamo_frontend_worker_active_prefill_tokens",), total()),
-        "generated_tokens": Source(("dynamo_frontend_output_tokens_total",), total()),
-        "block_size": Source(("dynamo_frontend_model_kv_cache_block_size",), whole),
+        "running": SignalSource(_IN_FLIGHT, total(), required=True, other=_QUEUED, join=sub),
+        "waiting": SignalSource((_QUEUED,), total(), required=True),
+        "waiting_uncached_tokens": SignalSource(("dynamo_frontend_worker_active_prefill_tokens",), total()),
+        "generated_tokens": SignalSource(("dynamo_frontend_output_tokens_total",), total()),
+        "block_size": SignalSource(("dynamo_frontend_model_kv_cache_block_size",), whole),
     }
 )
 """The in-flight count includes the queued requests, and a request counts as queued until its first token. The series carry a model and
@@ -77,7 +77,7 @@ DIALECT: Final = Dialect(
     priority=Priority("nvext.agent_hints.priority", "higher", "--router-queue-threshold"),
     lora_model="{adapter}",
     lora=None,
-    errors=frozenset({Shape.FLAT}),
+    errors=frozenset({ErrorShape.FLAT}),
     fields=Fields(
         takes={
             Endpoint.CHAT: _GENERATION

@@ -2,19 +2,19 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.dialect import Dialect, ErrorShape
 from backends.dialects.fields import Fields, instead_of
-from backends.signals import SignalTable, Source, first, total
+from backends.signals import SignalSource, SignalTable, first, total
 
 SIGNALS: Final = SignalTable(
     {
-        "running": Source(("llamacpp:requests_processing",), total(), required=True),
-        "waiting": Source(("llamacpp:requests_deferred",), total(), required=True),
-        "kv_usage": Source(("llamacpp:kv_cache_usage_ratio",), first),
-        "prefix_hits": Source(("llamacpp:prompt_tokens_cached_total",), total()),
-        "prefill_tokens": Source(("llamacpp:prompt_tokens_total",), total()),
-        "generated_tokens": Source(("llamacpp:tokens_predicted_total",), total()),
-        "prefill_busy_s": Source(("llamacpp:prompt_seconds_total",), first),
+        "running": SignalSource(("llamacpp:requests_processing",), total(), required=True),
+        "waiting": SignalSource(("llamacpp:requests_deferred",), total(), required=True),
+        "kv_usage": SignalSource(("llamacpp:kv_cache_usage_ratio",), first),
+        "prefix_hits": SignalSource(("llamacpp:prompt_tokens_cached_total",), total()),
+        "prefill_tokens": SignalSource(("llamacpp:prompt_tokens_total",), total()),
+        "generated_tokens": SignalSource(("llamacpp:tokens_predicted_total",), total()),
+        "prefill_busy_s": SignalSource(("llamacpp:prompt_seconds_total",), first),
     }
 )
 """With `--metrics`; the share of KV in use was reported by releases before 2025 only."""
@@ -31,7 +31,7 @@ DIALECT: Final = Dialect(
     priority=None,
     lora_model=None,  # requests name adapters by the server's numbers, in the field `lora`
     lora=None,
-    errors=frozenset({Shape.OBJECT}),
+    errors=frozenset({ErrorShape.OBJECT}),
     fields=Fields(refuses=instead_of(frozenset({"json_schema", "grammar"}), "send 'response_format', 'json_schema' or 'grammar'")),
     drains="cuts answers in flight",
     proven=True,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.dialect import Dialect, ErrorShape
 from backends.dialects.fields import OPEN
 
 DIALECT: Final = Dialect(
@@ -17,7 +17,7 @@ DIALECT: Final = Dialect(
     priority=None,
     lora_model=None,
     lora=None,
-    errors=frozenset({Shape.OBJECT}),
+    errors=frozenset({ErrorShape.OBJECT}),
     fields=OPEN,
     drains="",
     proven=False,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
+from backends.dialects.dialect import Dialect, ErrorShape, Isolation, LoraCalls, Priority
 from backends.dialects.fields import Fields, instead_of
 from backends.dialects.handover import Handover
 from backends.load_reports import MAX_REPORT_BYTES, LoadReport
@@ -12,7 +12,7 @@ from backends.signals import MAX_NUMBER, Signals
 from domain.ask import Endpoint
 
 
-class _Load(msgspec.Struct, gc=False):
+class _SglangLoad(msgspec.Struct, gc=False):
     num_running_reqs: int | None = None
     num_waiting_reqs: int | None = None
     num_waiting_uncached_tokens: int | None = None
@@ -27,7 +27,7 @@ MAX_RANKS: Final = 1000
 
 
 class _Loads(msgspec.Struct):
-    loads: Annotated[list[_Load], msgspec.Meta(max_length=MAX_RANKS)]
+    loads: Annotated[list[_SglangLoad], msgspec.Meta(max_length=MAX_RANKS)]
 
 
 _decode = msgspec.json.Decoder(_Loads).decode
@@ -56,7 +56,7 @@ def read_loads(body: bytes, read_at: float) -> Signals:
     return msgspec.convert({**values, "read_at": read_at, "missing": missing}, Signals)
 
 
-def _sum(loads: list[_Load], field: str) -> int | None:
+def _sum(loads: list[_SglangLoad], field: str) -> int | None:
     values = [value for load in loads if (value := getattr(load, field)) is not None]
     return sum(values) if values else None
 
@@ -122,7 +122,7 @@ DIALECT: Final = Dialect(
     # a bare adapter name would be an unknown model, which SGLang answers with the base model
     lora_model="{base}:{adapter}",
     lora=LoraCalls("/load_lora_adapter", "/unload_lora_adapter", "lora_name", "lora_path"),
-    errors=frozenset({Shape.FLAT, Shape.DETAIL}),
+    errors=frozenset({ErrorShape.FLAT, ErrorShape.DETAIL}),
     fields=Fields(
         refuses=instead_of(frozenset({"json_schema", "regex", "ebnf"}), "send 'response_format', 'json_schema', 'regex' or 'ebnf'")
     ),

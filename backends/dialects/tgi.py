@@ -10,18 +10,18 @@ adapter: a request for one that was not loaded is answered by the base model, wi
 from operator import truediv
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.dialect import Dialect, ErrorShape
 from backends.dialects.fields import Fields
-from backends.signals import SignalTable, Source, total
+from backends.signals import SignalSource, SignalTable, total
 from domain.ask import Endpoint
 
 SIGNALS: Final = SignalTable(
     {
-        "running": Source(("tgi_batch_current_size",), total(), required=True),
-        "waiting": Source(("tgi_queue_size",), total(), required=True),
-        "kv_usage": Source(("tgi_batch_current_max_tokens",), total(), other="tgi_batch_max_total_tokens", join=truediv),
-        "generated_tokens": Source(("tgi_request_generated_tokens_sum",), total()),
-        "kv_capacity_tokens": Source(("tgi_batch_max_total_tokens",), total()),
+        "running": SignalSource(("tgi_batch_current_size",), total(), required=True),
+        "waiting": SignalSource(("tgi_queue_size",), total(), required=True),
+        "kv_usage": SignalSource(("tgi_batch_current_max_tokens",), total(), other="tgi_batch_max_total_tokens", join=truediv),
+        "generated_tokens": SignalSource(("tgi_request_generated_tokens_sum",), total()),
+        "kv_capacity_tokens": SignalSource(("tgi_batch_max_total_tokens",), total()),
     }
 )
 """Tokens in use are those reserved for the batch's longest possible output; generated tokens count when a request ends. The gauges appear
@@ -39,7 +39,7 @@ DIALECT: Final = Dialect(
     priority=None,
     lora_model="{adapter}",  # loaded at start, from LORA_ADAPTERS
     lora=None,
-    errors=frozenset({Shape.TEXT}),
+    errors=frozenset({ErrorShape.TEXT}),
     fields=Fields(
         takes={
             Endpoint.CHAT: frozenset(

@@ -11,42 +11,48 @@ at once and queue them inside, so it reads 0 under any load.
 from collections.abc import Sequence
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Shape
+from backends.dialects.dialect import Dialect, ErrorShape
 from backends.dialects.fields import Fields
-from backends.prometheus_text import Sample
-from backends.signals import SignalTable, Source, mean, total
+from backends.prometheus_text import PrometheusSample
+from backends.signals import SignalSource, SignalTable, mean, total
 from domain.ask import Endpoint
 
 _REQUESTS: Final = ("nv_trt_llm_request_metrics",)
 _BLOCKS: Final = ("nv_trt_llm_kv_cache_block_metrics",)
 
 
-def _share(samples: Sequence[Sample]) -> float | None:
+def _share(samples: Sequence[PrometheusSample]) -> float | None:
     return mean([sample for sample in samples if sample.labels.get("kv_cache_block_type") == "fraction"])
 
 
-def _capacity(samples: Sequence[Sample]) -> int | None:
+def _capacity(samples: Sequence[PrometheusSample]) -> int | None:
     blocks = total(kv_cache_block_type="max")(samples)
     size = _block_size(samples)
     return None if blocks is None or size is None else blocks * size
 
 
-def _block_size(samples: Sequence[Sample]) -> int | None:
+def _block_size(samples: Sequence[PrometheusSample]) -> int | None:
     return next((int(s.value) for s in samples if s.labels.get("kv_cache_block_type") == "tokens_per"), None)
 
 
 SIGNALS: Final = SignalTable(
     {
-        "running": (Source(_REQUESTS, total(request_type="scheduled"), required=True), Source(("vllm:num_requests_running",), total())),
-        "waiting": (Source(_REQUESTS, total(request_type="waiting"), required=True), Source(("vllm:num_requests_waiting",), total())),
-        "kv_usage": (
-            Source(_BLOCKS, _share, required=True),
-            Source(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), mean),
+        "running": (
+            SignalSource(_REQUESTS, total(request_type="scheduled"), required=True),
+            SignalSource(("vllm:num_requests_running",), total()),
         ),
-        "kv_capacity_tokens": Source(_BLOCKS, _capacity),
-        "block_size": Source(_BLOCKS, _block_size),
-        "generated_tokens": Source(("vllm:generation_tokens_total",), total()),
-        "preemptions": Source(("vllm:num_preemptions_total",), total()),
+        "waiting": (
+            SignalSource(_REQUESTS, total(request_type="waiting"), required=True),
+            SignalSource(("vllm:num_requests_waiting",), total()),
+        ),
+        "kv_usage": (
+            SignalSource(_BLOCKS, _share, required=True),
+            SignalSource(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), mean),
+        ),
+        "kv_capacity_tokens": SignalSource(_BLOCKS, _capacity),
+        "block_size": SignalSource(_BLOCKS, _block_size),
+        "generated_tokens": SignalSource(("vllm:generation_tokens_total",), total()),
+        "preemptions": SignalSource(("vllm:num_preemptions_total",), total()),
     }
 )
 
@@ -80,7 +86,7 @@ DIALECT: Final = Dialect(
     priority=None,
     lora_model=None,  # names are base, the operator's `--lora-separator`, adapter; listed at start, so a pool's model may be such a name
     lora=None,
-    errors=frozenset({Shape.DETAIL}),
+    errors=frozenset({ErrorShape.DETAIL}),
     fields=Fields(
         takes={
             Endpoint.CHAT: _GENERATION | {"max_completion_tokens", "messages", "tool_choice", "tools", "top_logprobs"},

@@ -9,21 +9,21 @@ next one; Prometheus text is under `/prometheus/metrics` and needs `return_perf_
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Isolation, Priority, Shape
+from backends.dialects.dialect import Dialect, ErrorShape, Isolation, Priority
 from backends.dialects.fields import Fields
-from backends.signals import SignalTable, Source, mean, total, whole
+from backends.signals import SignalSource, SignalTable, mean, total, whole
 from domain.ask import Endpoint
 
 SIGNALS: Final = SignalTable(
     {
-        "running": Source(("trtllm_num_requests_running",), total(), required=True),
-        "waiting": Source(("trtllm_num_requests_waiting",), total(), required=True),
-        "kv_usage": Source(("trtllm_kv_cache_utilization",), mean, required=True),
-        "kv_capacity_tokens": Source(("trtllm_kv_cache_max_blocks",), total(), other="trtllm_kv_cache_tokens_per_block"),
-        "block_size": Source(("trtllm_kv_cache_tokens_per_block",), whole),
-        "prefix_queries": Source(("trtllm_prompt_tokens_total",), total()),
-        "generated_tokens": Source(("trtllm_generation_tokens_total",), total()),
-        "prefix_hits": Source(("trtllm_prompt_cached_tokens_total",), total()),
+        "running": SignalSource(("trtllm_num_requests_running",), total(), required=True),
+        "waiting": SignalSource(("trtllm_num_requests_waiting",), total(), required=True),
+        "kv_usage": SignalSource(("trtllm_kv_cache_utilization",), mean, required=True),
+        "kv_capacity_tokens": SignalSource(("trtllm_kv_cache_max_blocks",), total(), other="trtllm_kv_cache_tokens_per_block"),
+        "block_size": SignalSource(("trtllm_kv_cache_tokens_per_block",), whole),
+        "prefix_queries": SignalSource(("trtllm_prompt_tokens_total",), total()),
+        "generated_tokens": SignalSource(("trtllm_generation_tokens_total",), total()),
+        "prefix_hits": SignalSource(("trtllm_prompt_cached_tokens_total",), total()),
     }
 )
 """Releases before 1.2 report the share of KV in use only, so that their queues are unknown."""
@@ -75,7 +75,7 @@ DIALECT: Final = Dialect(
     priority=Priority("priority", "higher", "scheduler_config.waiting_queue_policy=priority", share=True),
     lora_model=None,  # needs `lora_request` with a path on the server and a number, which callers must not set
     lora=None,
-    errors=frozenset({Shape.FLAT, Shape.TEXT, Shape.DETAIL}),
+    errors=frozenset({ErrorShape.FLAT, ErrorShape.TEXT, ErrorShape.DETAIL}),
     fields=Fields(
         takes={
             Endpoint.CHAT: _GENERATION

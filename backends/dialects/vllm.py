@@ -2,27 +2,27 @@
 
 from typing import Final
 
-from backends.dialects.dialect import Dialect, Isolation, LoraCalls, Priority, Shape
+from backends.dialects.dialect import Dialect, ErrorShape, Isolation, LoraCalls, Priority
 from backends.dialects.fields import Fields, instead_of
 from backends.dialects.handover import Handover
-from backends.signals import SignalTable, Source, first, label, mean, none_set, product, total, words
+from backends.signals import SignalSource, SignalTable, first, label, mean, none_set, product, total, words
 from domain.ask import Endpoint
 
 SIGNALS: Final = SignalTable(
     {
-        "running": Source(("vllm:num_requests_running",), total(), required=True),
-        "waiting": Source(("vllm:num_requests_waiting",), total(), required=True),
-        "kv_usage": Source(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), mean, required=True),
-        "kv_capacity_tokens": Source(("vllm:cache_config_info",), product("num_gpu_blocks", "block_size")),
-        "block_size": Source(("vllm:cache_config_info",), label("block_size")),
-        "prefix_queries": Source(("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), total()),
-        "prefix_hits": Source(("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), total()),
-        "prefill_tokens": Source(("vllm:prompt_tokens_by_source_total",), total(source="local_compute")),
-        "generated_tokens": Source(("vllm:generation_tokens_total",), total()),
-        "preemptions": Source(("vllm:num_preemptions_total",), total()),
-        "asleep": Source(("vllm:engine_sleep_state",), none_set(sleep_state="awake")),
-        "started_unix": Source(("process_start_time_seconds",), first),
-        "loras": Source(("vllm:lora_requests_info",), words("running_lora_adapters", "waiting_lora_adapters")),
+        "running": SignalSource(("vllm:num_requests_running",), total(), required=True),
+        "waiting": SignalSource(("vllm:num_requests_waiting",), total(), required=True),
+        "kv_usage": SignalSource(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), mean, required=True),
+        "kv_capacity_tokens": SignalSource(("vllm:cache_config_info",), product("num_gpu_blocks", "block_size")),
+        "block_size": SignalSource(("vllm:cache_config_info",), label("block_size")),
+        "prefix_queries": SignalSource(("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), total()),
+        "prefix_hits": SignalSource(("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), total()),
+        "prefill_tokens": SignalSource(("vllm:prompt_tokens_by_source_total",), total(source="local_compute")),
+        "generated_tokens": SignalSource(("vllm:generation_tokens_total",), total()),
+        "preemptions": SignalSource(("vllm:num_preemptions_total",), total()),
+        "asleep": SignalSource(("vllm:engine_sleep_state",), none_set(sleep_state="awake")),
+        "started_unix": SignalSource(("process_start_time_seconds",), first),
+        "loras": SignalSource(("vllm:lora_requests_info",), words("running_lora_adapters", "waiting_lora_adapters")),
     }
 )
 """Series names of 0.32 first, then older ones; the `gpu_…` names are of releases before 0.10."""
@@ -60,7 +60,7 @@ DIALECT: Final = Dialect(
     priority=Priority("priority", "lower", "--scheduling-policy priority"),
     lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
-    errors=frozenset({Shape.OBJECT, Shape.TEXT, Shape.DETAIL}),
+    errors=frozenset({ErrorShape.OBJECT, ErrorShape.TEXT, ErrorShape.DETAIL}),
     # releases before 0.12 knew guided_*; later ones accept and ignore them
     fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",

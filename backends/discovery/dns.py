@@ -44,7 +44,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """Host names that may stand in a URL; a name server is not trusted with others."""
 
 
-class Found(msgspec.Struct, frozen=True, order=True):
+class ResolvedAddresses(msgspec.Struct, frozen=True, order=True):
     """One address that a name resolves to."""
 
     address: str
@@ -53,7 +53,7 @@ class Found(msgspec.Struct, frozen=True, order=True):
     """The name for TLS and the Host header, where it differs from the name looked up (an SRV target)."""
 
 
-Lookup = Callable[[], Awaitable[Sequence[Found]]]
+Lookup = Callable[[], Awaitable[Sequence[ResolvedAddresses]]]
 """Resolves once; empty for a name that does not exist. Raises OSError or TimeoutError when no answer comes."""
 
 
@@ -91,7 +91,7 @@ class DnsSource:
             raise SourceError(f"{self._host} has no address, it is said ({self._empty} of {EMPTY_BELIEVED} times before it is believed)")
         return [self._member(address) for address in addresses]
 
-    async def _resolve(self) -> list[Found]:
+    async def _resolve(self) -> list[ResolvedAddresses]:
         try:
             async with asyncio.timeout(LOOKUP_WITHIN_S):
                 return sorted(set(await self._lookup()))[:MAX_FOUND]
@@ -100,12 +100,12 @@ class DnsSource:
         except OSError as error:
             raise SourceError(f"{self._host} is not resolved ({error}); look at the name servers") from None
 
-    def _member(self, found: Found) -> Member:
+    def _member(self, found: ResolvedAddresses) -> Member:
         host = found.host or self._host
         return Member(self.pool, member_id(self.pool, found), f"{self._scheme}://{host}:{found.port}", self.owner, found.address)
 
 
-def member_id(pool: str, found: Found) -> str:
+def member_id(pool: str, found: ResolvedAddresses) -> str:
     """The member's id, the same for ever for the same address in the same pool: `chat-10.0.0.5-8000`."""
     tail = f"-{found.address.replace(':', '-')}-{found.port}"
     if len(pool) + len(tail) <= MAX_ID:
@@ -124,15 +124,15 @@ class _Addresses:
         self._host = host
         self._port = port
 
-    async def __call__(self) -> Sequence[Found]:
-        return [Found(address, self._port) for address in await _resolved(self._host)]
+    async def __call__(self) -> Sequence[ResolvedAddresses]:
+        return [ResolvedAddresses(address, self._port) for address in await _resolved(self._host)]
 
 
 class _Srv:
     def __init__(self, host: str) -> None:
         self._host = host
 
-    async def __call__(self) -> Sequence[Found]:
+    async def __call__(self) -> Sequence[ResolvedAddresses]:
         records = await _query(lambda resolver: resolver.resolve(self._host, "SRV", lifetime=LOOKUP_WITHIN_S))
         targets = [(str(record.target).rstrip("."), int(record.port)) for record in records][:MAX_TARGETS]
         if odd := [host for host, _ in targets if host and not _HOST.fullmatch(host)]:
@@ -145,7 +145,9 @@ class _Srv:
                 return await _resolved(host)
 
         lists = await asyncio.gather(*(resolved(host) for host, _ in targets))
-        return [Found(address, port, host) for (host, port), addresses in zip(targets, lists, strict=True) for address in addresses]
+        return [
+            ResolvedAddresses(address, port, host) for (host, port), addresses in zip(targets, lists, strict=True) for address in addresses
+        ]
 
 
 async def _resolved(host: str) -> list[str]:

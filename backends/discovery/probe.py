@@ -1,4 +1,7 @@
-"""Probes: a request to an engine for one token, the only request that a hanging engine cannot answer."""
+"""Probes: a request to an engine for one token, the only request that a hanging engine cannot answer.
+
+Polls of engines: whether an engine answers and serves the pool's model. `backends.health` decides what a result means.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -7,19 +10,49 @@ import msgspec
 
 from backends.dialects import Dialect, body_for
 from backends.dialects.errors import BUSY_STATUSES, GENERATION_FAILED
-from backends.fetch import FetchError, fetch
-from backends.health import Outcome, Probed
-from backends.ports import Upstream
+from backends.discovery.diagnose import of_failure, of_list, of_status
+from backends.fetch import FetchError, FetchTimeout, fetch
+from backends.health import ProbeOutcome, ProbeResult
+from backends.model_list import read_model_list
+from backends.ports import PollResult, Upstream
 from domain.ask import Endpoint
+
+POLL_TIMEOUT_S: Final = 2.0
+"""A healthy engine answers its model list within milliseconds; a busy one may take a second while it prefills."""
+
+MAX_LIST_BYTES: Final = 1024 * 1024
+
+
+async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
+    """Poll one backend: its health, and whether it lists `model`."""
+    for path in (dialect.health_path, dialect.models_path):
+        try:
+            reply = await fetch(upstream, path, timeout_s=POLL_TIMEOUT_S, max_bytes=MAX_LIST_BYTES)
+        except FetchError as error:
+            return PollResult(of_failure(path, error), silent=isinstance(error, FetchTimeout))
+        if reply.status != 200:
+            return PollResult(of_status(path, reply.status, reply.headers, reply.body))
+    try:
+        listed = read_model_list(reply.body)
+    except ValueError:
+        return PollResult(of_list(dialect.models_path, reply.headers, reply.body))
+    known = (*listed.models, *listed.loras)
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in known[:5]) or "no model"
+    hint = "look whether the URL is this pool's engine, or at its served model name"
+    reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
+    # a pool's model may be an adapter that its engines were started with; other adapters answer only requests that name them
+    names = frozenset(listed.models) | ({model} & set(known))
+    return PollResult(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras))
+
 
 MAX_REPLY_BYTES: Final = 1024 * 1024
 """Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
 _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
-_Reply: Final[Any] = msgspec.defstruct(
+_ProbeReply: Final[Any] = msgspec.defstruct(
     "_Reply", [("model", str | None, None), *((field, list[Any] | None, None) for field in _REPLY_FIELDS)]
 )
-_decode = msgspec.json.Decoder(_Reply).decode
+_decode = msgspec.json.Decoder(_ProbeReply).decode
 
 
 class Prober:
@@ -51,37 +84,37 @@ class Prober:
         self._endpoints = list(Endpoint)
         """Every endpoint; which of them an engine has depends on its model."""
 
-    async def __call__(self) -> Probed:
+    async def __call__(self) -> ProbeResult:
         """Run one probe: at most one call for each kind of request, until the engine accepts one."""
         refused = ""
         for endpoint in list(self._endpoints):
             probe = await self._ask(endpoint)
-            if probe.outcome is not Outcome.NO_WAY:
+            if probe.outcome is not ProbeOutcome.NO_WAY:
                 self._endpoints.remove(endpoint)
                 self._endpoints.insert(0, endpoint)
                 return probe
             refused = probe.reason
-        return Probed(Outcome.NO_WAY, refused)
+        return ProbeResult(ProbeOutcome.NO_WAY, refused)
 
-    async def _ask(self, endpoint: Endpoint) -> Probed:
+    async def _ask(self, endpoint: Endpoint) -> ProbeResult:
         path = endpoint.path
         body = body_for(self._dialect, self._alone + endpoint.probe[1:], self._model, cache_salt=None)
         try:
             reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_REPLY_BYTES, body=body)
         except FetchError as error:
-            return Probed(Outcome.FAILED, f"{path}: {error}")
+            return ProbeResult(ProbeOutcome.FAILED, f"{path}: {error}")
         if reply.status in BUSY_STATUSES:
-            return Probed(Outcome.BUSY, f"{path} answers {reply.status}")
+            return ProbeResult(ProbeOutcome.BUSY, f"{path} answers {reply.status}")
         if 400 <= reply.status < 500 and reply.status != GENERATION_FAILED:
-            return Probed(Outcome.NO_WAY, f"{path} answers {reply.status}")
+            return ProbeResult(ProbeOutcome.NO_WAY, f"{path} answers {reply.status}")
         if reply.status != 200:
-            return Probed(Outcome.FAILED, f"{path} answers {reply.status}")
+            return ProbeResult(ProbeOutcome.FAILED, f"{path} answers {reply.status}")
         try:
             answer = _decode(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return Probed(Outcome.FAILED, f"{path} does not answer with an answer")
+            return ProbeResult(ProbeOutcome.FAILED, f"{path} does not answer with an answer")
         if not any(getattr(answer, field) for field in _REPLY_FIELDS):
-            return Probed(Outcome.FAILED, f"{path} answers with nothing in it")
+            return ProbeResult(ProbeOutcome.FAILED, f"{path} answers with nothing in it")
         if self._dialect.answers_as_listed and answer.model not in (None, self._model, *self._names()):
-            return Probed(Outcome.FAILED, f"{path} answers as {str(answer.model)[:64]!r}, not {self._model}")
-        return Probed(Outcome.TOKEN)
+            return ProbeResult(ProbeOutcome.FAILED, f"{path} answers as {str(answer.model)[:64]!r}, not {self._model}")
+        return ProbeResult(ProbeOutcome.TOKEN)

@@ -6,14 +6,14 @@ from typing import Final, Literal
 import msgspec
 
 from backends.dialects import DIALECTS
-from backends.launch.engine_facts import Facts
+from backends.launch.engine_facts import EngineFacts
 from backends.launch.resolve import Launch
 
 HASH_ALGORITHM: Final = "sha256_cbor"
 """The hash algorithm of vLLM that can be reproduced outside the engine; SGLang has only one."""
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
+class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway's needs of an engine. None or False means no need."""
 
     served_name: str | None = None
@@ -33,7 +33,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """False for embeddings: they cache nothing, so they have no needs of caches."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class EngineFinding(msgspec.Struct, frozen=True):
     """The result for one need."""
 
     what: str
@@ -42,7 +42,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The engine's value; when it is wrong, also the needed value and the flag for it."""
 
 
-def needs_of(launch: Launch) -> Needs:
+def needs_of(launch: Launch) -> EngineNeeds:
     """The needs that an engine started from a launch configuration must meet."""
     flags = launch.flags
     vllm = launch.engine == "vllm"
@@ -51,7 +51,7 @@ def needs_of(launch: Launch) -> Needs:
         return int(str(flags[name])) if name in flags else None
 
     adapters = flags.get("enable-lora") is True
-    return Needs(
+    return EngineNeeds(
         served_name=launch.served_name,
         context=number("max-model-len" if vllm else "context-length"),
         block_size=number("block-size" if vllm else "page-size"),
@@ -62,7 +62,7 @@ def needs_of(launch: Launch) -> Needs:
     )
 
 
-def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
+def compare(engine: str, facts: EngineFacts, needs: EngineNeeds) -> list[EngineFinding]:
     """All findings, in a fixed order. Of engines other than vLLM and SGLang only the model list is known."""
     findings = [
         *_served_name(facts, needs, _flag(engine, "--served-model-name", "--served-model-name", "")),
@@ -79,11 +79,11 @@ def compare(engine: str, facts: Facts, needs: Needs) -> list[Finding]:
     return findings
 
 
-def _finding(what: str, value: object, good: bool, is_now: str, otherwise: str, unread: str) -> Finding:
+def _finding(what: str, value: object, good: bool, is_now: str, otherwise: str, unread: str) -> EngineFinding:
     """The finding for a value: `otherwise` names the need and the flag, `unread` says why the value is unknown and how to learn it."""
     if value is None:
-        return Finding(what, "unread", f"cannot be read: {unread}")
-    return Finding(what, "ok", is_now) if good else Finding(what, "wrong", f"{is_now}; {otherwise}")
+        return EngineFinding(what, "unread", f"cannot be read: {unread}")
+    return EngineFinding(what, "ok", is_now) if good else EngineFinding(what, "wrong", f"{is_now}; {otherwise}")
 
 
 def _flag(engine: str, vllm: str, sglang: str, other: str) -> str:
@@ -96,7 +96,7 @@ def _unread(engine: str) -> str:
     return "/server_info did not answer"
 
 
-def _served_name(facts: Facts, needs: Needs, flag: str) -> Iterator[Finding]:
+def _served_name(facts: EngineFacts, needs: EngineNeeds, flag: str) -> Iterator[EngineFinding]:
     if needs.served_name is None:
         return
     names = facts.served_names
@@ -111,7 +111,7 @@ def _served_name(facts: Facts, needs: Needs, flag: str) -> Iterator[Finding]:
     )
 
 
-def _context(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _context(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
     if needs.context is None:
         return
     flag = _flag(engine, "--max-model-len", "--context-length", "its own setting for the context:")
@@ -125,7 +125,7 @@ def _context(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     )
 
 
-def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _cache(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
     unread = "vllm:cache_config_info is not in /metrics" if engine == "vllm" else _unread(engine)
     mend = _flag(engine, "start it with --enable-prefix-caching", "start it without --disable-radix-cache", "")
     on = facts.prefix_caching
@@ -145,7 +145,7 @@ def _cache(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     )
 
 
-def _events(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _events(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
     unread = "/kv_event_sources did not answer" if engine == "vllm" else _unread(engine)
     first = '"enable_kv_cache_events":true,' if engine == "vllm" else ""
     mend = f'--kv-events-config \'{{{first}"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}}\''
@@ -164,7 +164,7 @@ def _events(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     yield _finding("events replay", replay, replay is True, "on" if replay else "off", otherwise, unread)
 
 
-def _usage(engine: str, facts: Facts) -> Finding:
+def _usage(engine: str, facts: EngineFacts) -> EngineFinding:
     on = facts.usage_details
     flag = _flag(engine, "--enable-prompt-tokens-details", "--enable-cache-report", "")
     unread = "no answer of one token was asked for, or none came" if engine == "vllm" else _unread(engine)
@@ -172,7 +172,7 @@ def _usage(engine: str, facts: Facts) -> Finding:
     return _finding("usage details", on, on is True, now, f"a prefix hit cannot be told from none: {flag}", unread)
 
 
-def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _sequences(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
     if needs.sequences is None:
         return
     flag = _flag(engine, "--max-num-seqs", "--max-running-requests", "")
@@ -181,7 +181,7 @@ def _sequences(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
     yield _finding("sequences at once", facts.sequences, enough, str(facts.sequences), otherwise, _unread(engine))
 
 
-def _admission(engine: str, facts: Facts) -> Finding:
+def _admission(engine: str, facts: EngineFacts) -> EngineFinding:
     """The engine's queue limit. Without one, requests pile up where the gateway can neither reorder nor withdraw them."""
     limit = facts.admitted
     running = facts.sequences or 0
@@ -196,7 +196,7 @@ def _admission(engine: str, facts: Facts) -> Finding:
     return _finding("queue limit", limit, bool(limit) and (limit or 0) >= running, now, otherwise, _unread(engine))
 
 
-def _priority(engine: str, facts: Facts) -> Finding:
+def _priority(engine: str, facts: EngineFacts) -> EngineFinding:
     """The priority order, which must be the dialect's, because the gateway writes numbers in that order."""
     priority = DIALECTS[engine].priority
     wanted = f"{priority.sooner} first" if priority is not None else ""
@@ -206,7 +206,7 @@ def _priority(engine: str, facts: Facts) -> Finding:
     return _finding("priority", facts.priority, now == wanted, now, otherwise, _unread(engine))
 
 
-def _lora(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
+def _lora(engine: str, facts: EngineFacts, needs: EngineNeeds) -> Iterator[EngineFinding]:
     parts = (
         ("adapter slots", needs.lora_slots, facts.lora_slots, _flag(engine, "--max-loras", "--max-loras-per-batch", "")),
         ("adapter rank", needs.lora_rank, facts.lora_rank, "--max-lora-rank"),
@@ -225,7 +225,7 @@ def _lora(engine: str, facts: Facts, needs: Needs) -> Iterator[Finding]:
         yield _finding(what, value, enough, str(value), f"{need} are needed: {flag} {need}", _unread(engine))
 
 
-def _grace(facts: Facts) -> Finding:
+def _grace(facts: EngineFacts) -> EngineFinding:
     grace = facts.grace_s
     otherwise = "streams in flight at SIGTERM get neither data nor an end: --shutdown-timeout 120"
     return _finding("drain at SIGTERM", grace, bool(grace), f"{grace} s", otherwise, _unread("vllm"))

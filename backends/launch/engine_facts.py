@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from backends.prometheus_text import Wanted
+from backends.prometheus_text import WantedSeries
 
 MODELS: Final = "/v1/models"
 METRICS: Final = "/metrics"
@@ -23,10 +23,10 @@ COMPLETION: Final = "/v1/completions"
 PATHS: Final[Mapping[str, tuple[str, ...]]] = {"vllm": (MODELS, METRICS, VLLM_EVENTS, VLLM_INFO), "sglang": (MODELS, SGLANG_INFO)}
 """The paths read of each kind of engine; of any other, the model list alone."""
 
-_WANTED: Final = Wanted(("vllm:cache_config_info", "vllm:lora_requests_info"))
+_WANTED: Final = WantedSeries(("vllm:cache_config_info", "vllm:lora_requests_info"))
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a running engine. None: it does not report the setting, or did not answer."""
 
     served_names: tuple[str, ...] | None = None
@@ -57,7 +57,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """How long it drains on SIGTERM, seconds."""
 
 
-def read_facts(engine: str, replies: Mapping[str, bytes]) -> Facts:
+def read_facts(engine: str, replies: Mapping[str, bytes]) -> EngineFacts:
     """The facts in these replies, by path; a missing path was not answered. A reply that cannot be decoded counts as not reported."""
     names, context = _models(replies.get(MODELS))
     details = _usage_details(replies.get(COMPLETION))
@@ -65,10 +65,10 @@ def read_facts(engine: str, replies: Mapping[str, bytes]) -> Facts:
         return _vllm(replies, names, context, details)
     if engine == "sglang":
         return _sglang(_document(replies.get(SGLANG_INFO)), names, context)
-    return Facts(served_names=names, context=context, usage_details=details)
+    return EngineFacts(served_names=names, context=context, usage_details=details)
 
 
-def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: int | None, details: bool | None) -> Facts:
+def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: int | None, details: bool | None) -> EngineFacts:
     samples = _WANTED.find(replies.get(METRICS, b""))
     cache = samples["vllm:cache_config_info"][0].labels if "vllm:cache_config_info" in samples else {}
     adapters = samples["vllm:lora_requests_info"][0].labels if "vllm:lora_requests_info" in samples else {}
@@ -79,7 +79,7 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
     sources = _document(replies.get(VLLM_EVENTS)) if VLLM_EVENTS in replies else None
     source = next((entry for entry in sources.values() if isinstance(entry, dict)), {}) if sources is not None else {}
     policy = scheduler.get("policy")
-    return Facts(
+    return EngineFacts(
         served_names=names,
         context=context,
         block_size=_whole(cache.get("block_size")),
@@ -101,9 +101,9 @@ def _vllm(replies: Mapping[str, bytes], names: tuple[str, ...] | None, context: 
     )
 
 
-def _sglang(settings: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> Facts:
+def _sglang(settings: dict[str, Any], names: tuple[str, ...] | None, context: int | None) -> EngineFacts:
     if "page_size" not in settings:  # some other document
-        return Facts(served_names=names, context=context)
+        return EngineFacts(served_names=names, context=context)
     events = settings.get("kv_events_config")
     parsed = _document(events.encode()) if isinstance(events, str) else events if isinstance(events, dict) else {}
     running = _whole(settings.get("max_running_requests"))
@@ -112,7 +112,7 @@ def _sglang(settings: dict[str, Any], names: tuple[str, ...] | None, context: in
     lora = settings.get("enable_lora") is True or bool(settings.get("lora_paths"))
     page = _whole(settings.get("page_size"))
     total = _whole(settings.get("max_total_num_tokens"))
-    return Facts(
+    return EngineFacts(
         served_names=names,
         context=context if context is not None else _whole(settings.get("context_length")),
         block_size=page,

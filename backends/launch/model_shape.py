@@ -30,7 +30,7 @@ class Latent(msgspec.Struct, frozen=True):
     value_dim: int
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """The dimensions of a model that decide its sizes. Counts unless a unit is in the name."""
 
     layers: int
@@ -95,7 +95,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return layers + mlps + self.embedding_parameters * (1 if self.tied else 2) + self.hidden
 
 
-def read_shape(config: Config) -> Shape:
+def read_shape(config: Config) -> ModelShape:
     """The shape in a parsed `config.json`. Raises SizingError."""
     notes = []
     text = config.get("text_config")
@@ -114,7 +114,7 @@ def read_shape(config: Config) -> Shape:
     sparse_layers = _sparse_layers(config, layers) if experts else 0
     expert_mlp = _count(config, "moe_intermediate_size", "intermediate_size") if experts else 0
     shared = _count(config, "shared_expert_intermediate_size", default=0) or _count(config, "n_shared_experts", default=0) * expert_mlp
-    return Shape(
+    return ModelShape(
         layers=layers,
         hidden=hidden,
         heads=heads,

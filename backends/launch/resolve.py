@@ -31,7 +31,7 @@ class LaunchError(Exception):
     """A launch configuration, a parameter or a flag is wrong; the text has one sentence a line."""
 
 
-class KvEvents(msgspec.Struct, frozen=True):
+class KvEventsAddress(msgspec.Struct, frozen=True):
     """The endpoints at which a gateway on the engine's host subscribes: the engine's own, wildcards replaced by the engine's host."""
 
     endpoint: str
@@ -39,7 +39,7 @@ class KvEvents(msgspec.Struct, frozen=True):
     topic: str
 
 
-class LoadPush(msgspec.Struct, frozen=True):
+class LoadPushAddress(msgspec.Struct, frozen=True):
     """The endpoint at which a gateway on the engine's host subscribes to its load reports."""
 
     endpoint: str
@@ -67,8 +67,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     served_name: str
     grace_s: int
     """How long running requests may go on after SIGTERM, seconds."""
-    kv_events: KvEvents | None
-    load_push: LoadPush | None
+    kv_events: KvEventsAddress | None
+    load_push: LoadPushAddress | None
 
     @property
     def engine(self) -> EngineName:
@@ -246,17 +246,17 @@ def _fill(value: Any, parameters: Mapping[str, Scalar], where: str, problems: li
     return parameters[whole[1]] if whole else _PLACE.sub(lambda place: str(parameters[place[1]]), value)
 
 
-def _events(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> KvEvents | None:
+def _events(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> KvEventsAddress | None:
     events = flags.get("kv-events-config")
     if not isinstance(events, dict):
         return None
     host = str(parameters["host"])
     reachable = "127.0.0.1" if is_wildcard(host) else host
     endpoint, replay = (str(events.get(key, "")).replace("*", reachable) for key in ("endpoint", "replay_endpoint"))
-    return KvEvents(endpoint, replay, str(events.get("topic", "")))
+    return KvEventsAddress(endpoint, replay, str(events.get("topic", "")))
 
 
-def _load_push(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> LoadPush | None:
+def _load_push(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar]) -> LoadPushAddress | None:
     """The ports that SGLang takes (`resolve_load_pub_range`, 0.5.23): those of its flag; with `auto` the ports after the events' ports, or
     after the replays' where these overlap. Only a wildcard address is bound."""
     events = flags.get("kv-events-config")
@@ -276,7 +276,7 @@ def _load_push(flags: Mapping[str, JsonValue], parameters: Mapping[str, Scalar])
     if not first:
         return None
     host = str(parameters["host"])
-    return LoadPush(f"tcp://{'127.0.0.1' if is_wildcard(host) else host}:{first}", ranks)
+    return LoadPushAddress(f"tcp://{'127.0.0.1' if is_wildcard(host) else host}:{first}", ranks)
 
 
 def _port(endpoint: str) -> int:

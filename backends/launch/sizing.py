@@ -23,7 +23,7 @@ import msgspec
 from pydantic import JsonValue
 
 from backends.launch.config import EngineName
-from backends.launch.model_shape import Shape, SizingError
+from backends.launch.model_shape import ModelShape, SizingError
 from backends.launch.resolve import Launch
 
 GIB: Final = 1024**3
@@ -35,7 +35,7 @@ QUANTIZED_BITS: Final = {"fp8": 8.0, "mxfp8": 8.25}
 """Bits per linear weight when the engine quantises while it loads the model."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class GpuLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is laid out over its GPUs. Memory is per GPU."""
 
     engine: EngineName = "vllm"
@@ -84,7 +84,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
+def plan_of(launch: Launch, memory_bytes: int | None = None) -> GpuLayout:
     """The plan that a launch configuration describes; `memory_bytes` replaces its own GPU's memory."""
     flags = launch.flags
     config = launch.config
@@ -99,7 +99,7 @@ def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
     memory = config.hardware.gpu_memory_gib
     if memory_bytes is None and memory is None and config.sizing.kv_gib is None and "max-total-tokens" not in flags:
         raise SizingError(f"{config.name} names no GPU; say --memory-gib")
-    return Plan(
+    return GpuLayout(
         engine=launch.engine,
         memory_bytes=memory_bytes if memory_bytes is not None else int((memory or 0) * GIB),
         share=float(str(flags.get("gpu-memory-utilization" if vllm else "mem-fraction-static", 0.92 if vllm else 0.88))),
@@ -120,7 +120,7 @@ def plan_of(launch: Launch, memory_bytes: int | None = None) -> Plan:
     )
 
 
-def size(shape: Shape, plan: Plan, context: int, *, weights_total_bytes: int | None = None) -> Sizes:
+def size(shape: ModelShape, plan: GpuLayout, context: int, *, weights_total_bytes: int | None = None) -> Sizes:
     """The sizes of a model under a plan.
 
     Args:
@@ -172,21 +172,21 @@ def size(shape: Shape, plan: Plan, context: int, *, weights_total_bytes: int | N
     )
 
 
-def _kv_layer_bytes(shape: Shape, plan: Plan) -> float:
+def _kv_layer_bytes(shape: ModelShape, plan: GpuLayout) -> float:
     element = plan.kv_element_bytes if plan.kv_element_bytes is not None else shape.dtype_bytes
     if shape.latent is not None:
         return (shape.latent.kv_rank + shape.latent.rope_dim) * element
     return 2 * max(1, ceil(shape.kv_heads / plan.tp)) * shape.head_dim * element
 
 
-def _sequence_bytes(shape: Shape, plan: Plan, per_layer: float, context: int) -> float:
+def _sequence_bytes(shape: ModelShape, plan: GpuLayout, per_layer: float, context: int) -> float:
     """KV of one sequence, in whole blocks; a layer with a window keeps the window and the block that it moves into."""
     full = ceil(context / plan.block) * plan.block
     windowed = 0 if shape.window is None else min(full, (ceil(shape.window / plan.block) + 1) * plan.block)
     return (ceil(shape.full_layers / plan.pp) * full + ceil(shape.window_layers / plan.pp) * windowed) * per_layer
 
 
-def _weights(shape: Shape, plan: Plan, *, whole: bool) -> float:
+def _weights(shape: ModelShape, plan: GpuLayout, *, whole: bool) -> float:
     """Bytes of all weights, or of the fullest rank's.
 
     Linear layers have the plan's or the checkpoint's bits; embedding, output layer, router and norms stay 16 bits.
@@ -207,7 +207,7 @@ def _weights(shape: Shape, plan: Plan, *, whole: bool) -> float:
     return ((shape.layers * attention + mlps) * linear + unquantized * shape.dtype_bytes) * per_stage + ends * shape.dtype_bytes
 
 
-def _lora(shape: Shape, plan: Plan) -> int:
+def _lora(shape: ModelShape, plan: GpuLayout) -> int:
     """Memory set aside for adapters: A (rank x in) and B (out x rank) of each linear layer and slot, 16 bits.
 
     vLLM 0.33 `lora/layers/column_parallel_linear.py`: A is copied to every rank, B is split.

@@ -9,9 +9,8 @@ import sys
 import uvloop
 
 from backends.simengine.faults import FAULTS, parse_rule
-from backends.simengine.presets import PRESETS
 from backends.simengine.server import SimEngine
-from backends.simengine.settings import DIALECTS, SimSettings
+from backends.simengine.settings import DIALECTS, PRESETS, SimSettings
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,21 +1,177 @@
-"""One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come."""
+"""One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come.
 
+The output of a streamed answer, with the effects of its fault.
+
+The simulated engine's embeddings: vectors computed from the text alone, in the format of OpenAI's endpoint.
+"""
+
+import base64
+import os
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from backends.simengine import shapes
-from backends.simengine.batching import Batcher, Sequence
+from backends.simengine.batching import Batcher, SimSequence
 from backends.simengine.connection import SimConnection
 from backends.simengine.faults import FaultRule, rule_of
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
-from backends.simengine.streams import Later, StreamOut
-from backends.simengine.text import natural_length, tokens_of, words
+from backends.simengine.shapes import embedding, encode, natural_length, tokens_of, words
+
+DONE: Final = b"data: [DONE]\n\n"
+
+Later = Callable[[float, Callable[[], None]], object]
+
+_AT_EVENT: Final = frozenset(
+    {
+        "exit_process",
+        "crash_mid_stream",
+        "reset_mid_stream",
+        "frozen_mid_stream",
+        "eof_without_done",
+        "done_after_error",
+        "error_event",
+        "malformed_sse",
+        "truncated_json_event",
+        "broken_utf8",
+        "oversize_event",
+        "garbage_chunk",
+    }
+)
+"""Faults that happen after `after` events."""
+
+_ERROR: Final = encode(
+    {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}}
+)
 
 
-class Refusal(Exception):
+class StreamOut:
+    """Writes the events of a stream; once a fault has ended or silenced it, further events are dropped."""
+
+    def __init__(self, connection: SimConnection, later: Later) -> None:
+        self._connection = connection
+        self._later = later
+        self._fault = connection.fault
+        self._name = connection.fault.name if connection.fault else ""
+        self._events = 0
+        self.over = False
+
+    def event(self, chunk: dict[str, Any]) -> None:
+        """Send one event."""
+        if self.over:
+            return
+        if self._name == "comments_only":
+            self._write(b": still here\n\n")
+            return
+        if self._name in _AT_EVENT and self._fault is not None and self._events == self._fault.after:
+            self._strike()
+            if self.over:
+                return
+        self._events += 1
+        self._write(b"data: %b\n\n" % encode(chunk))
+
+    def finish(self, reason: str) -> str | None:
+        """The finish reason to send instead of `reason`; None to send none."""
+        if self._name == "missing_finish":
+            return None
+        return {"abort_finish": "abort", "unknown_finish": "melted"}.get(self._name, reason)
+
+    def end(self) -> None:
+        """Send the end of the stream, after the last event."""
+        if self.over or self._name == "comments_only":
+            return
+        if self._name != "no_done":
+            self._write(DONE)
+        if self._name == "extra_bytes_after_done":
+            self._write(b'data: {"late":true}\n\n')
+        self.over = True
+        if self._name == "hang_after_done":
+            return
+        self._after_pending(self._connection.end_stream)
+
+    def _strike(self) -> None:
+        connection = self._connection
+        name = self._name
+        if name == "exit_process":
+            os._exit(1)
+        if name in ("malformed_sse", "truncated_json_event", "broken_utf8", "oversize_event"):
+            payload = {
+                "malformed_sse": b"this is no JSON",
+                "truncated_json_event": b'{"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"ha',
+                "broken_utf8": b'{"id":"x","choices":[{"index":0,"delta":{"content":"\xff\xfe"},"finish_reason":null}]}',
+                "oversize_event": b'{"id":"' + b"x" * (1024 * 1024 + 1) + b'"}',
+            }[name]
+            self._write(b"data: %b\n\n" % payload)
+            self._events += 1
+            return
+        self.over = True
+        if name == "crash_mid_stream":
+            connection.close()
+        elif name == "reset_mid_stream":
+            connection.reset()
+        elif name == "eof_without_done":
+            connection.end_stream()
+        elif name == "garbage_chunk":
+            connection.transport.write(b"zz\r\nnot a chunk\r\n")
+        elif name in ("error_event", "done_after_error"):
+            self._write(b"data: %b\n\n" % _ERROR)
+            if name == "done_after_error":
+                self._write(DONE)
+            connection.end_stream()
+
+    def _write(self, data: bytes) -> None:
+        connection = self._connection
+        name = self._name
+        if name == "mixed_newlines":
+            data = data.replace(b"\n\n", (b"\r\n\r\n", b"\r\r", b"\n\n")[self._events % 3])
+        if name in ("one_byte_writes", "split_utf8"):
+            step = 1 if name == "one_byte_writes" else 7
+            for i in range(0, len(data), step):
+                connection.chunk(data[i : i + step])
+        elif name == "slow_drip" and self._fault is not None:
+            self._drip(data, 1.0 / self._fault.bytes_per_s)
+        else:
+            connection.chunk(data)
+
+    def _drip(self, data: bytes, gap_s: float) -> None:
+        self.over = True  # later events would overtake the bytes that drip
+
+        def send_byte(at: int) -> None:
+            if at < len(data) and not self._connection.transport.is_closing():
+                self._connection.chunk(data[at : at + 1])
+                self._later(gap_s, lambda: send_byte(at + 1))
+
+        send_byte(0)
+
+    def _after_pending(self, then: Callable[[], None]) -> None:
+        if not self._connection.transport.is_closing():
+            then()
+
+
+DIMENSIONS: Final = 256
+
+
+def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
+    """The reply's body, and the number of embedded tokens."""
+    inputs = request["input"]
+    texts = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else list(inputs)
+    counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
+    size = int(request.get("dimensions") or DIMENSIONS)
+    data = []
+    for i, text in enumerate(texts):
+        vector: Any = embedding(text if isinstance(text, str) else repr(text), size)
+        if request.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+        data.append({"object": "embedding", "index": i, "embedding": vector})
+    total = {"prompt_tokens": sum(counts), "total_tokens": sum(counts), "completion_tokens": 0}
+    body = {"id": head.id, "object": "list", "created": head.created, "model": head.model, "data": data, "usage": total}
+    return shapes.encode(body), sum(counts)
+
+
+class ErrorAnswer(Exception):
     """An error reply to a request."""
 
     def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
@@ -30,24 +186,24 @@ def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) ->
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refusal(
+        raise ErrorAnswer(
             400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request"
         ) from None
     needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
     if not isinstance(request, dict) or needed not in request:
-        raise Refusal(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
+        raise ErrorAnswer(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
     model = request.get("model", settings.models[0])
     adapter = str(model).partition(":")[2]
     if settings.dialect == "sglang" and settings.max_loras and adapter and adapter not in loras.loaded:
-        raise Refusal(400, f"The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: {[*loras.loaded]}.")
+        raise ErrorAnswer(400, f"The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: {[*loras.loaded]}.")
     if model not in settings.models and model not in loras.loaded and settings.dialect == "vllm":
         aliases = ", ".join(settings.models)
-        raise Refusal(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
+        raise ErrorAnswer(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
     temperature = request.get("temperature")
     if isinstance(temperature, int | float) and temperature < 0:
-        raise Refusal(400, f"temperature must be non-negative, got {temperature}. (parameter=temperature)", param="temperature")
+        raise ErrorAnswer(400, f"temperature must be non-negative, got {temperature}. (parameter=temperature)", param="temperature")
     if request.get("cache_salt") == "":
-        raise Refusal(400, "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", param="cache_salt")
+        raise ErrorAnswer(400, "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", param="cache_salt")
     return request
 
 
@@ -66,7 +222,7 @@ def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
 def chat_text(messages: Any) -> str:
     """The rendered chat: one marked block per message, so that the beginning of a conversation is a prefix of its continuation."""
     if not isinstance(messages, list) or not messages:
-        raise Refusal(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
+        raise ErrorAnswer(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
     blocks = []
     for message in messages:
         content = message.get("content") or ""
@@ -105,7 +261,7 @@ class Answer:
         self._reasons: list[str] = []
         self._left = 0
         self._begun = False
-        self.sequences: list[Sequence] = []
+        self.sequences: list[SimSequence] = []
         self.params: dict[str, Any] | None = None
         """The description of its KV, for another engine."""
         self.gone = False
@@ -121,20 +277,20 @@ class Answer:
         longest = settings.max_model_len
         asked = request.get("max_completion_tokens") or request.get("max_tokens")
         if asked is not None and asked > longest:
-            raise Refusal(
+            raise ErrorAnswer(
                 400, f"max_tokens={asked} cannot be greater than max_model_len={longest}. (parameter=max_tokens)", param="max_tokens"
             )
         salt = str(request.get("cache_salt") or "")
         for prompt in prompts_of(self._kind, request):
             if len(prompt) >= longest:
-                raise Refusal(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
+                raise ErrorAnswer(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
             for choice in range(int(request.get("n") or 1)):
                 natural = natural_length(prompt, model, settings.seed + choice)
                 limit = min(asked or natural, longest - len(prompt))
                 wanted = limit if request.get("ignore_eos") else min(natural, limit)
                 sequence = batcher.sequence(prompt, wanted, model, salt)
                 if not batcher.fits(sequence):
-                    raise Refusal(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
+                    raise ErrorAnswer(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
                 self.sequences.append(sequence)
                 self._words.append(words(prompt, model, settings.seed + choice))
                 self._texts.append([])
@@ -189,7 +345,7 @@ class Answer:
         """Tokens whose KV is kept for another engine."""
         return sum(len(s.prompt) for s in self.sequences if s.keep and s.finished and s.holding is not None)
 
-    def token(self, sequence: Sequence) -> None:
+    def token(self, sequence: SimSequence) -> None:
         """Take a token that one of the request's sequences produced."""
         index = self.sequences.index(sequence)
         word = next(self._words[index])
@@ -287,4 +443,4 @@ def own_fault(body: bytes) -> FaultRule | None:
         fault = msgspec.json.decode(body).get("sim_fault")
         return None if fault is None else rule_of(fault if isinstance(fault, dict) else {"name": fault})
     except (ValueError, AttributeError) as error:
-        raise Refusal(400, f"sim_fault: {error}", param="sim_fault") from None
+        raise ErrorAnswer(400, f"sim_fault: {error}", param="sim_fault") from None

@@ -1,4 +1,7 @@
-"""The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop."""
+"""The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop.
+
+The simulated engine's other routes: health, models, metrics, tokens, load, and the remote control of its faults.
+"""
 
 import asyncio
 import random
@@ -11,20 +14,160 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backends.simengine import shapes
-from backends.simengine.answering import Answer, Refusal, own_fault, read_request
-from backends.simengine.batching import Batcher, Counters, Sequence
+from backends.simengine.answering import Answer, ErrorAnswer, chat_text, embeddings, own_fault, read_request
+from backends.simengine.batching import Batcher, EngineCounters, SimSequence
 from backends.simengine.connection import SimConnection
-from backends.simengine.control import control
-from backends.simengine.embeddings import embeddings
-from backends.simengine.faults import FaultPlan, FaultRule
-from backends.simengine.halves import Half, Halves
+from backends.simengine.disaggregation import Half, Halves
+from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
+from backends.simengine.shapes import tokens_of
 
 if TYPE_CHECKING:
-    from backends.simengine.kv_publisher import KvPublisher
-    from backends.simengine.load_publisher import LoadPublisher
+    from backends.simengine.publishers import KvPublisher, LoadPublisher
+
+
+def control(engine: "SimEngine", connection: SimConnection) -> None:
+    """Answer a request that is not for inference."""
+    method = connection.method
+    path = connection.path
+    settings = engine.settings
+    if engine.loras.order(connection) or engine.halves.order(connection):
+        return
+    if path in ("/health", "/ping", "/health_generate"):
+        connection.reply(200, b"")
+    elif path == "/version":
+        connection.reply(200, b'{"version":"simulated"}')
+    elif path == "/v1/models" or path.startswith("/v1/models/"):
+        _models(engine, connection, path)
+    elif path == "/metrics":
+        values = _values(engine)
+        body = shapes.metrics(
+            settings.dialect, settings.models[0], values, settings.block_size, engine.batcher.kv.blocks, engine.started_unix
+        )
+        body += _lora_metrics(engine)
+        connection.reply(200, body, "text/plain; version=0.0.4; charset=utf-8")
+    elif path == "/load" and settings.dialect == "vllm":
+        connection.reply(200, shapes.encode({"server_load": engine.in_flight}))
+    elif path == "/v1/loads" and settings.dialect == "sglang":
+        connection.reply(200, shapes.encode(_loads(engine)))
+    elif path in ("/tokenize", "/v1/tokenize") and method == "POST":
+        _tokenize(engine, connection)
+    elif path == "/sim/state":
+        connection.reply(200, shapes.encode({"in_flight": engine.in_flight, "received": engine.count, **_values(engine)}))
+    elif path == "/sim/drain" and method == "POST":
+        engine.draining = True
+        connection.reply(200, b"{}")
+    elif path in ("/reset_prefix_cache", "/flush_cache") and method == "POST":
+        _forget_prefixes(engine)
+        connection.reply(200, b"")
+    elif path == "/sim/faults" and method == "POST":
+        _faults(engine, connection)
+    else:
+        connection.reply(404, b'{"detail":"Not Found"}')
+
+
+def _forget_prefixes(engine: "SimEngine") -> None:
+    """Clear the prefix cache, unless a sequence runs."""
+    if not engine.batcher.kv.used:
+        engine.batcher.kv.clear()
+        if engine.kv_events is not None:
+            engine.kv_events.cleared()
+            engine.kv_events.flush()
+
+
+def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:
+    settings = engine.settings
+    cards = [
+        {
+            "id": m,
+            "object": "model",
+            "created": int(engine.started_unix),
+            "owned_by": settings.dialect,
+            "max_model_len": settings.max_model_len,
+        }
+        for m in settings.models
+    ]
+    cards += engine.loras.cards()
+    if path == "/v1/models":
+        connection.reply(200, shapes.encode({"object": "list", "data": cards}))
+        return
+    model = next((card for card in cards if f"/v1/models/{card['id']}" == path), None)
+    body = shapes.encode(model) if model else shapes.error(settings.dialect, 404, "The model does not exist.", "NotFoundError")
+    connection.reply(200 if model else 404, body)
+
+
+def _tokenize(engine: "SimEngine", connection: SimConnection) -> None:
+    try:
+        request = msgspec.json.decode(connection.body)
+        text = chat_text(request["messages"]) if "messages" in request else request["prompt"]
+    except (msgspec.DecodeError, KeyError, TypeError, ErrorAnswer):
+        connection.reply(400, shapes.error(engine.settings.dialect, 400, "prompt or messages needed", "Bad Request"))
+        return
+    tokens = tokens_of(text)
+    connection.reply(200, shapes.encode({"count": len(tokens), "max_model_len": engine.settings.max_model_len, "tokens": tokens}))
+
+
+def _faults(engine: "SimEngine", connection: SimConnection) -> None:
+    """`{"standing": [rules]}` replaces the standing rules, `{"next": [rules]}` gives one to each of the next requests."""
+    try:
+        faults = msgspec.json.decode(connection.body)
+        standing = faults.get("standing")
+        following = faults.get("next", [])
+        if standing is not None:
+            engine.misbehave([rule_of(rule) for rule in standing])
+        engine.inject([rule_of(rule) for rule in following])
+    except (ValueError, AttributeError, TypeError) as error:
+        connection.reply(400, shapes.encode({"detail": str(error)}))
+        return
+    connection.reply(200, b"{}")
+
+
+def _lora_metrics(engine: "SimEngine") -> bytes:
+    """vLLM's series of adapters in use: names in labels, the time as the value."""
+    settings = engine.settings
+    if not settings.max_loras or settings.dialect != "vllm":
+        return b""
+    running = ",".join(sorted(engine.models_in_use & engine.loras.loaded.keys()))
+    labels = f'max_lora="{settings.max_loras}",running_lora_adapters="{running}",waiting_lora_adapters=""'
+    return f"vllm:lora_requests_info{{{labels}}} {time.time()}\n".encode()
+
+
+def _values(engine: "SimEngine") -> dict[str, float]:
+    batcher = engine.batcher
+    counters = batcher.counters
+    used = batcher.kv.used * batcher.block_size
+    return {
+        "running": len(batcher.running),
+        "waiting": len(batcher.waiting),
+        "queued_tokens": batcher.queued_tokens,
+        "kv_usage": batcher.kv_usage,
+        "kv_used_tokens": used,
+        "kv_tokens": batcher.kv.blocks * batcher.block_size,
+        "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
+        **{field: getattr(counters, field) for field in counters.__slots__},
+        **engine.halves.values(),
+    }
+
+
+def _loads(engine: "SimEngine") -> dict[str, Any]:
+    values = _values(engine)
+    load = {
+        "dp_rank": 0,
+        "num_running_reqs": values["running"],
+        "num_waiting_reqs": values["waiting"],
+        "num_waiting_uncached_tokens": values["queued_tokens"],
+        "num_used_tokens": values["kv_used_tokens"],
+        "max_total_num_tokens": values["kv_tokens"],
+        "max_running_requests": engine.settings.max_num_seqs,
+        "token_usage": values["kv_usage"],
+        "cache_hit_rate": values["hit_rate"],
+        "total_prefill_uncached_tokens": values["prompt_tokens"] - values["prefix_hits"] - values["handed_tokens"],
+        "total_prefill_busy_us": int(values["prefill_ms"] * 1000),
+    }
+    return {"version": "simulated", "loads": [load]}
+
 
 KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
 KEPT: Final = 1000
@@ -91,7 +234,7 @@ class SimEngine:
         return {answer.model for answer in self._answers.values()}
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> EngineCounters:
         """The counters since the last start."""
         return self.batcher.counters
 
@@ -108,12 +251,12 @@ class SimEngine:
         self._loop = asyncio.get_running_loop()
         self._instant = Instant(self.settings, self._loop) if self.settings.instant else None
         if self.settings.kv_events is not None:
-            from backends.simengine.kv_publisher import KvPublisher
+            from backends.simengine.publishers import KvPublisher
 
             self.kv_events = KvPublisher(self.settings, self._loop)
             self._restart()
         if self.settings.load_push is not None:
-            from backends.simengine.load_publisher import LoadPublisher
+            from backends.simengine.publishers import LoadPublisher
 
             self.load_push = LoadPublisher(self.settings, lambda: self.batcher, self._loop)
         self._server = await self._loop.create_server(self._accept, self.settings.host, self.settings.port, backlog=4096)
@@ -170,7 +313,7 @@ class SimEngine:
             connection.fault = self._plan.next(own_fault(connection.body))
             if connection.fault is None or not self._before_reply(connection, kind):
                 self._start(connection, kind)
-        except Refusal as refusal:
+        except ErrorAnswer as refusal:
             connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
 
     def _before_reply(self, connection: SimConnection, kind: str) -> bool:
@@ -220,7 +363,7 @@ class SimEngine:
         try:
             if connection in self._connections:  # its caller may have left meanwhile
                 self._start(connection, kind)
-        except Refusal as refusal:
+        except ErrorAnswer as refusal:
             connection.reply(refusal.status, shapes.error(self.settings.dialect, refusal.status, str(refusal), refusal.kind, refusal.param))
 
     def _start(self, connection: SimConnection, kind: str) -> None:
@@ -229,7 +372,7 @@ class SimEngine:
         waiting = len(self.batcher.waiting) + len(self.batcher.running)
         if self.draining or (settings.max_queued is not None and waiting >= settings.max_queued):
             message = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
-            raise Refusal(503, message, "Service Unavailable")
+            raise ErrorAnswer(503, message, "Service Unavailable")
         request_id = connection.headers.get(b"x-request-id", b"").decode("latin-1")
         model = str(request.get("model", settings.models[0]))
         head = shapes.ids(settings.dialect, request_id or f"{self.count:x}", kind, int(time.time()), model)
@@ -291,7 +434,7 @@ class SimEngine:
         if batcher is not self.batcher:
             return  # the engine restarted meanwhile
         self._stepping = False
-        produced: list[Sequence] = batcher.end(step)
+        produced: list[SimSequence] = batcher.end(step)
         if self.kv_events is not None:
             self.kv_events.flush()
         for sequence in produced:

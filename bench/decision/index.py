@@ -8,7 +8,7 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
-from backends.kv_events import Stored
+from backends.kv.events import Stored
 from bench.results_file import Row, table
 from routing.prefix.chain import of_text, of_tokens, root
 from routing.prefix.engine_blocks import EngineBlocks

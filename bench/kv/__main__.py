@@ -19,9 +19,9 @@ import uvloop
 import zmq
 
 from backends.clients.kv_subscriber import KvSubscriber
-from backends.kv_blocks import HeldBlocks
-from backends.kv_events import decode
-from backends.kv_stream import KvStream
+from backends.kv.blocks import HeldBlocks
+from backends.kv.events import decode
+from backends.kv.stream import KvStream
 from bench.kv.engine import BLOCK, batch, publish
 from bench.results_file import Row, machine, refresh, table, write_rows
 

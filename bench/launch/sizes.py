@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from backends.launch.engine_facts import METRICS, read_facts
 from backends.launch.model_shape import read_shape
-from backends.launch.sizing import GIB, Plan, size
-from backends.prometheus_text import Wanted
+from backends.launch.sizing import GIB, GpuLayout, size
+from backends.prometheus_text import WantedSeries
 from bench.results_file import Row, machine, refresh, write_rows
 
 READY_WITHIN_S: Final = 240.0
@@ -121,7 +121,7 @@ def measured(vllm: str, block: int, config: dict[str, Any], port: int) -> tuple[
                 try:
                     with urllib.request.urlopen(f"http://127.0.0.1:{port}{METRICS}", timeout=2) as reply:
                         page = reply.read()
-                    labels = Wanted(("vllm:cache_config_info",)).find(page)["vllm:cache_config_info"][0].labels
+                    labels = WantedSeries(("vllm:cache_config_info",)).find(page)["vllm:cache_config_info"][0].labels
                     facts = read_facts("vllm", {METRICS: page})
                     return facts.blocks or 0, facts.block_size or 0, int(labels["kv_cache_size_tokens"])
                 except (OSError, KeyError):
@@ -147,7 +147,7 @@ def main() -> None:
             continue
         # computed with the block size the engine took: CPU kernels for latent attention have one of their own
         blocks, block, tokens = reported
-        computed = size(read_shape(config), Plan(memory_bytes=0, kv_bytes=GIB, block=block), 2048)
+        computed = size(read_shape(config), GpuLayout(memory_bytes=0, kv_bytes=GIB, block=block), 2048)
         for subject, (count, fits) in {"tidegate": (computed.blocks, computed.capacity_tokens), "vllm": (blocks, tokens)}.items():
             rows.append(Row(metric=f"kv_blocks:{name}", subject=subject, value=count, unit="blocks", n=1))
             rows.append(Row(metric=f"kv_tokens:{name}", subject=subject, value=fits, unit="tokens", n=1))

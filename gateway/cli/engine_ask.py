@@ -6,7 +6,7 @@ import threading
 from typing import Final
 from urllib.parse import urlsplit
 
-from backends.fetch import Fetched, FetchError, FetchTimeout
+from backends.fetch import FetchedReply, FetchError, FetchTimeout
 from backends.ports import Loss
 
 WITHIN_S: Final = 10.0
@@ -26,7 +26,7 @@ def checked_url(url: str) -> str:
     return url
 
 
-def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetched:
+def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> FetchedReply:
     """GET `path`, or POST a body there: at most MAX_REPLY_BYTES of the answer, and at most WITHIN_S for all of it.
 
     Raises:
@@ -41,7 +41,7 @@ def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetc
     thread.join(WITHIN_S)
     if question.outcome is None:
         raise question.late()
-    if isinstance(question.outcome, Fetched):
+    if isinstance(question.outcome, FetchedReply):
         return question.outcome
     raise question.outcome
 
@@ -58,7 +58,7 @@ class _Question:
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
         self._connected = False
         self._received = False
-        self.outcome: Fetched | Exception | None = None
+        self.outcome: FetchedReply | Exception | None = None
         """The reply or the error; None while the request runs."""
 
     def run(self) -> None:
@@ -78,7 +78,7 @@ class _Question:
             return _lost(Loss.CONNECT, f"no connection within {WITHIN_S:g} s")
         return FetchTimeout(f"no answer within {WITHIN_S:g} s", received=self._received)
 
-    def _exchange(self) -> Fetched:
+    def _exchange(self) -> FetchedReply:
         connection = self._connection
         try:
             connection.request("GET" if self._body is None else "POST", self._path, self._body, self._headers)
@@ -87,7 +87,7 @@ class _Question:
             headers = {name.lower().encode("latin-1"): value.encode("latin-1", "replace") for name, value in reply.getheaders()}
             whole = reply.read(MAX_REPLY_BYTES)
             if not reply.length or len(whole) == MAX_REPLY_BYTES:
-                return Fetched(reply.status, headers, whole)
+                return FetchedReply(reply.status, headers, whole)
             fault: FetchError = _lost(Loss.CUT, f"{reply.length} bytes are missing")
         except TimeoutError:
             fault = self.late()

@@ -12,8 +12,8 @@ import typer
 
 from backends.dialects import DIALECTS
 from backends.discovery import diagnose
-from backends.fetch import Fetched, FetchError
-from backends.launch.check import Finding, Needs, compare, needs_of
+from backends.fetch import FetchedReply, FetchError
+from backends.launch.check import EngineFinding, EngineNeeds, compare, needs_of
 from backends.launch.engine_facts import COMPLETION, MODELS, PATHS, read_facts
 from gateway.cli.engine_ask import ask, checked_url
 from gateway.cli.launch_options import Sets, launch_from
@@ -33,7 +33,7 @@ class Subject(msgspec.Struct):
     id: str
     url: str
     dialect: str
-    needs: Needs
+    needs: EngineNeeds
     key: str | None = None
     pool: str = ""
 
@@ -69,7 +69,7 @@ def check_engine(
             checked_url(url)
         except ValueError as error:
             fail(str(error), code=2)
-    needs = Needs() if launch is None else needs_of(launch_from(launch, sets))
+    needs = EngineNeeds() if launch is None else needs_of(launch_from(launch, sets))
     options = {"served_name": served_name, "context": context, "block_size": block_size, "sequences": sequences, "lora_slots": lora_slots}
     needs = msgspec.structs.replace(needs, **{name: value for name, value in options.items() if value is not None})
     if embeddings:
@@ -90,7 +90,7 @@ def check_engine(
     raise typer.Exit(1 if wrong else 0)
 
 
-def look(subject: Subject, *, probe: bool) -> list[Finding]:
+def look(subject: Subject, *, probe: bool) -> list[EngineFinding]:
     """Ask one engine and compare its facts; a server that is no engine of the dialect gives one wrong finding."""
     replies: dict[str, bytes] = {}
     load = DIALECTS[subject.dialect].signals_path
@@ -99,9 +99,9 @@ def look(subject: Subject, *, probe: bool) -> list[Finding]:
         try:
             reply = ask(subject.url, path, subject.key)
         except FetchError as error:
-            return [Finding("engine", "wrong", diagnose.of_failure(path, error))]
+            return [EngineFinding("engine", "wrong", diagnose.of_failure(path, error))]
         if path == MODELS and (why := _no_models(reply)):
-            return [Finding("engine", "wrong", why)]
+            return [EngineFinding("engine", "wrong", why)]
         if path == load:
             findings.append(_load(subject.dialect, path, reply))
             if findings[0].state == "wrong":
@@ -118,7 +118,7 @@ def look(subject: Subject, *, probe: bool) -> list[Finding]:
     return findings + compare(subject.dialect, read_facts(subject.dialect, replies), subject.needs)
 
 
-def _no_models(reply: Fetched) -> str | None:
+def _no_models(reply: FetchedReply) -> str | None:
     """Why the reply is no model list; None when it is one."""
     if reply.status in (401, 403):
         return f"answers {reply.status}: it asks for a key; name the variable that holds it with --api-key-env"
@@ -129,27 +129,27 @@ def _no_models(reply: Fetched) -> str | None:
     return None
 
 
-def _load(dialect: str, path: str, reply: Fetched) -> Finding:
+def _load(dialect: str, path: str, reply: FetchedReply) -> EngineFinding:
     """Whether the engine reports its load as engines of this dialect do, which distinguishes one kind of engine from another."""
     read = DIALECTS[dialect].read_signals
     assert read is not None  # a dialect with a path for signals has a reader
     if reply.status == 404:
-        return Finding("load", "wrong", f"{path} answers 404: this does not look like a {dialect} engine; look at the dialect")
+        return EngineFinding("load", "wrong", f"{path} answers 404: this does not look like a {dialect} engine; look at the dialect")
     if reply.status != 200:
-        return Finding("load", "unread", f"cannot be read: {diagnose.of_status(path, reply.status, reply.headers, reply.body)}")
+        return EngineFinding("load", "unread", f"cannot be read: {diagnose.of_status(path, reply.status, reply.headers, reply.body)}")
     try:
         signals = read(reply.body, 0.0)
     except ValueError:
         signals = None
     if signals is None or (signals.missing and all(getattr(signals, name) is None for name in _REQUIRED)):
         none = f"{path} has none of what such engines tell of their load"
-        return Finding("load", "wrong", f"this does not look like a {dialect} engine: {none}; look at the dialect")
+        return EngineFinding("load", "wrong", f"this does not look like a {dialect} engine: {none}; look at the dialect")
     if signals.missing:
-        return Finding("load", "unread", f"cannot be read: {path} lacks {', '.join(signals.missing)}")
-    return Finding("load", "ok", f"told at {path}")
+        return EngineFinding("load", "unread", f"cannot be read: {path} lacks {', '.join(signals.missing)}")
+    return EngineFinding("load", "ok", f"told at {path}")
 
 
-def _of_settings(config: Path, needs: Needs) -> list[Subject]:
+def _of_settings(config: Path, needs: EngineNeeds) -> list[Subject]:
     try:
         settings = load_settings(config, os.environ)
     except ConfigError as error:
@@ -170,7 +170,7 @@ def _of_settings(config: Path, needs: Needs) -> list[Subject]:
     return subjects
 
 
-def _agree(subject: Subject, findings: list[Finding], subjects: list[Subject]) -> None:
+def _agree(subject: Subject, findings: list[EngineFinding], subjects: list[Subject]) -> None:
     size = next((finding.text.split()[0] for finding in findings if finding.what == "block size" and finding.state == "ok"), None)
     if size is None or not size.isdecimal():
         return
@@ -187,7 +187,7 @@ def _key(variable: str | None, environment: Mapping[str, str] = os.environ) -> s
     return environment[variable].strip()
 
 
-def _print(subject: Subject, findings: list[Finding]) -> None:
+def _print(subject: Subject, findings: list[EngineFinding]) -> None:
     out.print(f"{subject.id} {subject.url} ({subject.dialect})".strip(), markup=False, soft_wrap=True)
     for finding in findings:
         out.print(f"  {_MARKS[finding.state]}{finding.what}: {finding.text}", markup=False, soft_wrap=True)

@@ -7,8 +7,8 @@ import msgspec
 import typer
 from rich.table import Table
 
-from backends.lora_digest import NotAnAdapter, lora_digest
-from backends.loras import Adapter
+from backends.lora.digest import NotAnAdapter, lora_digest
+from backends.lora.residency import Adapter
 from gateway.cli.admin_client import ADMIN
 from gateway.cli.backends import fleet_of
 from gateway.cli.printing import AsJson, err, out, print_json

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from backends.breaker import State as Breaker
+from backends.breaker import BreakerState as Breaker
 from gateway.deps import Deps
 from gateway.fleet.wiring import FleetParts
 from gateway.worker_state import BackendState

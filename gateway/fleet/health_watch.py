@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from backends.breaker import VERDICTS, Verdict
-from backends.health import Health, Outcome, Probed, Standing, may_eject
+from backends.breaker import VERDICTS, AttemptVerdict
+from backends.health import Health, HealthState, ProbeOutcome, ProbeResult, may_eject
 from backends.ports import Upstream
 from backends.signals import Signals
 from domain.clock import Clock, Rng
@@ -28,17 +28,17 @@ ABOUT_ADAPTERS: Final = frozenset({Kind.WRONG_MODEL, Kind.MODEL_NOT_SERVED})
 
 log = structlog.get_logger("tidegate.fleet")
 
-Probe = Callable[[], Awaitable[Probed]]
+Probe = Callable[[], Awaitable[ProbeResult]]
 """Asks one backend for one token."""
 
 EVERY_S: Final = 0.5
 """How often the evidence is evaluated: short against every time limit in `backends.health`."""
 
 _STATES: Final = {
-    Standing.UNKNOWN: Availability.UNKNOWN,
-    Standing.UP: Availability.UP,
-    Standing.DOWN: Availability.DOWN,
-    Standing.EJECTED: Availability.EJECTED,
+    HealthState.UNKNOWN: Availability.UNKNOWN,
+    HealthState.UP: Availability.UP,
+    HealthState.DOWN: Availability.DOWN,
+    HealthState.EJECTED: Availability.EJECTED,
 }
 
 
@@ -60,7 +60,7 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
     since = [at for at in (health.up_since, live.breakers.of(backend.id).closed_at) if at is not None and now - at < SLOW_START_S]
     warming = max(since, default=None)
     reason = health.reason or breakers_of(live, backend.id)
-    if health.standing is Standing.UP and signals is not None and signals.asleep:
+    if health.standing is HealthState.UP and signals is not None and signals.asleep:
         why = "asleep: its weights are offloaded; wake it to use it"
         return msgspec.structs.replace(backend, state=Availability.DOWN, reason=why, warming_since=None)
     if health.suspicion:
@@ -90,7 +90,7 @@ def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None,
             breaker_moved(live, backend, now)
         health.ended(None, now)
         return
-    verdict = VERDICTS[fault.kind] if not served or fault.kind not in ABOUT_ADAPTERS else Verdict.NEUTRAL
+    verdict = VERDICTS[fault.kind] if not served or fault.kind not in ABOUT_ADAPTERS else AttemptVerdict.NEUTRAL
     if fault.alone_s:
         live.breakers.cool(backend.id, served, fault.alone_s, now)
     why = fault.kind.value + (f" ({fault.detail[:120]})" if fault.detail else "")
@@ -194,13 +194,13 @@ class HealthWatch:
             staying = (backend.id for backend in pool.backends if backend.state is not Availability.DRAINING)
             healths = [live.health[backend_id] for backend_id in staying if backend_id in live.health]
             for health in healths:
-                if health.suspicion and health.standing is Standing.UP and may_eject(healths):
+                if health.suspicion and health.standing is HealthState.UP and may_eject(healths):
                     health.eject(now)
             show(live, pool.name, now)
             self._grounds[pool.name].recovering(live.fleet.pools[pool.name], now)
         for relay in self._watch.relays():
             health_of_reply = live.health.get(relay.backend)
-            if health_of_reply is not None and health_of_reply.standing in (Standing.DOWN, Standing.EJECTED):
+            if health_of_reply is not None and health_of_reply.standing in (HealthState.DOWN, HealthState.EJECTED):
                 relay.let_go(now, at_once=health_of_reply.frozen)
 
     def _away_at(self, backend_id: str) -> float:
@@ -216,7 +216,7 @@ class HealthWatch:
         try:
             answer = await probe()
         except Exception as error:  # noqa: BLE001 - no answer of an engine may leave its probe running for ever
-            answer = Probed(Outcome.FAILED, f"cannot be read: {type(error).__name__}")
+            answer = ProbeResult(ProbeOutcome.FAILED, f"cannot be read: {type(error).__name__}")
         health.probed(answer, self._clock())
         if answer.reason:
             log.info("probe brought no token", backend=backend_id, found=answer.outcome.value, reason=answer.reason)

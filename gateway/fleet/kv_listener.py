@@ -57,8 +57,8 @@ class KvListener:
     def _listen(self, member: Member, events: KvEvents) -> None:
         # imported only when a backend publishes events; `ZeroMq` gives the reason
         from backends.clients.kv_subscriber import KvSubscriber
-        from backends.kv_blocks import HeldBlocks, KvConsumer
-        from backends.kv_stream import KvStream
+        from backends.kv.blocks import HeldBlocks, KvConsumer
+        from backends.kv.stream import KvStream
         from routing.prefix.engine_blocks import EngineBlocks
 
         deps = self._deps

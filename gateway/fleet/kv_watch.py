@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 import structlog
 
-from backends.kv_blocks import KvState
+from backends.kv.blocks import KvState
 from backends.signals import START_JITTER_S
 from domain.clock import Clock
 from gateway.deps import Live
 from gateway.placing.ground import Grounds
 
 if TYPE_CHECKING:
-    from backends.kv_stream import KvStream
+    from backends.kv.stream import KvStream
 
 log = structlog.get_logger("tidegate.kv")
 

@@ -61,7 +61,7 @@ class LoadListener:
 
     def _listen(self, backend: str, push: LoadPush, decode: Decode) -> None:
         # imported only when a backend pushes its load; `ZeroMq` gives the reason
-        from backends.clients.load_subscriber import LoadSubscriber
+        from backends.clients.zmq import LoadSubscriber
 
         on_message = partial(self.watch.heard, backend)
         subscriber = LoadSubscriber(self._zeromq.context(), push.endpoints, on_message, self._deps.clock, self._deps.loop)

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from backends.lora_loader import LoraLoader
-from backends.ports import Polled, Upstream
+from backends.lora.loader import LoraLoader
+from backends.ports import PollResult, Upstream
 from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.fleet.health_watch import show
 from gateway.fleet.loops import Loops, closed
 
-Poll = Callable[[], Awaitable[Polled]]
+Poll = Callable[[], Awaitable[PollResult]]
 """Polls one backend."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-from backends.kv_blocks import least
+from backends.kv.blocks import least
 from domain.membership import SourceState
 from gateway.placing.limits import Shown
 from gateway.worker_state import BackendState, WorkerSnapshot

@@ -12,8 +12,7 @@ import structlog
 
 from backends.fetch import FetchError
 from backends.ports import Upstream
-from backends.readings import measured
-from backends.signals import Signals, restarted
+from backends.signals import Signals, measured, restarted
 from domain.clock import Clock, Rng
 from gateway.deps import Live
 from gateway.fleet.health_watch import note_signals

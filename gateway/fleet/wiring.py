@@ -13,16 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from backends.clients.endpoint import Endpoint, endpoint
-from backends.clients.pinning import is_local, resolved
-from backends.clients.relay import RelayUpstream
+from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolved
+from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.dns import DnsSource, system_lookup
-from backends.discovery.poll import poll
-from backends.discovery.probe import Prober
+from backends.discovery.probe import Prober, poll
 from backends.fetch import FetchError, fetch
 from backends.load_reports import Decode
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from backends.ports import Upstream
 from backends.reach import Reach, networks_of
 from backends.signals import Signals
@@ -236,7 +234,7 @@ class _Upstreams:
     def for_questions(self, member: Member) -> RelayUpstream:
         return RelayUpstream(self._target(member, POLL_CONNECTIONS), self.deps.clock, self.deps.loop)
 
-    def _target(self, member: Member, max_connections: int) -> Endpoint:
+    def _target(self, member: Member, max_connections: int) -> EngineEndpoint:
         return endpoint(
             member.url,
             authorization=self._keys[member.pool],

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from domain.ask import Ask
 from gateway.deps import Deps
 from gateway.placing.salts import salted

@@ -1,5 +1,5 @@
-"""The concurrency limit of each backend in one worker: feeds `backends.limiter` with observations, and writes the limits that it finds
-to the load table.
+"""The concurrency limit of each backend in one worker: feeds `backends.concurrency_limit` with observations, and writes the limits
+that it finds to the load table.
 
 All processes that send to an engine share its limit. Each of several processes takes its share by their number
 (`tenancy.ports.Presence`); while the number is unknown, each may add as much as the engine reports to have left.
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from backends.limiter import Bounds, Heard, Limiter
+from backends.concurrency_limit import Heard, LimitBounds, Limiter
 from backends.signals import Signals
 from routing.load import Charge, LoadTable
 
@@ -50,7 +50,7 @@ class _Backend:
 
     __slots__ = ("board", "heard_at", "limiter", "pool", "supposed")
 
-    def __init__(self, pool: str, board: LoadTable, bounds: Bounds) -> None:
+    def __init__(self, pool: str, board: LoadTable, bounds: LimitBounds) -> None:
         self.pool = pool
         self.board = board
         self.limiter = Limiter(bounds)
@@ -68,7 +68,7 @@ class Limits:
         self._counted: dict[str, Part] = {}
         """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
 
-    def add(self, pool: str, backend_id: str, board: LoadTable, bounds: Bounds | None) -> None:
+    def add(self, pool: str, backend_id: str, board: LoadTable, bounds: LimitBounds | None) -> None:
         """Add a backend that joins; `bounds` None for a backend without a limit."""
         if bounds is not None:
             self._backends[backend_id] = backend = _Backend(pool, board, bounds)

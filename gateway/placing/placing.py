@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from domain.ask import Ask
 from domain.clock import Rng
 from gateway.deps import Deps

@@ -3,7 +3,7 @@ it."""
 
 from typing import Final, NamedTuple
 
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from routing.fleet import Pool
 from routing.prefix.chain import root
 from tenancy.isolation import cache_salt

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from backends.limiter import Bounds
+from backends.concurrency_limit import LimitBounds
 from domain.membership import Traits
 from routing.load import NO_FACTS, PRIORS, UNKNOWN, BackendFacts, Rates
 
@@ -14,7 +14,7 @@ class Usual(msgspec.Struct, frozen=True):
 
     context_tokens: int = 0
     hardware: str = ""
-    bounds: Bounds | None = Bounds()
+    bounds: LimitBounds | None = LimitBounds()
     """The bounds of each backend's concurrency limit; None for no limits."""
     kept_free: float = 0.0
     """The share of engines' capacity that is reserved for tenants with little in flight."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from backends.lora_loader import LoadDone
+from backends.lora.loader import LoadDone
 from gateway.limits_state import LimitsState
 from gateway.record import OK, Record
 from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES, Cells, model_label, named

@@ -83,7 +83,7 @@ ours has that adapter and salt."""
 
 
 class StoredBlocks(Protocol):
-    """An engine's event that new blocks are stored; `backends.kv_events.Stored` implements it."""
+    """An engine's event that new blocks are stored; `backends.kv.events.Stored` implements it."""
 
     @property
     def hashes(self) -> list[int]:
@@ -138,7 +138,7 @@ class Holds(Protocol):
 
 
 class EngineBlocks:
-    """The blocks of one backend; takes events in the engine's order (`backends.kv_blocks.KvConsumer`) and updates the index.
+    """The blocks of one backend; takes events in the engine's order (`backends.kv.blocks.KvConsumer`) and updates the index.
 
     Args:
         index: receives our blocks.

@@ -2,7 +2,7 @@
 
     step_ms = c0 + c1 * prefill_tokens + c1a * sum(chunk * context) + c2 * decoding_seqs + c3 * kv_tokens_read
 
-The same form and the same constants as the simulated engine's (`backends/simengine/presets.py`; a test compares them).
+The same form and the same constants as the simulated engine's (`backends/simengine/settings.py`; a test compares them).
 """
 
 from collections.abc import Mapping

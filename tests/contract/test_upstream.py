@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from backends.clients.aiohttp_client import AiohttpUpstream
-from backends.clients.endpoint import Endpoint, endpoint
-from backends.clients.relay import RelayUpstream
+from backends.clients.endpoint import EngineEndpoint, endpoint
+from backends.clients.http1 import RelayUpstream
 from backends.ports import Call, Flight, Loss, Upstream
 from tests.scripted_server import Peer, scripted
 
@@ -68,7 +68,7 @@ class Ways:
         self.made: list[Upstream] = []
 
     def to(self, url: str, **options: object) -> Upstream:
-        target: Endpoint = endpoint(url, **options)  # type: ignore[arg-type]
+        target: EngineEndpoint = endpoint(url, **options)  # type: ignore[arg-type]
         way: Upstream = self.adapter(target, time.monotonic, asyncio.get_running_loop())
         self.made.append(way)
         return way

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from backends.breaker import State
+from backends.breaker import BreakerState
 from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
@@ -61,7 +61,7 @@ async def test_of_three_backends_one_that_fails_is_hardly_noticed(share_failed: 
         assert bad.count < len(records) / 4, "it gets less than its share"
         bad.misbehave([])
         async with asyncio.timeout(20), running.client() as client:
-            while running.deps.live.breakers.of("e0").state(running.deps.clock()) is not State.CLOSED:
+            while running.deps.live.breakers.of("e0").state(running.deps.clock()) is not BreakerState.CLOSED:
                 await stream(client, max_tokens=2)
                 await asyncio.sleep(0.02)
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backends.loras import SETTLE_S
+from backends.lora.residency import SETTLE_S
 from backends.signals import Signals
 from backends.simengine import SimEngine, SimSettings
 from backends.simengine.faults import FaultRule

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import httpx
 import pytest
 
-from backends.clients.reply_parser import ReplyParser
+from backends.clients.http1 import ReplyParser
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from domain.ask import Ask
 from domain.faults import Fault

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.lora_digest import lora_digest
+from backends.lora.digest import lora_digest
 from tests.engines.asking import LONG, ask, cached, post, refused, until
 from tests.engines.processes import (
     GAP_S,

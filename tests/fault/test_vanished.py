@@ -15,7 +15,7 @@ import pytest
 
 from backends.clients.aiohttp_client import AiohttpUpstream
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayUpstream
+from backends.clients.http1 import RelayUpstream
 from backends.ports import Call
 from tests.contract.test_upstream import Sink
 from tests.scale import LONG

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayFlight, RelayUpstream, _Connection
+from backends.clients.http1 import RelayFlight, RelayUpstream, _Connection
 from backends.ports import Call, ReplySink
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection

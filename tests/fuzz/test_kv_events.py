@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.kv_blocks import HeldBlocks
-from backends.kv_events import MASK, MAX_BLOCK_SIZE, MAX_NAME_CHARS, Batch, Cleared, Removed, Stored, decode
-from backends.kv_stream import KvStream
+from backends.kv.blocks import HeldBlocks
+from backends.kv.events import MASK, MAX_BLOCK_SIZE, MAX_NAME_CHARS, Batch, Cleared, Removed, Stored, decode
+from backends.kv.stream import KvStream
 from tests.fuzz.mutation import Target
 from tests.kv_events import CLEARED, packed, recorded, removed, stored
 

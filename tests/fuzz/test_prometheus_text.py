@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.prometheus_text import Sample, Wanted
+from backends.prometheus_text import PrometheusSample, WantedSeries
 from tests.fuzz.mutation import Target
 
 WIRE = Path(__file__).parents[1] / "wire" / "engine_metrics"
@@ -48,7 +48,7 @@ PIECES = [
     *(name.encode() for name in NAMES[:20]),
 ]
 METRICS = Target("prometheus", PIECES, PAGES)
-WANTED = Wanted(NAMES)
+WANTED = WantedSeries(NAMES)
 READERS = [(name, dialect.read_signals) for name, dialect in DIALECTS.items() if dialect.read_signals is not None]
 
 
@@ -71,7 +71,7 @@ def page(data: bytes) -> str:
         return "too much" + outcome
     assert all(math.isfinite(sample.value) for samples in found.values() for sample in samples)
     # what a line says does not depend on the lines around it
-    alone: dict[str, list[Sample]] = {}
+    alone: dict[str, list[PrometheusSample]] = {}
     for line in data.split(b"\n"):
         for series, samples in WANTED.find(line).items():
             alone.setdefault(series, []).extend(samples)
@@ -116,9 +116,9 @@ def round_trip(data: bytes) -> str:
         samples = json.loads(said)
     except ValueError:
         return "damaged"
-    found = Wanted(["m", "m_total", "other"]).find(text)
+    found = WantedSeries(["m", "m_total", "other"]).find(text)
     for name in ("m", "m_total", "other"):
-        assert found.get(name, []) == [Sample(labels, value) for written_name, labels, value in samples if written_name == name]
+        assert found.get(name, []) == [PrometheusSample(labels, value) for written_name, labels, value in samples if written_name == name]
     return "ok"
 
 

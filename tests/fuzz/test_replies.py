@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from backends.clients.reply_parser import ReplyError, ReplyParser
+from backends.clients.http1 import ReplyError, ReplyParser
 from tests.fuzz.mutation import Target, cut
 
 PIECES = [

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.kv_blocks import HeldBlocks
-from backends.kv_stream import KvStream
+from backends.kv.blocks import HeldBlocks
+from backends.kv.stream import KvStream
 from tests.kv_events import CLEARED, Engine, removed, stored
 from tests.scale import scaled
 

@@ -12,7 +12,7 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from backends.discovery.dns import DnsSource, Found, system_lookup
+from backends.discovery.dns import DnsSource, ResolvedAddresses, system_lookup
 from domain.membership import SourceError
 
 SERVFAIL = "SERVFAIL"
@@ -66,11 +66,11 @@ async def name_server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 async def test_addresses_of_both_kinds_and_services(monkeypatch: pytest.MonkeyPatch) -> None:
     async with name_server(monkeypatch):
-        both = {Found("10.0.0.1", 80), Found("10.0.0.2", 80), Found("fd00::1", 80)}
+        both = {ResolvedAddresses("10.0.0.1", 80), ResolvedAddresses("10.0.0.2", 80), ResolvedAddresses("fd00::1", 80)}
         assert set(await system_lookup("engines.test", 80)()) == both
         assert set(await system_lookup("_llm._tcp.test", None)()) == {
-            *(Found(one.address, 8001, "engines.test") for one in both),
-            Found("10.0.0.4", 8002, "four.test"),
+            *(ResolvedAddresses(one.address, 8001, "engines.test") for one in both),
+            ResolvedAddresses("10.0.0.4", 8002, "four.test"),
         }
         for nobody in (system_lookup("none.test", 80), system_lookup("none.test", None), system_lookup("four.test", None)):
             assert await nobody() == []

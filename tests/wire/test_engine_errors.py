@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.dialects.dialect import Shape
+from backends.dialects.dialect import ErrorShape
 from backends.dialects.errors import fault_from_reply
 from domain.ask import Endpoint
 from domain.faults import Kind
@@ -55,11 +55,11 @@ def test_every_engine_is_covered() -> None:
     assert len(CASES) == 51
 
 
-def shape_of(body: str) -> Shape:
+def shape_of(body: str) -> ErrorShape:
     found = json.loads(body)
     if "error" in found:
-        return Shape.OBJECT if isinstance(found["error"], dict) else Shape.TEXT
-    return Shape.DETAIL if "detail" in found else Shape.FLAT
+        return ErrorShape.OBJECT if isinstance(found["error"], dict) else ErrorShape.TEXT
+    return ErrorShape.DETAIL if "detail" in found else ErrorShape.FLAT
 
 
 @pytest.mark.parametrize("name", CASES)

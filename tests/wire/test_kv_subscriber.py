@@ -11,12 +11,13 @@ from typing import TypeAlias
 import pytest
 import zmq
 
-from backends.clients import kv_subscriber, zmq_inbox
+from backends.clients import kv_subscriber
+from backends.clients import zmq as engine_zmq
 from backends.clients.kv_subscriber import KvSubscriber
-from backends.kv_blocks import HeldBlocks
-from backends.kv_events import MAX_BATCH_BYTES
-from backends.kv_stream import KvStream
-from backends.simengine.kv_publisher import KvPublisher
+from backends.kv.blocks import HeldBlocks
+from backends.kv.events import MAX_BATCH_BYTES
+from backends.kv.stream import KvStream
+from backends.simengine.publishers import KvPublisher
 from backends.simengine.settings import SimSettings
 from tests.kv_events import packed, stored
 
@@ -251,7 +252,7 @@ async def test_the_loop_is_never_held_longer_than_a_turn(context: Context) -> No
             while held.count < 3_000 and turns < 100_000:
                 await asyncio.sleep(0)
                 turns += 1
-            assert turns >= 3_000 / zmq_inbox.MAX_PER_TURN
+            assert turns >= 3_000 / engine_zmq.MAX_PER_TURN
             await held_exactly(subscriber, held, set(range(3_000)))
 
 
@@ -296,7 +297,7 @@ async def test_what_came_during_a_replay_is_taken_in_short_turns_too(context: Co
         while held.count < many:
             await asyncio.sleep(0)
             most, before = max(most, held.count - before), held.count
-        assert 0 < most < 2 * zmq_inbox.TURN_S / step_s + 2 < many
+        assert 0 < most < 2 * engine_zmq.TURN_S / step_s + 2 < many
         publish(many + 1)
         await held_exactly(subscriber, held, set(range(many + 2)))
     finally:

@@ -9,14 +9,13 @@ from typing import TypeAlias
 import pytest
 import zmq
 
-from backends.clients import load_subscriber
-from backends.clients.load_subscriber import LoadSubscriber
+from backends.clients import zmq as engine_zmq
+from backends.clients.zmq import LoadSubscriber
 from backends.dialects.sglang import read_report
 from backends.load_reports import MAX_REPORT_BYTES, LoadReports
 from backends.simengine.batching import Batcher
-from backends.simengine.load_publisher import LoadPublisher
-from backends.simengine.presets import PRESETS
-from backends.simengine.settings import SimSettings
+from backends.simengine.publishers import LoadPublisher
+from backends.simengine.settings import PRESETS, SimSettings
 from domain.membership import LoadPush
 from tests.load_push import recorded, report
 
@@ -170,7 +169,7 @@ async def test_strange_messages_are_counted_and_what_follows_is_heard(
 
         await until(sent)
         publisher.send_multipart([b"x" * (MAX_REPORT_BYTES + 1)])  # libzmq drops this connection for good
-        monkeypatch.setattr(load_subscriber, "REOPEN_S", 0.5)
+        monkeypatch.setattr(engine_zmq, "REOPEN_S", 0.5)
         number = iter(range(8, 10**6))
 
         def heard() -> bool:

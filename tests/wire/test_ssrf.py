@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backends.clients.endpoint import Endpoint, endpoint
-from backends.clients.pinning import dial
-from backends.clients.relay import RelayUpstream
+from backends.clients.endpoint import EngineEndpoint, dial, endpoint
+from backends.clients.http1 import RelayUpstream
 from backends.fetch import FetchError, fetch
 from backends.reach import Reach, networks_of
 from domain.membership import Member
@@ -203,7 +202,7 @@ async def test_none_is_registered_and_none_is_connected_to(url: str, tmp_path: P
     assert [address for address in loop.dialled if reach().refusal(address, 8000)] == []
 
 
-def hostile(url: str) -> Endpoint:
+def hostile(url: str) -> EngineEndpoint:
     """The endpoint of a URL that the check of URLs would not have let through; what it refuses beforehand is a ValueError."""
     return endpoint(checked_engine_url(url), reach=reach())
 
@@ -231,7 +230,7 @@ async def test_a_name_that_answers_otherwise_the_second_time_gains_nothing(tmp_p
     assert loop.dialled == ["10.0.0.5"]  # the address that was judged, not the name
 
 
-def _aiohttp(target: Endpoint, loop: asyncio.AbstractEventLoop) -> Any:
+def _aiohttp(target: EngineEndpoint, loop: asyncio.AbstractEventLoop) -> Any:
     from backends.clients.aiohttp_client import AiohttpUpstream
 
     return AiohttpUpstream(target, time.monotonic, loop)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayUpstream, _Connection
+from backends.clients.http1 import RelayUpstream, _Connection
 from backends.ports import Call
-from backends.turns import FULL
+from backends.read_turns import FULL
 from gateway.http.edge.connection import EdgeConnection
 from tests.contract.test_upstream import STREAM, Sink
 from tests.scripted_server import Peer, scripted

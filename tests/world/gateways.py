@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import backends.simengine.control
 import backends.simengine.instant
 import backends.simengine.server
 import gateway.counter_wiring
@@ -50,7 +49,7 @@ from tests.world.loop import VirtualLoop
 
 PEPPER = Pepper("world", b"w" * 32)
 TIMED = (
-    backends.simengine.control,
+    backends.simengine.server,
     backends.simengine.instant,
     backends.simengine.server,
     gateway.counter_wiring,

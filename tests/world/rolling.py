@@ -12,8 +12,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from backends.simengine.presets import PRESETS, Timing
-from backends.simengine.settings import SimSettings
+from backends.simengine.settings import PRESETS, SimSettings, Timing
 from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
 from policies.compile import compiled

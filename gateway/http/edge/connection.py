@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import httptools
 
-from backends.turns import FULL, take_turns
+from backends.read_turns import FULL, take_turns
 from domain.faults import Fault, Kind
 from gateway.http.edge.door import Connections
 from gateway.http.edge.exchange import Exchange

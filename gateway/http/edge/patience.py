@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from backends.readings import PrefillRate
+from backends.signals import PrefillRate
 from domain.faults import Fault, Kind, Retry
 from gateway.story import AttemptFacts, Story
 

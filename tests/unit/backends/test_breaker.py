@@ -17,9 +17,9 @@ from backends.breaker import (
     SAMPLES,
     VERDICTS,
     WINDOW_S,
+    AttemptVerdict,
     Breaker,
-    State,
-    Verdict,
+    BreakerState,
 )
 from domain.faults import SOURCE, Kind, Source
 
@@ -43,28 +43,28 @@ MIDDLE = Dice()
 def tripped(now: float = 0.0, dice: Dice = MIDDLE) -> Breaker:
     breaker = Breaker()
     for _ in range(IN_A_ROW):
-        breaker.ended(Verdict.FAILURE, "old", now, dice, "reset")
-    assert breaker.state(now) is State.OPEN
+        breaker.ended(AttemptVerdict.FAILURE, "old", now, dice, "reset")
+    assert breaker.state(now) is BreakerState.OPEN
     return breaker
 
 
 @pytest.mark.req("ROUTERS-19")
 def test_what_each_end_says_of_a_backend() -> None:
-    assert VERDICTS[None] is Verdict.SUCCESS
-    assert VERDICTS[Kind.ENGINE_BUSY] is Verdict.BUSY
+    assert VERDICTS[None] is AttemptVerdict.SUCCESS
+    assert VERDICTS[Kind.ENGINE_BUSY] is AttemptVerdict.BUSY
     failures = {Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY, Kind.ENGINE_ERROR, Kind.FIRST_TOKEN_TIMEOUT, Kind.BROKEN_STREAM}
-    assert {VERDICTS[kind] for kind in failures} == {Verdict.FAILURE}
+    assert {VERDICTS[kind] for kind in failures} == {AttemptVerdict.FAILURE}
     for kind in Kind:
         if SOURCE[kind] is Source.CALLER and kind not in (Kind.CLIENT_GONE, Kind.SLOW_READER):
-            assert VERDICTS[kind] is Verdict.SUCCESS
+            assert VERDICTS[kind] is AttemptVerdict.SUCCESS
         if SOURCE[kind] is Source.GATEWAY:
-            assert VERDICTS[kind] is Verdict.NEUTRAL
-    assert VERDICTS[Kind.CLIENT_GONE] is VERDICTS[Kind.WRONG_MODEL] is Verdict.NEUTRAL
+            assert VERDICTS[kind] is AttemptVerdict.NEUTRAL
+    assert VERDICTS[Kind.CLIENT_GONE] is VERDICTS[Kind.WRONG_MODEL] is AttemptVerdict.NEUTRAL
 
 
 @pytest.mark.req("ROUTERS-19")
-@given(st.lists(st.sampled_from([Verdict.SUCCESS, Verdict.BUSY, Verdict.NEUTRAL]), max_size=100))
-def test_refusals_and_mistakes_never_open_it(ends: list[Verdict]) -> None:
+@given(st.lists(st.sampled_from([AttemptVerdict.SUCCESS, AttemptVerdict.BUSY, AttemptVerdict.NEUTRAL]), max_size=100))
+def test_refusals_and_mistakes_never_open_it(ends: list[AttemptVerdict]) -> None:
     breaker = Breaker()
     for at, end in enumerate(ends):
         breaker.ended(end, at, at / 10, MIDDLE)
@@ -78,10 +78,10 @@ def test_it_opens_when_the_window_or_the_row_says_so_and_not_otherwise(ends: lis
         now += pause
         seen.append((int(now), failed))
         row = row + 1 if failed else 0
-        breaker.ended(Verdict.FAILURE if failed else Verdict.SUCCESS, "x", now, MIDDLE, "reset")
+        breaker.ended(AttemptVerdict.FAILURE if failed else AttemptVerdict.SUCCESS, "x", now, MIDDLE, "reset")
         window = [bad for at, bad in seen if at > int(now) - WINDOW_S]
         due = failed and (row >= IN_A_ROW or (len(window) >= SAMPLES and sum(window) >= FAILED_SHARE * len(window)))
-        assert (breaker.state(now) is State.OPEN) is due
+        assert (breaker.state(now) is BreakerState.OPEN) is due
         if due:
             break
 
@@ -89,8 +89,8 @@ def test_it_opens_when_the_window_or_the_row_says_so_and_not_otherwise(ends: lis
 def test_a_backend_that_fails_one_request_in_ten_stays() -> None:
     breaker = Breaker()
     for n in range(1000):
-        breaker.ended(Verdict.FAILURE if n % 10 == 0 else Verdict.SUCCESS, n, n / 100, MIDDLE)
-    assert breaker.state(10.0) is State.CLOSED
+        breaker.ended(AttemptVerdict.FAILURE if n % 10 == 0 else AttemptVerdict.SUCCESS, n, n / 100, MIDDLE)
+    assert breaker.state(10.0) is BreakerState.CLOSED
 
 
 def test_half_open_lets_one_request_through_and_its_first_token_closes() -> None:
@@ -101,7 +101,7 @@ def test_half_open_lets_one_request_through_and_its_first_token_closes() -> None
     assert "one request tries it" in breaker.shut(5.0)
     assert not breaker.begun("b", 5.1)
     assert breaker.begun("a", 5.2)
-    assert (breaker.state(5.2), breaker.closed_at, breaker.shut(5.2)) == (State.CLOSED, 5.2, "")
+    assert (breaker.state(5.2), breaker.closed_at, breaker.shut(5.2)) == (BreakerState.CLOSED, 5.2, "")
 
 
 def test_a_try_that_fails_opens_again_for_twice_as_long_and_one_that_says_nothing_lets_another_try() -> None:
@@ -111,18 +111,18 @@ def test_a_try_that_fails_opens_again_for_twice_as_long_and_one_that_says_nothin
         waits.append(breaker.open_until - now)
         now = breaker.open_until
         assert breaker.enter("caller left", now)
-        assert not breaker.ended(Verdict.NEUTRAL, "caller left", now, MIDDLE)
+        assert not breaker.ended(AttemptVerdict.NEUTRAL, "caller left", now, MIDDLE)
         assert breaker.enter("fails", now)
-        assert breaker.ended(Verdict.FAILURE, "fails", now, MIDDLE, "reset")
+        assert breaker.ended(AttemptVerdict.FAILURE, "fails", now, MIDDLE, "reset")
     assert waits == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
 
 
 def test_only_the_request_that_tries_is_heard_while_it_is_not_closed() -> None:
     breaker = tripped()
     for at in (1.0, 6.0):
-        assert not breaker.ended(Verdict.SUCCESS, "sent before", at, MIDDLE)
-        assert not breaker.ended(Verdict.FAILURE, "sent before", at, MIDDLE)
-    assert breaker.state(6.0) is State.HALF_OPEN
+        assert not breaker.ended(AttemptVerdict.SUCCESS, "sent before", at, MIDDLE)
+        assert not breaker.ended(AttemptVerdict.FAILURE, "sent before", at, MIDDLE)
+    assert breaker.state(6.0) is BreakerState.HALF_OPEN
 
 
 def test_a_try_that_hangs_makes_room_for_another() -> None:
@@ -130,7 +130,7 @@ def test_a_try_that_hangs_makes_room_for_another() -> None:
     assert breaker.enter("hangs", 5.0)
     assert not breaker.enter("next", 5.0 + PROBE_S - 0.1)
     assert breaker.enter("next", 5.0 + PROBE_S)
-    assert breaker.ended(Verdict.SUCCESS, "next", 40.0, MIDDLE)
+    assert breaker.ended(AttemptVerdict.SUCCESS, "next", 40.0, MIDDLE)
 
 
 @pytest.mark.parametrize(("calm_s", "next_s"), [(CALM_S, OPEN_FIRST_S), (CALM_S - 1, 2 * OPEN_FIRST_S)])
@@ -139,7 +139,7 @@ def test_a_calm_minute_forgives(calm_s: float, next_s: float) -> None:
     breaker.enter("a", 5.0)
     breaker.begun("a", 5.0)
     for _ in range(IN_A_ROW):
-        breaker.ended(Verdict.FAILURE, "b", 5.0 + calm_s, MIDDLE, "reset")
+        breaker.ended(AttemptVerdict.FAILURE, "b", 5.0 + calm_s, MIDDLE, "reset")
     assert breaker.open_until == 5.0 + calm_s + next_s
 
 
@@ -149,7 +149,7 @@ def test_times_are_jittered_by_a_fifth_both_ways(seed: int) -> None:
     rng = random.Random(seed)
     breaker = Breaker()
     for _ in range(IN_A_ROW):
-        breaker.ended(Verdict.FAILURE, "x", 0.0, rng)
+        breaker.ended(AttemptVerdict.FAILURE, "x", 0.0, rng)
     assert breaker.open_until is not None
     assert JITTER >= 0.2
     assert OPEN_FIRST_S * (1 - JITTER) <= breaker.open_until <= OPEN_FIRST_S * (1 + JITTER)
@@ -165,15 +165,17 @@ def test_an_engine_that_asks_to_be_left_alone_is_and_not_for_ever() -> None:
     assert breaker.shut(10.0 + LONGEST_COOL_S) == ""
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(Verdict)), st.integers(0, 5), st.floats(0, 20)), max_size=300), st.integers(0, 2**32))
+@given(st.lists(st.tuples(st.sampled_from(list(AttemptVerdict)), st.integers(0, 5), st.floats(0, 20)), max_size=300), st.integers(0, 2**32))
 @hypothesis_settings(max_examples=50)
-def test_at_most_one_tries_at_a_time_and_no_wait_is_longer_than_the_longest(steps: list[tuple[Verdict, int, float]], seed: int) -> None:
+def test_at_most_one_tries_at_a_time_and_no_wait_is_longer_than_the_longest(
+    steps: list[tuple[AttemptVerdict, int, float]], seed: int
+) -> None:
     rng, breaker, now, trying = random.Random(seed), Breaker(), 0.0, {}
     for verdict, who, pause in steps:
         now += pause
         trying = {one: at for one, at in trying.items() if now - at < PROBE_S}
         if breaker.enter(who, now):
-            assert breaker.state(now) is State.HALF_OPEN
+            assert breaker.state(now) is BreakerState.HALF_OPEN
             assert not trying or who in trying
             trying = trying or {who: now}
         elif breaker.ended(verdict, who, now, rng):

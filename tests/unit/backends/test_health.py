@@ -8,17 +8,17 @@ from backends.health import (
     PROBE_LONGEST_S,
     PROBES_WITHOUT_COUNTERS,
     Health,
-    Outcome,
-    Probed,
-    Standing,
+    HealthState,
+    ProbeOutcome,
+    ProbeResult,
     may_eject,
 )
-from backends.ports import Polled
+from backends.ports import PollResult
 from domain.faults import Kind
 
-GOOD = Polled("", frozenset({"m"}))
-REFUSED = Polled("/health: connect: refused")
-LATE = Polled("/health: no answer within 2 s", silent=True)
+GOOD = PollResult("", frozenset({"m"}))
+REFUSED = PollResult("/health: connect: refused")
+LATE = PollResult("/health: no answer within 2 s", silent=True)
 SILENCE_S = 10.0
 
 
@@ -36,8 +36,8 @@ def down(now: float = 0.0) -> Health:
 
 
 def test_the_first_poll_decides_alone_and_costs_no_slow_start() -> None:
-    assert (up().standing, up().reason, up().up_since) == (Standing.UP, "", None)
-    assert (down().standing, down().reason) == (Standing.DOWN, REFUSED.reason)
+    assert (up().standing, up().reason, up().up_since) == (HealthState.UP, "", None)
+    assert (down().standing, down().reason) == (HealthState.DOWN, REFUSED.reason)
 
 
 def test_one_failed_poll_takes_nothing_out_and_some_in_a_row_do() -> None:
@@ -47,13 +47,13 @@ def test_one_failed_poll_takes_nothing_out_and_some_in_a_row_do() -> None:
     health.polled(GOOD, 5.0)
     for n in range(1, FAILURES_TO_GO_DOWN + 1):
         health.polled(REFUSED, 5.0 + n)
-        assert health.standing is (Standing.DOWN if n == FAILURES_TO_GO_DOWN else Standing.UP)
+        assert health.standing is (HealthState.DOWN if n == FAILURES_TO_GO_DOWN else HealthState.UP)
     assert health.reason == REFUSED.reason
 
 
 @pytest.mark.req("ROUTERS-20")
 def test_while_tokens_flow_a_poll_without_an_answer_says_only_busy_and_a_refusal_says_more() -> None:
-    for poll, standing in ((LATE, Standing.UP), (REFUSED, Standing.DOWN)):
+    for poll, standing in ((LATE, HealthState.UP), (REFUSED, HealthState.DOWN)):
         health = up()
         for n in range(20):
             health.progressed(float(n))
@@ -62,7 +62,7 @@ def test_while_tokens_flow_a_poll_without_an_answer_says_only_busy_and_a_refusal
     health = up()
     for n in range(FAILURES_TO_GO_DOWN):
         health.polled(LATE, 100.0 + n)  # nothing flows
-    assert health.standing is Standing.DOWN
+    assert health.standing is HealthState.DOWN
 
 
 def test_an_idle_backend_that_stops_answering_goes_down_though_it_owes_nothing() -> None:
@@ -70,7 +70,7 @@ def test_an_idle_backend_that_stops_answering_goes_down_though_it_owes_nothing()
     for n in range(FAILURES_TO_GO_DOWN):
         health.idle(float(n))
         health.polled(LATE, float(n))
-    assert health.standing is Standing.DOWN
+    assert health.standing is HealthState.DOWN
 
 
 @pytest.mark.req("R3")
@@ -78,24 +78,24 @@ def test_what_was_down_comes_back_with_a_token_only() -> None:
     health = down()
     assert not health.wants_probe(1.0)  # nobody there to ask
     health.polled(GOOD, 1.0)
-    assert (health.standing, health.reason) == (Standing.DOWN, AWAITED)
+    assert (health.standing, health.reason) == (HealthState.DOWN, AWAITED)
     assert health.wants_probe(1.0)
     health.probing()
     assert not health.wants_probe(1.0)
-    health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 11.0)
-    assert health.standing is Standing.DOWN
+    health.probed(ProbeResult(ProbeOutcome.FAILED, "no answer within 10 s"), 11.0)
+    assert health.standing is HealthState.DOWN
     assert "no answer within 10 s" in health.reason
     assert health.wants_probe(13.0)
-    health.probed(Probed(Outcome.TOKEN), 13.0)
-    assert (health.standing, health.reason, health.up_since) == (Standing.UP, "", 13.0)
+    health.probed(ProbeResult(ProbeOutcome.TOKEN), 13.0)
+    assert (health.standing, health.reason, health.up_since) == (HealthState.UP, "", 13.0)
 
 
 def test_a_token_counts_for_nothing_when_the_engine_has_left_since() -> None:
     health = down()
     health.polled(GOOD, 1.0)
     health.polled(REFUSED, 2.0)
-    health.probed(Probed(Outcome.TOKEN), 2.5)
-    assert health.standing is Standing.DOWN
+    health.probed(ProbeResult(ProbeOutcome.TOKEN), 2.5)
+    assert health.standing is HealthState.DOWN
 
 
 def test_probes_come_less_and_less_often() -> None:
@@ -106,17 +106,17 @@ def test_probes_come_less_and_less_often() -> None:
         while not health.wants_probe(now):
             now += 0.5
         waits.append(now - began)
-        health.probed(Probed(Outcome.FAILED, "x"), now)
+        health.probed(ProbeResult(ProbeOutcome.FAILED, "x"), now)
     assert waits == [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, PROBE_LONGEST_S, PROBE_LONGEST_S]
 
 
 def test_an_engine_that_cannot_be_asked_comes_back_in_the_end() -> None:
     health, now = up(), 0.0
     health.quarantine("5 failures in a row", now)
-    while health.standing is Standing.EJECTED:
+    while health.standing is HealthState.EJECTED:
         now += 0.5
         if health.wants_probe(now):
-            health.probed(Probed(Outcome.NO_WAY, "/v1/embeddings answers 404"), now)
+            health.probed(ProbeResult(ProbeOutcome.NO_WAY, "/v1/embeddings answers 404"), now)
         assert now < 200
     assert now > 30
 
@@ -161,7 +161,7 @@ def test_a_silent_backend_is_probed_and_suspect_when_no_token_comes() -> None:
     assert not health.wants_probe(SILENCE_S - 0.1)
     assert health.wants_probe(SILENCE_S)
     health.probing()
-    health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 20.0)
+    health.probed(ProbeResult(ProbeOutcome.FAILED, "no answer within 10 s"), 20.0)
     assert health.frozen
     assert "no token for 20 s" in health.suspicion
 
@@ -181,13 +181,13 @@ def test_a_backend_that_gets_one_request_at_a_time_and_answers_none_is_silent_al
 def test_an_engine_whose_counters_nobody_sees_gets_more_probes_before_it_is_suspect() -> None:
     health = up()
     for n in range(1, PROBES_WITHOUT_COUNTERS + 1):
-        health.probed(Probed(Outcome.FAILED, "no answer within 10 s"), 20.0 * n)
+        health.probed(ProbeResult(ProbeOutcome.FAILED, "no answer within 10 s"), 20.0 * n)
         assert bool(health.suspicion) is (n == PROBES_WITHOUT_COUNTERS)
 
 
 def test_a_token_or_an_idle_moment_ends_the_silence() -> None:
     probed, rested = up(), up()
-    probed.probed(Probed(Outcome.TOKEN), 20.0)
+    probed.probed(ProbeResult(ProbeOutcome.TOKEN), 20.0)
     rested.idle(20.0)
     for health in (probed, rested):
         assert not health.wants_probe(20.0 + SILENCE_S - 0.1)
@@ -231,9 +231,9 @@ def test_ejection_never_takes_the_last_one_nor_more_than_half(states: list[str])
         late(health, 10.0, 11.0, 12.0)
         if may_eject(healths):
             health.eject(13.0)
-    ejected = sum(health.standing is Standing.EJECTED for health in healths)
+    ejected = sum(health.standing is HealthState.EJECTED for health in healths)
     assert ejected <= max(1, len(healths) // 2)
     if any(state != "down" for state in states):
-        assert any(health.standing is Standing.UP for health in healths)
+        assert any(health.standing is HealthState.UP for health in healths)
     if len(suspects) == 1 and states.count("fine"):
         assert ejected == 1

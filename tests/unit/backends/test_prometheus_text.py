@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from backends.prometheus_text import MAX_PARTS, Sample, Wanted
+from backends.prometheus_text import MAX_PARTS, PrometheusSample, WantedSeries
 
 PAGE = rb"""# HELP a_total What a counts.
 # TYPE a_total counter
@@ -19,24 +19,27 @@ broken
 
 
 def test_only_what_is_wanted_is_found_and_names_are_whole() -> None:
-    found = Wanted(["a_total", "b", "missing"]).find(PAGE)
-    assert found == {"a_total": [Sample({"x": "1", "y": "two"}, 3.0), Sample({"x": "2"}, 4.0)], "b": [Sample({}, 1500.0)]}
+    found = WantedSeries(["a_total", "b", "missing"]).find(PAGE)
+    assert found == {
+        "a_total": [PrometheusSample({"x": "1", "y": "two"}, 3.0), PrometheusSample({"x": "2"}, 4.0)],
+        "b": [PrometheusSample({}, 1500.0)],
+    }
 
 
 def test_labels_may_hold_anything_and_a_time_stamp_may_follow() -> None:
-    (sample,) = Wanted(["weird"]).find(PAGE)["weird"]
-    assert sample == Sample({"q": 'say "hi", {x}=\\1\nend', "r": "}"}, 5.0)
+    (sample,) = WantedSeries(["weird"]).find(PAGE)["weird"]
+    assert sample == PrometheusSample({"q": 'say "hi", {x}=\\1\nend', "r": "}"}, 5.0)
 
 
 def test_never_is_not_a_number_of_anything() -> None:
-    assert Wanted(["never", "endless", "broken"]).find(PAGE) == {}
+    assert WantedSeries(["never", "endless", "broken"]).find(PAGE) == {}
 
 
 @pytest.mark.parametrize(
     "page", [b"", b"<html>", b"\xff\xfe\x00", b"a_total", b"a_total{", b'a_total{x="', b"a_total{x=1} 2", b"a_total {} x"]
 )
 def test_whatever_comes_instead_is_no_sample(page: bytes) -> None:
-    assert Wanted(["a_total"]).find(page) in ({}, {"a_total": [Sample({}, 2.0)]})
+    assert WantedSeries(["a_total"]).find(page) in ({}, {"a_total": [PrometheusSample({}, 2.0)]})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_whatever_comes_instead_is_no_sample(page: bytes) -> None:
     ],
 )
 def test_escapes_mean_what_the_format_says(written: bytes, meant: str) -> None:
-    (sample,) = Wanted(["a"]).find(b'a{x="' + written + b'"} 1')["a"]
+    (sample,) = WantedSeries(["a"]).find(b'a{x="' + written + b'"} 1')["a"]
     assert sample.labels == {"x": meant}
 
 
@@ -72,12 +75,12 @@ def test_escapes_mean_what_the_format_says(written: bytes, meant: str) -> None:
 def test_a_page_of_one_thing_is_read_in_linear_time(page: bytes) -> None:
     """Quadratic work on any of them would take minutes."""
     with contextlib.suppress(ValueError):
-        assert len(Wanted(["a"]).find(page)) <= 1
+        assert len(WantedSeries(["a"]).find(page)) <= 1
 
 
 @pytest.mark.parametrize("line", [b"a 1\n", b"a {\n", b"abc 1\n", b'a{x="1"} 1\n', b'a{x="1",x="1",x="1",x="1"} 1\n', b'a{x="1",x="1"\n'])
 def test_what_a_page_may_cost_is_bounded_by_its_lines_and_labels_too(line: bytes) -> None:
     parts = 1 + (line.count(b"x=") if b"}" in line else 0)
-    Wanted(["a"]).find(line * (MAX_PARTS // parts))
+    WantedSeries(["a"]).find(line * (MAX_PARTS // parts))
     with pytest.raises(ValueError, match="more than 10,000 lines and labels"):
-        Wanted(["a", "b"]).find(line * (MAX_PARTS // parts) + b"\n" + line + b'b{x="1"} 2\n' * 2)
+        WantedSeries(["a", "b"]).find(line * (MAX_PARTS // parts) + b"\n" + line + b'b{x="1"} 2\n' * 2)

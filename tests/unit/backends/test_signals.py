@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from backends.dialects import DIALECTS
-from backends.signals import COUNTERS, START_JITTER_S, Signals, SignalTable, Source, restarted, total
+from backends.signals import COUNTERS, START_JITTER_S, Signals, SignalSource, SignalTable, restarted, total
 
 TOO_MANY = b'{"loads":[' + b"{}," * 1000 + b"{}]}"
 RECORDED = Path(__file__).parents[2] / "wire" / "engine_metrics"
@@ -204,7 +204,7 @@ def test_a_load_without_its_numbers_is_unknown() -> None:
 
 def test_a_table_names_signals_that_exist() -> None:
     with pytest.raises(ValueError, match="no such signals: runing"):
-        SignalTable({"runing": Source(("a",), total())})
+        SignalTable({"runing": SignalSource(("a",), total())})
 
 
 BEFORE = Signals(

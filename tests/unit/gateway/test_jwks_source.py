@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.fetch import Fetched
+from backends.fetch import FetchedReply
 from gateway.jwks_source import WELL_KNOWN, JwksDiscovery, JwksFile, JwksUrl
 from tenancy.jwt_keys import MAX_DOCUMENT_BYTES, JwksError
 
@@ -17,18 +17,18 @@ class Web:
     """Answers by URL, and remembers what was asked."""
 
     def __init__(self, **answers: Any) -> None:
-        self.answers: dict[str, Fetched] = answers
+        self.answers: dict[str, FetchedReply] = answers
         self.asked: list[str] = []
 
-    async def __call__(self, url: str) -> Fetched:
+    async def __call__(self, url: str) -> FetchedReply:
         self.asked.append(url)
-        return self.answers.get(url, Fetched(404, {}, b""))
+        return self.answers.get(url, FetchedReply(404, {}, b""))
 
 
 def web(discovered: Any, keys: bytes = b"keys") -> Web:
     body = discovered if isinstance(discovered, bytes) else json.dumps(discovered).encode()
     made = Web()
-    made.answers = {ISSUER + WELL_KNOWN: Fetched(200, {}, body), "https://keys.example.com/jwks?v=1": Fetched(200, {}, keys)}
+    made.answers = {ISSUER + WELL_KNOWN: FetchedReply(200, {}, body), "https://keys.example.com/jwks?v=1": FetchedReply(200, {}, keys)}
     return made
 
 
@@ -68,12 +68,12 @@ async def test_discovery_documents_that_lead_nowhere(discovered: Any, says: str)
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (Fetched(302, {b"location": b"https://evil.example"}, b""), "redirects are not followed"),
-        (Fetched(500, {}, b""), "answers 500"),
-        (Fetched(200, {b"content-encoding": b"gzip"}, b""), "compressed"),
+        (FetchedReply(302, {b"location": b"https://evil.example"}, b""), "redirects are not followed"),
+        (FetchedReply(500, {}, b""), "answers 500"),
+        (FetchedReply(200, {b"content-encoding": b"gzip"}, b""), "compressed"),
     ],
 )
-async def test_other_answers_are_said(answer: Fetched, says: str) -> None:
+async def test_other_answers_are_said(answer: FetchedReply, says: str) -> None:
     made = Web()
     made.answers = {"https://a/k": answer}
     with pytest.raises(JwksError, match=says):

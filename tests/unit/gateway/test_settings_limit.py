@@ -1,17 +1,17 @@
 import pytest
 from pydantic import ValidationError
 
-from backends.limiter import Bounds
+from backends.concurrency_limit import LimitBounds
 from gateway.settings_limit import LimitSettings
 
 
 def test_limits_are_found_unless_they_are_off() -> None:
-    assert LimitSettings().bounds() == Bounds()
+    assert LimitSettings().bounds() == LimitBounds()
     assert LimitSettings(enabled=False).bounds() is None
 
 
 def test_what_is_written_bounds_them() -> None:
-    assert LimitSettings(min_requests=4, max_requests=32, token_gap_s=0.05).bounds() == Bounds(4, 32, gap_s=0.05)
+    assert LimitSettings(min_requests=4, max_requests=32, token_gap_s=0.05).bounds() == LimitBounds(4, 32, gap_s=0.05)
 
 
 def test_bounds_that_cross_are_refused_with_both_numbers() -> None:
@@ -20,7 +20,7 @@ def test_bounds_that_cross_are_refused_with_both_numbers() -> None:
 
 
 def test_room_is_kept_of_limits_that_are_found_only() -> None:
-    assert LimitSettings(kept_free=0.25).bounds() == Bounds()
+    assert LimitSettings(kept_free=0.25).bounds() == LimitBounds()
     with pytest.raises(ValidationError, match="kept_free is a share of the limits that are found, and enabled: false finds none"):
         LimitSettings(enabled=False, kept_free=0.25)
     with pytest.raises(ValidationError, match=r"less than or equal to 0\.9"):

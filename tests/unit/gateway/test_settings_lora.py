@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from gateway.settings_lora import LoraSettings
 from tenancy.isolation import PREFIX
 

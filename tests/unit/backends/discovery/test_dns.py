@@ -3,23 +3,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from backends.discovery.dns import EMPTY_BELIEVED, MAX_FOUND, MAX_ID, DnsSource, Found, member_id, system_lookup
+from backends.discovery.dns import EMPTY_BELIEVED, MAX_FOUND, MAX_ID, DnsSource, ResolvedAddresses, member_id, system_lookup
 from domain.membership import Member, SourceError
 
 
 class Resolver:
     """Answers with what it is given next."""
 
-    def __init__(self, *found: Found) -> None:
-        self.next: Sequence[Found] | Exception = found
+    def __init__(self, *found: ResolvedAddresses) -> None:
+        self.next: Sequence[ResolvedAddresses] | Exception = found
 
-    async def __call__(self) -> Sequence[Found]:
+    async def __call__(self) -> Sequence[ResolvedAddresses]:
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
 
 
-A, B = Found("10.0.0.1", 8000), Found("10.0.0.2", 8000)
+A, B = ResolvedAddresses("10.0.0.1", 8000), ResolvedAddresses("10.0.0.2", 8000)
 
 
 def source(resolver: Resolver, scheme: str = "http") -> DnsSource:
@@ -31,7 +31,7 @@ async def test_each_address_is_a_backend_with_the_name_for_tls_and_the_address_t
         Member("chat", "chat-10.0.0.1-8000", "https://engines.svc:8000", "dns", "10.0.0.1"),
         Member("chat", "chat-10.0.0.2-8000", "https://engines.svc:8000", "dns", "10.0.0.2"),
     ]
-    (srv,) = await source(Resolver(Found("fd00::5", 9000, "e-1.engines.svc"))).read()
+    (srv,) = await source(Resolver(ResolvedAddresses("fd00::5", 9000, "e-1.engines.svc"))).read()
     assert srv == Member("chat", "chat-fd00--5-9000", "http://e-1.engines.svc:9000", "dns", "fd00::5")
 
 
@@ -81,7 +81,7 @@ async def believed_late(found: DnsSource) -> None:
 async def test_a_name_is_asked_for_once_at_a_time() -> None:
     go_on = asyncio.Event()
 
-    async def slow() -> Sequence[Found]:
+    async def slow() -> Sequence[ResolvedAddresses]:
         await go_on.wait()
         return [A]
 
@@ -101,14 +101,14 @@ async def test_no_name_server_is_asked_for_what_is_known(host: str, addresses: s
 
 
 async def test_an_answer_is_bounded() -> None:
-    many = [Found(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 80) for n in range(MAX_FOUND + 5)]
+    many = [ResolvedAddresses(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 80) for n in range(MAX_FOUND + 5)]
     assert len(await source(Resolver(*many)).read()) == MAX_FOUND
 
 
 def test_ids_are_stable_distinct_and_short() -> None:
     long = "p" * 64
     ids = {
-        member_id(pool, Found(address, port))
+        member_id(pool, ResolvedAddresses(address, port))
         for pool in (long, "p" * 63 + "q", "chat")
         for address in ("10.0.0.1", "fd00::1", "2001:db8:1234:5678:9abc:def0:1234:5678")
         for port in (1, 65535)

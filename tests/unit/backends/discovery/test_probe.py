@@ -4,10 +4,10 @@ import time
 import pytest
 
 from backends.clients.endpoint import endpoint
-from backends.clients.relay import RelayUpstream
+from backends.clients.http1 import RelayUpstream
 from backends.dialects import DIALECTS
 from backends.discovery.probe import Prober
-from backends.health import Outcome, Probed
+from backends.health import ProbeOutcome, ProbeResult
 from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
@@ -15,7 +15,9 @@ from domain.ask import Endpoint
 from tests.scripted_server import Peer, scripted
 
 
-async def probed(url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1, half: bool = False) -> Probed:
+async def probed(
+    url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1, half: bool = False
+) -> ProbeResult:
     way = RelayUpstream(endpoint(url), time.monotonic, asyncio.get_running_loop())
     try:
         prober = Prober(way, DIALECTS[dialect], model, within_s, half=half)
@@ -29,23 +31,23 @@ async def probed(url: str, *, dialect: str = "vllm", model: str = "m", within_s:
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_an_engine_that_works_brings_one_token(dialect: str) -> None:
     async with SimEngine(SimSettings(models=("m",), dialect=dialect, speed=1000)) as sim:
-        assert await probed(sim.url, dialect=dialect) == Probed(Outcome.TOKEN)
+        assert await probed(sim.url, dialect=dialect) == ProbeResult(ProbeOutcome.TOKEN)
         assert sim.counters.generated_tokens == 1
 
 
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason"),
     [
-        ("frozen", Outcome.FAILED, "/v1/chat/completions: no answer within 0.2 s"),
-        ("status_500", Outcome.FAILED, "/v1/chat/completions answers 500"),
-        ("status_503", Outcome.BUSY, "/v1/chat/completions answers 503"),
-        ("close_before_headers", Outcome.FAILED, "/v1/chat/completions: no_reply"),
-        ("wrong_model", Outcome.FAILED, "/v1/chat/completions answers as"),
-        ("plain_not_json", Outcome.FAILED, "/v1/chat/completions does not answer with an answer"),
-        ("plain_error_200", Outcome.FAILED, "/v1/chat/completions answers with nothing in it"),
+        ("frozen", ProbeOutcome.FAILED, "/v1/chat/completions: no answer within 0.2 s"),
+        ("status_500", ProbeOutcome.FAILED, "/v1/chat/completions answers 500"),
+        ("status_503", ProbeOutcome.BUSY, "/v1/chat/completions answers 503"),
+        ("close_before_headers", ProbeOutcome.FAILED, "/v1/chat/completions: no_reply"),
+        ("wrong_model", ProbeOutcome.FAILED, "/v1/chat/completions answers as"),
+        ("plain_not_json", ProbeOutcome.FAILED, "/v1/chat/completions does not answer with an answer"),
+        ("plain_error_200", ProbeOutcome.FAILED, "/v1/chat/completions answers with nothing in it"),
     ],
 )
-async def test_an_engine_that_does_not_is_found_out(fault: str, outcome: Outcome, reason: str) -> None:
+async def test_an_engine_that_does_not_is_found_out(fault: str, outcome: ProbeOutcome, reason: str) -> None:
     async with SimEngine(SimSettings(models=("m",), speed=1000)) as sim:
         sim.misbehave([FaultRule(fault)])
         found = await probed(sim.url, within_s=0.2)
@@ -65,7 +67,7 @@ async def test_the_kind_of_request_is_found_and_remembered() -> None:
             await peer.send(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
 
     async with scripted(embedder) as server:
-        assert await probed(server.url, times=2) == Probed(Outcome.TOKEN)
+        assert await probed(server.url, times=2) == ProbeResult(ProbeOutcome.TOKEN)
     assert asked == [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/embeddings"]
 
 
@@ -76,7 +78,7 @@ async def test_an_engine_with_several_names_answers_in_its_first_and_is_believed
         try:
             strange = (await Prober(way, DIALECTS["vllm"], "m", 5.0)()).reason
             name = strange.split("'")[1]
-            assert (await Prober(way, DIALECTS["vllm"], "m", 5.0, lambda: {name, "m"})()).outcome is Outcome.TOKEN
+            assert (await Prober(way, DIALECTS["vllm"], "m", 5.0, lambda: {name, "m"})()).outcome is ProbeOutcome.TOKEN
         finally:
             await way.close()
 
@@ -87,11 +89,11 @@ async def test_an_engine_that_takes_no_request_at_all_cannot_be_asked() -> None:
             await peer.send(b"HTTP/1.1 401 X\r\ncontent-length: 2\r\n\r\n{}")
 
     async with scripted(refuses) as server:
-        assert await probed(server.url) == Probed(Outcome.NO_WAY, f"{list(Endpoint)[-1].path} answers 401")
+        assert await probed(server.url) == ProbeResult(ProbeOutcome.NO_WAY, f"{list(Endpoint)[-1].path} answers 401")
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(529, Outcome.BUSY), (424, Outcome.FAILED), (422, Outcome.NO_WAY)])
-async def test_each_engines_own_statuses_are_understood(status: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("status", "outcome"), [(529, ProbeOutcome.BUSY), (424, ProbeOutcome.FAILED), (422, ProbeOutcome.NO_WAY)])
+async def test_each_engines_own_statuses_are_understood(status: int, outcome: ProbeOutcome) -> None:
     async def engine(peer: Peer) -> None:
         while await peer.request():
             await peer.send(b"HTTP/1.1 %d No\r\ncontent-length: 2\r\n\r\n{}" % status)
@@ -103,7 +105,7 @@ async def test_each_engines_own_statuses_are_understood(status: int, outcome: Ou
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_one_half_of_requests_is_told_to_answer_by_itself(role: str) -> None:
     async with SimEngine(SimSettings(models=("m",), dialect="sglang", role=role, speed=1000)) as sim:
-        assert (await probed(sim.url, dialect="sglang", half=True)).outcome is Outcome.TOKEN
+        assert (await probed(sim.url, dialect="sglang", half=True)).outcome is ProbeOutcome.TOKEN
         assert len(sim.received) == 1
     async with SimEngine(SimSettings(models=("m",), speed=1000)) as sim:
-        assert (await probed(sim.url, half=True)).outcome is Outcome.TOKEN
+        assert (await probed(sim.url, half=True)).outcome is ProbeOutcome.TOKEN

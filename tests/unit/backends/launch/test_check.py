@@ -2,12 +2,12 @@ import msgspec
 import pytest
 
 from backends.launch.catalogue import load
-from backends.launch.check import Needs, compare, needs_of
-from backends.launch.engine_facts import Facts
+from backends.launch.check import EngineNeeds, compare, needs_of
+from backends.launch.engine_facts import EngineFacts
 from backends.launch.manifest import manifest_for, manifests
 from backends.launch.resolve import resolve
 
-GOOD = Facts(
+GOOD = EngineFacts(
     served_names=("m",),
     context=4096,
     block_size=32,
@@ -28,11 +28,11 @@ GOOD = Facts(
 )
 
 
-def good(engine: str) -> Facts:
+def good(engine: str) -> EngineFacts:
     return msgspec.structs.replace(GOOD, priority="lower first" if engine == "vllm" else "higher first")
 
 
-NEEDS = Needs(served_name="m", context=4096, block_size=32, sequences=16, lora_slots=2, lora_rank=8, lora_held=4)
+NEEDS = EngineNeeds(served_name="m", context=4096, block_size=32, sequences=16, lora_slots=2, lora_rank=8, lora_held=4)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -87,7 +87,7 @@ def test_each_mismatch_is_one_finding_with_a_flag_the_engine_knows(engine: str, 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
 def test_what_cannot_be_read_is_said_of_each_thing_and_is_no_mismatch(engine: str) -> None:
-    findings = compare(engine, Facts(), NEEDS)
+    findings = compare(engine, EngineFacts(), NEEDS)
     assert {finding.state for finding in findings} == {"unread"}
     assert all(finding.text.startswith("cannot be read: ") for finding in findings)
     assert len(findings) == (2 if engine == "llamacpp" else len(findings))
@@ -106,16 +106,16 @@ def test_an_engine_may_connect_to_a_gateway_that_listens() -> None:
 
 
 def test_nothing_in_particular_is_needed_where_nothing_is_said() -> None:
-    assert all(finding.state == "ok" for finding in compare("vllm", GOOD, Needs()))
+    assert all(finding.state == "ok" for finding in compare("vllm", GOOD, EngineNeeds()))
 
 
 def test_needs_of_a_configuration_are_what_it_says() -> None:
-    def needs(name: str) -> Needs:
+    def needs(name: str) -> EngineNeeds:
         config = load(name)
         return needs_of(resolve(config, manifest_for(config.engine, config.version)))
 
-    assert needs("vllm-cpu-test") == Needs(served_name="tiny", context=2048, block_size=32, sequences=16, lora_slots=2, lora_rank=8)
-    assert needs("sglang-multi-lora") == Needs(
+    assert needs("vllm-cpu-test") == EngineNeeds(served_name="tiny", context=2048, block_size=32, sequences=16, lora_slots=2, lora_rank=8)
+    assert needs("sglang-multi-lora") == EngineNeeds(
         served_name="llama-3.1-8b", context=16384, block_size=64, sequences=256, lora_slots=8, lora_rank=64
     )
     assert not needs("vllm-embeddings").generates

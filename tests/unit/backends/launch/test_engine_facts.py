@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.launch.engine_facts import COMPLETION, METRICS, MODELS, SGLANG_INFO, VLLM_EVENTS, VLLM_INFO, Facts, read_facts
+from backends.launch.engine_facts import COMPLETION, METRICS, MODELS, SGLANG_INFO, VLLM_EVENTS, VLLM_INFO, EngineFacts, read_facts
 
 RECORDED = Path(__file__).parents[3] / "wire" / "engine_launch"
 
@@ -14,7 +14,7 @@ def vllm(kind: str = "") -> dict[str, bytes]:
 
 
 def test_a_vllm_started_by_its_configuration() -> None:
-    assert read_facts("vllm", vllm()) == Facts(
+    assert read_facts("vllm", vllm()) == EngineFacts(
         served_names=("tiny",),
         context=2048,
         block_size=32,
@@ -54,7 +54,7 @@ def test_without_dev_mode_the_rest_is_not_known_and_not_zero() -> None:
 def test_a_sglang_started_by_its_configuration() -> None:
     replies = {MODELS: (RECORDED / "sglang-0.5.23-models.json").read_bytes()}
     replies[SGLANG_INFO] = (RECORDED / "sglang-0.5.23-server_info.json").read_bytes()
-    assert read_facts("sglang", replies) == Facts(
+    assert read_facts("sglang", replies) == EngineFacts(
         served_names=("tiny",),
         context=2048,
         block_size=16,

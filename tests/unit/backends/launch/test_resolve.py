@@ -5,7 +5,7 @@ from pydantic import JsonValue
 
 from backends.launch.catalogue import load
 from backends.launch.manifest import manifest_for
-from backends.launch.resolve import KvEvents, Launch, LaunchError, command_line, contradictions, is_loopback, is_wildcard, resolve
+from backends.launch.resolve import KvEventsAddress, Launch, LaunchError, command_line, contradictions, is_loopback, is_wildcard, resolve
 
 
 def launched(name: str, given: dict[str, JsonValue] | None = None) -> Launch:
@@ -41,7 +41,7 @@ def test_parameters_reach_the_command_line_the_addresses_and_the_environment() -
 def test_events_leave_the_machine_only_where_the_engine_does(name: str, host: str, published: str, subscribed: str) -> None:
     launch = launched(name, {"host": host})
     assert events(launch)[0] == published
-    assert isinstance(launch.kv_events, KvEvents)
+    assert isinstance(launch.kv_events, KvEventsAddress)
     assert launch.kv_events.endpoint == subscribed
     if name.startswith("sglang"):
         assert launch.flags["load-publish-endpoint"] == ("auto" if "*" in published else "off")

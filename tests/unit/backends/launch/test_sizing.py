@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from backends.launch.catalogue import load, names
 from backends.launch.manifest import manifest_for
-from backends.launch.model_shape import Shape, SizingError, read_shape
+from backends.launch.model_shape import ModelShape, SizingError, read_shape
 from backends.launch.resolve import Launch, resolve
-from backends.launch.sizing import GIB, Plan, plan_of, size
+from backends.launch.sizing import GIB, GpuLayout, plan_of, size
 
-SHAPE = Shape(layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, vocab=128256, tied=False, mlp=14336)
-PLAN = Plan(memory_bytes=80 * GIB)
+SHAPE = ModelShape(layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, vocab=128256, tied=False, mlp=14336)
+PLAN = GpuLayout(memory_bytes=80 * GIB)
 
 
 def launched(name: str) -> Launch:
@@ -26,10 +26,10 @@ def test_blocks_are_those_that_vllm_0_32_reported_for_one_gib(
     layers: int, heads: int, kv_heads: int, head_dim: int, block: int, blocks: int
 ) -> None:
     """Figures of `python -m bench.launch.sizes`, docs/numbers.md."""
-    shape = Shape(
+    shape = ModelShape(
         layers=layers, hidden=heads * head_dim, heads=heads, kv_heads=kv_heads, head_dim=head_dim, vocab=2048, tied=False, mlp=256
     )
-    assert size(shape, Plan(memory_bytes=0, kv_bytes=GIB, block=block), 2048).blocks == blocks
+    assert size(shape, GpuLayout(memory_bytes=0, kv_bytes=GIB, block=block), 2048).blocks == blocks
 
 
 def test_the_formula_on_a_known_model() -> None:
@@ -104,6 +104,6 @@ def test_what_a_configuration_says_is_what_is_computed_with() -> None:
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(SizingError, match="leave no room for KV"):
-        size(SHAPE, Plan(memory_bytes=8 * GIB), 1)
+        size(SHAPE, GpuLayout(memory_bytes=8 * GIB), 1)
     with pytest.raises(SizingError, match="at least 1"):
         size(SHAPE, PLAN, 0)

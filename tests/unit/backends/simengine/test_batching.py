@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.simengine.batching import Batcher, Sequence
-from backends.simengine.presets import PRESETS, Timing
+from backends.simengine.batching import Batcher, SimSequence
+from backends.simengine.settings import PRESETS, Timing
 
 H100 = PRESETS["h100-8b"]
 requests = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=20)
@@ -101,5 +101,5 @@ def test_an_abort_frees_at_once_wherever_the_request_is() -> None:
 
 def test_a_request_that_could_never_run_is_told_apart() -> None:
     batcher = Batcher(Timing(1, 1, 0, 0, 0, kv_tokens=64), block_size=16)
-    assert batcher.fits(Sequence([1] * 40, 24, []))
-    assert not batcher.fits(Sequence([1] * 40, 25, []))
+    assert batcher.fits(SimSequence([1] * 40, 24, []))
+    assert not batcher.fits(SimSequence([1] * 40, 25, []))

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from backends.simengine.presets import PRESETS
+from backends.simengine.settings import PRESETS
 
 FAST = SimSettings(models=("m", "alias"), speed=1000)
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 5}

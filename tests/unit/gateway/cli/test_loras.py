@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from backends.lora_digest import lora_digest
+from backends.lora.digest import lora_digest
 from gateway.cli import app
 from tests.unit.gateway.cli.test_backends import admin
 

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from backends.health import Outcome, Probed
-from backends.ports import Polled
+from backends.health import ProbeOutcome, ProbeResult
+from backends.ports import PollResult
 from backends.signals import Signals
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
@@ -36,15 +36,15 @@ class World:
         self.live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", backends)}))  # type: ignore[arg-type]  # keys and policies play no part
         self.grounds = grounds_of(*names)
         self.watch = Watch()
-        self.answers = dict.fromkeys(names, Probed(Outcome.TOKEN))
+        self.answers = dict.fromkeys(names, ProbeResult(ProbeOutcome.TOKEN))
         self.probes = dict.fromkeys(names, 0)
         self.health_watch = HealthWatch(self.live, self.grounds, self.watch, SILENCE_S, lambda: self.now)
         for name in names:
             self.health_watch.add(name, self._probe(name))
-            self.live.health[name].polled(Polled(""), 0.0)
+            self.live.health[name].polled(PollResult(""), 0.0)
 
     def _probe(self, name: str):  # type: ignore[no-untyped-def]  # a closure
-        async def probe() -> Probed:
+        async def probe() -> ProbeResult:
             self.probes[name] += 1
             return self.answers[name]
 
@@ -79,14 +79,14 @@ def note(world: World, name: str, fault: Fault | None, served: str = "", who: st
 async def test_a_silent_backend_is_ejected_within_half_a_minute_lets_go_of_what_waits_and_comes_back_with_a_token() -> None:
     world = World("a", "b")
     world.live.health["a"].counted((1,), 0.0)
-    world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
+    world.answers["a"] = ProbeResult(ProbeOutcome.FAILED, "no answer within 10 s")
     waiting, other = world.waits_on("a"), world.waits_on("b")
     await world.look(30.0)
     assert world.states() == {"a": Availability.EJECTED, "b": Availability.UP}
     assert "no token for" in world.backend("a").reason
     assert waiting.let_go_at[0][1] is True
     assert other.let_go_at == []
-    world.answers["a"] = Probed(Outcome.TOKEN)
+    world.answers["a"] = ProbeResult(ProbeOutcome.TOKEN)
     await world.look(100.0)
     assert world.states() == {"a": Availability.UP, "b": Availability.UP}
 
@@ -95,7 +95,7 @@ async def test_a_silent_backend_is_ejected_within_half_a_minute_lets_go_of_what_
 async def test_the_only_backend_is_never_ejected_into_nothing_and_says_what_is_wrong() -> None:
     world = World("a")
     world.live.health["a"].counted((1,), 0.0)
-    world.answers["a"] = Probed(Outcome.FAILED, "no answer within 10 s")
+    world.answers["a"] = ProbeResult(ProbeOutcome.FAILED, "no answer within 10 s")
     waiting = world.waits_on("a")
     await world.look(60.0)
     assert world.states() == {"a": Availability.UP}
@@ -106,11 +106,11 @@ async def test_the_only_backend_is_never_ejected_into_nothing_and_says_what_is_w
 @pytest.mark.req("ROUTERS-20")
 async def test_events_of_answers_outrank_everything_else() -> None:
     world = World("a", "b")
-    world.answers["a"] = Probed(Outcome.FAILED, "no answer")
+    world.answers["a"] = ProbeResult(ProbeOutcome.FAILED, "no answer")
     flowing = world.waits_on("a")
     while world.now < 100:
         flowing.last_event_at = world.now
-        world.live.health["a"].polled(Polled("/health: no answer within 2 s", silent=True), world.now)
+        world.live.health["a"].polled(PollResult("/health: no answer within 2 s", silent=True), world.now)
         await world.look(world.now + 1.0)
     assert world.states() == {"a": Availability.UP, "b": Availability.UP}
     assert world.probes["a"] == 0
@@ -126,12 +126,12 @@ async def test_idle_backends_are_not_probed() -> None:
 async def test_another_model_behind_the_port_is_out_at_once_even_if_it_is_the_last() -> None:
     world = World("a")
     world.health_watch.look()
-    world.answers["a"] = Probed(Outcome.FAILED, "answers as 'other'")
+    world.answers["a"] = ProbeResult(ProbeOutcome.FAILED, "answers as 'other'")
     note(world, "a", Fault(Kind.WRONG_MODEL, "x", detail="answers as 'other'"))
     assert world.states() == {"a": Availability.EJECTED}
     await world.look(30.0)
     assert world.states() == {"a": Availability.EJECTED}
-    world.answers["a"] = Probed(Outcome.TOKEN)
+    world.answers["a"] = ProbeResult(ProbeOutcome.TOKEN)
     await world.look(60.0)
     assert world.states() == {"a": Availability.UP}
 
@@ -150,7 +150,7 @@ async def test_what_comes_back_is_spared_for_half_a_minute() -> None:
 async def test_closing_ends_a_probe_that_hangs() -> None:
     world = World("a")
 
-    async def hangs() -> Probed:
+    async def hangs() -> ProbeResult:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -199,12 +199,12 @@ async def test_an_engine_that_sleeps_gets_nothing_until_it_wakes() -> None:
 async def test_a_probe_that_fails_in_a_way_nobody_thought_of_is_a_failed_probe() -> None:
     world = World("a")
 
-    async def breaks() -> Probed:
+    async def breaks() -> ProbeResult:
         raise OverflowError
 
     world.health_watch.add("a", breaks)
-    world.live.health["a"].polled(Polled("away"), 0.0)
-    world.live.health["a"].polled(Polled(""), 0.0)
+    world.live.health["a"].polled(PollResult("away"), 0.0)
+    world.live.health["a"].polled(PollResult(""), 0.0)
     await world.look(1.0)
     assert "cannot be read: OverflowError" in world.backend("a").reason
 
@@ -254,8 +254,8 @@ async def test_an_engine_that_comes_back_begins_with_closed_breakers() -> None:
     for _ in range(5):
         note(world, "a", RESET)
     for _ in range(3):
-        world.live.health["a"].polled(Polled("/health: refused"), world.now)
-    world.live.health["a"].polled(Polled(""), world.now)
+        world.live.health["a"].polled(PollResult("/health: refused"), world.now)
+    world.live.health["a"].polled(PollResult(""), world.now)
     await world.look(3.0)
     assert world.states()["a"] is Availability.UP
     assert world.live.breakers.shut("", world.now) == {}

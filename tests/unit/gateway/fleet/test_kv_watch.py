@@ -4,8 +4,8 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
-from backends.kv_blocks import HeldBlocks
-from backends.kv_stream import KvStream
+from backends.kv.blocks import HeldBlocks
+from backends.kv.stream import KvStream
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.kv_watch import KvWatch

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from backends.discovery.dns import DnsSource, Found
+from backends.discovery.dns import DnsSource, ResolvedAddresses
 from domain.membership import Member, SourceError
 from gateway.fleet.drain_orders import OrdersUnreadable
 from gateway.fleet.last_good import LastGood
@@ -150,9 +150,9 @@ async def test_a_worker_that_starts_while_a_source_is_away_takes_over_what_the_o
 
 async def test_a_starting_worker_to_which_dns_says_nobody_takes_over_what_the_others_had(tmp_path: Path) -> None:
     kept = LastGood(tmp_path, lambda: 1000.0)
-    answers: list[Found] = [Found("10.0.0.1", 8000)]
+    answers: list[ResolvedAddresses] = [ResolvedAddresses("10.0.0.1", 8000)]
 
-    async def lookup() -> list[Found]:
+    async def lookup() -> list[ResolvedAddresses]:
         return answers
 
     def dns() -> Any:

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from backends.health import FAILURES_TO_GO_DOWN, Health
-from backends.ports import Polled
+from backends.ports import PollResult
 from gateway.deps import Live
 from gateway.fleet.poll_watch import FleetWatch
 from routing.fleet import Availability, Backend, Fleet, Pool
@@ -14,8 +14,8 @@ class Engine:
     def __init__(self) -> None:
         self.reason, self.names, self.wrong = "", frozenset({"m"}), False
 
-    async def __call__(self) -> Polled:
-        return Polled(self.reason, self.names, wrong=self.wrong)
+    async def __call__(self) -> PollResult:
+        return PollResult(self.reason, self.names, wrong=self.wrong)
 
 
 def watched() -> tuple[Live, FleetWatch, Engine]:

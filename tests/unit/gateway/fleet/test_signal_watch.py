@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from backends.fetch import FetchError
 from backends.health import Health
 from backends.load_reports import Pushed
-from backends.ports import Polled
+from backends.ports import PollResult
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.signal_board import SignalBoard
@@ -37,7 +37,7 @@ def watched() -> tuple[Live, SignalWatch, Engine]:
     engine = Engine()
     live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
-    live.health["a"].polled(Polled(""), 0.0)
+    live.health["a"].polled(PollResult(""), 0.0)
     watch = SignalWatch(live, SignalBoard(live, engine.grounds), 0.1, lambda: 7.0 + engine.now, random.Random(1))
     watch.add("a", engine)
     return live, watch, engine
@@ -143,7 +143,7 @@ async def test_whatever_a_page_does_to_its_reader_the_worker_lives() -> None:
 async def test_an_engine_that_pushes_its_load_is_read_once_a_second_and_its_counters_still_tell_restarts() -> None:
     engine, live = Engine(), Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
-    live.health["a"].polled(Polled(""), 0.0)
+    live.health["a"].polled(PollResult(""), 0.0)
     board = SignalBoard(live, engine.grounds)
     watch = SignalWatch(live, board, 0.1, lambda: 7.0, random.Random(1))
     watch.add("a", engine)

@@ -2,18 +2,18 @@ from math import inf
 
 import pytest
 
-from backends.limiter import Bounds
+from backends.concurrency_limit import LimitBounds
 from backends.signals import Signals
 from gateway.placing.limits import UNKNOWN, Limits, Part
 from routing.load import LoadTable
 
-SIXTY = Bounds(start=60)
+SIXTY = LimitBounds(start=60)
 
 
 class Kept:
     """One backend's limit on a board."""
 
-    def __init__(self, bounds: Bounds | None = SIXTY) -> None:
+    def __init__(self, bounds: LimitBounds | None = SIXTY) -> None:
         self.board = LoadTable(["a"])
         self.limits = Limits()
         self.limits.add("p", "a", self.board, bounds)
@@ -50,7 +50,7 @@ def test_where_limits_are_off_nothing_is_kept() -> None:
 
 
 def test_each_process_has_its_part() -> None:
-    kept = Kept(Bounds(start=10))
+    kept = Kept(LimitBounds(start=10))
     kept.limits.share("p", Part(4, 1))
     assert kept.limit == 3
     kept.limits.share("p", Part(4, 2))
@@ -63,7 +63,7 @@ def test_each_process_has_its_part() -> None:
 
 
 def test_while_nobody_knows_how_many_there_are_the_engine_says_what_is_left() -> None:
-    kept = Kept(Bounds(start=10))
+    kept = Kept(LimitBounds(start=10))
     kept.limits.share("p", Part(4, 3))
     kept.limits.share("p", UNKNOWN)
     assert kept.limit == 2, "the last count stands for an engine that has told nothing"
@@ -113,7 +113,7 @@ def test_the_board_is_written_only_when_something_changed() -> None:
 @pytest.mark.parametrize("backend", ["gone", "never"])
 def test_a_backend_that_is_not_there_is_nobodys_business(backend: str) -> None:
     kept = Kept()
-    kept.limits.add("p", "gone", LoadTable(["gone"]), Bounds())
+    kept.limits.add("p", "gone", LoadTable(["gone"]), LimitBounds())
     kept.limits.drop("gone")
     kept.limits.reported(backend, Signals(read_at=1.0, running=1, waiting=1), 1.0)
     kept.limits.restarted(backend)

@@ -1,4 +1,4 @@
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from gateway.placing.salts import MAX_KNOWN, Salted, root_of, salted
 from routing.fleet import Pool
 

@@ -3,7 +3,7 @@ import asyncio
 import msgspec
 import pytest
 
-from backends.loras import Adapter
+from backends.lora.residency import Adapter
 from gateway.placing.stake import PairStake, Stake, stake_for
 from routing.disaggregation import Shared, Split
 from routing.fleet import Backend

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.breaker import VERDICTS, Verdict
+from backends.breaker import VERDICTS, AttemptVerdict
 from backends.poison import MAY_KILL
 from domain.ask import Endpoint
 from domain.faults import Fault
@@ -240,7 +240,7 @@ async def test_its_tenant_has_its_charge_back_and_nobody_else_counts_it() -> Non
     assert story.placed.queue_place is not None and (story.placed.queue_place.deadline, story.placed.queue_place.entered_at) == (900.0, 7.0)
     fault = relay.outcome.result()
     assert isinstance(fault, Fault)
-    assert VERDICTS[fault.kind] is Verdict.NEUTRAL
+    assert VERDICTS[fault.kind] is AttemptVerdict.NEUTRAL
     assert fault.kind not in MAY_KILL
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from backends.kv_blocks import KvState
+from backends.kv.blocks import KvState
 from backends.load_reports import PushState
 from backends.signals import Signals
 from domain.usage import Usage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.lora_loader import LoadDone
+from backends.lora.loader import LoadDone
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.record import GAP_BOUNDS_S, Record

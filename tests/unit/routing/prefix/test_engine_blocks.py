@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.kv_events import Stored, decode
-from backends.kv_stream import KvStream
+from backends.kv.events import Stored, decode
+from backends.kv.stream import KvStream
 from routing.prefix.chain import BLOCK_TOKENS, of_tokens, root
 from routing.prefix.engine_blocks import MAX_WAITING, EngineBlocks
 from routing.prefix.index import NO_MATCH, PrefixIndex

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.simengine.batching import Batcher, Sequence
-from backends.simengine.presets import PRESETS
-from backends.simengine.presets import Timing as PresetTiming
+from backends.simengine.batching import Batcher, SimSequence
+from backends.simengine.settings import PRESETS
+from backends.simengine.settings import Timing as PresetTiming
 from routing.simulation.decoders import Decoding
 from routing.simulation.engine import IDLE, SimulatedEngine
 from routing.simulation.timing import CLASSES, StepTiming
@@ -37,7 +37,7 @@ def by_steps(jobs: list[Job], timing: StepTiming, seqs: int, budget: int) -> tup
         PresetTiming(timing.c0, timing.c1, timing.c1a, timing.c2, timing.c3, timing.kv_tokens), max_num_seqs=seqs, token_budget=budget
     )
     waiting = sorted(range(len(jobs)), key=lambda i: jobs[i][0])
-    runs: dict[int, Sequence] = {}
+    runs: dict[int, SimSequence] = {}
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     now = 0.0

@@ -1,7 +1,6 @@
 import pytest
 
-from backends.readings import PrefillRate
-from backends.signals import Signals
+from backends.signals import PrefillRate, Signals
 from domain.faults import Kind
 from gateway.http.edge.patience import MIN_RATE_AFTER_S, Timeouts, too_slow
 from gateway.story import AttemptFacts

@@ -1,0 +1,353 @@
+"""Loads LoRA adapters onto engines: makes the calls that `backends.lora.residency` decides on, one at a time per engine and adapter.
+
+A request holds its adapter on a backend before it is sent there, and releases it when the request is over. Where the adapter is not
+loaded, the first request that needs it starts the load, and later requests wait for the same load. A load is a task of its own: a caller
+that leaves does not cut it short for the others. Adapters evicted for one that the engine then refuses are loaded again.
+
+The calls that load, unload and list LoRA adapters on one engine, and the meaning of its replies. Which adapter to load or evict is
+decided in `backends.lora.residency`.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from backends.dialects.dialect import Dialect, LoraCalls
+from backends.fetch import FetchedReply, FetchError, fetch
+from backends.lora.residency import HOLD_OFF_S, Adapter, AdaptersInUse, LoadedAdapters, LoraUnavailable
+from backends.model_list import read_model_list
+from backends.ports import Upstream
+from domain.clock import Clock
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""Room for a model list of thousands; the reply to a load is a sentence."""
+
+_ALREADY: Final = b"already"
+"""Part of the 400 for a name that is loaded: names are pinned to content, so the adapter is the wanted one."""
+_ABSENT: Final = (b"cannot be found", b"does not exist")
+"""Parts of the refusal to unload a name that is not loaded; vLLM sends a 404."""
+
+
+class OrderReply(msgspec.Struct, frozen=True):
+    """The result of a load or unload call."""
+
+    why: str = ""
+    """Why it failed; empty when it did not."""
+    sure: bool = True
+    """False when the reply was lost, so that the engine may have followed the call or not."""
+
+
+DONE: Final = OrderReply()
+
+
+class LoraOrders:
+    """The adapter calls to one engine. `timeout_s` is always the longest wait for its reply, in seconds."""
+
+    def __init__(self, upstream: Upstream, dialect: Dialect) -> None:
+        self._upstream = upstream
+        self._dialect = dialect
+
+    async def listed(self, timeout_s: float) -> Iterable[str]:
+        """The adapters that the engine lists. Raises FetchError, or LoraUnavailable when its reply is no list."""
+        path = self._dialect.models_path
+        reply = await fetch(self._upstream, path, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES)
+        try:
+            return read_model_list(reply.body).loras
+        except ValueError as error:
+            raise LoraUnavailable(f"{path}: {error}") from None
+
+    async def load(self, adapter: Adapter, timeout_s: float) -> OrderReply:
+        """Have the engine load the adapter."""
+        calls = self._calls()
+        order = msgspec.json.encode({calls.name_field: adapter.served, calls.path_field: adapter.path})
+        reply = await self._post(calls.load_path, order, timeout_s)
+        if isinstance(reply, OrderReply):
+            return reply
+        loaded = reply.status == 200 or (reply.status == 400 and _ALREADY in reply.body)
+        return DONE if loaded else _refused(calls.load_path, reply)
+
+    async def unload(self, served: str, timeout_s: float) -> OrderReply:
+        """Have the engine unload the adapter with this engine-side name."""
+        calls = self._calls()
+        reply = await self._post(calls.unload_path, msgspec.json.encode({calls.name_field: served}), timeout_s)
+        if isinstance(reply, OrderReply):
+            return reply
+        gone = reply.status in (200, 404) or any(word in reply.body for word in _ABSENT)
+        return DONE if gone else _refused(calls.unload_path, reply)
+
+    async def _post(self, path: str, order: bytes, timeout_s: float) -> FetchedReply | OrderReply:
+        try:
+            return await fetch(self._upstream, path, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES, body=order)
+        except FetchError as error:
+            return OrderReply(f"{path}: {error}", sure=False)
+
+    def _calls(self) -> LoraCalls:
+        calls = self._dialect.lora
+        assert calls is not None  # `backends.lora.residency` decides on no call to an engine that cannot load adapters
+        return calls
+
+
+def _refused(path: str, reply: FetchedReply) -> OrderReply:
+    """A failure with the beginning of the engine's reply, on one line; for logs."""
+    excerpt = " ".join(reply.body[:200].decode("utf-8", "replace").split())
+    return OrderReply(f"{path} answers {reply.status}: {excerpt}")
+
+
+LEFT: Final = "it has left the fleet"
+
+
+class LoadDone(msgspec.Struct, frozen=True):
+    """The result of one load or unload, for metrics."""
+
+    backend: str
+    served: str
+    act: str
+    """`load` or `unload`."""
+    why: str
+    """Why it failed; empty when it did not."""
+    took_s: float
+
+
+class PoolAdapters(msgspec.Struct, frozen=True):
+    """The configured adapters of one pool."""
+
+    adapters: Mapping[str, Adapter]
+    """The adapters by the name that policies use."""
+    slots: int
+    """Adapters that one engine can hold at once."""
+    dialect: Dialect
+
+
+class LoraLoader:
+    """Loads and unloads adapters for requests on all backends of one worker.
+
+    Args:
+        stands: the configured adapters of each pool that has some.
+        ways: the transport to each backend, by id; looked up for every call, so backends may come and go.
+        busy: returns the adapters that a backend itself reports as in use, by its id.
+        load_s: longest time for one load, the unloads before it included.
+        done: called with each result.
+    """
+
+    def __init__(
+        self,
+        stands: Mapping[str, PoolAdapters],
+        ways: Mapping[str, Upstream],
+        busy: Callable[[str], AdaptersInUse],
+        clock: Clock,
+        load_s: float,
+        done: Callable[[LoadDone], None] = lambda _: None,
+    ) -> None:
+        self.stands: Final = stands
+        self.busy: Final = busy
+        self.clock: Final = clock
+        self.load_s: Final = load_s
+        self.done: Final = done
+        self._ways = ways
+        self._shelves: dict[str, LoadedAdapters] = {}
+        # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
+        self._leaving: dict[str, asyncio.Future[None]] = {}
+        # one task per engine and adapter, removed when it ends; bounded by backends times configured adapters
+        self._loads: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self.unloads: Final[dict[tuple[str, str], asyncio.Task[str]]] = {}
+        """Unloads under way, by engine and adapter."""
+
+    def adapter(self, pool: str, name: str) -> Adapter:
+        """The adapter behind a policy's name. Raises KeyError for an unknown name: a defect, because policies are checked at load."""
+        return self.stands[pool].adapters[name]
+
+    def shelf(self, pool: str, backend: str) -> LoadedAdapters:
+        """The known adapters of a backend, made on first use; the entries of backends that left are dropped then."""
+        shelf = self._shelves.get(backend)
+        if shelf is None:
+            # draining backends have no transport either, but the requests on them still need their adapters
+            for gone in [known for known, loaded in self._shelves.items() if known not in self._ways and loaded.idle]:
+                del self._shelves[gone]
+            stand = self.stands[pool]
+            shelf = self._shelves[backend] = LoadedAdapters(stand.slots, loads=stand.dialect.lora is not None)
+        return shelf
+
+    def forget(self, backend: str) -> None:
+        """Forget this backend's adapters, except those in use or being loaded: it left, or another process may be behind its address."""
+        shelf = self._shelves.get(backend)
+        if shelf is None:
+            return
+        if shelf.idle:
+            del self._shelves[backend]
+        else:
+            shelf.doubted()
+
+    def resident(self, backend: str) -> tuple[str, ...]:
+        """The adapters believed to be on a backend, by engine-side name."""
+        shelf = self._shelves.get(backend)
+        return shelf.resident() if shelf is not None else ()
+
+    def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
+        """The backends that have the adapter or are loading it, and the backends that cannot get it, each with the reason."""
+        now = self.clock()
+        having: set[str] = set()
+        unable: dict[str, str] = {}
+        for backend in backends:
+            shelf = self.shelf(pool, backend)
+            if shelf.comes(adapter.served):
+                having.add(backend)
+            elif why := shelf.obstacle(adapter.served, now, self.busy(backend)):
+                unable[backend] = why
+        return having, unable
+
+    def let_go(self, backend: str) -> None:
+        """The backend takes no new requests: end all waits for its adapters. Loads under way continue."""
+        leaving = self._leaving.pop(backend, None)
+        if leaving is not None:
+            leaving.set_result(None)
+
+    async def hold(
+        self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None = None
+    ) -> LoadedAdapters:
+        """Load the adapter onto the backend where it is missing, and keep it there until it is released on the returned record of the
+        backend's adapters.
+
+        Args:
+            until: ends the wait when it is done, because the request needs the adapter no more.
+
+        Raises:
+            LoraUnavailable: it is not loaded within `within_s`, or the backend has left, or `until` is done; nothing is held then.
+        """
+        shelf = self.shelf(pool, backend)
+        # charged before it is loaded, so that no other load evicts it before its first request
+        shelf.charge(adapter.served, self.clock())
+        try:
+            if not shelf.has(adapter.served):
+                await self._loaded(pool, backend, adapter, within_s, until)
+        except BaseException:
+            shelf.release(adapter.served, self.clock())
+            raise
+        return shelf
+
+    def bar(self, shelf: LoadedAdapters, adapter: Adapter, why: str) -> None:
+        """Keep requests for the adapter away from a backend for `HOLD_OFF_S`; the next request after that loads it anew."""
+        shelf.lost(adapter.served)
+        shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
+
+    def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+        """Run the only load of an adapter (key: backend and engine-side name); all requests that need it wait for this task."""
+        task = self._loads[key] = asyncio.get_running_loop().create_task(load)
+        task.add_done_callback(lambda _: self._loads.pop(key, None))
+        return task
+
+    def loading(self, key: tuple[str, str]) -> bool:
+        """Whether a load is under way for this backend and engine-side name."""
+        return key in self._loads
+
+    async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
+        key = (backend, adapter.served)
+        task = self._loads.get(key)
+        upstream = self._ways.get(backend)
+        if upstream is None:
+            raise LoraUnavailable(LEFT)
+        if task is None:
+            load = _AdapterLoad(self, self.stands[pool], backend, self.shelf(pool, backend), upstream)
+            task = self.begin(key, load.run(adapter))
+        leaving = self._leaving.get(backend)
+        if leaving is None:
+            leaving = self._leaving[backend] = asyncio.get_running_loop().create_future()
+        ends: set[asyncio.Future[Any]] = {task, leaving} if until is None else {task, leaving, until}
+        done, _ = await asyncio.wait(ends, timeout=max(0.0, within_s), return_when=asyncio.FIRST_COMPLETED)
+        if leaving in done:
+            why = LEFT
+        elif until in done:
+            why = "not needed any more"
+        else:
+            why = task.result() if done else f"not loaded within {within_s:.3g} s"
+        if why:
+            raise LoraUnavailable(why)
+
+
+class _AdapterLoad:
+    """One load, with the unloads that it needs. Failures of the engine are returned, never raised."""
+
+    def __init__(self, loader: LoraLoader, stand: PoolAdapters, backend: str, shelf: LoadedAdapters, upstream: Upstream) -> None:
+        self._loader = loader
+        self._stand = stand
+        self._backend = backend
+        self._shelf = shelf
+        self._upstream = upstream
+        self._orders = LoraOrders(upstream, stand.dialect)
+        self._begun = loader.clock()
+        self._deadline = self._begun + loader.load_s
+
+    async def run(self, adapter: Adapter) -> str:
+        """Load the adapter; returns why that failed, empty when it did not."""
+        served = adapter.served
+        shelf = self._shelf
+        loader = self._loader
+        try:
+            leaving = loader.unloads.get((self._backend, served))
+            if leaving is not None:
+                await asyncio.wait((leaving,))
+            # the engine's list first, because other gateway processes load and evict as well
+            changes = shelf.changes
+            shelf.reported(await self._orders.listed(self._left_s()), changes)
+            if shelf.has(served):
+                return ""  # another gateway process was faster
+            victims = shelf.begin(served, loader.clock(), loader.busy(self._backend))
+        except (LoraUnavailable, FetchError) as error:
+            return str(error)
+        used = {victim: shelf.used_at(victim) for victim in victims}
+        whys = await asyncio.gather(*map(self._begin_unload, victims))
+        outcome = OrderReply("; ".join(filter(None, whys)))
+        if not outcome.why:
+            outcome = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, outcome, loader.clock())
+        if outcome.why and outcome.sure:
+            self._put_back(used)
+        return outcome.why
+
+    def _over(self, adapter: Adapter, said: OrderReply, used_at: float) -> None:
+        now = self._loader.clock()
+        if said.why:
+            self._shelf.failed(adapter.served, said.why, now + HOLD_OFF_S, sure=said.sure)
+        else:
+            self._shelf.loaded(adapter.served, used_at)
+        self._loader.done(LoadDone(self._backend, adapter.served, "load", said.why, now - self._begun))
+
+    def _put_back(self, used: Mapping[str, float]) -> None:
+        """Load the adapters again that were evicted in vain. Only the engine can tell whether a path is good, because the path is on its
+        machine. Loading first and evicting afterwards would tell in time, but SGLang refuses an adapter over its number of slots, and
+        vLLM drops one of its own choice for it. An adapter that is not configured any more has no path here and is not loaded again."""
+        known = {adapter.served: adapter for adapter in self._stand.adapters.values()}
+        for victim in sorted(used, key=used.__getitem__, reverse=True):
+            key = (self._backend, victim)
+            if victim in known and not self._loader.loading(key) and self._shelf.put_back(victim, used[victim]):
+                again = _AdapterLoad(self._loader, self._stand, self._backend, self._shelf, self._upstream)
+                self._loader.begin(key, again.restore(known[victim], used[victim]))
+
+    async def restore(self, adapter: Adapter, used_at: float) -> str:
+        """Load an adapter for which `put_back` has taken a slot; returns why that failed, empty when it did not."""
+        outcome = await self._orders.load(adapter, self._left_s())
+        self._over(adapter, outcome, used_at)
+        return outcome.why
+
+    def _begin_unload(self, victim: str) -> asyncio.Task[str]:
+        unloads = self._loader.unloads
+        key = (self._backend, victim)
+        task = unloads[key] = asyncio.get_running_loop().create_task(self._unload(victim))
+        task.add_done_callback(lambda _: unloads.pop(key, None))
+        return task
+
+    async def _unload(self, victim: str) -> str:
+        loader = self._loader
+        shelf = self._shelf
+        begun = loader.clock()
+        outcome = await self._orders.unload(victim, self._left_s())
+        if outcome.why:
+            shelf.stays(victim, sure=outcome.sure)
+        else:
+            shelf.unloaded(victim)
+        loader.done(LoadDone(self._backend, victim, "unload", outcome.why, loader.clock() - begun))
+        return outcome.why
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - self._loader.clock())

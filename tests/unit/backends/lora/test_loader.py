@@ -1,0 +1,342 @@
+"""Loads as they happen: one per engine and adapter, however many ask; and nothing left behind after ten thousand."""
+
+import asyncio
+import gc
+import json
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from backends.dialects import DIALECTS
+from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
+from backends.lora.residency import HOLD_OFF_S, NONE, Adapter, AdaptersInUse, LoraUnavailable
+from backends.ports import Call, Flight, Loss, ReplySink, Upstream
+from tests.scale import scaled
+
+ADAPTERS = {name: Adapter(name, digit * 64, f"/adapters/{name}") for name, digit in zip("abc", "012", strict=True)}
+A, B, C = ADAPTERS.values()
+CYCLES = scaled(2_000, 10_000)
+
+
+class Engine(Upstream):
+    """vLLM's three routes in memory; `answer` may be replaced to misbehave."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.slots = slots
+        self.loaded: list[str] = []
+        self.orders: list[tuple[str, str]] = []
+        self.most = 0
+        self.answer: Callable[[Call], tuple[int, bytes] | Loss | None] = self.behave
+
+    def behave(self, call: Call) -> tuple[int, bytes]:
+        if call.method == "GET":
+            cards = [{"id": "m"}, *({"id": name, "parent": "m"} for name in self.loaded)]
+            return 200, json.dumps({"data": cards}).encode()
+        order = json.loads(call.body)
+        name = order["lora_name"]
+        self.orders.append((call.path.removeprefix("/v1/").partition("_")[0], name))
+        if "unload" in call.path:
+            if name not in self.loaded:
+                return 404, b"cannot be found"
+            self.loaded.remove(name)
+            return 200, b"Success"
+        if name in self.loaded:
+            return 400, b"has already been loaded"
+        assert order["lora_path"] == f"/adapters/{name[0]}"
+        self.loaded.append(name)
+        self.most = max(self.most, len(self.loaded))
+        return 200, b"Success"
+
+    def dispatch(self, call: Call, sink: ReplySink) -> Flight:
+        asyncio.get_running_loop().call_soon(self._reply, call, sink)
+        return _Flight()
+
+    def _reply(self, call: Call, sink: ReplySink) -> None:
+        found = self.answer(call)
+        if isinstance(found, Loss):
+            sink.on_loss(found, "gone")
+        elif found is not None:
+            sink.on_head(found[0], {})
+            sink.on_data(found[1])
+            sink.on_end()
+
+    async def close(self) -> None: ...
+
+
+class _Flight(Flight):
+    def abort(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Site:
+    def __init__(self, *engines: Engine, dialect: str = "vllm", slots: int = 2, load_s: float = 5.0) -> None:
+        self.now = 100.0
+        self.done: list[LoadDone] = []
+        self.engines = {f"e{i}": engine for i, engine in enumerate(engines)}
+        self.busy: dict[str, AdaptersInUse] = {}
+        stand = PoolAdapters(ADAPTERS, slots, DIALECTS[dialect])
+        self.loader = LoraLoader(
+            {"p": stand}, self.engines, lambda backend: self.busy.get(backend, NONE), lambda: self.now, load_s, self.done.append
+        )
+
+    async def hold(self, adapter: Adapter, backend: str = "e0") -> None:
+        await self.loader.hold("p", backend, adapter, 5.0)
+
+    async def use(self, adapter: Adapter, backend: str = "e0") -> None:
+        self.now += 1
+        (await self.loader.hold("p", backend, adapter, 5.0)).release(adapter.served, self.now)
+
+    async def refused(self, work: Awaitable[None]) -> str:
+        with pytest.raises(LoraUnavailable) as caught:
+            await work
+        return str(caught.value)
+
+
+async def test_fifty_first_requests_are_one_load_per_backend() -> None:
+    site = Site(Engine(), Engine())
+    await asyncio.gather(*(site.hold(A, f"e{i % 2}") for i in range(100)))
+    for engine in site.engines.values():
+        assert engine.orders == [("load", A.served)]
+    assert [(done.backend, done.act, done.why) for done in site.done] == [("e0", "load", ""), ("e1", "load", "")]
+
+
+async def test_the_least_recently_used_is_unloaded_before_the_third_is_loaded() -> None:
+    engine = Engine()
+    site = Site(engine)
+    for adapter in (A, B, A, C):
+        await site.use(adapter)
+    assert engine.orders == [("load", A.served), ("load", B.served), ("unload", B.served), ("load", C.served)]
+    assert engine.most == 2
+    assert site.loader.resident("e0") == (A.served, C.served)
+
+
+async def test_what_has_requests_is_kept_and_the_newcomer_refused() -> None:
+    engine = Engine()
+    site = Site(engine)
+    await site.hold(A)
+    await site.hold(B)
+    assert "all 2 adapter slots are in use" in await site.refused(site.hold(C))
+    site.busy["e0"] = AdaptersInUse([B.served], site.now + 1)
+    site.loader.shelf("p", "e0").release(A.served, site.now)
+    site.loader.shelf("p", "e0").release(B.served, site.now)
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", A.served), ("load", C.served)]  # B is in use by somebody else's word
+
+
+async def test_many_adapters_at_once_stay_within_the_slots() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+
+    async def one(adapter: Adapter) -> None:
+        for _ in range(20):
+            try:
+                await site.use(adapter)
+            except LoraUnavailable:
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*(one(adapter) for adapter in ADAPTERS.values()))
+    assert engine.most == 1
+
+
+async def test_another_process_was_faster() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.loaded.append(A.served)
+    await site.use(A)
+    assert engine.orders == []
+    site.loader.shelf("p", "e0").lost(A.served)
+    engine.answer = lambda call: (200, b'{"data":[]}') if call.method == "GET" else engine.behave(call)
+    await site.use(A)  # its list is behind: "already loaded" is what was wanted
+    assert engine.orders == [("load", A.served)]
+    assert site.done[-1].why == ""
+
+
+async def test_a_refused_load_says_why_and_is_not_tried_again_at_once() -> None:
+    engine = Engine()
+    site = Site(engine)
+    refusal = (404, b'{"error": "no adapter\n in /adapters/a"}')
+    engine.answer = lambda call: refusal if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    assert await site.refused(site.hold(A)) == '/v1/load_lora_adapter answers 404: {"error": "no adapter in /adapters/a"}'
+    engine.answer = engine.behave
+    assert "answers 404" in await site.refused(site.hold(A))
+    assert site.loader.where("p", ["e0"], A) == (set(), {"e0": site.done[0].why})
+    assert engine.orders == []
+    site.now += HOLD_OFF_S
+    await site.use(A)
+    assert engine.orders == [("load", A.served)]
+
+
+@pytest.mark.parametrize("refusal", [(404, b"No adapter found for /adapters/c"), (400, b"rank 64 is over 16"), (500, b"out of memory")])
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_a_load_that_the_engine_refuses_costs_no_other_adapter_its_place(refusal: tuple[int, bytes], slots: int) -> None:
+    """The law: whatever an engine says to a newcomer, those that were there are there afterwards, and in the same order of use."""
+    engine = Engine()
+    site = Site(engine, slots=slots)
+    there = (A, B)[:slots]
+    for adapter in there:
+        await site.use(adapter)
+    engine.answer = lambda call: refusal if b"/adapters/c" in call.body else engine.behave(call)
+    for _ in range(3):
+        assert f"answers {refusal[0]}" in await site.refused(site.hold(C))
+        await site.use(there[-1])  # one that waits for it to be back is served; the others are not touched
+        while not site.loader.shelf("p", "e0").idle:
+            await asyncio.sleep(0)
+        assert sorted(engine.loaded) == [adapter.served for adapter in there] == list(site.loader.resident("e0"))
+        assert engine.orders[-2:] == [("unload", A.served), ("load", A.served)]  # A is the one whose use is longest ago, each time
+        site.now += HOLD_OFF_S
+    assert engine.most == slots
+    engine.answer = engine.behave
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", A.served), ("load", C.served)]
+
+
+async def test_an_adapter_that_is_not_configured_any_more_is_not_put_back() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    old = Adapter("a", "f" * 64, "/adapters/a").served
+    engine.loaded.append(old)
+    engine.answer = lambda call: (404, b"no") if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    await site.refused(site.hold(B))
+    assert engine.orders == [("unload", old)]
+    assert site.loader.shelf("p", "e0").idle
+
+
+async def test_what_fails_to_come_back_is_loaded_when_it_is_needed() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    await site.use(A)
+    engine.answer = lambda call: (500, b"no") if call.path.endswith("/load_lora_adapter") else engine.behave(call)
+    await site.refused(site.hold(B))
+    while site.loader.loading(("e0", A.served)):
+        await asyncio.sleep(0)
+    assert [(done.served, bool(done.why)) for done in site.done[-2:]] == [(B.served, True), (A.served, True)]
+    engine.answer = engine.behave
+    site.now += HOLD_OFF_S
+    await site.use(A)
+    assert engine.loaded == [A.served]
+
+
+@pytest.mark.parametrize("answer", [Loss.NO_REPLY, (500, b"out of memory")])
+async def test_an_eviction_that_fails_loads_nothing(answer: Loss | tuple[int, bytes]) -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    await site.use(A)
+    engine.answer = lambda call: answer if "unload" in call.path else engine.behave(call)
+    assert "/v1/unload_lora_adapter" in await site.refused(site.hold(B))
+    assert engine.loaded == [A.served]
+    assert engine.orders == [("load", A.served)]
+
+
+async def test_a_lost_load_holds_its_slot_and_the_next_look_tells() -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+    engine.answer = lambda call: Loss.CUT if call.method == "POST" and engine.behave(call) else engine.behave(call)
+    assert "cut: gone" in await site.refused(site.hold(A))
+    engine.answer = engine.behave
+    await site.use(A)
+    assert engine.orders == [("load", A.served)]
+
+
+async def test_whoever_waits_too_long_leaves_and_the_load_goes_on_for_others() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.answer = lambda call: None
+    assert await site.refused(site.loader.hold("p", "e0", A, 0.0)) == "not loaded within 0 s"  # type: ignore[arg-type]  # awaited for its exception
+    waiting = asyncio.create_task(site.hold(A))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert site.loader.shelf("p", "e0").obstacle(A.served, 0.0, NONE) == ""
+
+
+async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on() -> None:
+    engine = Engine()
+    site = Site(engine)
+    engine.answer = lambda call: None
+    left = asyncio.get_running_loop().create_future()
+    waits = [asyncio.create_task(site.loader.hold("p", "e0", A, 5.0, until)) for until in (left, None)]
+    await asyncio.sleep(0)
+    left.set_result(None)
+    with pytest.raises(LoraUnavailable, match="not needed"):
+        await waits[0]
+    assert not waits[1].done()
+    site.loader.let_go("e0")
+    with pytest.raises(LoraUnavailable, match="left the fleet"):
+        await waits[1]
+    shelf = site.loader.shelf("p", "e0")
+    assert len(asyncio.all_tasks()) == 2  # this one and the load
+    assert shelf.idle  # nothing is held, and no slot taken before the engine has listed what it has
+
+
+async def test_engines_without_run_time_loading_are_never_told() -> None:
+    engine = Engine()
+    site = Site(engine, dialect="openai")
+    assert "cannot be told to load it" in await site.refused(site.hold(A))
+    engine.loaded.append(A.served)
+    await site.use(A)
+    assert engine.orders == []
+
+
+async def test_what_is_in_use_still_counts_after_a_backend_came_back() -> None:
+    engine = Engine()
+    site = Site(engine)
+    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    await site.use(B)
+    site.loader.forget("e0")
+    assert site.loader.resident("e0") == ()  # until the engine lists it
+    await site.use(C)
+    assert engine.orders[-2:] == [("unload", B.served), ("load", C.served)]
+    shelf.release(A.served, site.now)
+    site.loader.forget("e0")
+    assert site.loader.shelf("p", "e0") is not shelf  # nothing runs any more, so nothing is kept
+
+
+async def test_a_drained_backends_adapters_in_use_outlive_another_ones_first_request() -> None:
+    site = Site(Engine(), Engine())
+    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    way = site.engines.pop("e0")
+    await site.use(A, "e1")
+    site.engines["e0"] = way
+    assert site.loader.shelf("p", "e0") is shelf
+
+
+async def test_nothing_is_loaded_where_the_way_is_gone_and_nothing_is_held() -> None:
+    site = Site(Engine())
+    await site.use(A)
+    shelf = site.loader.shelf("p", "e0")
+    shelf.lost(A.served)
+    del site.engines["e0"]
+    assert await site.refused(site.hold(A)) == "it has left the fleet"
+
+
+async def test_a_backend_that_left_is_forgotten() -> None:
+    site = Site(Engine())
+    for i in range(100):
+        site.engines.clear()
+        site.engines[f"new-{i}"] = Engine()
+        await site.use(A, f"new-{i}")
+    assert sum(bool(site.loader.resident(f"new-{i}")) for i in range(100)) == 1
+
+
+@pytest.mark.req("ROUTERS-9")
+async def test_cycles_of_loads_leave_nothing_behind(record_property: pytest.FixtureRequest) -> None:
+    engine = Engine()
+    site = Site(engine, slots=1)
+
+    async def cycle(times: int) -> tuple[int, int, int]:
+        for i in range(times):
+            await site.use((A, B)[i % 2])
+        engine.orders.clear()
+        site.done.clear()
+        await asyncio.sleep(0)
+        gc.collect()
+        return len(gc.get_objects()), len(asyncio.all_tasks()), threading.active_count()
+
+    before = await cycle(100)
+    after = await cycle(CYCLES)
+    assert after[1:] == before[1:]
+    assert after[0] - before[0] < 100
+    record_property("figure", f"{CYCLES} load/unload cycles: {after[0] - before[0]:+d} objects, +0 tasks, +0 threads")  # type: ignore[operator]
