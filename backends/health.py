@@ -7,7 +7,7 @@ token, make the backend suspect; whether it may go is the pool's matter (`may_ej
 generated token.
 
 How many requests fail there is not its matter but the breaker's (`backends.breaker`). It knows no loop, no fleet and no request;
-`gateway/fleet/health_watch.py` brings the evidence and acts.
+`gateway/fleet/health.py` brings the evidence and acts.
 """
 
 from collections import deque

@@ -17,7 +17,7 @@ import msgspec
 from domain.ask import Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, match_policy
+from gateway.request.policy_match import Asked, match_policy
 from policies.compile import PolicySet
 from policies.load import load_policies
 from tenancy.rights import EVERYTHING

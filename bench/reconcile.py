@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import sqlalchemy as sa
 
 from domain.identity import KeyId, ProjectId, TenantId
-from gateway.reconcile import Reconciler
+from gateway.ledger.reconcile import Reconciler
 from tenancy.accounts import Contents, Organisation, Project, Tenant
 from tenancy.counter_url import parse_counter_url
 from tenancy.directory import Directory

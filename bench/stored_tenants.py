@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from domain.identity import TenantId
-from gateway.secrets import read_pepper
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
+from gateway.config.read_secrets import read_pepper
 from tenancy.accounts import DEFAULT_PROJECT, Tenant
 from tenancy.directory_ports import EVERYWHERE
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, digest_of, mint

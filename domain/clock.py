@@ -1,6 +1,6 @@
 """Time and randomness as arguments: deciders read the time and draw random numbers only through these types.
 
-The shell (`gateway/wiring.py`) hands in the real ones; tests hand in fakes that never sleep.
+The shell (`gateway/wiring/requests.py`) hands in the real ones; tests hand in fakes that never sleep.
 """
 
 from collections.abc import Callable

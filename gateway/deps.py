@@ -17,18 +17,18 @@ from backends.ports import Upstream
 from backends.signals import PrefillRate, Signals
 from domain.clock import Clock, Rng, WallClock
 from domain.faults import Fault, Kind
-from gateway.http.edge.patience import Timeouts
+from gateway.auth.jwt import JwtVerifier
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
-from gateway.open_holds import OpenHolds
-from gateway.placing.decisions import Decisions
-from gateway.placing.ground import Grounds
-from gateway.placing.salts import Salted
-from gateway.prompt_chain import Prompts
-from gateway.queueing.lines import Lines
+from gateway.http.edge.timeouts import Timeouts
+from gateway.placement.decisions import Decisions
+from gateway.placement.pool_state import PoolStates
+from gateway.placement.salts import Salted
+from gateway.prompt.count import PromptCounts
+from gateway.prompt.reader import Prompts
+from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
-from gateway.tokenizers.prompt_counts import PromptCounts
-from gateway.tokens import TokenGate
+from gateway.request.holds import OpenHolds
 from policies.compile import PolicySet
 from policies.rollout.in_force import NOTHING, InForce
 from routing.disaggregation import HandoverTerms
@@ -153,9 +153,9 @@ class Deps:
     rng: Rng
     loop: asyncio.AbstractEventLoop
     new_id: RequestIds
-    grounds: Grounds
+    grounds: PoolStates
     """The state of each pool that placing needs; kept with the fleet."""
-    lines: Lines
+    lines: PoolQueues
     """The requests that wait for room, by pool."""
     decisions: Decisions
     budget: RetryBudget
@@ -197,7 +197,7 @@ class Deps:
     region: str = ""
     """Where this gateway stands."""
     cors_origins: frozenset[str] = frozenset()
-    tokens: TokenGate | None = None
+    tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""

@@ -14,13 +14,13 @@ exactly once and the request leaves one Record. Where its tenant's policy names 
 from domain.ask import Endpoint
 from domain.faults import Fault
 from gateway.deps import Deps
-from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
-from gateway.instead import fall_back, release_hold
-from gateway.open_holds import OpenHold
+from gateway.request.choose import choose, choose_again, look_ahead
+from gateway.request.fallback import fall_back, release_hold
+from gateway.request.forward import forward
+from gateway.request.holds import OpenHold
+from gateway.request.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
 from gateway.rollouts.shadow import mirror
-from gateway.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
-from gateway.turns import choose, choose_again, look_ahead
 
 
 async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:

@@ -23,12 +23,11 @@ from domain.faults import Fault
 from domain.identity import Caller
 from domain.priority import WORDS, Class
 from domain.usage import NO_USAGE, Usage
-from gateway.falling_back import FallbackChain
-from gateway.limit_words import limit_words
-from gateway.placing.decisions import Decision
-from gateway.promises import Kept, kept
-from gateway.prompt_chain import Prompt
-from gateway.record import GAP_BOUNDS_S, OK, Fell, Record
+from gateway.placement.decisions import Decision
+from gateway.prompt.reader import Prompt
+from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, kept
+from gateway.request.fallback_chain import FallbackChain
+from gateway.request.limit_replies import limit_words
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import Prompt as Template
 from policies.rollout.in_force import Dealt
@@ -104,7 +103,7 @@ class PlacedFacts(msgspec.Struct):
     """The decision about splitting it between two backends; None in pools that split nothing."""
     decision: Decision | None = None
     queued: str = ""
-    """How its wait for its turn ended, a word of `gateway.queueing.refusals`; empty when it did not wait."""
+    """How its wait for its turn ended, a word of `gateway.queue.refusals`; empty when it did not wait."""
     queued_ahead: int = 0
     """Tokens that were to be served before it when its wait began."""
     queue_place: QueuedRequest | None = None
@@ -350,7 +349,7 @@ class Story(msgspec.Struct):
             self._promises(usage),
         )
 
-    def _promises(self, usage: Usage) -> Kept:
+    def _promises(self, usage: Usage) -> SloResult:
         asked, attempt = self.asked, self.attempt
         policy = asked.tenant_policy
         if policy is None or not asked.stream or (policy.ttft_slo_s is None and policy.tpot_slo_s is None):

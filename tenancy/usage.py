@@ -20,7 +20,7 @@ from tenancy.limits import Amounts, Level, Scope
 FREE_CLOSING: Final = "release"
 FREE_OUTCOMES: Final = frozenset(kind.value for kind, source in SOURCE.items() if source is not Source.CALLER)
 """A request that was closed with nothing and ended this way failed through no fault of its caller: limits on requests do not count
-it (`gateway.open_holds.OpenHold.charged`)."""
+it (`gateway.request.holds.OpenHold.charged`)."""
 
 LOST: Final = "lost"
 """Outcome and closing of a request whose process died meanwhile. It counts as a request, as it does where its hold was reaped."""

@@ -14,15 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.identity import TenantId
 from domain.membership import Owner
-from gateway.admin_books import Books, id_of, text_of
-from gateway.http.admin import create_admin_app
-from gateway.http.admin_api import Parts
-from gateway.http.admin_api.call import DatabasePolicies
-from gateway.http.admin_api.principal import Authenticator, Principal
-from gateway.placing.explained import Contender, Explained
-from gateway.placing.explaining import Refusal, Would, WouldAnswer
-from gateway.policy_copy import compiled_from
-from gateway.worker_state import BackendState, PolicyState, WorkerSnapshot
+from gateway.admin import Parts
+from gateway.admin.access import Authenticator, Principal
+from gateway.admin.app import create_admin_app
+from gateway.admin.call import DatabasePolicies
+from gateway.placement.decisions import Contender, Explained
+from gateway.placement.explain import NoPlacement, Would, WouldAnswer
+from gateway.process.snapshots import BackendState, PolicyState, WorkerSnapshot
+from gateway.sync.policy_copy import compiled_from
+from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
 from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
@@ -122,7 +122,7 @@ class Explains:
         if asked.tenant == "away":
             return None
         if asked.tenant != "acme":
-            return WouldAnswer(refusal=Refusal(f"The policy of tenant {asked.tenant!r} has no model 'sim'.", "request.model"))
+            return WouldAnswer(refusal=NoPlacement(f"The policy of tenant {asked.tenant!r} has no model 'sim'.", "request.model"))
         return WouldAnswer(EXPLAINED)
 
 
@@ -152,8 +152,8 @@ async def admin_port(
     told: list[Mapping[str, Any]] = []
     parts = Parts(
         authenticator=Authenticator(token, holder, lambda: next(ticks) * 1e-6, wall),
-        change=Books(journal).change,
-        reading=Books(journal).reading,
+        change=StoreTransactions(journal).change,
+        reading=StoreTransactions(journal).reading,
         audit=journal,
         pepper=PEPPER,
         id_of=id_of,
@@ -168,11 +168,13 @@ async def admin_port(
         bounds=bounds,
         explaining=Explains(),
         reloading=Reloads(),
-        rollouts=Books(journal).rollouts,
+        rollouts=StoreTransactions(journal).rollouts,
         prompts=lambda: ["help@1", "help@2"],
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
         announce=told.append,
-        policies=DatabasePolicies(Books(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed) if stored else None,
+        policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
+        if stored
+        else None,
     )
     app = create_admin_app(collect, version="1", workers=1, api=parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -14,17 +14,16 @@ import msgspec
 
 from domain.identity import TenantId
 from domain.membership import MemberSource
+from gateway.config.load import Settings
 from gateway.deps import Deps
-from gateway.fleet.wiring import FleetParts, fleet_for
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Connections
-from gateway.http.edge.limits import EdgeLimits
+from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.record import Record
-from gateway.settings import Settings
 from gateway.telemetry.metrics import Metrics
-from gateway.token_wiring import token_gate_for
-from gateway.wiring import deps_for
+from gateway.wiring.auth import token_gate_for
+from gateway.wiring.fleet import FleetParts, fleet_for
+from gateway.wiring.requests import deps_for
 from policies.compile import compiled
 from policies.prompts.allowed import Registry
 from policies.prompts.prompt import Prompt, prompt_of

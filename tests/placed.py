@@ -11,9 +11,9 @@ from domain.ask import Ask, Endpoint
 from domain.membership import NO_TRAITS, Traits
 from gateway.deps import Deps
 from gateway.http.openai import interpret
-from gateway.placing.placing import Placing, decide, prepare
+from gateway.placement.place import Placement, decide, prepare
 from gateway.story import Story
-from gateway.wiring import deps_for
+from gateway.wiring.requests import deps_for
 from policies.compile import TenantPolicy, compiled
 from policies.schema import PolicyDocument
 from routing.fleet import Availability, Backend
@@ -57,11 +57,11 @@ class Worker:
         whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
         self.board.report(backend_id, **whole, read_at=self.now, asked_at=self.now)
 
-    def held(self, placing: Placing, backend_id: str) -> int:
+    def held(self, placing: Placement, backend_id: str) -> int:
         """Blocks of the prompt that the index says it holds now."""
         return self.deps.grounds.index.match(placing.demand.chain, self.now).held(backend_id)
 
-    async def placed(self, ask: Ask, session: str = "") -> Placing:
+    async def placed(self, ask: Ask, session: str = "") -> Placement:
         """Where the request would go."""
         headers = {b"x-session-id": session.encode()} if session else {}
         unplaced = await prepare(ask, self.policy.models["sim"], self.policy, "acme", headers, self.deps)

@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 
 from domain.identity import TenantId
-from gateway.secrets import read_pepper
-from gateway.settings import Settings, load_settings
+from gateway.config.load import Settings, load_settings
+from gateway.config.read_secrets import read_pepper
 from tenancy.accounts import DEFAULT_PROJECT, Tenant
 from tenancy.directory_ports import EVERYWHERE
 from tenancy.keys import ENTROPY_BYTES, KeyRecord, digest_of, mint

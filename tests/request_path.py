@@ -14,7 +14,7 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.taps import DONE
-from gateway.placing.placing import Placing
+from gateway.placement.place import Placement
 from gateway.record import Record
 from gateway.story import Story
 from tenancy.accounts import DEFAULT_PROJECT
@@ -158,7 +158,7 @@ def caller(body: object = None, path: str = "/v1/chat/completions", **headers: b
     return exchange, connection
 
 
-def only(placing: Placing, *ids: str) -> Placing:
+def only(placing: Placement, *ids: str) -> Placement:
     """The placing with these candidates, in this order."""
     ranked = {backend.id: (backend, scores) for backend, scores in placing.route.ranked}
     route = msgspec.structs.replace(placing.route, ranked=tuple([ranked[one] for one in ids]))

@@ -25,8 +25,8 @@ if sys.argv[-1] == "--rehearse":
     sys.exit(4 if (home / "broken").exists() else 0)
 
 import asyncio, random, signal
-from gateway.renewal import this_program
-from gateway.supervisor import CannotStart, Plan, run
+from gateway.process.hot_restart import this_program
+from gateway.process.supervisor import CannotStart, Plan, run
 
 home, workers, grace_s, ready_within_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 with (home / "starts").open("a") as starts:

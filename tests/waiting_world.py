@@ -1,5 +1,5 @@
 """One pool's line under a load of its own, on virtual time: requests of several classes and tenants come in an open loop, far more than
-their engine answers, and each is let wait, refused or served by the real `Line`. Nothing sleeps.
+their engine answers, and each is let wait, refused or served by the real `PoolQueue`. Nothing sleeps.
 
 The engine has so many seats; a request has one for as long as its uncached prompt and its answer take. Some requests find their prefix in
 its cache. Answers are as long as they are; the line knows what is usual.
@@ -20,10 +20,10 @@ import msgspec
 
 from domain.faults import Fault
 from domain.priority import Class
-from gateway.placing.holders import Holders
-from gateway.queueing.deadlines import DEFAULT_WAIT_S
-from gateway.queueing.line import Line
-from gateway.queueing.waiter import Waiter
+from gateway.placement.pool_state import TenantShares
+from gateway.queue.deadlines import DEFAULT_WAIT_S
+from gateway.queue.pool_queue import PoolQueue
+from gateway.queue.waiter import Waiter
 from routing.load import Charge, LoadTable
 from routing.room import has_no_room
 from tenancy.fair_queue import QueueBounds
@@ -117,7 +117,7 @@ class World:
         self.board = LoadTable("a")
         self.board.set_limit("a", requests=case.seats)
         self.pool = pool_of("a")
-        self.holders = Holders(case.kept_free)
+        self.holders = TenantShares(case.kept_free)
         self.found = Found()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -130,7 +130,7 @@ class World:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self.line = Line(
+        self.line = PoolQueue(
             "p", self.case.bounds, self.board, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
             log_defect=_raise, part_of=lambda tenant: self.holders.part(tenant, self.now),
         )  # fmt: skip

@@ -264,9 +264,9 @@ def main() -> None:
     threading.Event = Event  # type: ignore[misc]
     dice = random.Random(5)
     secrets.randbits, secrets.token_hex = dice.getrandbits, lambda n=8: dice.randbytes(n).hex()  # type: ignore[assignment, misc]
-    from gateway.settings import load_settings
-    from gateway.supervisor import Seat
-    from gateway.worker import worker_main
+    from gateway.config.load import load_settings
+    from gateway.process.supervisor import WorkerSlot
+    from gateway.process.worker import worker_main
 
     loop = Loop(answer(SIZES[size]))
     asked = requests((home / "keys").read_text().split(), SIZES[size])
@@ -279,7 +279,7 @@ def main() -> None:
         loop.drive = loop.create_task(load(loop, asked, warm, count))  # type: ignore[attr-defined]  # kept, or it would be collected
         loop.drive.add_done_callback(failed)  # type: ignore[attr-defined]
 
-    worker_main(Seat(0, sock, home / "run", -1, ready), load_settings(home / "tidegate.yaml", os.environ))
+    worker_main(WorkerSlot(0, sock, home / "run", -1, ready), load_settings(home / "tidegate.yaml", os.environ))
 
 
 def failed(driven: "asyncio.Task[None]") -> None:

@@ -14,15 +14,14 @@ from typing import Any, Final
 from domain.ask import Endpoint
 from domain.usage import Usage
 from gateway.deps import Deps
-from gateway.placing.lessons import learn
-from gateway.placing.placing import Placing
-from gateway.placing.stake import Stake
-from gateway.reply_headers import common_headers
-from gateway.steps import admit, authenticate, interpret, open_story, settle
+from gateway.placement.in_flight import InFlight, learn
+from gateway.placement.place import Placement
+from gateway.request.choose import choose, look_ahead
+from gateway.request.reply_headers import common_headers
+from gateway.request.steps import admit, authenticate, interpret, open_story, settle
 from gateway.story import Story
 from gateway.telemetry.metrics import Metrics
-from gateway.turns import choose, look_ahead
-from gateway.wiring import deps_for
+from gateway.wiring.requests import deps_for
 from policies.compile import compiled
 from policies.schema import PolicyDocument
 from routing.fleet import Availability, Backend
@@ -121,9 +120,9 @@ def _varied(body: bytes) -> Iterator[bytes]:
     return (b"%b%08d%b" % (body[:at], number % 10**8, body[at + 8 :]) for number in itertools.count())
 
 
-def _served(ask: Any, placing: Placing, story: Story, deps: Deps) -> None:
+def _served(ask: Any, placing: Placement, story: Story, deps: Deps) -> None:
     """What `forward` does for placing around one good attempt, without the attempt."""
-    stake = Stake(placing, placing.route.backends[0].id, deps, stream=True)
+    stake = InFlight(placing, placing.route.backends[0].id, deps, stream=True)
     if placing.route.why != ALONE:
         story.attempt.on_begun = stake.begun
     story.tried.backend = stake.backend

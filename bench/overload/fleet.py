@@ -12,7 +12,7 @@ from bench.overhead.processes import LOAD_CPU, cpu_s, running, start, tree, wait
 from bench.overhead.subjects import MODEL, serving, sglang_router
 from bench.overload.plan import ENGINES, KV_TOKENS, SEQUENCES, SLO_TTFT_S, SLOWER, TENANTS
 from bench.stored_tenants import store
-from gateway.settings_pool import PoolSettings
+from gateway.config.pools import PoolSettings
 from policies.schema import PolicyDocument
 
 PORT = 18900

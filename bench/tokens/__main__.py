@@ -31,9 +31,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from bench.results_file import Row, machine, refresh, rows_of, table, write_rows
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
-from gateway.prompt_bytes import prompt_bytes
-from gateway.tokenizers.reading import Reading
-from gateway.tokenizers.vocabulary import ModelVocabulary
+from gateway.prompt.text import prompt_bytes
+from gateway.prompt.vocabulary import ModelVocabulary, TokenReading
 from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, LazyChain, of_text, of_tokens
 from routing.prefix.index import PrefixIndex
 
@@ -89,7 +88,7 @@ def whole(vocabulary: ModelVocabulary, one: Ask) -> list[int]:
 
 
 def pieces(vocabulary: ModelVocabulary, one: Ask, scope: str) -> list[int]:
-    reading = Reading()
+    reading = TokenReading()
     vocabulary.read(one, scope, reading)
     return list(LazyChain(1, reading.ids().tobytes(), 4 * BLOCK_TOKENS))
 
@@ -124,7 +123,7 @@ async def beside(vocabulary: ModelVocabulary, into: Measured, round_: int) -> No
     content = msgspec.json.decode(one.fields)["messages"][0]["content"]
     works: dict[str, Callable[[], object]] = {
         "whole": lambda: vocabulary._pieces._tokenizer.encode(content).ids,
-        "pieces": lambda: vocabulary.read(one, f"beside-{round_}", Reading()),
+        "pieces": lambda: vocabulary.read(one, f"beside-{round_}", TokenReading()),
     }
     with ThreadPoolExecutor(1) as executor:
         for subject, work in works.items():

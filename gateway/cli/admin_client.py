@@ -31,7 +31,7 @@ TokenFile = Annotated[Path | None, typer.Option(help=f"A file that holds the adm
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-class Refused(typer.Exit):
+class RefusedByGateway(typer.Exit):
     """The gateway refused a request. The command ends with its message, already printed unless the client is quiet."""
 
     def __init__(self, message: str) -> None:
@@ -129,7 +129,7 @@ class AdminClient:
         message = str(message or f"{self._url}{path} answers {status}; is that the admin port?")
         if not self._quiet:
             err.print(message, markup=False, soft_wrap=True)
-        raise Refused(message)
+        raise RefusedByGateway(message)
 
     def _ask(self, method: str, path: str, body: bytes = b"", if_match: str = "") -> tuple[int, bytes, str]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection

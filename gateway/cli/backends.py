@@ -9,12 +9,12 @@ from rich.table import Table
 from domain.membership import SourceState
 from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, segment, token_from
 from gateway.cli.printing import AsJson, err, fail, out
-from gateway.worker_state import BackendState
+from gateway.process.snapshots import BackendState
 
 backend_app = typer.Typer(no_args_is_help=True, help="Backends of a running gateway.")
 
 
-class _Listing(msgspec.Struct):
+class _BackendList(msgspec.Struct):
     backends: list[BackendState]
     sources: list[SourceState] = []
     clashes: list[str] = []
@@ -106,9 +106,9 @@ def fleet_of(admin: str) -> list[BackendState]:
     return _listing(admin, AdminClient(admin).get("/backends")).backends
 
 
-def _listing(admin: str, body: bytes) -> _Listing:
+def _listing(admin: str, body: bytes) -> _BackendList:
     try:
-        return msgspec.json.decode(body, type=_Listing)
+        return msgspec.json.decode(body, type=_BackendList)
     except msgspec.DecodeError:
         fail(f"{admin} does not answer like the admin port of a gateway of this version")
 

@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from gateway.cli.admin_client import TOKEN_VARIABLE
-from gateway.fleet.backends_file import clashes_in_files, problems_in_files
-from gateway.secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
-from gateway.settings import ConfigError, Reading, SecretReference, Settings, read_settings
-from gateway.tokenizers.vocabulary import GENERAL, VocabularyError, load_vocabulary
+from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
+from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
+from gateway.fleet.sources import clashes_in_files, problems_in_files
+from gateway.prompt.vocabulary import GENERAL, VocabularyError, load_vocabulary
 from policies.compile import PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
 from policies.load import load_policies
@@ -61,7 +61,7 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
         err.print(f"note: {note}", markup=False, soft_wrap=True)
 
 
-def _policies_here(reading: Reading) -> Path | None:
+def _policies_here(reading: SettingsReading) -> Path | None:
     """The policy folder that can be checked on this machine, or None.
 
     Where the database owns the policies, that is this machine's copy of them, else the folder that the first start would store.
@@ -141,7 +141,7 @@ def _counters(settings: Settings) -> list[str]:
     if settings.counter_url.kind is StoreKind.MEMORY:
         return []
     # imported only here, because the module imports every adapter
-    from gateway.counter_wiring import counters_answer
+    from gateway.wiring.limits import counters_answer
 
     why = asyncio.run(counters_answer(settings))
     return [] if why is None else [f"stores.counters: {why}"]

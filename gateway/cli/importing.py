@@ -8,12 +8,10 @@ import typer
 
 from gateway.cli import import_apply
 from gateway.cli.printing import fail, out
-from gateway.importing.litellm_models import carry_models
+from gateway.config.load import ConfigError, read_settings
+from gateway.importing.litellm import carry_models, carry_sections
 from gateway.importing.litellm_people import carry_keys, carry_teams
-from gateway.importing.litellm_sections import carry_sections
-from gateway.importing.plan import Plan
-from gateway.importing.written import LATER, SETTINGS, files_of, write
-from gateway.settings import ConfigError, read_settings
+from gateway.importing.plan import LATER, SETTINGS, ImportPlan, files_of, write
 from policies.load import load_policies
 from policies.located_yaml import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
 from policies.problems import Problem, listing
@@ -41,7 +39,7 @@ def litellm(
     Exit codes: 0 all of it was carried, 1 something was left, 2 the input cannot be read or the output not written. No secret is
     printed or written.
     """
-    plan = Plan()
+    plan = ImportPlan()
     try:
         source = _sound(read_yaml(config, None))
         carry_models(source, plan)
@@ -68,7 +66,7 @@ def litellm(
     raise typer.Exit(1 if plan.left or not plan.pools else 0)
 
 
-def _write(plan: Plan, config: Path, folder: Path) -> None:
+def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     try:
         write(files_of(plan, config.name), folder)
     except FileExistsError as error:

@@ -20,8 +20,8 @@ from gateway.cli import key_changes
 from gateway.cli.admin_client import OverApi, TokenFile, Yes, sure
 from gateway.cli.printing import AsJson, err, fail, moment, out, print_json
 from gateway.cli.stored import DEFAULT_CONFIG, Config, with_database
-from gateway.secrets import SecretError, read_pepper
-from gateway.settings import ConfigError, Settings, load_settings
+from gateway.config.load import ConfigError, Settings, load_settings
+from gateway.config.read_secrets import SecretError, read_pepper
 from tenancy.accounts import DEFAULT_PROJECT, MAX_LABEL_CHARS, NAME, NAME_RULE, Tenant
 from tenancy.audit import Entry
 from tenancy.directory_ports import EVERYWHERE, AlreadyExists, Conflict, DirectoryChange, NoRoom, NotFound, room_for_key

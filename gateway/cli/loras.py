@@ -12,13 +12,13 @@ from backends.lora.residency import Adapter
 from gateway.cli.admin_client import ADMIN
 from gateway.cli.backends import fleet_of
 from gateway.cli.printing import AsJson, err, out, print_json
-from gateway.settings import ConfigError, Settings, load_settings
-from gateway.worker_state import BackendState
+from gateway.config.load import ConfigError, Settings, load_settings
+from gateway.process.snapshots import BackendState
 
 lora_app = typer.Typer(no_args_is_help=True, help="Adapters: what they are pinned by, and where they are.")
 
 
-class Row(msgspec.Struct, frozen=True):
+class AdapterRow(msgspec.Struct, frozen=True):
     """One adapter of one pool."""
 
     pool: str
@@ -67,7 +67,7 @@ def list_loras(
     out.print(table)
 
 
-def rows(settings: Settings, fleet: list[BackendState]) -> list[Row]:
+def rows(settings: Settings, fleet: list[BackendState]) -> list[AdapterRow]:
     """By pool: the adapters of the settings in order of their names, then the adapters that only engines know."""
     listed = []
     for pool in settings.pools:
@@ -76,8 +76,10 @@ def rows(settings: Settings, fleet: list[BackendState]) -> list[Row]:
         for name in sorted(known):
             adapter = known[name]
             backends = tuple(backend.backend for backend in members if adapter.served in backend.loras)
-            listed.append(Row(pool.name, name, adapter.served, adapter.digest, adapter.path, backends))
+            listed.append(AdapterRow(pool.name, name, adapter.served, adapter.digest, adapter.path, backends))
         unknown = {served for backend in members for served in backend.loras} - {adapter.served for adapter in known.values()}
         for served in sorted(unknown):
-            listed.append(Row(pool.name, "", served, "", "", tuple(backend.backend for backend in members if served in backend.loras)))
+            listed.append(
+                AdapterRow(pool.name, "", served, "", "", tuple(backend.backend for backend in members if served in backend.loras))
+            )
     return listed

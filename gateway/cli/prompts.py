@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from gateway.cli.printing import err, fail, out
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
 from policies.problems import ConfigError, listing
 from policies.prompts.allowed import Registry
 from policies.prompts.folder import PromptFolder

@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
 from gateway.cli.printing import AsJson, err, out, print_json
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
 from policies.located_yaml import Located, read_yaml
 from policies.problems import ConfigError
 from policies.prompts.folder import names_in

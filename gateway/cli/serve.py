@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway.fleet.backends_file import problems_in_files
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
+from gateway.fleet.sources import problems_in_files
 from policies.load import load_policies
 from policies.located_yaml import ConfigError
 
@@ -35,7 +35,7 @@ def serve(
     except ConfigError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    from gateway.launch import launch
+    from gateway.process.launch import launch
 
     raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse))
 

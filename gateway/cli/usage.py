@@ -1,24 +1,58 @@
-"""`tidegate usage …`: usage as a table or as a file, straight from the database or over the admin API."""
+"""`tidegate usage …`: usage as a table or as a file, straight from the database or over the admin API.
+
+Reads usage over the admin API, page by page, so that neither side holds a whole export in memory.
+"""
 
 import asyncio
 import datetime as dt
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlencode
 
 import msgspec
 import typer
 from rich.table import Table
 
-from gateway.cli.admin_client import OverApi, TokenFile, api
+from gateway.cli.admin_client import API, PAGE, AdminClient, OverApi, TokenFile, api
 from gateway.cli.printing import AsJson, dollars, err, fail, out, print_json
 from gateway.cli.stored import DEFAULT_CONFIG, Config, with_database
-from gateway.cli.usage_over_api import ApiUsage
-from gateway.settings import ConfigError, load_settings
-from tenancy.usage import BY, MAX_PAGE_ROWS, By, Filter, LedgerAway, Page, UsageTotals, columns
+from gateway.config.load import ConfigError, load_settings
+from tenancy.usage import BY, MAX_PAGE_ROWS, PAGE_ROWS, SUMS, By, Filter, LedgerAway, Page, UsageAnswerRow, UsageSums, UsageTotals, columns
 from tenancy.usage_export import ParquetMissing, export_usage
+
+MOST: Final = PAGE
+"""Most rows of one page over the API."""
+
+
+class ApiUsage:
+    """`tenancy.usage.UsageTotals` over a running gateway. A failure ends the command with a sentence."""
+
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
+
+    async def totals(self, by: Sequence[By], where: Filter, after: str | None = None, limit: int = PAGE_ROWS) -> Page:
+        """Sums per combination of labels, sorted by labels; at most `limit` rows after the cursor `after`."""
+        filters: dict[str, Any] = {name: str(value) for name in Filter.__struct_fields__ if (value := getattr(where, name)) is not None}
+        rows: list[UsageAnswerRow] = []
+        while True:
+            page = self._page({"by": list(by), "limit": min(MOST, limit - len(rows)), **filters, **({"cursor": after} if after else {})})
+            rows += (_row(item, by) for item in page["items"])
+            after = page["next_cursor"]
+            if after is None or len(rows) >= limit:
+                return Page(tuple(rows), after)
+
+    def _page(self, query: dict[str, Any]) -> Any:
+        return self._client.read(f"{API}/usage?{urlencode(query, doseq=True)}")
+
+
+def _row(item: dict[str, Any], by: Sequence[By]) -> UsageAnswerRow:
+    return UsageAnswerRow(
+        tuple(item["labels"][name] for name in columns(by)), msgspec.convert({name: item[name] for name in SUMS}, UsageSums)
+    )
+
 
 usage_app = typer.Typer(no_args_is_help=True, help="What was used. From the database of --config, or with --admin over the API.")
 

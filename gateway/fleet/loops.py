@@ -2,13 +2,18 @@
 
 A loop that fails ends all of them, whether it was there from the start or added later: a worker that serves without polls would
 serve blindly.
+
+The one ZeroMQ context of a worker, made when the first backend publishes anything.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from backends.ports import Upstream
+
+if TYPE_CHECKING:
+    import zmq
 
 K = TypeVar("K", bound=Hashable)
 
@@ -61,3 +66,24 @@ async def ended(task: asyncio.Task[None] | None) -> None:
     """Wait for the end of a task that was cancelled; its exception is dropped."""
     if task is not None:
         await asyncio.gather(task, return_exceptions=True)
+
+
+class ZeroMq:
+    """Makes the context at its first use: ZeroMQ and its thread cost a worker 10 MB."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
+        """The context; made by the first call."""
+        if self._context is None:
+            import zmq
+
+            self._context = zmq.Context()
+        return self._context
+
+    def close(self) -> None:
+        """End the context and every socket still open in it. Idempotent."""
+        if self._context is not None:
+            self._context.destroy(0)
+            self._context = None

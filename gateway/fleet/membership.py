@@ -15,10 +15,9 @@ import structlog
 
 from domain.clock import Clock
 from domain.membership import Member, MemberSource, Owner, SourceError, SourceState, merged
-from gateway.fleet.drain_orders import OrdersUnreadable
-from gateway.fleet.last_good import LastGood
 from gateway.fleet.loops import Loops
 from gateway.fleet.roster import Roster
+from gateway.fleet.sources import LastGood, OrdersUnreadable
 
 log = structlog.get_logger("tidegate.discovery")
 

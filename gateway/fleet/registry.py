@@ -17,11 +17,11 @@ from backends.reach import Reach
 from domain.clock import WallClock
 from domain.membership import OWNED_BY, KvEvents, LoadPush, Member, MembersFull, MemberStore, MemberTaken, Owner
 from domain.strict import Strict
-from gateway.addresses import checked_engine_url, checked_events_endpoint
-from gateway.fleet.drain_orders import OrdersUnreadable, end_drain, order_drain
-from gateway.fleet.kv_listener import events_refusal
-from gateway.fleet.load_listener import push_refusal
-from gateway.settings_backend import LoadPushSettings, Name
+from gateway.config.addresses import checked_engine_url, checked_events_endpoint
+from gateway.config.pools import LoadPushSettings, Name
+from gateway.fleet.kv_events import events_refusal
+from gateway.fleet.load_push import push_refusal
+from gateway.fleet.sources import OrdersUnreadable, end_drain, order_drain
 
 audit = structlog.get_logger("tidegate.audit", audit=True)
 
@@ -54,7 +54,7 @@ class Registration(Strict):
     load_push: LoadPushSettings | None = Field(default=None, description="Where it pushes its load.")
 
 
-class Refusal(Exception):
+class FleetRefusal(Exception):
     """A change that is refused: HTTP status, OpenAI-style code, and a sentence that gives the reason and the remedy."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -106,15 +106,15 @@ class Registry:
         """The member that would be registered; `seen` are the backends that workers know, with their owners. Resolves names, so it is
         called before a transaction is open. Raises Refusal."""
         if wanted.pool not in self._pools:
-            raise Refusal(400, "unknown_pool", f"There is no pool {wanted.pool!r}; there are: {', '.join(self._pools)[:500]}.")
+            raise FleetRefusal(400, "unknown_pool", f"There is no pool {wanted.pool!r}; there are: {', '.join(self._pools)[:500]}.")
         owner = "static" if wanted.id in self._static else seen.get(wanted.id)
         if owner not in (None, "registered"):
-            raise Refusal(409, "backend_exists", f"The id {wanted.id!r} is taken by a backend of {OWNED_BY[owner]}; choose another.")
+            raise FleetRefusal(409, "backend_exists", f"The id {wanted.id!r} is taken by a backend of {OWNED_BY[owner]}; choose another.")
         await self._check_reach(wanted.url)
         requested = wanted.kv_events
         events = None if requested is None else KvEvents(requested.endpoint, requested.replay)
         if events is not None and (refusal := events_refusal(events, self._reach)):
-            raise Refusal(400, "address_not_allowed", f"kv_events: {refusal}.")
+            raise FleetRefusal(400, "address_not_allowed", f"kv_events: {refusal}.")
         push = self._push_of(wanted)
         return Member(wanted.pool, wanted.id, wanted.url, "registered", kv_events=events, load_push=push)
 
@@ -123,21 +123,21 @@ class Registry:
         try:
             await store.add(member, self._wall())
         except MemberTaken:
-            raise Refusal(
+            raise FleetRefusal(
                 409, "backend_exists", f"The id {member.id!r} is registered already; choose another, or remove that one first."
             ) from None
         except MembersFull as error:
-            raise Refusal(409, "too_many_backends", f"{error}.") from None
+            raise FleetRefusal(409, "too_many_backends", f"{error}.") from None
 
     def _push_of(self, wanted: Registration) -> LoadPush | None:
         if wanted.load_push is None:
             return None
         if wanted.pool not in self._pushing:
             message = f"load_push: engines of pool {wanted.pool!r} push no load, by its dialect; leave load_push away."
-            raise Refusal(400, "no_load_push", message)
+            raise FleetRefusal(400, "no_load_push", message)
         push = wanted.load_push.value()
         if refusal := push_refusal(push, self._reach):
-            raise Refusal(400, "address_not_allowed", f"load_push: {refusal}.")
+            raise FleetRefusal(400, "address_not_allowed", f"load_push: {refusal}.")
         return push
 
     async def drain(
@@ -162,7 +162,7 @@ class Registry:
         """Remove a registered backend: it drains, and leaves the fleet once no request runs on it. Raises Refusal."""
         if not await store.remove(backend_id):
             owner = self._owner(backend_id, seen)
-            raise Refusal(
+            raise FleetRefusal(
                 409,
                 "not_registered",
                 f"The backend {backend_id!r} belongs to {OWNED_BY[owner]}; take it out there. Until then it can be drained.",
@@ -170,12 +170,12 @@ class Registry:
 
     def _end_drain(self, backend_id: str) -> None:
         if not _written(lambda: end_drain(self._run_dir, backend_id)):
-            raise Refusal(409, "not_drained", f"The backend {backend_id!r} is not drained.")
+            raise FleetRefusal(409, "not_drained", f"The backend {backend_id!r} is not drained.")
 
     def _owner(self, backend_id: str, seen: Mapping[str, Owner]) -> Owner:
         owner = "static" if backend_id in self._static else seen.get(backend_id)
         if owner is None or owner == "registered":  # a registered backend that was removed a moment ago
-            raise Refusal(404, "backend_not_found", "There is no such backend; `tidegate backend list` shows those there are.")
+            raise FleetRefusal(404, "backend_not_found", "There is no such backend; `tidegate backend list` shows those there are.")
         return owner
 
     async def _check_reach(self, url: str) -> None:
@@ -185,12 +185,12 @@ class Registry:
             async with asyncio.timeout(RESOLVE_WITHIN_S):
                 addresses = await self._resolve(host, port)
         except (OSError, TimeoutError, UnicodeError):
-            raise Refusal(400, "invalid_url", f"The host {host!r} does not resolve from here; register it when it does.") from None
+            raise FleetRefusal(400, "invalid_url", f"The host {host!r} does not resolve from here; register it when it does.") from None
         for address in addresses:
             refusal = self._reach.refusal(address, port)
             if refusal:
                 audit.warning("registration refused", url=url, reason=f"{address} {refusal}")
-                raise Refusal(400, "address_not_allowed", f"The URL's address {address} {refusal}.")
+                raise FleetRefusal(400, "address_not_allowed", f"The URL's address {address} {refusal}.")
 
 
 def _written(write: Callable[[], T]) -> T:
@@ -198,6 +198,8 @@ def _written(write: Callable[[], T]) -> T:
         return write()
     except OrdersUnreadable as error:
         why = f"The drains in force cannot be read ({error}); nothing was changed. Mend that file, or remove it to end them all."
-        raise Refusal(503, "store_unavailable", why) from None
+        raise FleetRefusal(503, "store_unavailable", why) from None
     except OSError as error:
-        raise Refusal(503, "store_unavailable", f"The run directory cannot be written ({error.strerror}); nothing was changed.") from None
+        raise FleetRefusal(
+            503, "store_unavailable", f"The run directory cannot be written ({error.strerror}); nothing was changed."
+        ) from None

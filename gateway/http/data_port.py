@@ -10,15 +10,15 @@ from urllib.parse import unquote
 
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.admission import exists_for
 from gateway.deps import Deps
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.faults import render
 from gateway.http.openai.models import render_model, render_models
 from gateway.lifecycle import serve
-from gateway.reply_headers import cors_headers, reply_headers
-from gateway.steps import authenticate, defect, grant_of, open_story, record, refuse
+from gateway.request.permissions import exists_for
+from gateway.request.reply_headers import cors_headers, reply_headers
+from gateway.request.steps import authenticate, defect, grant_of, open_story, record, refuse
 from gateway.story import Story
 
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}

@@ -15,7 +15,7 @@ from domain.faults import Fault, Kind
 Header = tuple[bytes, bytes]
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class WireForm(msgspec.Struct, frozen=True, gc=False):
     """How callers see one kind of Fault: the HTTP status, OpenAI's `type` and `code`."""
 
     status: int
@@ -26,56 +26,56 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 _CALLER: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 
-ROWS: Final[dict[Kind, Row]] = {
-    Kind.MALFORMED_HTTP: Row(400, _CALLER, None),
-    Kind.HEADERS_TOO_LARGE: Row(431, _CALLER, None),
-    Kind.BODY_TOO_LARGE: Row(413, _CALLER, None),
-    Kind.UNSUPPORTED_MEDIA: Row(415, _CALLER, None),
-    Kind.EXPECTATION_FAILED: Row(417, _CALLER, None),
-    Kind.REQUEST_TIMEOUT: Row(408, _CALLER, "request_timeout"),
-    Kind.CLIENT_GONE: Row(499, _CALLER, "client_closed"),
-    Kind.SLOW_READER: Row(408, _CALLER, "client_too_slow"),
-    Kind.KEY_MISSING: Row(401, _CALLER, None),
-    Kind.KEY_INVALID: Row(401, _CALLER, "invalid_api_key"),
-    Kind.UNKNOWN_PATH: Row(404, _CALLER, "unknown_url"),
-    Kind.METHOD_NOT_ALLOWED: Row(405, _CALLER, None),
-    Kind.MODEL_NOT_FOUND: Row(404, _CALLER, "model_not_found"),
-    Kind.PROMPT_NOT_FOUND: Row(404, _CALLER, "prompt_not_found"),
-    Kind.NOT_PERMITTED: Row(403, _CALLER, "insufficient_permissions"),
-    Kind.REQUEST_LIMIT: Row(429, "requests", "rate_limit_exceeded"),
-    Kind.TOKEN_LIMIT: Row(429, "tokens", "rate_limit_exceeded"),
-    Kind.CONCURRENCY_LIMIT: Row(429, "requests", "concurrency_limit_exceeded"),
-    Kind.QUOTA_SPENT: Row(429, "insufficient_quota", "insufficient_quota"),
-    Kind.EXCEEDS_LIMIT: Row(400, _CALLER, "request_exceeds_limit"),
-    Kind.INVALID_JSON: Row(400, _CALLER, None),
-    Kind.INVALID_VALUE: Row(400, _CALLER, "invalid_value"),
-    Kind.MISSING_PARAMETER: Row(400, _CALLER, "missing_required_parameter"),
-    Kind.UNSUPPORTED_PARAMETER: Row(400, _CALLER, "unsupported_parameter"),
-    Kind.CONTEXT_TOO_LONG: Row(400, _CALLER, "context_length_exceeded"),
-    Kind.REFUSED_BY_ENGINE: Row(400, _CALLER, None),
-    Kind.CONTENT_FILTERED: Row(400, _CALLER, "content_filter"),
-    Kind.CRASHES_ENGINES: Row(400, _CALLER, "request_crashes_engines"),
-    Kind.OVERLOADED: Row(503, _SERVER, "overloaded"),
-    Kind.SHUTTING_DOWN: Row(503, _SERVER, "server_shutting_down"),
-    Kind.DEADLINE_PASSED: Row(504, _SERVER, "deadline_exceeded"),
-    Kind.INTERNAL: Row(500, _SERVER, "internal_error"),
-    Kind.QUOTA_UNKNOWN: Row(503, _SERVER, "quota_unavailable"),
-    Kind.IDENTITY_UNAVAILABLE: Row(503, _SERVER, "identity_unavailable"),
-    Kind.NO_BACKEND: Row(503, _SERVER, "no_backend"),
-    Kind.ENGINE_BUSY: Row(503, _SERVER, "overloaded"),
-    Kind.CONNECT_FAILED: Row(502, _SERVER, "upstream_error"),
-    Kind.RESET_BEFORE_REPLY: Row(502, _SERVER, "upstream_error"),
-    Kind.ENGINE_ERROR: Row(502, _SERVER, "upstream_error"),
-    Kind.INVALID_REPLY: Row(502, _SERVER, "upstream_error"),
-    Kind.FIRST_TOKEN_TIMEOUT: Row(504, _SERVER, "upstream_timeout"),
-    Kind.TOKEN_GAP_TIMEOUT: Row(504, _SERVER, "upstream_timeout"),
-    Kind.BROKEN_STREAM: Row(502, _SERVER, "upstream_error"),
-    Kind.ENGINE_ABORTED: Row(502, _SERVER, "upstream_error"),
-    Kind.WRONG_MODEL: Row(502, _SERVER, "upstream_error"),
-    Kind.BACKEND_LOST: Row(504, _SERVER, "upstream_timeout"),
-    Kind.MODEL_NOT_SERVED: Row(502, _SERVER, "upstream_error"),
-    Kind.LORA_UNAVAILABLE: Row(503, _SERVER, "no_backend"),
-    Kind.BACKEND_DRAINED: Row(502, _SERVER, "upstream_error"),
+ROWS: Final[dict[Kind, WireForm]] = {
+    Kind.MALFORMED_HTTP: WireForm(400, _CALLER, None),
+    Kind.HEADERS_TOO_LARGE: WireForm(431, _CALLER, None),
+    Kind.BODY_TOO_LARGE: WireForm(413, _CALLER, None),
+    Kind.UNSUPPORTED_MEDIA: WireForm(415, _CALLER, None),
+    Kind.EXPECTATION_FAILED: WireForm(417, _CALLER, None),
+    Kind.REQUEST_TIMEOUT: WireForm(408, _CALLER, "request_timeout"),
+    Kind.CLIENT_GONE: WireForm(499, _CALLER, "client_closed"),
+    Kind.SLOW_READER: WireForm(408, _CALLER, "client_too_slow"),
+    Kind.KEY_MISSING: WireForm(401, _CALLER, None),
+    Kind.KEY_INVALID: WireForm(401, _CALLER, "invalid_api_key"),
+    Kind.UNKNOWN_PATH: WireForm(404, _CALLER, "unknown_url"),
+    Kind.METHOD_NOT_ALLOWED: WireForm(405, _CALLER, None),
+    Kind.MODEL_NOT_FOUND: WireForm(404, _CALLER, "model_not_found"),
+    Kind.PROMPT_NOT_FOUND: WireForm(404, _CALLER, "prompt_not_found"),
+    Kind.NOT_PERMITTED: WireForm(403, _CALLER, "insufficient_permissions"),
+    Kind.REQUEST_LIMIT: WireForm(429, "requests", "rate_limit_exceeded"),
+    Kind.TOKEN_LIMIT: WireForm(429, "tokens", "rate_limit_exceeded"),
+    Kind.CONCURRENCY_LIMIT: WireForm(429, "requests", "concurrency_limit_exceeded"),
+    Kind.QUOTA_SPENT: WireForm(429, "insufficient_quota", "insufficient_quota"),
+    Kind.EXCEEDS_LIMIT: WireForm(400, _CALLER, "request_exceeds_limit"),
+    Kind.INVALID_JSON: WireForm(400, _CALLER, None),
+    Kind.INVALID_VALUE: WireForm(400, _CALLER, "invalid_value"),
+    Kind.MISSING_PARAMETER: WireForm(400, _CALLER, "missing_required_parameter"),
+    Kind.UNSUPPORTED_PARAMETER: WireForm(400, _CALLER, "unsupported_parameter"),
+    Kind.CONTEXT_TOO_LONG: WireForm(400, _CALLER, "context_length_exceeded"),
+    Kind.REFUSED_BY_ENGINE: WireForm(400, _CALLER, None),
+    Kind.CONTENT_FILTERED: WireForm(400, _CALLER, "content_filter"),
+    Kind.CRASHES_ENGINES: WireForm(400, _CALLER, "request_crashes_engines"),
+    Kind.OVERLOADED: WireForm(503, _SERVER, "overloaded"),
+    Kind.SHUTTING_DOWN: WireForm(503, _SERVER, "server_shutting_down"),
+    Kind.DEADLINE_PASSED: WireForm(504, _SERVER, "deadline_exceeded"),
+    Kind.INTERNAL: WireForm(500, _SERVER, "internal_error"),
+    Kind.QUOTA_UNKNOWN: WireForm(503, _SERVER, "quota_unavailable"),
+    Kind.IDENTITY_UNAVAILABLE: WireForm(503, _SERVER, "identity_unavailable"),
+    Kind.NO_BACKEND: WireForm(503, _SERVER, "no_backend"),
+    Kind.ENGINE_BUSY: WireForm(503, _SERVER, "overloaded"),
+    Kind.CONNECT_FAILED: WireForm(502, _SERVER, "upstream_error"),
+    Kind.RESET_BEFORE_REPLY: WireForm(502, _SERVER, "upstream_error"),
+    Kind.ENGINE_ERROR: WireForm(502, _SERVER, "upstream_error"),
+    Kind.INVALID_REPLY: WireForm(502, _SERVER, "upstream_error"),
+    Kind.FIRST_TOKEN_TIMEOUT: WireForm(504, _SERVER, "upstream_timeout"),
+    Kind.TOKEN_GAP_TIMEOUT: WireForm(504, _SERVER, "upstream_timeout"),
+    Kind.BROKEN_STREAM: WireForm(502, _SERVER, "upstream_error"),
+    Kind.ENGINE_ABORTED: WireForm(502, _SERVER, "upstream_error"),
+    Kind.WRONG_MODEL: WireForm(502, _SERVER, "upstream_error"),
+    Kind.BACKEND_LOST: WireForm(504, _SERVER, "upstream_timeout"),
+    Kind.MODEL_NOT_SERVED: WireForm(502, _SERVER, "upstream_error"),
+    Kind.LORA_UNAVAILABLE: WireForm(503, _SERVER, "no_backend"),
+    Kind.BACKEND_DRAINED: WireForm(502, _SERVER, "upstream_error"),
 }
 """One row per kind. The row of `client_gone` is for Records alone: 499 is nginx's status, logged and never sent."""
 
@@ -136,7 +136,7 @@ def render_event(fault: Fault, request_id: str) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(_Body(error))
 
 
-def _row(fault: Fault) -> Row:
+def _row(fault: Fault) -> WireForm:
     if fault.kind is Kind.CLIENT_GONE:
         raise ValueError("a caller that is gone gets no reply")
     return ROWS[fault.kind]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from gateway.importing.plan import Plan, limit_of, nanousd, period, slug, whole
+from gateway.importing.plan import ImportPlan, limit_of, nanousd, period, slug, whole
 from policies.located_yaml import Located
 from policies.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
@@ -28,7 +28,7 @@ BOOKS: Final = frozenset(
 """Fields of LiteLLM's own bookkeeping of a team or key, and the digest of the key itself."""
 
 
-def carry_teams(source: Located, plan: Plan) -> dict[str, str]:
+def carry_teams(source: Located, plan: ImportPlan) -> dict[str, str]:
     """Fill tenants, their policies and limits; returns the tenant of each team id."""
     tenants: dict[str, str] = {}
     taken = {tenant["name"] for tenant in plan.tenants}
@@ -49,7 +49,7 @@ def carry_teams(source: Located, plan: Plan) -> dict[str, str]:
     return tenants
 
 
-def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
+def carry_keys(source: Located, plan: ImportPlan, tenants: dict[str, str]) -> None:
     """Fill the keys to make, each with its models and limits."""
     keys = _entries(source, plan, "keys")
     for path, key in keys:
@@ -76,7 +76,7 @@ def carry_keys(source: Located, plan: Plan, tenants: dict[str, str]) -> None:
     _unread(source, plan, "keys", (key for _, key in keys))
 
 
-def _entries(source: Located, plan: Plan, name: str) -> list[tuple[Path_, dict[str, Any]]]:
+def _entries(source: Located, plan: ImportPlan, name: str) -> list[tuple[Path_, dict[str, Any]]]:
     entries = source.value(name)
     if not isinstance(entries, list):
         plan.leave(source, (name,), "is no list; give what the API lists")
@@ -90,7 +90,7 @@ def _entries(source: Located, plan: Plan, name: str) -> list[tuple[Path_, dict[s
     return listed
 
 
-def _models(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> list[str] | None:
+def _models(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any]) -> list[str] | None:
     """The models that a team or key may use; None for all models."""
     models = entry.get("models")
     if not isinstance(models, list) or not models or ALL_MODELS & {str(model) for model in models}:
@@ -101,7 +101,7 @@ def _models(source: Located, plan: Plan, path: Path_, entry: dict[str, Any]) -> 
     return [model for model in models if isinstance(model, str) and model in plan.models]
 
 
-def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
+def _limits(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:
     amounts: list[tuple[str, Meter, Window | None, int | None]] = [
         (field, meter, window, whole(entry[field])) for field, (meter, window) in RATES.items() if entry.get(field) is not None
     ]
@@ -120,7 +120,7 @@ def _limits(source: Located, plan: Plan, path: Path_, entry: dict[str, Any], sco
     return limits
 
 
-def _unread(source: Located, plan: Plan, name: str, entries: Iterable[dict[str, Any]]) -> None:
+def _unread(source: Located, plan: ImportPlan, name: str, entries: Iterable[dict[str, Any]]) -> None:
     """Record every unread field once, because all entries have the same fields."""
     counts = Counter(
         field for entry in entries for field, value in entry.items() if field not in _READ and value not in (None, "", [], {}, False, 0)

@@ -1,16 +1,30 @@
 """The result of an import: pools and policies, limits, prices, tenants and keys for the admin API, and the parts that were left.
 
 A plan never contains a secret: keys of engines are names of environment variables, and keys of callers are made anew.
+
+Reads `tidegate-import.json`: the objects that belong into the database, written by an import or by hand.
+
+An unknown field is refused, because it would be lost silently.
+
+Writes a Plan as files: tidegate.yaml, policies, and the objects for the admin API.
 """
 
+import json
+import os
 import re
-from typing import Any, Final
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
+import yaml
 
 from policies.located_yaml import Located
 from policies.problems import Path_
+from policies.schema import EVERYONE
+from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.prices import ANY_REVISION
 
 FORMAT: Final = "tidegate-import/1"
 MAX_NAME_CHARS: Final = 63
@@ -30,7 +44,7 @@ class Remark(msgspec.Struct, frozen=True, order=True):
         return f"{self.file}:{self.line}: {self.path}: {self.text}"
 
 
-class Plan(msgspec.Struct):
+class ImportPlan(msgspec.Struct):
     """Everything that the import writes, and remarks on everything that it does not."""
 
     pools: list[dict[str, Any]] = []
@@ -124,3 +138,145 @@ def nanousd(value: Any) -> int | None:
 def _remark(source: Located, path: Path_, text: str) -> Remark:
     problem = source.problem(path, text)
     return Remark(source.file, problem.line, problem.path or "file", text)
+
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Largest file: some 100,000 keys with their limits."""
+
+
+class BadDocument(Exception):
+    """The file is no such document; the message names the place and the remedy."""
+
+
+class ImportedTenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tenant to make."""
+
+    name: str
+    label: str = ""
+    disabled: bool = False
+
+
+class KeyLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit of a key that is not made yet."""
+
+    meter: str
+    window: str
+    amount: int
+
+
+class ImportedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to make."""
+
+    tenant: str
+    project: str = DEFAULT_PROJECT
+    label: str = ""
+    expires_at: str | None = None
+    """Expiry in ISO 8601; UTC where it has no zone."""
+    models: list[str] | None = None
+    priority_class: Literal["critical", "interactive", "default", "batch"] | None = None
+    """The highest class of its requests."""
+    limits: list[KeyLimit] = []
+
+    def expires_unix(self) -> float | None:
+        """The expiry in seconds since 1970; None for never. Raises ValueError for a text that is no moment."""
+        if self.expires_at is None:
+            return None
+        at = datetime.fromisoformat(self.expires_at)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+class LimitScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The scope of a limit."""
+
+    level: str
+    name: str = ""
+
+
+class NewLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit to set."""
+
+    scope: LimitScope
+    meter: str
+    window: str
+    amount: int
+
+
+class ImportedPrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A price to set; money is nano-dollars."""
+
+    model: str
+    nanousd_per_mtok: dict[str, int]
+    revision: str = ANY_REVISION
+
+
+class ImportDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    format: str
+    tenants: list[ImportedTenant] = []
+    keys: list[ImportedKey] = []
+    limits: list[NewLimit] = []
+    prices: list[ImportedPrice] = []
+
+
+def read_document(path: Path) -> ImportDocument:
+    """The document in a file.
+
+    Raises:
+        BadDocument: the file cannot be read, or is no such document.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadDocument(f"{path} cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise BadDocument(f"{path} has over {MAX_BYTES} bytes; split its lists")
+    try:
+        document = msgspec.json.decode(raw, type=ImportDocument)
+    except msgspec.DecodeError as error:
+        raise BadDocument(f"{path}: {error}; it should be what `tidegate import` writes") from None
+    if document.format != FORMAT:
+        raise BadDocument(f"{path}: its format is {document.format[:64]!r}, and this version takes {FORMAT!r}")
+    return document
+
+
+SETTINGS: Final = "tidegate.yaml"
+POLICIES: Final = "policies"
+LATER: Final = "tidegate-import.json"
+
+
+def files_of(plan: ImportPlan, source: str) -> dict[str, str]:
+    """The files' texts by name, relative to the output folder; `source` names the imported file in their heads."""
+    head = f"# Made from {source} by `tidegate import litellm`; check it with `tidegate check`.\n"
+    settings: dict[str, Any] = {"policies": POLICIES, "pools": plan.pools} | ({"engines": plan.engines} if plan.engines else {})
+    files = {SETTINGS: head + _yaml(settings), f"{POLICIES}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models)))}
+    for tenant, models in plan.policies.items():
+        files[f"{POLICIES}/{tenant}.yaml"] = head + _yaml(_policy(plan, tenant, models))
+    later = {"format": FORMAT, "tenants": plan.tenants, "keys": plan.keys, "limits": plan.limits, "prices": plan.prices}
+    return files | {LATER: json.dumps(later, indent=2) + "\n"}
+
+
+def write(files: dict[str, str], folder: Path) -> None:
+    """Write every file into `folder`, which is made if missing.
+
+    Raises:
+        FileExistsError: one of the files exists; nothing was written.
+        OSError: a file cannot be written.
+    """
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
+        raise FileExistsError(f"{', '.join(existing)} in {folder}")
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _policy(plan: ImportPlan, tenant: str, models: list[str]) -> dict[str, Any]:
+    return {"tenant": tenant, "models": [{"name": name, "pool": plan.models[name]} for name in models]}
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)

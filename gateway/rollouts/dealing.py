@@ -8,8 +8,8 @@ import msgspec
 from domain.ask import Ask
 from domain.faults import Fault, Kind
 from domain.identity import Caller
-from gateway.admission import sticky_key
 from gateway.deps import Deps
+from gateway.request.permissions import sticky_key
 from gateway.story import Story
 from policies.compile import ModelRule, TenantPolicy
 from policies.prompts.allowed import AllowedVersions

@@ -46,7 +46,7 @@ CHANGES: Final = (*ACTIONS.values(), HOLD)
 log = structlog.get_logger("tidegate.rollouts")
 
 
-class Books(Protocol):
+class RolloutTransaction(Protocol):
     """The stores that take part in one transaction."""
 
     @property
@@ -85,7 +85,7 @@ class RolloutKeeper:
     def __init__(
         self,
         store: RolloutBook,
-        change: Callable[[], AbstractAsyncContextManager[Books]],
+        change: Callable[[], AbstractAsyncContextManager[RolloutTransaction]],
         wall: WallClock,
         clock: Clock,
         tell: Callable[[Mapping[str, Any]], None],

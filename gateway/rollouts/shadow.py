@@ -13,10 +13,10 @@ from domain.ask import Ask
 from domain.faults import Fault, Kind
 from domain.priority import Class
 from gateway.deps import Deps
-from gateway.forward import forward
 from gateway.http.edge.exchange import Exchange
+from gateway.request.choose import choose
+from gateway.request.forward import forward
 from gateway.story import AskedFacts, Story
-from gateway.turns import choose
 from policies.compile import ModelRule
 from policies.rollout.assignment import Arm
 from policies.rollout.in_force import Dealt, Running

@@ -2,20 +2,112 @@
 
 While the database is away the last known rollouts stay active and sums are held for ten minutes of usual intervals. Rollouts cannot end
 then, so operators have to watch a canary themselves during an outage of the database.
+
+Turns finished requests (Records) into samples of a rollout, and sums them up by interval in one worker. Pure.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import msgspec
 import structlog
 
 from domain.clock import WallClock
+from domain.faults import SOURCE, Kind, Source
 from domain.rollouts import RolloutStore
-from gateway.record import Record
-from gateway.rollouts.sampling import Sums
-from policies.rollout.in_force import InForce, in_force
+from gateway.record import OK, Record
+from policies.rollout.assignment import Arm
+from policies.rollout.in_force import Dealt, InForce, in_force
+from policies.rollout.samples import ArmSums, Interval, Sample, sums_of
+
+FAILED: Final = frozenset(
+    {kind.value for kind, source in SOURCE.items() if source is Source.ENGINE}
+    | {Kind.OVERLOADED.value, Kind.REFUSED_BY_ENGINE.value, Kind.CONTENT_FILTERED.value, Kind.CONTEXT_TOO_LONG.value}
+    | {Kind.DEADLINE_PASSED.value}
+)
+"""Outcomes that count as failures of a pool. Requests that are at fault themselves occur in both arms alike, and cancel out."""
+KEPT_INTERVALS: Final = 60
+"""Intervals of a rollout that a worker holds while they cannot be written; older ones are lost."""
+
+
+def sample_of(record: Record) -> Sample | None:
+    """The sample of a finished request; None for a request that its caller broke off, or whose failure is not the pool's."""
+    whole = record.outcome == OK
+    if not whole and record.outcome not in FAILED:
+        return None
+    usage = record.usage
+    streamed = record.stream and record.ttft_s is not None
+    tokens = usage.completion_tokens
+    return Sample(
+        failed=not whole,
+        broken=not whole if streamed else None,
+        refused=record.declined if whole else None,
+        ttft_s=record.ttft_s if streamed else None,
+        uncached_tokens=usage.prompt_tokens - usage.cached_tokens,
+        itl_s=record.decode_s / (tokens - 1) if whole and streamed and record.decode_s is not None and tokens > 1 else None,
+        output_tokens=tokens if whole else None,
+        cost_nanousd=record.cost_nanousd if whole else None,
+    )
+
+
+class _Changing(msgspec.Struct):
+    """The sums of one interval, and whether the store has them."""
+
+    interval: Interval
+    written: bool = False
+
+
+class IntervalSums:
+    """The sums of one worker: of each rollout the last `KEPT_INTERVALS` intervals."""
+
+    __slots__ = ("_by_rollout",)
+
+    def __init__(self) -> None:
+        self._by_rollout: dict[str, dict[int, _Changing]] = {}
+
+    def observe(self, record: Record, now_unix: float) -> None:
+        """Count a finished request for the rollouts that assigned it to an arm."""
+        for dealt in (record.dealt, record.dealt_prompt):
+            if dealt is not None and (dealt.counted or dealt.away):
+                self._observe(dealt, record, now_unix)
+
+    def _observe(self, dealt: Dealt, record: Record, now_unix: float) -> None:
+        if dealt.away:
+            self._add(dealt, Arm.CANARY, sums_of((Sample(failed=True),)), now_unix)
+        elif (sample := sample_of(record)) is not None:
+            self._add(dealt, dealt.arm, sums_of((sample,)), now_unix)
+
+    def _add(self, dealt: Dealt, arm: Arm, sums: ArmSums, now_unix: float) -> None:
+        running = dealt.running
+        index = int(now_unix // running.interval_s)
+        by_index = self._by_rollout.setdefault(running.id, {})
+        more = Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums)
+        had = by_index.get(index)
+        by_index[index] = _Changing(more if had is None else had.interval + more)
+        if len(by_index) > KEPT_INTERVALS:
+            del by_index[min(by_index)]
+
+    def unwritten(self) -> Iterator[tuple[str, dict[int, Interval]]]:
+        """The intervals that changed since they were written, by rollout."""
+        for rollout, by_index in self._by_rollout.items():
+            if changed := {index: entry.interval for index, entry in by_index.items() if not entry.written}:
+                yield rollout, changed
+
+    def wrote(self, rollout: str, intervals: dict[int, Interval]) -> None:
+        """Note that these intervals are in the store; an interval that has changed meanwhile stays unwritten."""
+        by_index = self._by_rollout.get(rollout, {})
+        for index, interval in intervals.items():
+            now = by_index.get(index)
+            if now is not None and now.interval is interval:
+                now.written = True
+
+    def keep_only(self, active: set[str]) -> None:
+        """Drop the sums of all rollouts but these."""
+        for rollout in [rollout_id for rollout_id in self._by_rollout if rollout_id not in active]:
+            del self._by_rollout[rollout]
+
 
 log = structlog.get_logger("tidegate.rollouts")
 
@@ -28,7 +120,7 @@ LAST_WRITE_S: Final = 2.0
 """Time limit for the last write at the end of the worker."""
 
 
-class Follower(Protocol):
+class RolloutFollower(Protocol):
     """Holds the active rollouts: `gateway.deps.Live` is one."""
 
     rollouts: InForce
@@ -46,7 +138,7 @@ class RolloutWatch:
         self._store = store
         self._source = source
         self._wall = wall
-        self._sums = Sums()
+        self._sums = IntervalSums()
         self._seen: tuple[tuple[str, int], ...] | None = None
         self._logged_problems: tuple[str, ...] = ()
         self._is_away = False
@@ -55,13 +147,13 @@ class RolloutWatch:
         """Count one finished request."""
         self._sums.observe(record, self._wall())
 
-    async def run(self, live: Follower) -> None:
+    async def run(self, live: RolloutFollower) -> None:
         """Poll until cancelled."""
         while True:
             await self.look(live)
             await asyncio.sleep(POLL_S)
 
-    async def look(self, live: Follower) -> None:
+    async def look(self, live: RolloutFollower) -> None:
         """Read the active rollouts, and write the sums."""
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -89,7 +181,7 @@ class RolloutWatch:
             await self._store.put_sums(rollout, self._source, texts)
             self._sums.wrote(rollout, intervals)
 
-    async def _read(self, live: Follower) -> None:
+    async def _read(self, live: RolloutFollower) -> None:
         stored = await self._store.in_force()
         versions = tuple((rollout.id, rollout.version) for rollout in stored)
         if versions == self._seen:

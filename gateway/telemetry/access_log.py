@@ -46,7 +46,7 @@ def without_hidden(text: str) -> str:
     return text.translate(_HIDDEN)
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The keys of one line, flat. Times are whole microseconds; keys that do not apply to the request are left out."""
 
     at: float
@@ -102,7 +102,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     fell_back: str = ""
 
 
-_TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(Line) if f.type is str)
+_TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -124,12 +124,12 @@ def line_of(record: Record) -> bytes:
     return encoded + b"\n"
 
 
-def _flat(record: Record) -> Line:
+def _flat(record: Record) -> AccessLogEntry:
     usage = record.usage
     ttft_s = record.ttft_s
     decode_s = record.decode_s
     tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    return Line(
+    return AccessLogEntry(
         record.at_unix,
         record.request_id,
         record.outcome,

@@ -1,6 +1,12 @@
 """Writes merged snapshots as Prometheus text. Runs in the admin process; the only place that knows prometheus_client.
 
 `describe()` lists every family with its labels; `docs/metrics.md` is compared with it by a test.
+
+The gauges of each backend's concurrency limit: names, texts and samples. Backends without a limit have no samples.
+
+Gauges of the issuers of JWTs: how many keys are known, and how old they are.
+
+Gauges of the active policies.
 """
 
 from collections import Counter, defaultdict
@@ -16,16 +22,66 @@ from prometheus_client.registry import Collector
 
 from backends.signals import Signals
 from domain.priority import WORDS
-from gateway.bookkeeper import BookingState
-from gateway.fleet.seen import BREAKERS, clashes_seen, fleet_seen, sources_seen
-from gateway.telemetry.cells import Cells
+from gateway.fleet.view import BREAKERS, clashes_seen, fleet_seen, sources_seen
+from gateway.ledger.bookkeeper import BookingState
+from gateway.process.snapshots import BackendState, Supervision, WorkerSnapshot
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
-from gateway.telemetry.issuer_gauges import ISSUER_GAUGES, issuer_rows
-from gateway.telemetry.limit_gauges import LIMIT_GAUGES, limit_rows
-from gateway.telemetry.metrics import MetricsSnapshot
-from gateway.telemetry.policy_gauges import POLICY_GAUGES, policy_rows
+from gateway.telemetry.metrics import MAX_LABEL_CHARS, Cells, MetricsSnapshot
 from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, RolloutFigures, rollout_counts, rollout_rows
-from gateway.worker_state import BackendState, Supervision, WorkerSnapshot
+
+_LABELS: Final = ("pool", "backend")
+
+LIMIT_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_backend_limit_requests": ("Requests that the engine is taken to bear, of all gateways together.", _LABELS),
+    "tidegate_backend_limit_tokens": ("Uncached prompt tokens that it is taken to bear likewise.", _LABELS),
+    "tidegate_backend_limit_own_requests": ("Of those requests, what this gateway may have there.", _LABELS),
+    "tidegate_backend_limit_processes": ("Workers of all gateways that share it; 0 while nobody knows.", _LABELS),
+}
+
+
+def limit_rows(fleet: Iterable[BackendState]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+    """The samples of each gauge, in the order of `LIMIT_GAUGES`."""
+    limited = [((b.pool, b.backend), b.limit, b.processes) for b in fleet if b.limit is not None]
+    columns: tuple[list[tuple[tuple[str, ...], float]], ...] = (
+        [(labels, limit.requests) for labels, limit, _ in limited],
+        [(labels, limit.tokens) for labels, limit, _ in limited if limit.tokens is not None],
+        [(labels, limit.own) for labels, limit, _ in limited],
+        [(labels, float(processes)) for labels, _, processes in limited if processes is not None],
+    )
+    yield from zip(LIMIT_GAUGES, columns, strict=True)
+
+
+ISSUER_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_jwks_keys": ("Keys of the issuer that tokens are verified with; of several workers the fewest.", ("issuer",)),
+    "tidegate_jwks_age_seconds": ("Since the issuer's keys were read last; of several workers the longest.", ("issuer",)),
+}
+
+GaugeRows = list[tuple[tuple[str, ...], float]]
+
+
+def issuer_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeRows]]:
+    """Samples by gauge; an issuer that could never be read has no age."""
+    states = [state for worker in workers for state in worker.issuers]
+    names = sorted({state.issuer for state in states})
+    yield "tidegate_jwks_keys", [((name[:MAX_LABEL_CHARS],), float(min(s.keys for s in states if s.issuer == name))) for name in names]
+    ages = {name: max((s.age_s for s in states if s.issuer == name and s.age_s is not None), default=None) for name in names}
+    yield "tidegate_jwks_age_seconds", [((name[:MAX_LABEL_CHARS],), age_s) for name, age_s in ages.items() if age_s is not None]
+
+
+POLICY_GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "tidegate_policies_refused": ("Problems for which the policy files as they are now are not in force; of several workers the most.", ()),
+    "tidegate_policies_loaded_timestamp_seconds": ("When the policies in force were read; of several workers the one that did first.", ()),
+}
+
+
+def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeRows]]:
+    """Samples by gauge; none before a worker has loaded its policies."""
+    loaded = [worker.policies for worker in workers if worker.policies.digest]
+    if not loaded:
+        return
+    yield "tidegate_policies_refused", [((), float(max(policies.problem_count for policies in loaded)))]
+    yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in loaded))]
+
 
 STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's slot; `missing` is a slot for which no process answers."""

@@ -11,10 +11,9 @@ import msgspec
 from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
-from gateway.degrading import STEPS
-from gateway.promises import PROMISES
-from gateway.queueing.refusals import REFUSALS
-from gateway.record import GAP_BOUNDS_S, OK
+from gateway.queue.refusals import REFUSALS
+from gateway.record import GAP_BOUNDS_S, OK, PROMISES
+from gateway.request.degrade import STEPS
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
 from tenancy.jwt import JwtOutcome

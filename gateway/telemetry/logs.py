@@ -2,18 +2,22 @@
 
 Also writes the messages of libraries that use `logging`. Knows patterns of secrets, not where they come from; every caller has to keep
 secrets away from loggers in the first place, this is the second safeguard (requirement R37).
+
+Logs a line when a request crosses a soft limit, at most one per limit and minute.
 """
 
 import logging
 import re
 import sys
 from collections.abc import Mapping
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from domain.clock import Clock
+from gateway.record import Record
 from gateway.telemetry.access_log import without_hidden
 
 REDACTED: Final = "[redacted]"
@@ -128,3 +132,46 @@ def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: 
     root.setLevel(numbers[level])
     for name in CHATTY:
         logging.getLogger(name).setLevel(max(numbers[level], logging.WARNING))
+
+
+QUIET_S: Final = 60.0
+"""The shortest time between two lines about one limit: a rate's threshold may be crossed many times a second."""
+MAX_TOLD: Final = 2000
+"""Limits that are remembered as logged; beyond it the one logged longest ago is logged again."""
+
+
+class Tells(Protocol):
+    """A logger."""
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Write one line."""
+        ...
+
+
+class Thresholds:
+    """Watches finished requests for crossed soft limits; one per worker."""
+
+    def __init__(self, log: Tells, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._quiet_until: dict[tuple[str, str], float] = {}
+
+    def observe(self, record: Record) -> None:
+        """Log the soft limits that a request has crossed. The end user is not named."""
+        now = self._clock()
+        for limit in record.soft_limits:
+            key = (record.tenant, limit)
+            if now < self._quiet_until.get(key, now):
+                continue
+            self._quiet_until.pop(key, None)
+            if len(self._quiet_until) >= MAX_TOLD:
+                del self._quiet_until[next(iter(self._quiet_until))]
+            self._quiet_until[key] = now + QUIET_S
+            self._log.warning(
+                "soft threshold crossed",
+                limit=limit,
+                tenant=record.tenant,
+                project=record.project,
+                key_id=record.key_id,
+                model=record.model,
+            )

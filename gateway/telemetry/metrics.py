@@ -5,19 +5,25 @@ which runs in the admin process. Knows nothing of HTTP, sockets or the reader of
 
 Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
 `MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
+
+The cells in which the numbers of one metric family are counted, and their label values; both bounded.
+
+Counts how requests waited in the queue, which degradations and fallbacks they were given, and whether their service levels (SLO) were
+met; for `Metrics`, which owns the cells.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
 import msgspec
 
 from backends.lora.loader import LoadDone
-from gateway.limits_state import LimitsState
+from gateway.ledger.reconcile import LimitsState
+from gateway.queue.refusals import REFUSALS, SERVED
 from gateway.record import OK, Record
-from gateway.telemetry.cells import MAX_LABEL_CHARS, MAX_NAMES, Cells, model_label, named
+from gateway.request.degrade import STEPS
 from gateway.telemetry.families import (
     ATTEMPTS,
     CLASS_RESULT_AT,
@@ -30,9 +36,11 @@ from gateway.telemetry.families import (
     DECISION_BOUNDS_S,
     DECISION_TIME,
     DECISIONS,
+    DEGRADED,
     DURATION,
     DURATION_BOUNDS_S,
     ENDPOINTS,
+    FALLBACKS,
     FAMILIES,
     GIVEN_UP,
     HEDGES,
@@ -54,6 +62,10 @@ from gateway.telemetry.families import (
     OVERHEAD,
     OVERHEAD_BOUNDS_S,
     PREFIX_TOKENS,
+    PROMISED,
+    PULLED_BACK,
+    QUEUE_REFUSED,
+    QUEUE_WAIT,
     REQUESTS,
     SHARED_REQUESTS,
     SOFT_CROSSED,
@@ -65,10 +77,105 @@ from gateway.telemetry.families import (
     TPOT_BOUNDS_S,
     TTFT,
     TTFT_BOUNDS_S,
+    Family,
 )
-from gateway.telemetry.waits import count_policy, count_steps, count_wait
+from policies.fallback import CONDITIONS
 from routing.schedule import Route
 from tenancy.jwt import JwtOutcome
+
+MAX_NAMES: Final = 500
+"""Distinct models, pools, backends, adapters and tenants that get a label value of their own."""
+MAX_LABEL_CHARS: Final = 128
+"""Characters kept of a label value; longer names would let one tenant's choice of name fill the scrape."""
+
+
+class Cells:
+    """The cells of one family, never more than `max_series` exposed series."""
+
+    __slots__ = ("_capacities", "_family", "cells")
+
+    def __init__(self, family: Family, max_series: int = MAX_SERIES) -> None:
+        self._family = family
+        self.cells: dict[tuple[str, ...], list[float]] = {}
+        usable = max(max_series // family.series - family.closed_combinations, 0)
+        open_labels = len(family.labels)
+        # Each label that is kept costs a share of the cells, so that a flood of tenants (last label) cannot take the place of
+        # models (first label): 75 % of the cells for full detail, the rest for the collapsed combinations.
+        self._capacities = [
+            usable - usable * kept_labels // (4 * open_labels) if open_labels else usable for kept_labels in range(open_labels + 1)
+        ]
+
+    def cell(self, labels: tuple[str, ...]) -> list[float]:
+        """The cell for these label values, made if the ceiling allows it, else the cell of a coarser combination."""
+        open_labels = len(self._family.labels)
+        for kept_labels in range(open_labels, -1, -1):
+            key = (
+                labels
+                if kept_labels == open_labels
+                else labels[:kept_labels] + (OTHER,) * (open_labels - kept_labels) + labels[open_labels:]
+            )
+            cell = self.cells.get(key)
+            if cell is not None:
+                return cell
+            # kept_labels == 0 needs no check: only closed combinations are left, and their cells are reserved.
+            if kept_labels == 0 or len(self.cells) < self._capacities[kept_labels]:
+                new_cell = self.cells[key] = [0] * self._family.width
+                return new_cell
+        raise AssertionError("unreachable: kept_labels == 0 always returns")
+
+    def rows(self) -> list[tuple[tuple[str, ...], list[float]]]:
+        """A copy of every cell that has counted something, with its label values."""
+        return [(labels, list(cell)) for labels, cell in self.cells.items() if any(cell)]
+
+
+def named(value: str, seen: set[str]) -> str:
+    """The label for a configured name: the name itself while fewer than `MAX_NAMES` are known, then `_other`."""
+    if not value:
+        return NONE
+    value = value[:MAX_LABEL_CHARS]
+    if value not in seen:
+        if len(seen) >= MAX_NAMES:
+            return OTHER
+        seen.add(value)
+    return value
+
+
+def model_label(name: str, known: frozenset[str]) -> str:
+    """The label for a public model name: the name itself where the configuration has it, else `_other`."""
+    return NONE if not name else name[:MAX_LABEL_CHARS] if name in known else OTHER
+
+
+CONDITION_AT: Final[Mapping[str, int]] = {on: at for at, on in enumerate(CONDITIONS)}
+
+
+def count_wait(cells: Mapping[str, Cells], record: Record, pool: str) -> None:
+    """Count a request that waited in the queue, or was refused by it."""
+    key = (pool, record.priority_class)
+    if record.pulled_back:
+        cells[PULLED_BACK.name].cell(key)[0] += 1
+    if record.queued == SERVED:
+        waits = cells[QUEUE_WAIT.name].cell(key)
+        waits[bisect_left(DURATION_BOUNDS_S, record.queue_s)] += 1
+        waits[-1] += record.queue_s
+    elif record.queued in REFUSALS:
+        cells[QUEUE_REFUSED.name].cell(key)[REFUSALS.index(record.queued)] += 1
+
+
+def count_steps(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
+    """Count the degradation steps that were applied to a request, under the model that it asked for."""
+    model = model_label(record.asked_model or record.model, models)
+    for step in record.steps:
+        cells[DEGRADED.name].cell((model,))[STEPS.index(step.partition("=")[0])] += 1
+
+
+def count_policy(cells: Mapping[str, Cells], record: Record, models: frozenset[str]) -> None:
+    """Count a request that fell back to other models, or whose tenant has service levels."""
+    for promise, met in record.promises:
+        cells[PROMISED.name].cell((model_label(record.model, models), promise))[not met] += 1
+    for step in record.fell_back:
+        if step.to:
+            cells[FALLBACKS.name].cell((model_label(step.model, models), model_label(step.to, models)))[CONDITION_AT[step.on]] += 1
+
 
 MAX_BOUND: Final = 4096
 """Label combinations whose cells are looked up with one dict access. A cache: when full it is emptied and refilled."""

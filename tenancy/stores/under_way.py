@@ -201,7 +201,7 @@ reconcile_log = structlog.get_logger("tidegate.reconcile")
 
 
 class UnbookedUsage:
-    """Usage that waits in the write-ahead logs (`gateway.reconcile.Waiting`).
+    """Usage that waits in the write-ahead logs (`gateway.ledger.reconcile.UnbookedHere`).
 
     Args:
         full: whether this process's own log finds no room on disk.

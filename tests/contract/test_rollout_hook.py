@@ -5,8 +5,8 @@ import hmac
 import pytest
 
 from backends.fetch import FetchError
-from gateway.admin_wiring import post_message
 from gateway.rollouts.hook import SIGNATURE, signature
+from gateway.wiring.admin import post_message
 from tests.scripted_server import Peer, Script, scripted
 
 SECRET, BODY = b"s" * 32, b'{"event":"rollout.done"}'

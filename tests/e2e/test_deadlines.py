@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from backends.simengine import SimEngine, SimSettings
-from gateway.usage_events import usage_event
+from gateway.ledger.writer import usage_event
 from tests.gateway_harness import Gateway, chat, gateway, no_engine, stream
 
 

@@ -11,8 +11,7 @@ import pytest
 from httpx import AsyncClient
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from gateway.placing.answering import supposed
-from gateway.placing.explaining import Would
+from gateway.placement.explain import Would, supposed
 from gateway.record import Record
 from routing.disaggregation import reserve
 from tests.gateway_harness import Gateway, chat, gateway, stream
@@ -213,7 +212,7 @@ async def test_a_half_that_leaves_after_the_decision_leaves_no_charge_and_no_cal
         def gone(board: Any, prefill: str, decode: str, *rest: Any) -> Any:
             return reserve(board, *("nobody" if name == leaves else name for name in (prefill, decode)), *rest)
 
-        monkeypatch.setattr("gateway.sharing.reserve", gone)
+        monkeypatch.setattr("gateway.request.prefill.reserve", gone)
         assert (await pair.ask()).status_code == 502
         assert (await pair.gateway.recorded(1))[0].outcome == "backend_drained"
         assert pair.calls("p") == pair.calls("d") == []

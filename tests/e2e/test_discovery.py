@@ -13,8 +13,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from domain.membership import Member
-from gateway.fleet.drain_orders import end_drain, order_drain
-from gateway.fleet.registered_source import RegisteredSource
+from gateway.fleet.sources import RegisteredSource, end_drain, order_drain
 from routing.fleet import Availability, Backend
 from tenancy.stores.memory import MemoryMemberStore
 from tests.gateway_harness import Gateway, Stream, chat, gateway, stream

@@ -9,9 +9,9 @@ import httpx
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from domain.usage import NO_USAGE
+from gateway.ledger.writer import usage_event
 from gateway.record import Fell
 from gateway.telemetry.access_log import line_of
-from gateway.usage_events import usage_event
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights

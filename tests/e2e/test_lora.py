@@ -13,7 +13,7 @@ from backends.lora.residency import SETTLE_S
 from backends.signals import Signals
 from backends.simengine import SimEngine, SimSettings
 from backends.simengine.faults import FaultRule
-from gateway.fleet.drain_orders import order_drain
+from gateway.fleet.sources import order_drain
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.scale import scaled
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from gateway.reconcile import AGAIN_S
+from gateway.ledger.reconcile import AGAIN_S
 from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_ledger import exported
 from tests.e2e.test_reconcile import again, kill_all, tokened, worker_pid

@@ -16,7 +16,7 @@ from domain.ask import Ask
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.exchange import Exchange
-from gateway.open_holds import OpenHold
+from gateway.request.holds import OpenHold
 from gateway.story import Story
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway

@@ -13,8 +13,7 @@ import pytest
 import tokenizers
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
-from gateway.placing.answering import supposed
-from gateway.placing.explaining import Would
+from gateway.placement.explain import Would, supposed
 from routing.prefix.chain import BLOCK_TOKENS
 from tests.gateway_harness import Gateway, chat, gateway, stream
 

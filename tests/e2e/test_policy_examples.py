@@ -10,7 +10,7 @@ from domain.ask import Endpoint
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from gateway.http.openai import interpret
-from gateway.ruling import Asked, PolicyMatch, match_policy
+from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from policies.compile import PolicySet
 from policies.load import load_policies
 from tenancy.rights import EVERYTHING

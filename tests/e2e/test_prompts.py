@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from backends.simengine import SimEngine, SimSettings
-from gateway.placing.answering import supposed
-from gateway.placing.explaining import Would, WouldAnswer
-from gateway.policy_watch import PolicyWatch
+from gateway.placement.explain import Would, WouldAnswer, supposed
+from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import line_of
 from policies.load import PolicyFolder
 from policies.rollout.in_force import InForce, Running

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
 from tests.replicas import Tenancy
 from tests.scale import scaled
 

@@ -12,9 +12,8 @@ from backends.clients.http1 import RelayFlight, RelayUpstream, _Connection
 from backends.ports import Call, ReplySink
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Connections
+from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.exchange import Exchange
-from gateway.http.edge.limits import EdgeLimits
 from tests.fuzz.mutation import MAX_BYTES, Target, cut
 
 PIECES = [

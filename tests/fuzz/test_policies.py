@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.settings import read_settings
+from gateway.config.load import read_settings
 from policies.load import load_policies
 from policies.problems import ConfigError, Problem
 from policies.prompts.folder import PromptFolder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from domain.ask import Ask, Endpoint
 from domain.identity import TenantId
 from domain.usage import Usage
-from gateway.open_holds import OpenHold, OpenHolds
+from gateway.request.holds import OpenHold, OpenHolds
 from gateway.story import Story
 from tenancy.estimate import OutputQuantiles, worst_case
 from tenancy.hold import Admitted, Hold

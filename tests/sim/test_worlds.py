@@ -12,17 +12,16 @@ from unittest.mock import patch
 
 import pytest
 
-import gateway.forward
 import gateway.http.edge.taps
 import gateway.lifecycle
-import gateway.tries
+import gateway.request.forward
+import gateway.request.retry
 from domain.priority import Class
 from domain.usage import WHOLE_FINISH_REASONS
 from gateway.http.edge.relay import ReplyRelay
-from gateway.placing.stake import Stake
-from gateway.queueing.preemption import Sent
-from gateway.queueing.pulling import Pulling
-from gateway.worker import _Worker
+from gateway.placement.in_flight import InFlight
+from gateway.process.worker import _Worker
+from gateway.queue.preempt import PreemptibleRequest, Pulling
 from tests.world.callers import Manners
 from tests.world.plan import Coming, Plan, Trouble
 from tests.world.running import run_one
@@ -95,7 +94,7 @@ def _one_salt(right: Callable[..., Any]) -> Callable[..., Any]:
     return lambda known, secret, tenant, *more: right(known, secret, "everybody", *more)
 
 
-def _no_release(self: Stake) -> None:
+def _no_release(self: InFlight) -> None:
     self.ended = True
 
 
@@ -104,7 +103,7 @@ def _once_whoever(self: Pulling, tier: int) -> list[Any]:
     relays = [one for one in self._relays() if isinstance(one, ReplyRelay) and not one.outcome.done()]
     found = [(one, one.story, charge) for one in relays if (charge := one.story.tried.charge) is not None and not charge.over]
     batch = [one for one in found if one[1].asked.priority_class is Class.BATCH and not one[1].placed.pulled_back]
-    return [Sent(Class.BATCH, 0.0, one) for one in batch]
+    return [PreemptibleRequest(Class.BATCH, 0.0, one) for one in batch]
 
 
 def _twice(observe: Callable[..., None]) -> Callable[..., None]:
@@ -122,15 +121,15 @@ BROKEN: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         "closed by nothing",  # whichever a world shows first
     ),
     "a place is not given back": (
-        lambda: patch.object(Stake, "over", sometimes(_no_release, Stake.over, 20)),
+        lambda: patch.object(InFlight, "over", sometimes(_no_release, InFlight.over, 20)),
         "on the board",
     ),
     "a retry after the first byte": (
-        lambda: patch.object(gateway.tries, "may_retry", _as_if_nothing_came(gateway.tries.may_retry)),
+        lambda: patch.object(gateway.request.retry, "may_retry", _as_if_nothing_came(gateway.request.retry.may_retry)),
         "ask-",
     ),
     "one salt for everybody": (
-        lambda: patch.object(gateway.forward, "salted", _one_salt(gateway.forward.salted)),
+        lambda: patch.object(gateway.request.forward, "salted", _one_salt(gateway.request.forward.salted)),
         "salts",
     ),
     "a record is written twice": (

@@ -8,9 +8,8 @@ from typing import Any
 
 from domain.faults import Fault
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.door import Connections
+from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.exchange import Exchange, header_lines
-from gateway.http.edge.limits import EdgeLimits
 from gateway.http.faults import render
 
 LARGE_BYTES = 16 * 1024 * 1024

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.http.admin_api.rbac import TABLE
+from gateway.admin.access import TABLE
 from tests.admin_harness import API, OWNER
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.scale import scaled

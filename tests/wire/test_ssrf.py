@@ -17,8 +17,8 @@ from backends.clients.http1 import RelayUpstream
 from backends.fetch import FetchError, fetch
 from backends.reach import Reach, networks_of
 from domain.membership import Member
-from gateway.addresses import checked_engine_url
-from gateway.fleet.registry import Refusal, Registration, Registry
+from gateway.config.addresses import checked_engine_url
+from gateway.fleet.registry import FleetRefusal, Registration, Registry
 from tenancy.stores.memory import MemoryMemberStore
 
 ALLOWED = ("10.0.0.0/8", "fc00::/7")
@@ -192,7 +192,7 @@ def test_the_table_is_as_long_as_the_requirement_asks() -> None:
 @pytest.mark.parametrize("url", URLS, ids=ascii)
 async def test_none_is_registered_and_none_is_connected_to(url: str, tmp_path: Path) -> None:
     loop, store = Loop(NAMES), MemoryMemberStore()
-    with pytest.raises((Refusal, ValidationError)) as refused:
+    with pytest.raises((FleetRefusal, ValidationError)) as refused:
         await registered(url, loop, store, tmp_path)
     assert isinstance(refused.value, ValidationError) or refused.value.status == 400
     assert await store.load() == []

@@ -4,7 +4,7 @@ engine, so that requests have to wait."""
 import tempfile
 from pathlib import Path
 
-from gateway.settings import Settings
+from gateway.config.load import Settings
 from policies.compile import PolicySet, compiled
 from policies.schema import PolicyDocument
 from tests.world.callers import MODEL

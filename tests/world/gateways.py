@@ -1,5 +1,8 @@
-"""The gateways of a world: `gateway.worker`'s own worker, whole, on virtual time. This is the one place that knows how it is built: what
-it takes from outside (time, chance, SQL, the disk, signals) is put in its modules' place while a world runs, and nothing else is."""
+"""The gateways of a world: the worker of `gateway.process.worker`, whole, on virtual time.
+
+This is the one place that knows how it is built: what it takes from outside (time, chance, SQL, the disk, signals) is put in its
+modules' place while a world runs, and nothing else is.
+"""
 
 import asyncio
 import contextlib
@@ -14,29 +17,28 @@ from unittest.mock import patch
 
 import backends.simengine.instant
 import backends.simengine.server
-import gateway.counter_wiring
-import gateway.fleet.health_watch
-import gateway.fleet.kv_watch
-import gateway.fleet.load_watch
+import gateway.fleet.health
+import gateway.fleet.kv_events
+import gateway.fleet.load_push
 import gateway.fleet.membership
-import gateway.fleet.registered_source
-import gateway.fleet.wiring
-import gateway.limit_wiring
-import gateway.open_holds
-import gateway.policy_watch
-import gateway.reconcile
+import gateway.fleet.sources
+import gateway.ledger.reconcile
+import gateway.process.worker
+import gateway.request.holds
 import gateway.rollouts.watch
-import gateway.token_wiring
-import gateway.wiring
-import gateway.worker
+import gateway.sync.policies
+import gateway.wiring.auth
+import gateway.wiring.fleet
+import gateway.wiring.limits
+import gateway.wiring.requests
 import tenancy.stores.valkey.node
 import tenancy.stores.valkey.watch
+from gateway.config.load import Settings
 from gateway.deps import Deps
-from gateway.directory_watch import DirectoryWatch
+from gateway.process.supervisor import WorkerSlot
 from gateway.record import Record
-from gateway.settings import Settings
-from gateway.store_wiring import Stores
-from gateway.supervisor import Seat
+from gateway.sync.directory import DirectoryWatch
+from gateway.wiring.stores import Stores
 from policies.compile import PolicySet
 from policies.load import Mark
 from tenancy.accounts import Contents
@@ -52,31 +54,31 @@ TIMED = (
     backends.simengine.server,
     backends.simengine.instant,
     backends.simengine.server,
-    gateway.counter_wiring,
-    gateway.fleet.wiring,
-    gateway.limit_wiring,
-    gateway.token_wiring,
-    gateway.wiring,
-    gateway.worker,
+    gateway.wiring.limits,
+    gateway.wiring.fleet,
+    gateway.wiring.limits,
+    gateway.wiring.auth,
+    gateway.wiring.requests,
+    gateway.process.worker,
 )
 """Modules through which time enters."""
 SLOWED: tuple[tuple[object, str, float], ...] = (
-    (gateway.fleet.health_watch, "EVERY_S", 3.0),
+    (gateway.fleet.health, "EVERY_S", 3.0),
     (gateway.fleet.membership, "ORDERS_EVERY_S", 3600.0),
-    (gateway.fleet.registered_source.RegisteredSource, "every_s", 60.0),
-    (gateway.open_holds, "LOOK_S", 2.0),
-    (gateway.policy_watch, "POLL_S", 60.0),
+    (gateway.fleet.sources.RegisteredSource, "every_s", 60.0),
+    (gateway.request.holds, "LOOK_S", 2.0),
+    (gateway.sync.policies, "POLL_S", 60.0),
     (gateway.rollouts.watch, "POLL_S", 5.0),
-    (gateway.reconcile, "STEP_S", 3.0),
-    (gateway.worker, "SWEEP_S", 1.5),
-    (gateway.fleet.kv_watch, "TICK_S", 60.0),
-    (gateway.fleet.load_watch, "TICK_S", 60.0),
+    (gateway.ledger.reconcile, "STEP_S", 3.0),
+    (gateway.process.worker, "SWEEP_S", 1.5),
+    (gateway.fleet.kv_events, "TICK_S", 60.0),
+    (gateway.fleet.load_push, "TICK_S", 60.0),
     (tenancy.stores.valkey.node, "SUSPECT_S", 1.0),
     (tenancy.stores.valkey.watch, "LOOK_S", 4.0),
     (tenancy.stores.valkey.watch, "DELIVER_S", 2.0),
 )
 """What gateways do by themselves they do less often here: it is most of the work in ten minutes, and little of what can go wrong."""
-DRAWING = (gateway.counter_wiring, gateway.token_wiring, gateway.wiring)
+DRAWING = (gateway.wiring.limits, gateway.wiring.auth, gateway.wiring.requests)
 """Modules through which chance enters."""
 
 
@@ -142,7 +144,7 @@ class Gateway:
         self.draining = False
         sock: Any = SimpleNamespace(getsockname=lambda: (name, 8080))
         self.worker: Any = None
-        self._seat = Seat(index, sock, parts.run_dir, -1, self._is_ready)
+        self._seat = WorkerSlot(index, sock, parts.run_dir, -1, self._is_ready)
         self.task = loop.begin(self.host, self._run())
 
     @property
@@ -156,7 +158,7 @@ class Gateway:
 
     async def _run(self) -> None:
         HERE.get().gateway = self  # type: ignore[attr-defined]
-        self.worker = gateway.worker._Worker(self._seat, self.parts.settings)
+        self.worker = gateway.process.worker._Worker(self._seat, self.parts.settings)
         observe = self.worker._observe
 
         def seen(record: Record) -> None:
@@ -214,9 +216,9 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
             "settle_memory": lambda: None,
             "_log_defect": lambda error, request_id: parts.defects.append(f"{here()} {request_id}: {error!r}"),
         }.items():
-            stack.enter_context(patch.object(gateway.worker, name, value))
+            stack.enter_context(patch.object(gateway.process.worker, name, value))
         for place, name, value in SLOWED:
             stack.enter_context(patch.object(place, name, value))
-        stack.enter_context(patch.object(gateway.fleet.wiring, "LastGood", lambda *_: None))
-        stack.enter_context(patch.object(gateway.limit_wiring, "Unbooked", NothingWaits))
+        stack.enter_context(patch.object(gateway.wiring.fleet, "LastGood", lambda *_: None))
+        stack.enter_context(patch.object(gateway.wiring.limits, "Unbooked", NothingWaits))
         yield

@@ -4,8 +4,8 @@ way. Stands behind the ports that the gateway writes and reads by; the real one 
 import datetime as dt
 from collections.abc import Collection
 
-from gateway.open_holds import OpenHold
-from gateway.usage_log import UsageWriter
+from gateway.ledger.writer import UsageWriter
+from gateway.request.holds import OpenHold
 from tenancy.drift import spent_in
 from tenancy.limits import Level
 from tenancy.usage import MAX_SPENT, Spent, UsageEvent
@@ -81,7 +81,7 @@ class Log:
 
 
 class NothingWaits:
-    """Everything is booked at once, so nothing waits for it (`gateway.reconcile.Waiting`)."""
+    """Everything is booked at once, so nothing waits for it (`gateway.ledger.reconcile.UnbookedHere`)."""
 
     def __init__(self, *_: object) -> None:
         pass

@@ -4,7 +4,7 @@ from typing import Final
 
 from backends.ports import Loss
 from domain.faults import NEVER, Fault, Kind, Retry
-from gateway.http.edge.patience import RETRY_SOON
+from gateway.http.edge.timeouts import RETRY_SOON
 
 NO_ENGINE: Final = "No engine can serve this request right now. Try again."
 

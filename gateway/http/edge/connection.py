@@ -2,22 +2,173 @@
 
 A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply under way, so a smuggled second request has nowhere to go.
+
+Offers of another protocol, which a server may ignore (RFC 9110, 7.8): Java's HttpClient offers cleartext HTTP/2 on every connection.
+
+llhttp stops reading at such a head, so the connection feeds it again without the offer. Sans-io.
+
+The reading half of a caller's connection: the callbacks of llhttp, their checks, and the Exchange that they make.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from math import inf
-from typing import Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
 from backends.read_turns import FULL, take_turns
 from domain.faults import Fault, Kind
-from gateway.http.edge.door import Connections
+from gateway.http.edge.connections import Connections
 from gateway.http.edge.exchange import Exchange
-from gateway.http.edge.request_reader import RequestReader
-from gateway.http.edge.upgrade import without_upgrade
+from gateway.http.edge.head import ONCE, checked_head, size_of
+
+if TYPE_CHECKING:
+    pass
+
+_UPGRADE: Final = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
+_OPTION: Final = re.compile(rb"(\r\nconnection:)[^\r\n]*upgrade[^\r\n]*", re.IGNORECASE)
+
+
+def without_upgrade(data: bytes) -> bytes | None:
+    """`data` without the offer in the head that it begins with; None where the head is not whole, is a CONNECT, or offers nothing that
+    can be left out."""
+    head, blank_line, rest = data.partition(b"\r\n\r\n")
+    stripped = _OPTION.sub(rb"\1 keep-alive", _UPGRADE.sub(b"", head))
+    if not blank_line or head.startswith(b"CONNECT") or stripped == head:
+        return None
+    return stripped + blank_line + rest
+
+
+class RequestReader:
+    """Reads one request at a time; bytes behind it are never looked at."""
+
+    __slots__ = (
+        "_close_after",
+        "_exchange",
+        "_headers",
+        "_ignore",
+        "_odd_lines",
+        "_parser",
+        "_read_bytes",
+        "_target",
+        "_violation",
+        "connections",
+        "deadline",
+        "speaks_1_0",
+    )
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._exchange: Exchange | None = None
+        self._ignore = False
+        """Whether further bytes are dropped unread."""
+        self._close_after = False
+        """Whether the connection closes after the reply under way."""
+        self._violation: Fault | None = None
+        """The first rule that the request breaks."""
+        self._read_bytes = 0
+        self.speaks_1_0 = False
+        self.deadline: float | None = inf
+        """When `Connections.sweep` calls `expire`; None where a phase began and the next sweep sets the deadline."""
+        self._forget_head()
+
+    def _forget_head(self) -> None:
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._odd_lines = 0
+
+    def on_message_begin(self) -> None:
+        """Note that a request begins; one that comes before the reply to the last one is pipelined, and is not read."""
+        if self._exchange is not None:
+            self._ignore_pipelined()
+
+    def _ignore_pipelined(self) -> None:
+        """Drop further bytes unread, and close after the reply under way."""
+        self._ignore = True
+        self._close_after = True
+
+    def on_url(self, url: bytes) -> None:
+        """Collect a piece of the request target."""
+        if not self._ignore:
+            self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header line; a trailer line counts and is dropped."""
+        if self._ignore:
+            return
+        name = name.lower()
+        headers = self._headers
+        if self._exchange is None and name not in headers:
+            headers[name] = value
+        else:
+            self._odd_line(name, value)
+
+    def _odd_line(self, name: bytes, value: bytes) -> None:
+        """Join a repeated header to the first one, or count a trailer."""
+        self._odd_lines += 1
+        if self._odd_lines > self.connections.limits.max_headers:
+            self._violate(Kind.HEADERS_TOO_LARGE, f"A request may have {self.connections.limits.max_headers} header lines.")
+        elif self._exchange is None:
+            if name in ONCE:
+                self._violate(Kind.MALFORMED_HTTP, f"The header {name.decode('ascii')!r} may be sent only once.")
+            self._headers[name] += b", " + value
+
+    def on_headers_complete(self) -> None:
+        """Check the complete head and open the exchange."""
+        if self._ignore or self._violation is not None:
+            return
+        parser, limits, headers = self._parser, self.connections.limits, self._headers
+        if len(headers) + self._odd_lines > limits.max_headers or (
+            self._read_bytes > limits.max_header_bytes and size_of(headers) > limits.max_header_bytes
+        ):
+            allowed = f"{limits.max_headers} lines and {limits.max_header_bytes} bytes"
+            self._violate(Kind.HEADERS_TOO_LARGE, f"A request head may have {allowed}.")
+            return
+        version = parser.get_http_version()
+        try:
+            head = checked_head(
+                parser.get_method(),
+                self._target,
+                version,
+                headers,
+                keep_alive=parser.should_keep_alive(),
+                hosts=self.connections.hosts,
+            )
+        except Fault as fault:
+            self._violation = fault
+            return
+        self.speaks_1_0 = version == "1.0"
+        self._exchange = Exchange(cast("EdgeConnection", self), head)
+        self.deadline = inf
+        if head.content_length is not None and head.content_length > limits.max_body_bytes:
+            self._violate(Kind.BODY_TOO_LARGE, f"The body has {head.content_length} bytes; {limits.max_body_bytes} are allowed.")
+
+    def on_body(self, data: bytes) -> None:
+        """Collect body bytes; they are counted, whatever length was declared."""
+        exchange = self._exchange
+        if self._ignore or exchange is None or exchange.refusal is not None or self._violation is not None:
+            return
+        if exchange.body_bytes + len(data) > self.connections.limits.max_body_bytes:
+            self._violate(Kind.BODY_TOO_LARGE, f"The body has more than the {self.connections.limits.max_body_bytes} bytes allowed.")
+            return
+        exchange.take(data)
+
+    def on_message_complete(self) -> None:
+        """Hand the complete body over."""
+        exchange = self._exchange
+        if self._ignore or exchange is None or self._violation is not None or exchange.complete:
+            return
+        self.deadline = inf
+        exchange.body_is_over(None)
+
+    def _violate(self, kind: Kind, message: str) -> None:
+        if self._violation is None:
+            self._violation = Fault(kind, message)
+
 
 LINGER_S: Final = 2.0
 """How long the bytes of a refused request are read and dropped before the connection closes. Closing at once would make the kernel

@@ -16,8 +16,8 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.patience import RETRY_SOON, no_first_token
 from gateway.http.edge.relay import MAX_ERROR_BODY_BYTES, Heartbeat, Source
+from gateway.http.edge.timeouts import RETRY_SOON, no_first_token
 
 
 class _Details(msgspec.Struct):
@@ -28,11 +28,11 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Reply(msgspec.Struct):
+class _PrefillReply(msgspec.Struct):
     usage: _Usage | None = None
 
 
-_decode = msgspec.json.Decoder(_Reply).decode
+_decode = msgspec.json.Decoder(_PrefillReply).decode
 
 
 class PrefillLeg(Listener):

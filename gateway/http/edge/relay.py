@@ -19,8 +19,8 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.patience import Timeouts, deadline_passed, no_first_token, too_slow
 from gateway.http.edge.taps import HEARTBEAT, Tap
+from gateway.http.edge.timeouts import Timeouts, deadline_passed, no_first_token, too_slow
 from gateway.story import Story
 
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.http.openai.checks import Check, integer, text, unsupported
-from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS
-from gateway.http.openai.inputs import count_inputs, count_token_ids, inputs, list_inputs
+from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS, count_inputs, count_token_ids, inputs, list_inputs
 from gateway.http.openai.sizes import PromptSize
 
 MAX_PROMPTS: Final = 256

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
-from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED
-from gateway.http.openai.inputs import count_token_ids, inputs, list_inputs
+from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED, count_token_ids, inputs, list_inputs
 from gateway.http.openai.sizes import PromptSize
 
 MAX_INPUTS: Final = 2048

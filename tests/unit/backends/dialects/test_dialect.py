@@ -9,9 +9,9 @@ import pytest
 from backends.dialects import DIALECTS, body_for, fit, model_asked
 from domain.ask import Endpoint
 from domain.priority import Class
+from gateway.config.settings import PoolSettings
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import CONTROLS
-from gateway.settings_model import PoolSettings
 
 SALT = "s" * 32
 

@@ -5,7 +5,7 @@ from backends.launch.catalogue import load
 from backends.launch.manifest import manifest_for, manifests
 from backends.launch.resolve import LaunchError, resolve
 from backends.launch.values import BACKEND_ID, RANGES, out_of_range, wrong_parameters
-from gateway.settings_backend import Name
+from gateway.config.pools import Name
 
 
 def refusal(name: str, given: dict[str, JsonValue]) -> str:

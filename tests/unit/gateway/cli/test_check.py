@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli import app, check
 from gateway.cli.check import reference_sections, schemas
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
 from policies.export import REGENERATE, with_sections
 from policies.load import load_policies
 

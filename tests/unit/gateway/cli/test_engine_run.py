@@ -5,9 +5,8 @@ import pytest
 from backends.launch.catalogue import load
 from backends.launch.manifest import manifest_for
 from backends.launch.resolve import resolve
-from gateway.cli.admin_client import AdminClient, Refused
-from gateway.cli.engine_preflight import PoolSeen
-from gateway.cli.engine_run import Place
+from gateway.cli.admin_client import AdminClient, RefusedByGateway
+from gateway.cli.engine_run import Place, PoolSeen
 
 POOL = PoolSeen("chat", "m", "sglang")
 
@@ -22,7 +21,7 @@ class Picky(AdminClient):
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         for name in self.refuses:
             if name in (body or {}):
-                raise Refused(f"{name}: is not known")
+                raise RefusedByGateway(f"{name}: is not known")
         self.taken.append(dict(body or {}))
 
 
@@ -49,5 +48,5 @@ def test_an_engine_whose_extras_are_refused_is_registered_without_them(refused: 
 
 
 def test_what_is_refused_for_another_reason_ends_the_command() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedByGateway):
         place(Picky("url")).take()

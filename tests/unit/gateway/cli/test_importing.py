@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.settings import load_settings
+from gateway.config.load import load_settings
 from policies.load import load_policies
 
 WHOLE = """\

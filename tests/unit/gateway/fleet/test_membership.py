@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 
 from backends.discovery.dns import DnsSource, ResolvedAddresses
 from domain.membership import Member, SourceError
-from gateway.fleet.drain_orders import OrdersUnreadable
-from gateway.fleet.last_good import LastGood
 from gateway.fleet.membership import Membership, StaticSource
+from gateway.fleet.sources import LastGood, OrdersUnreadable
 
 A, B = Member("chat", "a", "http://h:1", "static"), Member("chat", "b", "http://h:2", "file")
 

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from backends.reach import Reach, networks_of
 from domain.membership import KvEvents, LoadPush, Member, Owner
-from gateway.fleet.drain_orders import FILE, read_orders
-from gateway.fleet.registry import Refusal, Registration, Registry
+from gateway.fleet.registry import FleetRefusal, Registration, Registry
+from gateway.fleet.sources import FILE, read_orders
 from tenancy.stores.memory import MemoryMemberStore
 
 SEEN: Mapping[str, Owner] = {"s": "static", "f": "file", "d": "dns", "r": "registered"}
@@ -96,7 +96,7 @@ async def test_where_it_pushes_its_load_is_registered_too(tmp_path: Path) -> Non
 async def test_what_cannot_be_registered_is_refused_with_a_sentence(
     tmp_path: Path, sent: dict[str, object], status: int, says: str
 ) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(FleetRefusal) as refused:
         await registry(tmp_path).checked(wanted(**sent), SEEN)
     assert refused.value.status == status
     assert says in str(refused.value)
@@ -106,7 +106,7 @@ async def test_an_id_is_registered_once(tmp_path: Path) -> None:
     store = MemoryMemberStore()
     made = registry(tmp_path)
     await add(made, store)
-    with pytest.raises(Refusal, match="registered already") as refused:
+    with pytest.raises(FleetRefusal, match="registered already") as refused:
         await add(made, store, {"x": "registered"})
     assert refused.value.status == 409
 
@@ -130,7 +130,7 @@ async def test_a_registered_backend_is_drained_in_the_store_and_others_at_this_g
     assert effect is not None
     effect()
     assert ((await store.load())[0].drain_grace_s, set(read_orders(tmp_path))) == (None, {"s", "d"})
-    with pytest.raises(Refusal, match="is not drained"):
+    with pytest.raises(FleetRefusal, match="is not drained"):
         effect()
 
 
@@ -140,7 +140,7 @@ async def test_a_drain_that_would_lose_others_is_refused(tmp_path: Path) -> None
     effects = [(await made.drain("s", None, store, SEEN))[2], (await made.resume("s", store, SEEN))[1]]
     for effect in effects:
         assert effect is not None
-        with pytest.raises(Refusal, match=f"cannot be read .*{FILE}.*nothing was changed") as refused:
+        with pytest.raises(FleetRefusal, match=f"cannot be read .*{FILE}.*nothing was changed") as refused:
             effect()
         assert refused.value.status == 503
 
@@ -152,10 +152,10 @@ async def test_only_what_is_registered_can_be_removed_and_owners_are_named(tmp_p
     await made.remove("x", store, SEEN)
     assert await store.load() == []
     for backend_id, owner in (("s", "tidegate.yaml"), ("f", "discover.file"), ("d", "discover.dns")):
-        with pytest.raises(Refusal, match=owner) as refused:
+        with pytest.raises(FleetRefusal, match=owner) as refused:
             await made.remove(backend_id, store, SEEN)
         assert refused.value.status == 409
     for gone in ("x", "r"):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(FleetRefusal) as refused:
             await made.remove(gone, store, SEEN)
         assert refused.value.status == 404

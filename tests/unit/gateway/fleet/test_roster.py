@@ -12,8 +12,7 @@ from domain.faults import Fault, Kind
 from domain.membership import Member
 from gateway.deps import Live
 from gateway.fleet.roster import RELIEF_S, Detach, Roster
-from gateway.placing.ground import Grounds
-from gateway.placing.traits import Usual
+from gateway.placement.pool_state import PoolStates, Usual
 from routing.fleet import Availability, Fleet, Pool
 from tests.grounds import charged, released
 
@@ -43,7 +42,7 @@ class World:
         self.live = Live(None, None, Fleet(pools))  # type: ignore[arg-type]  # only the fleet and what is known of it
         self.deps: Any = SimpleNamespace(
             live=self.live,
-            grounds=Grounds({"p": Usual()}),
+            grounds=PoolStates({"p": Usual()}),
             upstreams={},
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),

@@ -3,7 +3,7 @@
 import json
 
 from gateway.importing.litellm_people import carry_keys, carry_teams
-from gateway.importing.plan import Plan
+from gateway.importing.plan import ImportPlan
 from policies.located_yaml import Located, parse_yaml
 
 
@@ -11,19 +11,19 @@ def listed(name: str, entries: object) -> Located:
     return parse_yaml(json.dumps({name: entries}).encode(), f"{name}.json", None)
 
 
-def said(plan: Plan) -> list[str]:
+def said(plan: ImportPlan) -> list[str]:
     return [f"{remark.path}: {remark.text}" for remark in plan.left]
 
 
 def test_names_are_made_of_aliases_and_never_meet() -> None:
-    plan = Plan()
+    plan = ImportPlan()
     teams = [{"team_id": str(at), "team_alias": alias} for at, alias in enumerate(["Ünder Cover", "a b", "A-B", "", "x" * 200])]
     assert carry_teams(listed("teams", teams), plan) == {"0": "nder-cover", "1": "a-b", "2": "a-b-2", "3": "3", "4": "x" * 58}
     assert plan.left == []
 
 
 def test_limits_that_cannot_be_are_left() -> None:
-    plan = Plan(models={"m": "m"})
+    plan = ImportPlan(models={"m": "m"})
     team = {"team_alias": "a", "rpm_limit": -1, "max_budget": 5, "budget_duration": "7d", "models": ["m", "gone"], "blocked": True}
     carry_teams(listed("teams", [team]), plan)
     assert plan.limits == []
@@ -35,28 +35,28 @@ def test_limits_that_cannot_be_are_left() -> None:
 
 
 def test_all_models_need_no_policy_and_no_models_are_none() -> None:
-    plan = Plan(models={"m": "m"})
+    plan = ImportPlan(models={"m": "m"})
     teams = [{"team_alias": "a", "models": ["all-proxy-models"]}, {"team_alias": "b", "models": ["no-default-models"]}]
     carry_teams(listed("teams", teams), plan)
     assert plan.policies == {"b": []}
 
 
 def test_keys_of_unknown_teams_are_left() -> None:
-    plan = Plan()
+    plan = ImportPlan()
     carry_keys(listed("keys", [{"team_id": "x", "key_alias": "k"}, "hash-only"]), plan, {})
     assert plan.keys == []
     assert [line.partition(": ")[0] for line in said(plan)] == ["keys[1]", "keys[0].team_id"]
 
 
 def test_lists_are_lists() -> None:
-    plan = Plan()
+    plan = ImportPlan()
     carry_teams(listed("teams", {"a": 1}), plan)
     carry_keys(listed("keys", 7), plan, {})
     assert ["is no list" in line for line in said(plan)] == [True, True]
 
 
 def test_fields_nobody_reads_are_said_once() -> None:
-    plan = Plan()
+    plan = ImportPlan()
     carry_keys(listed("keys", [{"key_alias": "a", "metadata": {"x": 1}, "spend": 1.0, "token": "hash"}] * 3), plan, {})
     assert said(plan) == ["keys: metadata (3 entries) has no counterpart"]
     assert [remark.text.split()[0] for remark in plan.notes] == ["spend", "token"]

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from domain.rollouts import StoredRollout
-from gateway.admin_books import Books
-from gateway.http.admin_api.call import Books as OpenBooks
+from gateway.admin.call import Transactions as OpenBooks
 from gateway.rollouts.keeper import FORGET_EVERY_S, LAG_S, RolloutKeeper, merged
+from gateway.wiring.admin import StoreTransactions
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.progress import Outcome, begin, pause, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
@@ -43,7 +43,7 @@ class World:
 
     def keeper(self, store: Any = None) -> RolloutKeeper:
         def change() -> AbstractAsyncContextManager[OpenBooks]:
-            return Books(self.journal).change()
+            return StoreTransactions(self.journal).change()
 
         return RolloutKeeper(store or self.store, change, lambda: self.now, lambda: self.now, self.told.append)
 

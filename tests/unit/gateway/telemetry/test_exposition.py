@@ -11,15 +11,15 @@ from backends.kv.blocks import KvState
 from backends.load_reports import PushState
 from backends.signals import Signals
 from domain.usage import Usage
-from gateway.bookkeeper import BookingState
-from gateway.limits_state import LimitsState, ReconcileState
-from gateway.placing.limits import Shown
+from gateway.ledger.bookkeeper import BookingState
+from gateway.ledger.reconcile import LimitsState, ReconcileState
+from gateway.ledger.writer import UsageLogState
+from gateway.placement.concurrency import LimitView
+from gateway.process.snapshots import BackendState, IssuerState, SlotState, State, Supervision, WorkerSnapshot
 from gateway.record import GAP_BOUNDS_S, Record
 from gateway.telemetry.exposition import Scrape, describe, render
 from gateway.telemetry.families import MAX_SERIES
 from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
-from gateway.usage_log import UsageLogState
-from gateway.worker_state import BackendState, IssuerState, SlotState, State, Supervision, WorkerSnapshot
 
 ROOT = Path(__file__).parents[4]
 RECORD = Record(
@@ -127,7 +127,7 @@ def test_what_an_engine_does_not_report_has_no_sample() -> None:
 
 def test_what_is_given_to_an_engine_is_told_and_where_nothing_is_limited_it_has_no_sample() -> None:
     limited = [
-        BackendState("p", "b1", True, limit=Shown(40.0, tokens, own), processes=n) for tokens, own, n in ((None, 8.0, 4), (9e3, 9.0, 5))
+        BackendState("p", "b1", True, limit=LimitView(40.0, tokens, own), processes=n) for tokens, own, n in ((None, 8.0, 4), (9e3, 9.0, 5))
     ]
     found = samples(*(msgspec.structs.replace(worker(at), fleet=(one, BackendState("p", "b2", True))) for at, one in enumerate(limited)))
     b1 = (("backend", "b1"), ("pool", "p"))

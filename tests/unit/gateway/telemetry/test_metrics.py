@@ -12,7 +12,6 @@ from backends.lora.loader import LoadDone
 from domain.faults import Kind
 from domain.usage import Usage
 from gateway.record import GAP_BOUNDS_S, Record
-from gateway.telemetry.cells import Cells
 from gateway.telemetry.families import (
     ATTEMPTS,
     CLASSES,
@@ -41,7 +40,7 @@ from gateway.telemetry.families import (
     TTFT_BOUNDS_S,
     Family,
 )
-from gateway.telemetry.metrics import Metrics, MetricsSnapshot, merge
+from gateway.telemetry.metrics import Cells, Metrics, MetricsSnapshot, merge
 from routing.fleet import Availability, Backend
 from routing.schedule import ALONE, Route
 from tenancy.jwt import JwtOutcome

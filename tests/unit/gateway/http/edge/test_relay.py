@@ -5,9 +5,9 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.patience import Timeouts
 from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, Source
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
+from gateway.http.edge.timeouts import Timeouts
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts
 

@@ -1,0 +1,9 @@
+"""The admin API, `/admin/v1` on the admin port: `rbac.py` holds the permissions, `routes/` the operations.
+
+Every change is one transaction together with its audit row (`call.py`); a change that cannot be audited is not made.
+"""
+
+from gateway.admin.api import PREFIX, create_admin_api
+from gateway.admin.call import Parts
+
+__all__ = ["PREFIX", "Parts", "create_admin_api"]

@@ -1,0 +1,282 @@
+"""The admin port: probes, metrics, version and the fleet over FastAPI, in a process of its own so that it takes no time from workers.
+
+This module knows workers only through their snapshots (`gateway.process.worker_link`). Changes to keys, limits and policies are left to
+`admin_api`, inference to the data port. `create_admin_app` builds the app alone; `admin_main` is the process that the supervisor starts.
+"""
+
+import asyncio
+import contextlib
+import platform
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from gateway.admin import PREFIX, Parts, create_admin_api
+from gateway.admin.problem import error_reply
+from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
+from gateway.ledger.bookkeeper import BookingState, Bookkeeper
+from gateway.process.snapshots import Supervision, WorkerSnapshot
+from gateway.process.supervisor import WorkerSlot
+from gateway.process.worker_link import Totals, collect, not_ready, supervision
+from gateway.telemetry.exposition import Scrape, render
+from gateway.telemetry.rollout_gauges import RolloutFigures
+
+FLEET_WITHIN_S: Final = 0.5
+"""Longest wait for a worker's snapshot; a worker whose loop is silent for longer is not ready to take requests."""
+LAST_REQUESTS_S: Final = 0.3
+"""How long a replaced process goes on answering the connections that it has accepted."""
+MAX_CONNECTIONS: Final = 256
+"""Open connections of the admin port; beyond it uvicorn answers 503. Probes, a scraper and a few people need ten."""
+NO_STORE: Final = {"cache-control": "no-store"}
+
+
+class PoolShown(msgspec.Struct, frozen=True):
+    """A pool as `/pools` lists it, with or without backends."""
+
+    name: str
+    model: str
+    """The model name that requests to its engines carry."""
+    dialect: str
+
+
+class ApiRun(Protocol):
+    """The admin API's collaborators, and their background work while this process serves them."""
+
+    @property
+    def parts(self) -> Parts:
+        """The collaborators of the admin API."""
+        ...
+
+    async def run(self) -> None:
+        """Keep the snapshot of keys current until cancelled."""
+        ...
+
+    def rollouts(self) -> RolloutFigures:
+        """The state of the rollouts, for metrics."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class Collect(Protocol):
+    """Asks every worker for a snapshot; with or without its numbers."""
+
+    def __call__(self, *, with_metrics: bool) -> Awaitable[list[WorkerSnapshot]]:
+        """The snapshots of the workers that answered."""
+        ...
+
+
+def create_admin_app(
+    collect: Collect,
+    *,
+    version: str,
+    workers: int,
+    draining: Callable[[], bool] = lambda: False,
+    supervised: Callable[[], Supervision | None] = lambda: None,
+    pools: Sequence[PoolShown] = (),
+    booking: Callable[[], BookingState | None] = lambda: None,
+    api: Parts | None = None,
+    rollouts: Callable[[], RolloutFigures | None] = lambda: None,
+) -> FastAPI:
+    """The admin port as an ASGI app.
+
+    Args:
+        collect: asks the workers.
+        version: of Tidegate, for `/version` and `tidegate_build_info`.
+        workers: how many worker slots must be ready for `/readyz` to answer 200.
+        draining: true from SIGTERM on; `/readyz` then answers 503 without asking the workers.
+        supervised: the state that the supervisor published last.
+        pools: the configured pools.
+        booking: the state of the shipping of usage to SQL.
+        api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
+        rollouts: the state of the rollouts, for metrics.
+    """
+    # No docs pages: they load scripts from elsewhere. These routes are in docs/operations.md, the API describes itself.
+    app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    totals = Totals()
+    _add_errors(app)
+
+    async def index() -> Response:
+        see = ["/livez", "/readyz", "/metrics", "/version", "/backends", "/pools", *([f"{PREFIX}/openapi.json"] if api is not None else [])]
+        return JSONResponse({"name": "tidegate", "version": version, "see": see})
+
+    async def livez() -> Response:
+        return Response("ok\n", media_type="text/plain", headers=NO_STORE)
+
+    async def readyz() -> Response:
+        reasons = ["draining"] if draining() else not_ready(await collect(with_metrics=False), workers, supervised())
+        # Checked again: SIGTERM may have come while the workers were answering.
+        if draining():
+            reasons = ["draining"]
+        return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200, NO_STORE)
+
+    async def show_version() -> Response:
+        return JSONResponse({"version": version, "python": platform.python_version()})
+
+    async def metrics(request: Request) -> Response:
+        snapshots = await collect(with_metrics=True)
+        scrape = Scrape(totals.add(snapshots), snapshots, supervised(), workers, version, booking(), rollouts())
+        # Off the loop: a scrape at every ceiling takes tens of milliseconds, and probes must not wait for it.
+        text, content_type = await asyncio.to_thread(render, scrape, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    async def backends() -> Response:
+        snapshots = await collect(with_metrics=False)
+        shown = {
+            "backends": fleet_seen(snapshots),
+            "sources": sources_seen(snapshots),
+            "clashes": clashes_seen(snapshots),
+            "workers": {"expected": workers, "answered": len({worker.index for worker in snapshots})},
+        }
+        return Response(msgspec.json.encode(shown), media_type="application/json", headers=NO_STORE)
+
+    async def show_pools() -> Response:
+        return Response(msgspec.json.encode({"pools": pools}), media_type="application/json", headers=NO_STORE)
+
+    routes: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/": index,
+        "/backends": backends,
+        "/pools": show_pools,
+        "/livez": livez,
+        "/readyz": readyz,
+        "/version": show_version,
+        "/metrics": metrics,
+    }
+    for path, answer in routes.items():
+        app.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+    if api is not None:
+        app.mount(PREFIX, create_admin_api(api, version))
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def refused(request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, HTTPException)
+        if fault.status_code == 404:
+            return error_reply(404, "Unknown path on the admin port; the inference API is on the data port.", "unknown_url")
+        if fault.status_code == 405:
+            return error_reply(405, f"Method {request.method} is not allowed here.", None, dict(fault.headers or {}))
+        return error_reply(fault.status_code, str(fault.detail), "refused", dict(fault.headers or {}))
+
+    async def invalid(_request: Request, fault: Exception) -> Response:
+        assert isinstance(fault, RequestValidationError)
+        # Only locations and messages: FastAPI's own answer repeats the input.
+        details = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors()[:5])
+        return error_reply(400, f"Invalid request: {details}", "invalid_value")
+
+    async def broken(_request: Request, _fault: Exception) -> Response:
+        return error_reply(500, "Internal error of the admin port; its cause is in the log.", "internal")
+
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, broken)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with two changes: it leaves signals alone, and it tells the supervisor when the socket is served."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no handlers: SIGTERM means drain here, not exit."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start serving, then report ready."""
+        await super().startup(sockets)
+        self._ready()
+
+
+def admin_main(
+    seat: WorkerSlot,
+    *,
+    version: str,
+    workers: int,
+    pools: Sequence[PoolShown] = (),
+    bookkeeper: Callable[[], Bookkeeper | None] = lambda: None,
+    api: Callable[[WorkerSlot], "ApiRun"] | None = None,
+) -> None:
+    """Serve the admin port on the inherited socket until the supervisor closes the lifeline (or dies).
+
+    SIGTERM only turns `/readyz` to 503: load balancers must see the 503 for as long as workers still drain.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(seat, version, workers, pools, bookkeeper, api))
+
+
+async def _serve(
+    seat: WorkerSlot,
+    version: str,
+    workers: int,
+    pools: Sequence[PoolShown],
+    bookkeeper: Callable[[], Bookkeeper | None],
+    api: Callable[[WorkerSlot], "ApiRun"] | None,
+) -> None:
+    draining = asyncio.Event()
+
+    async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
+        return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
+
+    books = bookkeeper()
+    running = api(seat) if api is not None else None
+    app = create_admin_app(
+        ask,
+        version=version,
+        workers=workers,
+        draining=draining.is_set,
+        supervised=lambda: supervision(seat.run_dir),
+        pools=pools,
+        booking=lambda: books.state() if books is not None else None,
+        api=running.parts if running is not None else None,
+        rollouts=lambda: running.rollouts() if running is not None else None,
+    )
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=75,  # above the 60 s at which common load balancers reuse connections
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config, seat.ready)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, draining.set)
+
+    def stop_server() -> None:
+        server.should_exit = True
+
+    def stop_accepting() -> None:
+        loop.remove_reader(seat.lifeline)
+        # no new connections; those accepted a moment ago are still answered, because their requests are on the way
+        for listener in server.servers:
+            listener.close()
+        loop.call_later(LAST_REQUESTS_S, stop_server)
+
+    loop.add_reader(seat.lifeline, stop_accepting)
+    api_task = asyncio.create_task(running.run()) if running is not None else None
+    if books is not None:
+        books.start()
+    await server.serve([seat.sock])
+    if books is not None:
+        await books.close()
+    if running is not None and api_task is not None:
+        api_task.cancel()
+        await asyncio.gather(api_task, return_exceptions=True)
+        await running.close()

@@ -1,0 +1,320 @@
+"""Limits: how much of a meter a scope may use within a window. A limit's id is `level:name:meter:window`.
+
+The current state of limits: used, held and remaining amounts, as the shared counters have them.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from domain.identity import TenantId
+from domain.strict import Strict
+from gateway.admin.access import governs_limit
+from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
+from gateway.admin.describe import (
+    CHANGE_ERRORS,
+    POST_ERRORS,
+    READ_ERRORS,
+    Asking,
+    Changing,
+    Moment,
+    PageQuery,
+    Posting,
+    decode_cursor,
+    encode_cursor,
+    page_of,
+)
+from gateway.admin.guard import GuardedRoute
+from gateway.admin.problem import AdminProblem, etag_of, not_found
+from tenancy.accounts import LimitRecord
+from tenancy.directory import GLOBAL_TAG
+from tenancy.directory_ports import DirectoryChange, NotFound
+from tenancy.grant import digest_of_label
+from tenancy.hold import LimitUsage
+from tenancy.limits import MAX_AMOUNT, Group, Level, Limit, LimitLine, Meter, Scope, Window, check_soft, line_of, state_key
+
+router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
+
+LimitId = Annotated[
+    str,
+    Path(
+        max_length=512,
+        description="`level:name:meter:window`, for instance `tenant:acme:requests:minute`, `project:acme/web:tokens:day` or "
+        "`global::concurrent_requests:now`.",
+    ),
+]
+OWN: Final = "What bounds a tenant is set for it; set limits of its projects, its keys and the users of its projects."
+Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
+
+
+class LimitBody(Strict):
+    """A limit; amounts are requests, tokens, units, or nano-dollars."""
+
+    amount: Amount = Field(description="The hard threshold; 0 refuses everything.")
+    burst: Amount | None = Field(default=None, description="Per minute only: how much may come at once; default: `amount`.")
+    soft: Amount | None = Field(
+        default=None, description="From here on replies carry a warning and an event is written; at most `amount`, and `burst`."
+    )
+    raised_to: Amount | None = Field(default=None, description="In force in place of `amount` until `raised_until_unix`.")
+    raised_until_unix: Moment | None = Field(default=None, description="When the raise ends.")
+
+
+class RaiseBody(Strict):
+    """A raise for a time."""
+
+    to: Amount = Field(description="In force in place of the amount.")
+    until_unix: Moment = Field(description="When it ends, in seconds since 1970.")
+
+
+class LimitShown(BaseModel):
+    """A limit."""
+
+    id: str
+    level: str
+    name: str
+    meter: str
+    window: str
+    tenant: str
+    amount: int
+    burst: int | None
+    soft: int | None
+    raised_to: int | None
+    raised_until_unix: float | None
+
+
+class LimitPage(BaseModel):
+    """Limits by id."""
+
+    items: list[LimitShown]
+    next_cursor: str | None
+
+
+@router.get("/limits", response_model=LimitPage, responses=READ_ERRORS, summary="List limits")
+async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Response:
+    """Show limits by id; a tenant-admin sees those of his tenant and below."""
+    after = decode_cursor(query.cursor, str) or ""
+    async with call.parts.reading() as directory:
+        records = await directory.limits.page(call.tenant, after, query.limit + 1)
+    return answer(200, page_of(records, query.limit, limit_shown, lambda record: id_of(record.limit)))
+
+
+async def get(call: Asking, limit_id: LimitId) -> Response:
+    """Show one limit, with its ETag."""
+    place = _parse_id(limit_id)
+    async with call.parts.reading() as directory:
+        shown = limit_shown(await directory.limits.get(call.tenant, *place))
+    return answer(200, shown, etag_of(shown))
+
+
+async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
+    """Set a limit. One that is there is only replaced with the ETag of what was seen."""
+    place = _parse_id(limit_id)
+    _check_own(call, place[0])
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        record = await _find(books.directory, call, place)
+        before = None if record is None else limit_shown(record)
+        if before is not None:
+            call.check_match(before)
+        elif call.if_match is not None:
+            raise not_found()
+        limit = _limit(place, body.model_dump(), newly=True)
+        stored = await books.directory.limits.put(call.tenant, limit, 0 if record is None else record.version)
+        return _done(201 if record is None else 200, "limit.set", stored, before)
+
+    return await call.change(work)
+
+
+async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
+    """Raise a limit until a moment; afterwards it is what it was."""
+    place = _parse_id(limit_id)
+    _check_own(call, place[0])
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        record = await books.directory.limits.get(call.tenant, *place)
+        limit = record.limit
+        if body.until_unix <= call.parts.wall():
+            raise AdminProblem(400, "invalid_value", "until_unix: is over already.", "until_unix")
+        if body.to <= limit.amount:
+            raise AdminProblem(400, "invalid_value", f"to: the limit is {limit.amount} without a raise.", "to")
+        thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
+        raised = _limit(place, {**thresholds, "raised_to": body.to, "raised_until_unix": body.until_unix})
+        stored = await books.directory.limits.put(call.tenant, raised, record.version)
+        return _done(200, "limit.raise", stored, limit_shown(record))
+
+    return await call.change(work)
+
+
+async def delete(call: Changing, limit_id: LimitId) -> Response:
+    """Remove a limit."""
+    place = _parse_id(limit_id)
+    _check_own(call, place[0])
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        record = await books.directory.limits.get(call.tenant, *place)
+        before = limit_shown(record)
+        call.check_match(before)
+        await books.directory.limits.remove(call.tenant, *place, record.version)
+        return Done(204, "limit.remove", f"limit/{limit_id}", tenant=record.tenant, before=before)
+
+    return await call.change(work)
+
+
+def add_item_routes(to: APIRouter) -> None:
+    """Add the routes of single limits: last, because an id may contain slashes and would match the paths of other routes."""
+    path = "/limits/{limit_id:path}"
+    to.post(f"{path}/raise", response_model=LimitShown, responses=POST_ERRORS, summary="Raise a limit for a time")(raise_)
+    to.get(path, response_model=LimitShown, responses=READ_ERRORS, summary="Show a limit")(get)
+    created: dict[int | str, dict[str, Any]] = {201: {"model": LimitShown, "description": "It was not there before."}}
+    to.put(path, response_model=LimitShown, responses={**CHANGE_ERRORS, **created}, summary="Set a limit")(put)
+    to.delete(path, status_code=204, responses=CHANGE_ERRORS, summary="Remove a limit")(delete)
+
+
+def id_of(limit: Limit) -> str:
+    """The limit's id, `level:name:meter:window`."""
+    return state_key(limit.scope, limit.meter, limit.window)
+
+
+def limit_shown(record: LimitRecord) -> dict[str, Any]:
+    """A limit as a body shows it."""
+    limit = record.limit
+    return {
+        "id": id_of(limit),
+        "level": limit.scope.level.value,
+        "name": limit.scope.name,
+        "meter": limit.meter.name.lower(),
+        "window": limit.window.value,
+        "tenant": record.tenant,
+        **{name: getattr(limit, name) for name in ("amount", "burst", "soft", "raised_to", "raised_until_unix")},
+    }
+
+
+def _parse_id(limit_id: str) -> tuple[Scope, Meter, Window]:
+    level, _, rest = limit_id.partition(":")
+    name, _, ending = rest.rpartition(":")
+    name, _, meter = name.rpartition(":")
+    try:
+        place = Scope(Level(level), name), Meter[meter.upper()], Window(ending)
+    except (ValueError, KeyError):
+        place = None
+    # one spelling for each limit, as `id_of` writes it
+    if place is None or state_key(*place) != limit_id or not limit_id.isprintable():
+        raise not_found()
+    return place
+
+
+def _check_own(call: AdminCall, scope: Scope) -> None:
+    if call.tenant is None or governs_limit(scope):
+        return  # the store checks which tenant the project, key or user belongs to
+    if scope.level in (Level.TENANT, Level.USER) and scope.name == call.tenant:
+        raise AdminProblem(403, "forbidden", OWN)
+    raise not_found()
+
+
+def _limit(place: tuple[Scope, Meter, Window], fields: dict[str, Any], *, newly: bool = False) -> Limit:
+    try:
+        limit = Limit(*place, **fields)
+        if newly:
+            check_soft(limit)
+        return limit
+    except ValueError as error:
+        named = str(error).partition(" ")[0]
+        raise AdminProblem(400, "invalid_value", f"{error}.", named if named in fields else None) from None
+
+
+async def _find(directory: DirectoryChange, call: AdminCall, place: tuple[Scope, Meter, Window]) -> LimitRecord | None:
+    try:
+        return await directory.limits.get(call.tenant, *place)
+    except NotFound:
+        return None
+
+
+def _done(status: int, action: str, record: LimitRecord, before: dict[str, Any] | None) -> Done:
+    shown = limit_shown(record)
+    return Done(status, action, f"limit/{shown['id']}", shown, tenant=record.tenant, before=before, after=shown)
+
+
+limit_state_router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
+
+TAGS: Final = {"organisation": "org/", "model": "model/", "global": GLOBAL_TAG, "tenant": ""}
+
+
+class StateQuery(PageQuery):
+    """Whose limits."""
+
+    level: Literal["global", "model", "organisation", "tenant"] = Field(default="tenant", description="`tenant` has all below it too.")
+    name: str = Field(default="", max_length=256, description="Of the tenant, organisation or model.")
+    user: str | None = Field(default=None, max_length=512, description="An end user; without one, limits per user are left out.")
+
+
+class LimitState(BaseModel):
+    """How one limit stands."""
+
+    id: str
+    meter: str
+    window: str
+    amount: int = Field(description="The threshold in force.")
+    used: int = Field(description="Settled and held.")
+    held: int = Field(description="Of requests under way.")
+    remaining: int
+    reset_s: float = Field(description="Seconds until all of it is there again; 0 when it is.")
+
+
+class LimitStates(BaseModel):
+    """How limits stand, by id."""
+
+    items: list[LimitState]
+    next_cursor: str | None
+
+
+@limit_state_router.get("/limits/state", response_model=LimitStates, responses=READ_ERRORS, summary="How limits stand now")
+async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response:
+    """Show how the limits of one tenant, organisation or model, or of the gateway, stand."""
+    if call.tenant is not None and (query.level, query.name) != ("tenant", call.tenant):
+        raise not_found()
+    if bool(query.name) is (query.level == "global"):
+        raise AdminProblem(
+            400, "invalid_value", "name: the name of a tenant, organisation or model is needed, and of nothing else.", "name"
+        )
+    after = decode_cursor(query.cursor, str) or ""
+    async with call.parts.reading() as directory:
+        records = await _records(directory, query, after)
+    shown = records[: query.limit]
+    more = len(records) > query.limit
+    label = "" if query.user is None else digest_of_label(query.user)
+    lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
+    states = await call.parts.limit_states(Group(f"{TAGS[query.level]}{query.name}", lines)) if lines else []
+    return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(id_of(shown[-1].limit)) if more else None})
+
+
+async def _records(directory: DirectoryChange, query: StateQuery, after: str) -> list[LimitRecord]:
+    if query.level == "tenant":
+        owner = TenantId(query.name)
+        await directory.tenants.get(owner, owner)
+        return await directory.limits.page(owner, after, query.limit + 1)
+    # limits of one scope are neighbours: their ids begin with the scope
+    records = await directory.limits.page(None, after or f"{query.level}:{query.name}:", query.limit + 1)
+    return [record for record in records if (record.limit.scope.level.value, record.limit.scope.name) == (query.level, query.name)]
+
+
+def _line(call: AdminCall, record: LimitRecord, label: str) -> LimitLine | None:
+    limit = record.limit
+    if limit.scope.level is not Level.USER:
+        return line_of(limit, call.parts.wall())
+    return line_of(limit, call.parts.wall(), label) if label else None
+
+
+def _shown(state: LimitUsage) -> dict[str, Any]:
+    limit = state.line.limit
+    return {
+        "id": id_of(limit),
+        "meter": limit.meter.name.lower(),
+        "window": limit.window.value,
+        "amount": state.line.amount,
+        "used": state.used,
+        "held": state.held,
+        "remaining": state.remaining,
+        "reset_s": state.reset_us / 1e6,
+    }

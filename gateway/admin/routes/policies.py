@@ -1,0 +1,202 @@
+"""Policies: a reload of the folder, and, where the database owns them, their versions: list, show, apply, roll back."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator, BaseModel, Field
+from starlette.responses import Response
+
+from domain.policy_versions import MAX_NOTE_CHARS, PolicyVersion, PolicyVersions
+from domain.strict import Strict
+from gateway.admin.call import AdminCall, DatabasePolicies, Done, Entropy, Transactions, answer
+from gateway.admin.describe import POST_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
+from gateway.admin.guard import GuardedRoute
+from gateway.admin.problem import CHANGED, AdminProblem, not_found
+from policies.problems import ConfigError, listing
+
+router = APIRouter(route_class=GuardedRoute, tags=["Policies"])
+
+Number = Annotated[int, Path(ge=1, le=2**62)]
+Note = Annotated[str, AfterValidator(printable)]
+STORED_ERRORS: Final = errors(400, 401, 403, 404, 409, 422, 503)
+
+
+class PoliciesShown(BaseModel):
+    """The policies of every worker, which agree."""
+
+    digest: str = Field(description="Of the policies in force; requests carry it in the access log.")
+    workers: int = Field(description="Workers that answered.")
+
+
+class VersionShown(BaseModel):
+    """One version of the policies that the database keeps."""
+
+    version: int
+    digest: str = Field(description="Of what the files mean; requests carry that in force in the access log.")
+    author: str = Field(description="Whose change it was, as the audit names them.")
+    note: str
+    at_unix: float
+    file_count: int
+
+
+class WholeVersion(VersionShown):
+    """The same with its files."""
+
+    files: dict[str, str] = Field(description="The text of each, by name.")
+
+
+class VersionPage(BaseModel):
+    """Versions, newest first."""
+
+    items: list[VersionShown]
+    next_cursor: str | None
+
+
+class NewPolicies(Strict):
+    """A whole set of policy files; what is not in it is no longer there."""
+
+    files: dict[str, str] = Field(min_length=1, max_length=10_000, description="The text of each, by name: `acme.yaml`.")
+    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="Why, for those who read the history.")
+    after: int | None = Field(default=None, ge=0, description="The version that was looked at; refused when there is a newer one by now.")
+
+
+class Back(Strict):
+    """Which version to go back to."""
+
+    version: int = Field(ge=1, le=2**62, description="One of those that are kept.")
+    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="Why, for those who read the history.")
+
+
+@router.post(
+    "/policies/reload",
+    response_model=PoliciesShown,
+    responses=errors(401, 403, 409, 503),
+    summary="Read the policy folder now",
+)
+async def reload(call: Asking) -> Response:
+    """Read the folder, or what the database has, as its change would have it read; one that has mistakes changes nothing, and the answer
+    names them."""
+    if call.parts.policies is not None:
+        await call.parts.policies.refresh()
+    states = await call.parts.reloading.reload()
+    if not states:
+        raise AdminProblem(503, "no_worker", "No worker answers. Try again.")
+    refused = next((state for state in states if state.problems), None)
+    if refused is not None:
+        count = refused.problem_count
+        message = f"{count} problem{'s' * (count != 1)}; the policies before ({refused.digest}) stay in force. "
+        raise AdminProblem(409, "policies_refused", message + "\n".join(refused.problems))
+    if len({state.digest for state in states}) > 1:
+        raise AdminProblem(409, "policies_differ", "The workers read different files: the folder was being changed. Try again.")
+    return answer(200, {"digest": states[0].digest, "workers": len(states)})
+
+
+@router.get("/policies", response_model=WholeVersion, responses=STORED_ERRORS, summary="Show the newest policies of the database")
+async def newest(call: Asking) -> Response:
+    """Show the newest version, whole."""
+    async with _owned(call).reading() as versions:
+        return answer(200, await _whole(versions, await versions.current()))
+
+
+@router.get("/policies/versions", response_model=VersionPage, responses=STORED_ERRORS, summary="List versions of the policies")
+async def history(call: Asking, query: Annotated[PageQuery, Query()]) -> Response:
+    """Show who changed the policies when, newest first."""
+    before = decode_cursor(query.cursor, int)
+    async with _owned(call).reading() as versions:
+        records = await versions.newest(before, query.limit + 1)
+    return answer(200, page_of(records, query.limit, _shown, lambda record: record.version))
+
+
+@router.get(
+    "/policies/versions/{version}", response_model=WholeVersion, responses=STORED_ERRORS, summary="Show one version of the policies"
+)
+async def show(call: Asking, version: Number) -> Response:
+    """Show one version, whole."""
+    async with _owned(call).reading() as versions:
+        return answer(200, await _whole(versions, version))
+
+
+@router.post("/policies", status_code=201, response_model=VersionShown, responses=POST_ERRORS, summary="Set the policies")
+async def apply(call: Posting, body: NewPolicies) -> Response:
+    """Put a new version into the database, in force within seconds on every gateway; files with mistakes change nothing, and the answer
+    names each with file, line and key."""
+    owned = _owned(call)
+    digest = await _digest(owned, body.files)
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        current = await books.policies.current()
+        if body.after is not None and body.after != current:
+            raise AdminProblem(409, "changed", f"{CHANGED} The newest version is {current}.", "after")
+        return await _appended(call, books, "policy.apply", _New(body.files, digest, body.note))
+
+    done = await call.change(work)
+    await owned.refresh()
+    return done
+
+
+@router.post("/policies/rollback", status_code=201, response_model=VersionShown, responses=POST_ERRORS, summary="Go back to old policies")
+async def rollback(call: Posting, body: Back) -> Response:
+    """Make a new version with the files of an old one; refused where they no longer fit the settings."""
+    owned = _owned(call)
+    async with owned.reading() as versions:
+        files = await versions.files(body.version)
+    if files is None:
+        raise AdminProblem(404, "not_found", f"Version {body.version} is not kept.", "version")
+    new = _New(files, await _digest(owned, files), body.note or f"back to version {body.version}")
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        return await _appended(call, books, "policy.rollback", new)
+
+    done = await call.change(work)
+    await owned.refresh()
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    files: Mapping[str, str]
+    digest: str
+    note: str
+
+
+def _owned(call: AdminCall) -> DatabasePolicies:
+    if call.parts.policies is None:
+        raise AdminProblem(
+            409, "policies_are_files", "This gateway's policies are files (policies_from: files): change those, or the setting."
+        )
+    return call.parts.policies
+
+
+async def _digest(owned: DatabasePolicies, files: Mapping[str, str]) -> str:
+    try:
+        return (await asyncio.to_thread(owned.compiled, files)).digest
+    except ConfigError as error:
+        raise AdminProblem(400, "policies_refused", f"Nothing was changed: {listing(error.problems)}", "files") from None
+
+
+async def _appended(call: AdminCall, books: Transactions, action: str, new: _New) -> Done:
+    before = await books.policies.find(await books.policies.current())
+    appended = await books.policies.append(new.files, new.digest, call.principal.actor, new.note, call.parts.wall())
+    shown = _shown(appended)
+    return Done(201, action, f"policies/{appended.version}", shown, before=None if before is None else _shown(before), after=shown)
+
+
+async def _whole(versions: PolicyVersions, version: int) -> dict[str, Any]:
+    record, files = await versions.find(version), await versions.files(version)
+    if record is None or files is None:
+        raise not_found()
+    return {**_shown(record), "files": dict(files)}
+
+
+def _shown(record: PolicyVersion) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "digest": record.digest,
+        "author": record.author,
+        "note": record.note,
+        "at_unix": record.at_unix,
+        "file_count": record.files,
+    }

@@ -1,0 +1,259 @@
+"""Rollouts and experiments: start, show, and the operator's decisions. Decisions that follow from counts are left to
+`gateway.rollouts.keeper`."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator, BaseModel, Field
+from starlette.responses import Response
+
+from domain.rollouts import RolloutBook, StoredRollout
+from domain.strict import Strict
+from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
+from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
+from gateway.admin.guard import GuardedRoute
+from gateway.admin.problem import AdminProblem, etag_of, not_found
+from gateway.rollouts.keeper import message
+from policies.rollout.document import RolloutDocument, text_of
+from policies.rollout.progress import NotNow, State, abort, begin, close, pause, promote, resume
+from policies.rollout.standing import Read, Standing, Unreadable, brief, read, standing, state_text
+
+router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
+
+ID_BYTES: Final = 12
+WRITES: Final = 5
+"""How often a decision is tried when the keeper writes counts at the same time."""
+
+Place = tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], Annotated[str, msgspec.Meta(pattern="^ro_[0-9a-f]{24}$")]]
+"""The position where a page of closed rollouts ended: the time of the rollout's last change, and its id."""
+
+RolloutName = Annotated[str, Path(max_length=63, description="Its name; of several over time the one in force, else the last started.")]
+
+
+class FindingShown(BaseModel):
+    """What is found of one metric."""
+
+    metric: str
+    judgement: str = Field(description="`worse`, `undecided` or `good enough`.")
+    requests: int = Field(description="Samples of the canary.")
+    canary: float = Field(description="A share, or a geometric mean: seconds, tokens, nano-dollars.")
+    baseline: float
+    low: float = Field(description="Least difference that is still possible: of shares, or as part of the baseline's value.")
+    high: float | None = Field(description="The greatest; null while it is too early to say.")
+    words: str
+
+
+class RolloutListed(BaseModel):
+    """One rollout, now."""
+
+    id: str
+    name: str
+    baseline: str
+    canary: str
+    experiment: bool
+    open: bool = Field(description="Whether it is in force.")
+    status: str = Field(description="`running`, `paused`, `at gate`, `held`, `done`, `rolled back` or `closed`.")
+    phase: str
+    phase_index: int
+    phases: int
+    share: float = Field(description="Of the conversations that the canary answers, 0 to 1.")
+    mirrored: float = Field(description="Of the requests that are mirrored to it.")
+    entered_unix: float = Field(description="When this phase began.")
+    spent_s: float = Field(description="Running time of this phase.")
+    max_s: float
+    counted: int = Field(description="The canary's requests that were counted in this phase.")
+    min_requests: int
+    counted_in_all: int
+    judgement: str
+    reason: str = Field(description="In words: of the last change.")
+    findings: list[FindingShown]
+    created_unix: float
+    changed_unix: float
+
+
+class RolloutShown(RolloutListed):
+    """One rollout with what was asked for."""
+
+    document: dict[str, object]
+
+
+class RolloutPage(BaseModel):
+    """Those in force by name, or those that are over, newest first. What a newer version started is left out."""
+
+    items: list[RolloutListed]
+    next_cursor: str | None
+
+
+class RolloutQuery(PageQuery):
+    """Which rollouts."""
+
+    # not strict: values of a query string are text
+    closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Those that are over, and not those in force.")
+
+
+class Abortion(Strict):
+    """Why a rollout ends."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(printable)] = Field(description="For whoever asks later.")
+
+
+@router.get("/rollouts", response_model=RolloutPage, responses=READ_ERRORS, summary="List rollouts")
+async def list_all(call: Asking, query: Annotated[RolloutQuery, Query()]) -> Response:
+    """Show rollouts and experiments."""
+    now = call.parts.wall()
+    before = decode_cursor(query.cursor, Place)
+    async with call.parts.rollouts() as book:
+        if query.closed:
+            records = await book.closed(before, query.limit + 1)
+            page = page_of(records, query.limit, lambda stored: stored, lambda stored: (stored.changed_unix, stored.id))
+        else:
+            page = {"items": await book.in_force(), "next_cursor": None}
+    return answer(200, {**page, "items": [_listed(stored, now) for stored in page["items"] if _readable(stored)]})
+
+
+@router.post("/rollouts", status_code=201, response_model=RolloutShown, responses=POST_ERRORS, summary="Start a rollout or an experiment")
+async def start(call: Posting, document: RolloutDocument) -> Response:
+    """Put a rollout in force: within a second workers give the canary its first share."""
+    if document.of == "pool":
+        _check_pools(document, call.parts.pools)
+    else:
+        _check_prompts(document, await asyncio.to_thread(call.parts.prompts))
+    now = call.parts.wall()
+    standings: list[Standing] = []
+
+    async def work(books: Transactions, entropy: Entropy) -> Done:
+        rollout_id = f"ro_{entropy[:ID_BYTES].hex()}"
+        state = begin(document.plan(rollout_id), now)
+        stored = StoredRollout(rollout_id, document.name, text_of(document), state_text(state), 1, True, now, now)
+        await books.rollouts.start(stored, document.baseline, document.canary)
+        stands = standing(stored, read(stored), now)
+        standings.append(stands)
+        shown = _shown(stored, now)
+        return Done(201, "rollout.start", f"rollout/{document.name}", shown, after={"id": rollout_id, "document": shown["document"]})
+
+    reply = await call.change(work)
+    _announce(call, "rollout.start", standings)
+    return reply
+
+
+@router.get("/rollouts/{rollout}", response_model=RolloutShown, responses=READ_ERRORS | errors(409), summary="How a rollout stands")
+async def get(call: Asking, rollout: RolloutName) -> Response:
+    """Show one rollout: where it is, what was counted, what is found of each metric."""
+    async with call.parts.rollouts() as book:
+        stored = await _get_readable(book, rollout)
+    shown = _shown(stored, call.parts.wall())
+    return answer(200, shown, etag_of(shown))
+
+
+@router.post("/rollouts/{rollout}/pause", response_model=RolloutShown, responses=POST_ERRORS, summary="Pause a rollout")
+async def pause_it(call: Posting, rollout: RolloutName) -> Response:
+    """Keep its share and stop its time. It is still compared: a canary that is worse goes back."""
+    return await _decide(call, rollout, "rollout.pause", lambda current, now: pause(current.state, now))
+
+
+@router.post("/rollouts/{rollout}/resume", response_model=RolloutShown, responses=POST_ERRORS, summary="Resume a paused rollout")
+async def resume_it(call: Posting, rollout: RolloutName) -> Response:
+    """Let its time go on."""
+    return await _decide(call, rollout, "rollout.resume", lambda current, now: resume(current.state, now))
+
+
+@router.post("/rollouts/{rollout}/promote", response_model=RolloutShown, responses=POST_ERRORS, summary="Go on to the next phase")
+async def promote_it(call: Posting, rollout: RolloutName) -> Response:
+    """Go on past a gate, out of a hold or a pause, or before its time, whatever the phase still lacks."""
+    return await _decide(call, rollout, "rollout.promote", lambda current, now: promote(current.plan, current.state, now).state)
+
+
+@router.post("/rollouts/{rollout}/abort", response_model=RolloutShown, responses=POST_ERRORS, summary="Back to the baseline")
+async def abort_it(call: Posting, rollout: RolloutName, body: Abortion) -> Response:
+    """End it: within a second new requests go to the baseline; what runs on the canary ends there."""
+    why = body.reason
+    return await _decide(call, rollout, "rollout.abort", lambda current, now: abort(current.plan, current.state, now, why).state, ends=True)
+
+
+@router.post("/rollouts/{rollout}/close", response_model=RolloutShown, responses=POST_ERRORS, summary="Close a finished rollout")
+async def close_it(call: Posting, rollout: RolloutName) -> Response:
+    """End one that is done, or an experiment that came to its end. Afterwards requests go where policies say: change them to the canary's
+    pool first where it shall stay, or everybody is on the baseline again."""
+    return await _decide(call, rollout, "rollout.close", lambda current, now: close(current.plan, current.state), ends=True)
+
+
+async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read, float], State], *, ends: bool = False) -> Response:
+    """Apply one decision to the open rollout of this name, as one change."""
+    now = call.parts.wall()
+    standings: list[Standing] = []
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        for _ in range(WRITES):  # the keeper writes counts without waiting for changes
+            stored = await _get_readable(books.rollouts, name)
+            current = read(stored)
+            before = standing(stored, current, now)
+            if not stored.open:
+                raise NotNow(f"the rollout is {before.status}; start another")
+            state = event(current, now)
+            new = msgspec.structs.replace(stored, state=state_text(state), open=not ends, changed_unix=now)
+            if await books.rollouts.write(new):
+                standings.append(standing(new, read(new), now))
+                return Done(200, action, f"rollout/{name}", _shown(new, now), before=brief(before), after=brief(standings[-1]))
+        raise AdminProblem(409, "changed", "It changes faster than this can be written. Try again.")
+
+    reply = await call.change(work)
+    _announce(call, action, standings)
+    return reply
+
+
+def _announce(call: AdminCall, action: str, standings: Sequence[Standing]) -> None:
+    """Announce what was done; the list is empty for a repeated request, which did nothing."""
+    for stands in standings:
+        call.parts.announce(message(action, stands))
+
+
+async def _get_readable(book: RolloutBook, name: str) -> StoredRollout:
+    stored = await book.find(name)
+    if stored is None:
+        raise not_found()
+    if not _readable(stored):
+        raise AdminProblem(409, "unreadable", "A newer version of Tidegate started it; this one cannot read it.")
+    return stored
+
+
+def _readable(stored: StoredRollout) -> bool:
+    try:
+        read(stored)
+    except Unreadable:
+        return False
+    return True
+
+
+def _listed(stored: StoredRollout, now: float) -> dict[str, Any]:
+    return msgspec.structs.asdict(standing(stored, read(stored), now))
+
+
+def _shown(stored: StoredRollout, now: float) -> dict[str, Any]:
+    return {**_listed(stored, now), "document": msgspec.json.decode(stored.document)}
+
+
+def _check_prompts(document: RolloutDocument, existing: Collection[str]) -> None:
+    """Raises Problem unless both versions of the prompt exist."""
+    for param in ("baseline", "canary"):
+        if (name := getattr(document, param)) not in existing:
+            versions = (
+                ", ".join(sorted(version for version in existing if version.partition("@")[0] == name.partition("@")[0])[:20])
+                or "none of it"
+            )
+            raise AdminProblem(400, "unknown_prompt", f"{param}: there is no prompt {name!r} here; there are: {versions}.", param)
+
+
+def _check_pools(document: RolloutDocument, pools: Mapping[str, Sequence[str]]) -> None:
+    """Raises Problem unless both pools exist and the canary has every adapter of the baseline."""
+    for param in ("baseline", "canary"):
+        if (name := getattr(document, param)) not in pools:
+            listed = ", ".join(sorted(pools)[:20])
+            raise AdminProblem(400, "unknown_pool", f"{param}: there is no pool {name!r} in the settings; there are: {listed}.", param)
+    if missing := sorted(set(pools[document.baseline]) - set(pools[document.canary])):
+        message = (
+            f"canary: pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has; add it in tidegate.yaml."
+        )
+        raise AdminProblem(400, "unknown_adapter", message, "canary")

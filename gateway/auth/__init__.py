@@ -1,0 +1,1 @@
+"""JWT callers: the verifier and the issuers' public keys (JWKS)."""

@@ -1,0 +1,145 @@
+"""The settings of JWTs: accepted issuers, the location of their keys, and the mapping of claims to tenants, projects and roles."""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from domain.strict import Strict
+from gateway.config.addresses import checked_key_url
+from tenancy.accounts import NAME
+from tenancy.jwt import IssuerRules, Mapped, Roles
+
+Url = Annotated[str, StringConstraints(max_length=512), AfterValidator(checked_key_url)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+ClaimPath = Annotated[list[Text], Field(min_length=1, max_length=8)]
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+Role = Literal["owner", "admin", "operator", "billing", "auditor", "tenant-admin"]
+
+_QUERY: Final = re.compile(r"[?&]")
+
+
+def _issuer(url: str) -> str:
+    if _QUERY.search(url):
+        raise ValueError("has a query; write the issuer exactly as its tokens have it in iss")
+    return checked_key_url(url)
+
+
+def _names(table: dict[str, str] | None, *more: str | None) -> None:
+    for name in (*(table or {}).values(), *more):
+        if name is not None and not NAME.fullmatch(name):
+            raise ValueError("names no tenant or project; write 1 to 63 lower-case letters, digits and inner dashes")
+
+
+class JwksSettings(Strict):
+    """The source of an issuer's keys: a URL, a file, or by default the URL in the issuer's discovery document."""
+
+    url: Url | None = Field(default=None, description="The JWKS document; https, or http to this machine.")
+    file: str | None = Field(default=None, min_length=1, max_length=4096, description="The same as a file, relative to the settings file.")
+    refresh_s: float = Field(default=300.0, ge=10, le=86_400, description="How often it is read.")
+    unknown_key_s: float = Field(
+        default=10.0, ge=1, le=3600, description="How soon after one reading a token with an unknown key may cause the next."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> "JwksSettings":
+        if self.url is not None and self.file is not None:
+            raise ValueError("names two places; write url or file, or neither for the issuer's discovery document")
+        return self
+
+
+class ClaimSettings(Strict):
+    """A name that is fixed, or comes from a claim."""
+
+    fixed: str | None = Field(default=None, description="The name, for every token of this issuer.")
+    claim: ClaimPath | None = Field(default=None, description="Path of the claim, outermost name first: `[org, name]`.")
+    map: dict[Text, Text] | None = Field(
+        default=None,
+        max_length=10_000,
+        description="Names by the claim's value; values that are not here are refused. A claim that is a list may have one of them.",
+    )
+    otherwise: str | None = Field(default=None, description="The name when the claim is missing; without it such tokens are refused.")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "ClaimSettings":
+        if (self.fixed is None) == (self.claim is None):
+            raise ValueError("says nothing, or two things; write either {fixed: name} or {claim: [path]}")
+        if self.fixed is not None and (self.map is not None or self.otherwise is not None):
+            raise ValueError("is fixed, so map and otherwise mean nothing; remove them")
+        _names(self.map, self.fixed, self.otherwise)
+        return self
+
+    def mapped(self) -> Mapped:
+        """The mapping as the verifier takes it."""
+        return Mapped(self.fixed or "", tuple(self.claim or ()), self.map, self.otherwise or "")
+
+
+class RoleSettings(Strict):
+    """Roles by the values of a claim."""
+
+    claim: ClaimPath = Field(description="Path of the claim, outermost name first; a text or a list.")
+    map: dict[Text, Role] = Field(max_length=1000, description="Roles by the claim's value; other values give none.")
+
+
+class IssuerSettings(Strict):
+    """One issuer of tokens."""
+
+    issuer: Annotated[str, StringConstraints(max_length=512), AfterValidator(_issuer)] = Field(
+        description="Its name, exactly as tokens have it in `iss`; https, or http to this machine."
+    )
+    audiences: list[Text] = Field(min_length=1, max_length=20, description="Values of `aud` that mean this gateway; a token needs one.")
+    algorithms: list[Algorithm] = Field(
+        default=["RS256", "ES256"],
+        min_length=1,
+        max_length=10,
+        description="Signatures that are accepted; symmetric ones and none never are.",
+    )
+    jwks: JwksSettings = Field(default=JwksSettings(), description="Where its keys are.")
+    tenant: ClaimSettings = Field(description="Whose requests they are; the tenant must exist.")
+    project: ClaimSettings = Field(default=ClaimSettings(fixed="default"), description="Which of its projects.")
+    roles: RoleSettings | None = Field(
+        default=None, description="Roles that tokens give on the admin port; without it they open the data port alone."
+    )
+    user: ClaimPath | None = Field(
+        default=None, description="Path of the claim that names the end user, whose own limits then count; without it tokens name none."
+    )
+    required: dict[Text, Text] = Field(
+        default={}, max_length=20, description="Claims that must have exactly this value, for instance {token_use: access}."
+    )
+    leeway_s: float = Field(default=60.0, ge=0, le=600, description="How far the issuer's clock may be off.")
+    max_age_s: float | None = Field(
+        default=86_400.0, ge=60, le=31_536_000, description="Age since `iat` beyond which a token is refused; null for none."
+    )
+    max_token_bytes: int = Field(default=8192, ge=512, le=65_536, description="Longest token; the head's own bound counts too.")
+
+    def rules(self) -> IssuerRules:
+        """The issuer's rules as the verifier takes them."""
+        return IssuerRules(
+            issuer=self.issuer,
+            audiences=frozenset(self.audiences),
+            algorithms=frozenset(self.algorithms),
+            tenant=self.tenant.mapped(),
+            project=self.project.mapped(),
+            roles=None if self.roles is None else Roles(tuple(self.roles.claim), dict[str, str](self.roles.map)),
+            user=tuple(self.user or ()),
+            required=self.required,
+            leeway_s=self.leeway_s,
+            max_age_s=self.max_age_s,
+            max_token_bytes=self.max_token_bytes,
+        )
+
+
+class AuthSettings(Strict):
+    """Authentication of callers besides API keys."""
+
+    jwt: list[IssuerSettings] = Field(default=[], max_length=20, description="Issuers whose tokens are accepted; empty for none.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _distinct(cls, value: Any) -> Any:
+        entries = value.get("jwt") if isinstance(value, dict) else None
+        names = [entry.get("issuer") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        twice = [name for at, name in enumerate(names) if isinstance(name, str) and name in names[:at]]
+        if twice:
+            raise ValueError("has an issuer twice; write it once, with all its audiences")
+        return value

@@ -1,0 +1,319 @@
+"""Checks of `tidegate.yaml` across fields: duplicate names, ports that clash, files that do not exist.
+
+The checks look at the text as written, valid or not, so that one mistake never hides another. They read the file system, never the
+network.
+
+Checks across the fields of a pool with `disaggregation`: roles without their counterparts, fields of other dialects.
+"""
+
+import importlib.util
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from backends.dialects import DIALECTS
+from backends.dialects.dialect import Dialect
+from backends.load_reports import MAX_RANKS
+from domain.membership import LoadPush
+from gateway.config.addresses import clash, split_address, sqlite_file
+from policies.located_yaml import Located
+from policies.problems import Path_, Problem
+
+if TYPE_CHECKING:
+    pass
+
+
+def halves(written: "RawSettings") -> Iterator[Problem]:
+    """Every problem between the roles of a pool's backends, its `disaggregation` and its dialect."""
+    for i in range(written.count("pools")):
+        dialect = DIALECTS.get(written.text("pools", i, "dialect") or "vllm")
+        if dialect is not None:
+            yield from _pool(written, i, dialect)
+
+
+def _pool(written: "RawSettings", pool: int, dialect: Dialect) -> Iterator[Problem]:
+    located = written.located
+    on = written.value("pools", pool, "disaggregation") is not None
+    protocol = dialect.disaggregation
+    if on and protocol is None:
+        able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.disaggregation is not None)
+        message = f"engines of dialect {dialect.name} cannot be told to share a request"
+        yield located.problem(("pools", pool, "disaggregation"), message, f"remove it; these can: {able}")
+        return
+    roles = []
+    for j in range(written.count("pools", pool, "backends")):
+        at: Path_ = ("pools", pool, "backends", j)
+        role = written.text(*at, "role") or "both"
+        roles.append(role)
+        if role != "both" and not on:
+            hint = "write disaggregation: {kv_bytes_token: …, bandwidth_gb_s: …} in the pool, or role: both"
+            yield located.problem((*at, "role"), f"{role} needs a pool with disaggregation", hint)
+        asks = protocol is not None and protocol.at_once and role == "prefill"
+        port = written.value(*at, "bootstrap_port")
+        if on and asks and port is None:
+            message = f"engines of dialect {dialect.name} are asked for KV at a port of their own"
+            yield located.problem(at, message, "write bootstrap_port, as its --disaggregation-bootstrap-port says (8998 by default)")
+        elif port is not None and not asks:
+            message = "only prefill engines of dialect sglang have one"
+            yield located.problem((*at, "bootstrap_port"), message, "remove it, or write role: prefill")
+    if on and protocol is not None and written.value("pools", pool, "discover") is None and roles:
+        yield from _counterparts(written, pool, set(roles), pairs_whole=protocol.pairs_whole)
+
+
+def _counterparts(written: "RawSettings", pool: int, roles: set[str], *, pairs_whole: bool) -> Iterator[Problem]:
+    located = written.located
+    at = ("pools", pool, "disaggregation")
+    whole = pairs_whole and "both" in roles
+    if "decode" not in roles and not whole:
+        yield located.problem(at, "nobody generates from what is handed over", "give one backend role: decode")
+    elif "prefill" not in roles and not whole:
+        yield located.problem(at, "nobody computes prompts for others", "give one backend role: prefill")
+    elif roles == {"both"} and written.count("pools", pool, "backends") < 2:
+        yield located.problem(at, "one backend cannot share a request with itself", "list a second one, or remove disaggregation")
+    if "both" not in roles and written.count("pools", pool, "loras"):
+        message = "requests with an adapter are served whole, and no backend of this pool does that"
+        yield located.problem(("pools", pool, "loras"), message, "add a backend with role: both, or remove the adapters")
+
+
+_PASSWORD: Final = re.compile(r"^[^:/]+://[^/@]*?:([^@/]*)@|[?&]password=([^&]*)")
+_VARIABLE: Final = re.compile(r"\$\{[^}]*\}")
+
+
+class RawSettings:
+    """The raw settings: the file's values as written, with defaults where it has none; a value may be of any type."""
+
+    def __init__(self, located: Located, defaults: Mapping[str, Any]) -> None:
+        self.located = located
+        self._defaults = defaults
+
+    def value(self, *path: str | int) -> Any:
+        """The value at `path`, else its default, else None."""
+        if path in self.located.positions:
+            return self.located.value(*path)
+        at: Any = self._defaults
+        for step in path:
+            at = at.get(step) if isinstance(at, Mapping) else None
+        return at
+
+    def text(self, *path: str | int) -> str:
+        """The value at `path` when it is text, else an empty text."""
+        value = self.value(*path)
+        return value if isinstance(value, str) else ""
+
+    def number(self, *path: str | int) -> float | None:
+        """The value at `path` when it is a number, else None."""
+        value = self.value(*path)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def count(self, *path: str | int) -> int:
+        """The length of the list at `path`; 0 when the value is no list."""
+        value = self.value(*path)
+        return len(value) if isinstance(value, list) else 0
+
+    def lora_names(self) -> dict[str, tuple[str, ...]]:
+        """The names of the adapters of each pool, by the pool's name; empty where a name is missing or no text."""
+        return {
+            self.text("pools", i, "name"): tuple(self.text("pools", i, "loras", j, "name") for j in range(self.count("pools", i, "loras")))
+            for i in range(self.count("pools"))
+        }
+
+    def pool_names(self) -> tuple[str, ...] | None:
+        """The names of the pools, or None when one of them has no readable name."""
+        names = tuple(self.text("pools", i, "name") for i in range(self.count("pools")))
+        return names if names and all(names) else None
+
+
+def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
+    """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
+    checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, halves)
+    problems = [problem for check in checks for problem in check(written)]
+    return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
+
+
+def _listeners(written: RawSettings) -> Iterator[Problem]:
+    data = written.text("data", "bind")
+    admin = written.text("admin", "bind")
+    try:
+        same_socket = clash(split_address(data), split_address(admin))
+    except ValueError:
+        return  # the field itself says so
+    if same_socket:
+        at: Path_ = ("admin", "bind") if ("admin", "bind") in written.located.positions else ("data", "bind")
+        yield written.located.problem(
+            at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
+        )
+
+
+def _callers(written: RawSettings) -> Iterator[Problem]:
+    origins = written.value("data", "cors_origins")
+    if isinstance(origins, list) and "*" in origins and len(origins) > 1:
+        yield written.located.problem(
+            ("data", "cors_origins"), '"*" allows every origin, so the others mean nothing', 'write ["*"] or remove "*"'
+        )
+
+
+def _password(written: RawSettings, at: Path_) -> Iterator[Problem]:
+    match = _PASSWORD.search(written.located.written.get(at, written.text(*at)))
+    if match and _VARIABLE.sub("", match[1] or match[2] or ""):
+        yield written.located.problem(at, "holds a password", "write ${NAME} in its place and set that environment variable")
+
+
+def _counters(written: RawSettings) -> Iterator[Problem]:
+    at: Path_ = ("stores", "counters")
+    workers = written.number("workers")
+    yield from _password(written, at)
+    if written.text(*at).startswith("memory:") and workers is not None and workers > 1:
+        message = f"counts in each process by itself, so {workers:g} workers would admit {workers:g} times every limit"
+        yield written.located.problem(at, message, "remove it for an embedded Valkey, name a redis:// URL, or set workers: 1")
+
+
+def _store(written: RawSettings) -> Iterator[Problem]:
+    located = written.located
+    at: Path_ = ("stores", "sql")
+    url = written.text(*at)
+    yield from _password(written, at)
+    pepper = written.value("secrets", "pepper")
+    if url.startswith("postgresql:") and (pepper is None or (isinstance(pepper, dict) and not any(pepper.values()))):
+        hint = "write pepper: {file: path} or {env: NAME}, the same for every gateway"
+        yield located.problem(("secrets", "pepper"), "is needed with a shared database, so that every gateway reads the same keys", hint)
+
+
+def _engines(written: RawSettings) -> Iterator[Problem]:
+    base = written.number("engines", "first_token_base_s")
+    cap = written.number("engines", "first_token_cap_s")
+    if base is not None and cap is not None and cap < base:
+        at: Path_ = ("engines", "first_token_cap_s")
+        yield written.located.problem(at, f"is {cap:g} s, below first_token_base_s ({base:g} s)", "raise it or lower the base")
+    if written.value("engines", "client") == "aiohttp" and importlib.util.find_spec("aiohttp") is None:
+        at = ("engines", "client")
+        yield written.located.problem(at, "is aiohttp, which is not installed", "pip install 'tidegate[aiohttp]', or write relay")
+
+
+def _fleet(written: RawSettings) -> Iterator[Problem]:
+    located = written.located
+    names: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        name = written.text("pools", i, "name")
+        if name and name in names:
+            yield located.problem(("pools", i, "name"), f"{name!r} is the name of {names[name]} already", "give each pool its own")
+        names.setdefault(name, f"pools[{i}]")
+        yield from _loras(written, i)
+        yield from _priority(written, i)
+        for j in range(written.count("pools", i, "backends")):
+            backend = written.text("pools", i, "backends", j, "id")
+            if backend and backend in ids:
+                at: Path_ = ("pools", i, "backends", j, "id")
+                yield located.problem(at, f"{backend!r} is the id of {ids[backend]} already", "ids are unique in the whole fleet")
+            ids.setdefault(backend, f"pools[{i}].backends[{j}]")
+
+
+def _priority(written: RawSettings, pool: int) -> Iterator[Problem]:
+    dialect = DIALECTS.get(written.text("pools", pool, "dialect") or "vllm")
+    if dialect is not None and dialect.priority is None and written.value("pools", pool, "engine_priority") is True:
+        able = ", ".join(name for name, candidate in DIALECTS.items() if candidate.priority is not None)
+        message = f"engines of dialect {dialect.name} have no priorities"
+        yield written.located.problem(("pools", pool, "engine_priority"), message, f"remove it; these have: {able}")
+
+
+def _loras(written: RawSettings, pool: int) -> Iterator[Problem]:
+    dialect = DIALECTS.get(written.text("pools", pool, "dialect"))
+    if dialect is not None and dialect.lora_model is None and written.count("pools", pool, "loras"):
+        message = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
+        yield written.located.problem(("pools", pool, "loras"), message, "remove them, or see docs/engines.md for what can")
+    names: dict[str, int] = {}
+    for i in range(written.count("pools", pool, "loras")):
+        at: Path_ = ("pools", pool, "loras", i, "name")
+        name = written.text(*at)
+        if name and names.setdefault(name, i) != i:
+            yield written.located.problem(at, f"{name!r} is the name of loras[{names[name]}] already", "a name has one digest; keep one")
+
+
+def _kv_events(written: RawSettings) -> Iterator[Problem]:
+    """Refuses two subscriptions to one publisher, which would mix up sequence numbers, and two listeners on one address."""
+    located = written.located
+    workers = written.number("workers")
+    used: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        for j in range(written.count("pools", i, "backends")):
+            at: Path_ = ("pools", i, "backends", j, "kv_events")
+            if written.value(*at, "bind") is True and workers is not None and workers > 1:
+                hint = "let the engine bind: give its own endpoint a wildcard (tcp://*:5557) and leave bind away, or set workers: 1"
+                yield located.problem((*at, "bind"), f"{workers:g} workers cannot listen on one address", hint)
+            endpoint = written.text(*at, "endpoint")
+            if endpoint and endpoint in used:
+                hint = "each engine, and each data-parallel rank, publishes on a port of its own"
+                yield located.problem((*at, "endpoint"), f"{endpoint} is the endpoint of {used[endpoint]} already", hint)
+            used.setdefault(endpoint, f"pools[{i}].backends[{j}]")
+
+
+def _load_push(written: RawSettings) -> Iterator[Problem]:
+    """Refuses a load push of a dialect that pushes nothing, and one port for two backends, whose loads would mix."""
+    located = written.located
+    used: dict[str, str] = {}
+    for i in range(written.count("pools")):
+        dialect = DIALECTS.get(written.text("pools", i, "dialect"))
+        for j in range(written.count("pools", i, "backends")):
+            at: Path_ = ("pools", i, "backends", j, "load_push")
+            endpoint = written.text(*at, "endpoint")
+            if endpoint and dialect is not None and dialect.read_report is None:
+                pushing = ", ".join(name for name, candidate in DIALECTS.items() if candidate.read_report is not None)
+                yield located.problem(at, f"engines of dialect {dialect.name} push no load", f"remove it; these do: {pushing}")
+            ranks = written.number(*at, "ranks") or 1
+            for port in _ports(endpoint, int(min(ranks, MAX_RANKS))):
+                if port in used and used[port] != f"pools[{i}].backends[{j}]":
+                    hint = "each engine pushes at ports of its own, one for each of its data-parallel ranks"
+                    yield located.problem((*at, "endpoint"), f"{port} is a port of {used[port]} already", hint)
+                    break
+                used.setdefault(port, f"pools[{i}].backends[{j}]")
+
+
+def _ports(endpoint: str, ranks: int) -> tuple[str, ...]:
+    return LoadPush(endpoint, ranks).endpoints if endpoint.rpartition(":")[2].isdecimal() else ()
+
+
+def _policies(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    policies = written.text("policies")
+    if written.text("policies_from") == "database":
+        return  # only the first start on a database without policies needs the folder, and says so
+    if policies and not (folder / policies).is_dir():
+        yield written.located.problem(
+            ("policies",), f"there is no folder {policies!r} beside the settings file", "create it with one policy"
+        )
+
+
+def _tls(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    problems = []
+    files = {key: written.text("data", "tls", key) for key in ("certificate", "private_key")}
+    for key, file in files.items():
+        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            problems.append(written.located.problem(("data", "tls", key), f"{file!r} is no file that can be read", "name a PEM file"))
+    if all(files.values()) and not problems:
+        try:
+            # an empty password, because OpenSSL would ask the terminal for one otherwise
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                folder / files["certificate"], folder / files["private_key"], password=""
+            )
+        except (ssl.SSLError, OSError, ValueError):
+            message = "the certificate and its private key cannot be used together"
+            problems.append(
+                written.located.problem(("data", "tls"), message, "name a PEM chain and the key it was made for, not encrypted")
+            )
+    yield from problems
+
+
+def _issuers(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    for i in range(written.count("auth", "jwt")):
+        at: Path_ = ("auth", "jwt", i, "jwks", "file")
+        file = written.text(*at)
+        if file and not ((folder / file).is_file() and os.access(folder / file, os.R_OK)):
+            yield written.located.problem(at, f"{file!r} is no file that can be read", "name the issuer's JWKS document")
+
+
+def _database(written: RawSettings, folder: Path) -> Iterator[Problem]:
+    file = sqlite_file(written.text("stores", "sql"))
+    if file and not (folder / file).parent.is_dir():
+        yield written.located.problem(("stores", "sql"), "its folder does not exist", "create it, or name another file")

@@ -1,0 +1,316 @@
+"""The settings of one pool: its model, its engines' dialect, and its backends.
+
+The settings of one backend, whether `tidegate.yaml` or a discovery file lists it.
+
+The `limit` section of a pool: the bounds of its engines' adaptive concurrency limits.
+
+The settings of a pool's LoRA adapters.
+
+The settings of discovery: the file or DNS name that lists a pool's backends, and the networks that such backends may be in.
+"""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+
+from backends.concurrency_limit import LimitBounds
+from backends.load_reports import MAX_RANKS
+from backends.lora.residency import DIGEST_CHARS
+from backends.reach import networks_of
+from domain.membership import KvEvents, LoadPush, Member, Owner, Role, Traits
+from domain.strict import Strict
+from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host, checked_load_endpoint, split_address
+from gateway.config.secrets import SecretReference
+from routing.disaggregation import DisaggregationSettings
+from tenancy.isolation import PREFIX
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
+Region = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
+Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b"]
+"""The keys of `routing.load.PRIORS`."""
+
+
+class KvEventsSettings(Strict):
+    """Where an engine publishes what its prefix cache stores and removes. Prompts pass there in clear: keep it secret."""
+
+    endpoint: str = Field(description="Where it publishes: `tcp://host:port` or `ipc:///path`.")
+    replay: str | None = Field(
+        default=None, description="Where it answers replay requests; without it, a single lost batch ends trust until its cache is cleared."
+    )
+    bind: bool = Field(default=False, description="Listen at the endpoint, for an engine that connects to it; with one worker only.")
+
+    @field_validator("endpoint", "replay")
+    @classmethod
+    def _safe(cls, endpoint: str | None) -> str | None:
+        return None if endpoint is None else checked_events_endpoint(endpoint)
+
+
+class LoadPushSettings(Strict):
+    """Where an engine pushes its load (SGLang's `--load-publish-endpoint`); the load of all its ranks is one load."""
+
+    endpoint: str = Field(max_length=256, description="Where its first data-parallel rank publishes: `tcp://host:port`.")
+    ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="How many ranks publish, each at the port after the one before.")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _safe(cls, endpoint: str) -> str:
+        return checked_load_endpoint(endpoint)
+
+    @model_validator(mode="after")
+    def _ports(self) -> Self:
+        last = split_address(self.endpoint[6:])[1] + self.ranks - 1
+        if last > 65_535:
+            raise ValueError(f"the last rank's port would be {last:,}; write fewer ranks, or the port of the first one")
+        return self
+
+    def value(self) -> LoadPush:
+        """The endpoints as a value of the domain."""
+        return LoadPush(self.endpoint, self.ranks)
+
+
+class BackendSettings(Strict):
+    """One engine endpoint; one data-parallel rank counts as one."""
+
+    id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
+    url: str = Field(description="Where it listens: `http(s)://host[:port][/prefix]`, without `/v1`.")
+    kv_events: KvEventsSettings | None = Field(
+        default=None, description="Where the engine publishes its KV events; without it, what it holds is not known."
+    )
+
+    load_push: LoadPushSettings | None = Field(
+        default=None, description="Where the engine pushes its load; without it, polls alone say it. Dialect `sglang` only."
+    )
+
+    role: Role = Field(
+        default="both",
+        description="`both` serves requests whole, `prefill` computes prompts for others, `decode` generates from what it is handed; "
+        "see docs/disaggregation.md.",
+    )
+    bootstrap_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Where decoding engines ask a `prefill` engine for KV, on the URL's host. Dialect `sglang` only.",
+    )
+
+    max_in_flight: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="Requests that each worker may have there at a time; more go to others, or wait. Null: no cap.",
+    )
+    context_tokens: int | None = Field(
+        default=None, ge=1, le=100_000_000, description="Tokens of prompt and answer together that it takes; null: what the pool says."
+    )
+    price: float = Field(
+        default=0.0, ge=0, le=1e6, description="What a token costs there, relative to the pool's others; for the `weighted` policy."
+    )
+    region: Region = Field(default="", description="Where it stands, in the words of `routing.region`; for the `weighted` policy.")
+    hardware: Hardware | None = Field(
+        default=None,
+        description="What it is taken to be as fast as until it is measured: GPU and size of the model. Null: what the pool says.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _safe(cls, url: str) -> str:
+        return checked_engine_url(url)
+
+    def member(self, pool: str, owner: Owner) -> Member:
+        """The backend as a member of the fleet."""
+        kv = self.kv_events
+        events = None if kv is None else KvEvents(kv.endpoint, kv.replay, kv.bind)
+        push = None if self.load_push is None else self.load_push.value()
+        return Member(
+            pool,
+            self.id,
+            self.url,
+            owner,
+            kv_events=events,
+            load_push=push,
+            role=self.role,
+            bootstrap_port=self.bootstrap_port,
+            traits=Traits(self.max_in_flight or 0, self.context_tokens or 0, self.price, self.region, self.hardware or ""),
+        )
+
+
+class ConcurrencyLimitSettings(Strict):
+    """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/overload.md."""
+
+    enabled: bool = Field(default=True, description="Whether limits are found and kept; without them requests wait in the engines.")
+    min_requests: int = Field(default=1, ge=1, le=65_535, description="Requests that an engine is always given.")
+    max_requests: int = Field(default=4096, ge=1, le=65_535, description="Requests beyond which nothing is tried.")
+    token_gap_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="Seconds between two tokens of an answer, on average, that an engine is not to exceed. Null: a tenth of a second, or "
+        "four times as long as on an empty engine, whichever is longer.",
+    )
+
+    kept_free: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="Share of what an engine bears which tenants with much more in flight than the others leave free for "
+        "them, while others were there in the last 30 s. 0 keeps nothing.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.kept_free and not self.enabled:
+            raise ValueError("kept_free is a share of the limits that are found, and enabled: false finds none; leave one of the two out")
+        if self.min_requests > self.max_requests:
+            raise ValueError(f"min_requests is {self.min_requests:,} and max_requests {self.max_requests:,}; the first is the smaller one")
+        return self
+
+    def bounds(self) -> LimitBounds | None:
+        """The bounds as the limiter takes them; None where the limit is off."""
+        return LimitBounds(self.min_requests, self.max_requests, gap_s=self.token_gap_s) if self.enabled else None
+
+
+def _no_salt(name: str) -> str:
+    if name.startswith(PREFIX):
+        raise ValueError(f"begins with {PREFIX!r}, as cache salts do, which engines could mix up; give it another name")
+    return name
+
+
+LoraName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"), AfterValidator(_no_salt)]
+
+
+class LoraSettings(Strict):
+    """One adapter."""
+
+    name: LoraName = Field(description="What policies call it; letters, digits and inner `.`, `_`, `-`.")
+    digest: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description=f"SHA-256 of its files, as `tidegate lora digest FOLDER` prints it. Engines know the adapter as `name@` and the "
+        f"first {DIGEST_CHARS} digits, so other content is another adapter.",
+    )
+    path: str = Field(min_length=1, max_length=4096, description="Where the engines find it: a path on their machines, not on this one.")
+
+
+_SERVICE: Final = re.compile(r"(^|\.)_")
+"""The underscore that begins labels of SRV names: `_http._tcp.engines.example`."""
+
+
+def checked_networks(texts: list[str]) -> list[str]:
+    """The texts themselves, if each is a network as address/bits.
+
+    Raises:
+        ValueError: one of them is no network.
+    """
+    try:
+        networks_of(texts)
+    except ValueError:
+        raise ValueError("has something that is no network; write address/bits without host bits, for instance 10.0.0.0/8") from None
+    return texts
+
+
+class DiscoverSettings(Strict):
+    """The source of a pool's backends while the gateway runs: a file or a DNS name."""
+
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A YAML file with `backends`, relative to the settings file; read whenever it changes.",
+    )
+    dns: str | None = Field(default=None, max_length=253, description="A DNS name whose addresses are the backends.")
+    record: Literal["a", "srv"] = Field(default="a", description="`a`: A and AAAA, with `port`; `srv`: SRV, which says host and port.")
+    port: int | None = Field(default=None, ge=1, le=65_535, description="Port of every backend, with `record: a`.")
+    scheme: Literal["http", "https"] = Field(default="http", description="How backends found by DNS speak.")
+    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="How often the name is resolved.")
+
+    @field_validator("dns")
+    @classmethod
+    def _name(cls, dns: str | None) -> str | None:
+        if dns is not None:
+            checked_host(_SERVICE.sub(r"\1", dns))
+        return dns
+
+    @model_validator(mode="after")
+    def _one(self) -> "DiscoverSettings":
+        if (self.file is None) == (self.dns is None):
+            raise ValueError("names no place, or two; write either {file: backends.yaml} or {dns: name, port: 8000}")
+        if self.dns is not None and (self.port is None) != (self.record == "srv"):
+            raise ValueError("does not say which port; write port with record: a, and none with record: srv, whose answer has it")
+        return self
+
+
+class HedgeSettings(Strict):
+    """Hedging: which requests may be sent to a second engine."""
+
+    max_prompt_tokens: int = Field(default=512, ge=1, le=8192, description="Longest prompt that is computed twice.")
+
+
+class PoolSettings(Strict):
+    """Backends that serve one model revision."""
+
+    name: Name = Field(description="What policies call it; letters, digits and inner `.`, `_`, `-`.")
+    model: str = Field(min_length=1, max_length=256, description="The name the engines serve the model under.")
+    revision: str = Field(
+        default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Which revision of the model this is."
+    )
+    dialect: Literal["vllm", "sglang", "trtllm", "tgi", "triton", "dynamo", "llamacpp", "openai"] = Field(
+        default="vllm", description="How the engines speak; for other OpenAI-compatible servers `openai`."
+    )
+    api_key: SecretReference | None = Field(
+        default=None, description="The key the engines ask for, if they do: {file: path} or {env: NAME}."
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="What prompts are counted with for limits: the served model's folder or `tokenizer.json` (exact), or `o200k_base` or "
+        "`cl100k_base` (half as much again as those count); null to take their bytes. Needs the extra `tokens`.",
+    )
+    image_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Most prompt tokens that the engines make of one image, its markers included; limits hold that many for each "
+        "image of a chat. Null takes the bytes of the whole request.",
+    )
+    context_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000_000,
+        description="Tokens of prompt and answer together that the engines take; output is capped by it. Backends may say otherwise.",
+    )
+    engine_priority: bool = Field(
+        default=False,
+        description="Whether the engines order their own queues by priority (docs/engines.md says what to start them with); requests then "
+        "carry their class in the engines' numbers.",
+    )
+    hardware: Hardware | None = Field(
+        default=None,
+        description="What its engines are taken to be as fast as until they are measured: GPU and size of the model; null: `h100-8b`.",
+    )
+    limit: ConcurrencyLimitSettings = Field(
+        default=ConcurrencyLimitSettings(), description="What each of its engines may be given at a time is found online."
+    )
+    loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may give to tenants.")
+    max_loras: int = Field(
+        default=1, ge=1, le=1000, description="Adapters each engine holds at once, those it was started with included; see docs/lora.md."
+    )
+    backends: list[BackendSettings] = Field(
+        default=[], max_length=1000, description="The engines. An empty list is filled by `discover`, or over the admin port."
+    )
+    disaggregation: DisaggregationSettings | None = Field(
+        default=None,
+        description="For engines that share requests by their `role`: what handing a prompt's KV over costs. Dialects `vllm` and `sglang`.",
+    )
+    hedge: HedgeSettings | None = Field(
+        default=None,
+        description="Send short streamed requests to a second engine when the first does not begin in time, 2 % of them at most; "
+        "`{}` for the defaults.",
+    )
+    discover: DiscoverSettings | None = Field(default=None, description="Where further engines are found: {file: …} or {dns: …}.")
+
+    @model_validator(mode="after")
+    def _filled(self) -> "PoolSettings":
+        if "backends" not in self.model_fields_set and self.discover is None:
+            raise ValueError("has no backends; list them, or write discover, or backends: [] to fill it over the admin port")
+        return self

@@ -1,0 +1,127 @@
+"""Reads secrets by reference: from a file or from the environment, never from the settings themselves."""
+
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gateway.config.addresses import sqlite_file
+from gateway.config.load import SecretReference, Settings
+from tenancy.keys import Pepper
+
+PEPPER_BYTES: Final = 32
+MAX_SECRET_BYTES: Final = 4096
+MIN_TOKEN_CHARS: Final = 24
+"""Shortest admin token: 24 hexadecimal characters are 96 bits, too many to guess over a network."""
+
+
+class SecretError(Exception):
+    """A secret cannot be read; the message names it and the remedy, and never contains it."""
+
+
+class WeakSecret(SecretError):
+    """The secret exists and is too weak."""
+
+
+def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[str, str]) -> str:
+    """The secret behind `{file: …}` or `{env: …}`, stripped of surrounding white space.
+
+    Raises:
+        SecretError: the secret is missing, empty or too long.
+    """
+    if reference.env is not None:
+        value = environ.get(reference.env, "").strip()
+        source = f"environment variable {reference.env}"
+    else:
+        path = base_dir / str(reference.file)
+        source = f"file {path}"
+        try:
+            value = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SecretError(f"{source} cannot be read ({type(error).__name__}); create it, readable by this user only") from None
+    if not value or len(value) > MAX_SECRET_BYTES:
+        raise SecretError(f"{source} is {'empty' if not value else 'too long'}; it should hold one secret")
+    return value
+
+
+def read_pepper(settings: Settings) -> Pepper:
+    """The pepper: the secret that key digests are keyed with.
+
+    Where none is configured and the store is SQLite, the pepper lies beside the database in `tidegate.pepper`, made on first use and
+    readable by its owner only; so a laptop needs no set-up. If the file is lost, every key must be made again.
+
+    Raises:
+        SecretError: the pepper is configured and missing, or the store is shared and no pepper is configured.
+    """
+    reference = settings.secrets.pepper
+    if reference is not None:
+        secret = read_reference(reference, settings.base_dir, os.environ).encode()
+    else:
+        file = sqlite_file(settings.stores.sql)
+        if not file:
+            raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
+        secret = _pepper_beside(settings.base_dir / file)
+    return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
+
+
+def read_admin_token(settings: Settings) -> str | None:
+    """The bootstrap token of the admin API; None when none is configured.
+
+    Raises:
+        SecretError: the token is configured and missing.
+        WeakSecret: the token is too short, or not ASCII.
+    """
+    if settings.secrets.admin_token is None:
+        return None
+    token = read_reference(settings.secrets.admin_token, settings.base_dir, os.environ)
+    if len(token) < MIN_TOKEN_CHARS or not token.isascii():
+        raise WeakSecret(f"secrets.admin_token holds fewer than {MIN_TOKEN_CHARS} ASCII characters; make one with: openssl rand -hex 32")
+    return token
+
+
+def read_hook_secret(settings: Settings) -> bytes | None:
+    """The secret that webhook messages about rollouts are signed with; None when no webhook is configured.
+
+    Raises:
+        SecretError: the secret is missing.
+        WeakSecret: the secret is too short.
+    """
+    if settings.rollouts.webhook is None:
+        return None
+    secret = read_reference(settings.rollouts.webhook.secret, settings.base_dir, os.environ)
+    if len(secret) < MIN_TOKEN_CHARS:
+        raise WeakSecret(f"rollouts.webhook.secret holds fewer than {MIN_TOKEN_CHARS} characters; make one with: openssl rand -hex 32")
+    return secret.encode()
+
+
+def _pepper_beside(database: Path) -> bytes:
+    path = database.parent / "tidegate.pepper"
+    try:
+        if not path.exists():
+            _create_atomically(path, secrets.token_hex(PEPPER_BYTES).encode())
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise SecretError(
+            f"{path} cannot be made or read ({error.strerror}); make the folder and the file this user's own, or set secrets.pepper"
+        ) from None
+    if len(secret) < PEPPER_BYTES:
+        raise SecretError(f"{path} is damaged; restore it, or remove it and make every key again")
+    return secret
+
+
+def _create_atomically(path: Path, content: bytes) -> None:
+    """Create `path` with its whole content, atomically: of processes that start at once one creates it, and none sees a part of it."""
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(unfinished)

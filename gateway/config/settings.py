@@ -1,0 +1,422 @@
+"""`tidegate.yaml` as a strict model: every field, its bounds, default and meaning; docs/configuration.md is made from it.
+
+Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
+numbers carry their unit in the name.
+
+The settings of the queues in which requests wait for capacity on an engine: how many may wait, and how large.
+
+The settings of routing that hold for all tenants: the gateway's region, and the size of the prefix index.
+
+Policy files say how backends are chosen.
+
+The settings of rollouts: the webhook that hears of changes.
+
+The `tenants` section of `tidegate.yaml`: how much of the directory one tenant may fill.
+
+The settings of the ledger: the folder of its log, the retention of usage, and how much may wait on disk.
+
+The `stores` section of `tidegate.yaml`: the stores of persistent state, by URL.
+"""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
+
+from domain.priority import CLASSES, Class
+from domain.strict import Strict
+from gateway.config.addresses import checked_hook_url, checked_host_header, checked_origin, split_address, sqlite_file
+from gateway.config.auth import AuthSettings
+from gateway.config.pools import PoolSettings, Region, checked_networks
+from gateway.config.secrets import File, SecretReference, SecretSettings
+from gateway.placement.pool_state import DEFAULT_INDEX_BLOCKS
+from tenancy.accounts import DirectoryBounds
+from tenancy.counter_url import CounterUrl, StoreKind, parse_counter_url
+from tenancy.fair_queue import QueueBounds
+from tenancy.limits import MOST_LABELS
+
+USUAL: Final = QueueBounds()
+
+
+class QueueSettings(Strict):
+    """Bounds of each pool's queue in each worker. Requests beyond them are refused at once; the tenant's policy bounds the wait."""
+
+    max_requests: int = Field(default=USUAL.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent.")
+    max_bytes: int = Field(default=USUAL.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")
+    max_requests_per_tenant: int = Field(default=USUAL.tenant_count, ge=1, le=1_000_000, description="The same of one tenant.")
+    max_bytes_per_tenant: int = Field(default=USUAL.tenant_bytes, ge=1024, le=2**40, description="Bytes of their bodies, of one tenant.")
+
+    preempt: Literal["none", "default", "batch"] = Field(
+        default="none",
+        description="The class from which on requests without a first token give their place to one of a higher class that waits.",
+    )
+
+    @property
+    def gives_way(self) -> Class | None:
+        """The highest priority class whose requests may be preempted; None where preemption is off."""
+        return CLASSES.get(self.preempt)
+
+    @property
+    def bounds(self) -> QueueBounds:
+        """The bounds as the queue takes them."""
+        return QueueBounds(self.max_requests, self.max_bytes, self.max_requests_per_tenant, self.max_bytes_per_tenant)
+
+
+class RoutingSettings(Strict):
+    """Routing settings of every worker."""
+
+    region: Region = Field(
+        default="", description="Where this gateway stands, and so its callers: the `weighted` policy may prefer backends of that region."
+    )
+    index_blocks: int = Field(
+        default=DEFAULT_INDEX_BLOCKS,
+        ge=1024,
+        le=100_000_000,
+        description="Blocks of 64 prompt tokens whose places each worker knows, of all backends together; some 100 bytes each. Beyond "
+        "them the ones unused for longest are forgotten.",
+    )
+
+
+HookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(checked_hook_url)]
+
+
+class WebhookSettings(Strict):
+    """The receiver of messages about changes, and the secret that signs them."""
+
+    url: HookUrl = Field(description="Where a JSON object is posted to: http(s)://host[:port]/path.")
+    secret: SecretReference = Field(description="What every message is signed with (HMAC-SHA256); at least 24 characters.")
+
+
+class RolloutSettings(Strict):
+    """Rollouts themselves are started over the admin API (docs/rollouts.md)."""
+
+    webhook: WebhookSettings | None = Field(default=None, description="Who is told of every change of a rollout; null for nobody.")
+
+
+class TenantSettings(Strict):
+    """Bounds of every tenant. Existing keys and projects stay when a bound is lowered."""
+
+    max_keys: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Keys of one tenant that are not revoked; beyond it no key is made (409). As many revoked ones are remembered.",
+    )
+    max_projects: int = Field(default=1_000, ge=1, le=100_000, description="Projects of one tenant; beyond it none is made (409).")
+
+    def bounds(self) -> DirectoryBounds:
+        """The bounds as the directory takes them."""
+        return DirectoryBounds(self.max_keys, self.max_projects)
+
+
+class LedgerSettings(Strict):
+    """The ledger: usage of every admitted request; docs/ledger.md says how it gets to SQL."""
+
+    enabled: bool = Field(default=True, description="Whether usage is written down at all.")
+    folder: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = Field(
+        default="tidegate-ledger",
+        description="Folder of the write-ahead log, relative to the settings file; on a disk of this host that outlives the process.",
+    )
+    fsync_ms: int = Field(
+        default=50, ge=1, le=1000, description="How long usage waits at most before it is durable: what a crash can lose. In milliseconds."
+    )
+    max_bytes: int = Field(
+        default=1024**3,
+        ge=16 * 1024**2,
+        le=1024**4,
+        description="What may wait on disk while SQL is away; about 4,000 requests per MiB.",
+    )
+    retention_days: int = Field(default=400, ge=2, le=36_500, description="Days for which single requests are kept; totals per day stay.")
+
+
+CURRENT: Final = "current"
+"""Name of the newest version of the database's policies in the folder of their copies on this machine."""
+
+
+def _check_database_url(url: str) -> None:
+    # imported only here: the import takes 0.4 s, which `--help` with SQLite should not cost
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        driver = make_url(url).drivername
+    except (ArgumentError, ValueError):
+        raise ValueError("is no database URL; write sqlite:///file.db or postgresql://user@host/database") from None
+    if driver != "postgresql":
+        raise ValueError("names a database that is not supported; write sqlite:///file.db or postgresql://user@host/database")
+
+
+class StoreSettings(Strict):
+    """The stores of persistent state, by URL."""
+
+    sql: str = Field(
+        default="sqlite:///tidegate.db",
+        description="Tenants and keys: `sqlite:///file` (relative to the settings file) or `postgresql://…`.",
+    )
+    counters: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="Limits and what is used of them: `memory://`, `valkey+embedded://`, `redis://…`, `rediss://…`, `unix:///socket`, "
+        "`redis+sentinel://h1,h2/service` or `redis+cluster://h1,h2`; see docs/stores.md. Unset: `memory://` with one worker, "
+        "`valkey+embedded://` with several.",
+    )
+
+    end_users_per_tenant: int = Field(
+        default=MOST_LABELS,
+        ge=1,
+        le=1_000_000,
+        description="End-user labels of a tenant that are counted by themselves: in limits per end user, and in the totals of a day. "
+        "Callers choose labels; what comes with further ones is counted together, as `(other)`.",
+    )
+
+    directory_file: File = Field(
+        default="tidegate.directory",
+        description="Where the last directory (tenants, keys, limits, prices) is kept, sealed, to start with while the database is away; "
+        "relative to the settings file. On a disk that outlives the process.",
+    )
+
+    policies_copy: File = Field(
+        default="tidegate.policies",
+        description="Folder in which the policies of the database are kept (`policies_from`), to be read, and to start with while it is "
+        "away; relative to the settings file. On a disk that outlives the process.",
+    )
+
+    @field_validator("sql")
+    @classmethod
+    def _known(cls, url: str) -> str:
+        file = sqlite_file(url)
+        if file in ("", ":memory:"):
+            raise ValueError("keeps keys in memory, where other processes cannot see them; write sqlite:///file.db")
+        if file is None:
+            _check_database_url(url)
+        elif "?" in file:
+            raise ValueError("has options, and a SQLite file takes none; write sqlite:///file.db")
+        return url
+
+    @field_validator("counters")
+    @classmethod
+    def _parses(cls, url: str | None) -> str | None:
+        if url is not None:
+            parse_counter_url(url)
+        return url
+
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Origin = Annotated[str, AfterValidator(checked_origin)]
+HostHeader = Annotated[str, AfterValidator(checked_host_header)]
+
+
+class Bound(Strict):
+    """A listener."""
+
+    bind: str = Field(description="Address and port to listen on; port 0 picks a free one.")
+
+    @field_validator("bind")
+    @classmethod
+    def _parses(cls, bind: str) -> str:
+        split_address(bind)
+        return bind
+
+    @property
+    def bind_address(self) -> tuple[str, int]:
+        """Host and port; the host of an IPv6 address is without brackets."""
+        return split_address(self.bind)
+
+
+class Tls(Strict):
+    """TLS on the data port, 1.2 or newer. Both paths are absolute once settings are loaded."""
+
+    certificate: File = Field(description="PEM file with the certificate chain, relative to the settings file.")
+    private_key: File = Field(description="PEM file with its key, not encrypted, relative to the settings file.")
+
+
+class ConnectionLimits(Strict):
+    """Bounds of one caller's connection; `gateway/http/edge/connections.py` gives the reasons."""
+
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body; larger ones get a 413.")
+    max_header_bytes: int = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest request head, names and values together.")
+    max_headers: int = Field(default=64, ge=8, le=1000, description="Header lines of one request.")
+    max_connections: int = Field(
+        default=20_000, ge=1, le=1_000_000, description="Callers' connections per worker; beyond it the longest idle one is closed."
+    )
+    header_timeout_s: Seconds = Field(default=10.0, description="From a request's first byte to the end of its head.")
+    body_timeout_s: Seconds = Field(default=30.0, description="From the end of the head to the end of the body.")
+    min_body_rate_bytes_per_s: int = Field(default=1024, ge=0, description="Average a body must keep after its first 5 s; 0 for none.")
+    keepalive_s: Seconds = Field(default=75.0, description="How long a connection may be idle between requests.")
+    reply_buffer_bytes: int = Field(
+        default=256 * 1024, ge=4096, le=64 * 1024**2, description="Unsent reply bytes at which the engine is paused."
+    )
+    reply_buffers_total_bytes: int = Field(
+        default=512 * 1024**2,
+        ge=1024**2,
+        le=1024**4,
+        description="Unsent reply bytes of a worker's slow readers together; beyond it those behind for longest are cut off.",
+    )
+    slow_reader_s: Seconds = Field(default=30.0, description="How long a reply may stay paused before its caller is cut off.")
+
+
+class DataSettings(Bound):
+    """The data port: inference only."""
+
+    bind: str = Field(
+        default="127.0.0.1:8080", description="Address and port of the data port: host:port or [v6]:port; port 0 picks a free one."
+    )
+    tls: Tls | None = Field(default=None, description="TLS; without it, plain HTTP.")
+    cors_origins: list[Origin] = Field(
+        default=[], max_length=1000, description='Origins whose pages may call, exact; ["*"] for any; empty for none.'
+    )
+    hosts: list[HostHeader] = Field(
+        default=[], max_length=1000, description="Host header values served (with the port, where callers send one); empty for any."
+    )
+    limits: ConnectionLimits = Field(default=ConnectionLimits(), description="Bounds of callers' connections.")
+
+
+class AdminSettings(Bound):
+    """The admin port: probes, metrics, version."""
+
+    bind: str = Field(default="127.0.0.1:8081", description="Address and port of the admin port; keep it away from callers.")
+
+
+class EngineSettings(Strict):
+    """Timeouts and connections towards engines."""
+
+    client: Literal["relay", "aiohttp"] = Field(
+        default="relay", description="The HTTP client towards engines; `aiohttp` needs the extra of that name."
+    )
+    connect_timeout_s: Seconds = Field(default=2.0, description="Longest wait for a connection to an engine.")
+    first_token_base_s: Seconds = Field(default=10.0, description="First-token deadline: this, plus prompt tokens over the rate below.")
+    first_token_tokens_per_s: float = Field(
+        default=2000.0, gt=0, le=1e9, description="Prefill rate the deadline assumes; an engine measured to be slower is given its own."
+    )
+    first_token_cap_s: Seconds = Field(default=120.0, description="Longest first-token deadline; not below the base.")
+    token_gap_s: Seconds = Field(default=30.0, description="Longest silence between two events of a stream.")
+    plain_timeout_s: Seconds = Field(default=600.0, description="Longest wait for a plain reply.")
+    heartbeat_s: float = Field(default=5.0, ge=0, le=3600, description="SSE comment to the caller after this much silence; 0 for none.")
+    idle_connection_s: Seconds = Field(
+        default=4.0, description="Age at which an idle connection is not used again; below the engine's own keep-alive (vLLM, SGLang: 5 s)."
+    )
+    max_connections_per_backend: int = Field(
+        default=1024,
+        ge=1,
+        le=65_535,
+        description="Open connections to one backend, per worker; more requests than this are refused or go elsewhere.",
+    )
+    lora_load_s: Seconds = Field(default=30.0, description="Longest wait for an adapter to be loaded before its request is sent.")
+    poll_s: Seconds = Field(default=1.0, description="How often each engine is asked whether it is there.")
+    register_networks: Annotated[list[str], AfterValidator(checked_networks)] = Field(
+        default=["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+        max_length=100,
+        description="Networks that backends from DNS or the admin port may be in. Link-local and cloud-metadata addresses never are.",
+    )
+    signals_s: Seconds = Field(default=0.1, description="How often each engine is asked for its load; every worker asks.")
+
+
+class DrainSettings(Strict):
+    """Draining of a worker after SIGTERM, and of a backend that leaves."""
+
+    accept_s: float = Field(default=5.0, ge=0, le=600, description="How long new connections are still taken while load balancers notice.")
+    grace_s: float = Field(default=120.0, ge=0, le=86_400, description="How long running requests may go on; then they get an error event.")
+
+
+class LogSettings(Strict):
+    """The process's log and the access log."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest level of the process's log (stderr).")
+    access: bool = Field(default=True, description="One JSON line per request (stdout).")
+
+
+class Settings(Strict):
+    """The whole of tidegate.yaml."""
+
+    data: DataSettings = Field(default=DataSettings(), description="The data port.")
+    admin: AdminSettings = Field(default=AdminSettings(), description="The admin port.")
+    workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the data port; one per core at most.")
+    stores: StoreSettings = Field(default=StoreSettings(), description="State, by URL.")
+    secrets: SecretSettings = Field(default=SecretSettings(), description="Secrets, by reference.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Tokens of identity providers, besides keys.")
+    policies: File = Field(default="policies", description="Folder of policy files, relative to the settings file.")
+    policies_from: Literal["files", "database"] = Field(
+        default="files",
+        description="Who owns the policies: `files`, that folder; `database`, the SQL store, where `tidegate policy apply` puts them. The "
+        "folder is what the first start puts there then.",
+    )
+    prompts: File = Field(default="prompts", description="Folder of prompts, relative to the settings file; it need not be there.")
+    pools: list[PoolSettings] = Field(min_length=1, max_length=1000, description="The fleet.")
+    engines: EngineSettings = Field(default=EngineSettings(), description="Towards engines.")
+    routing: RoutingSettings = Field(default=RoutingSettings(), description="What routing keeps in memory.")
+    queue: QueueSettings = Field(default=QueueSettings(), description="Waiting for room on an engine.")
+    drain: DrainSettings = Field(default=DrainSettings(), description="Ending.")
+    rollouts: RolloutSettings = Field(default=RolloutSettings(), description="Rollouts.")
+    tenants: TenantSettings = Field(default=TenantSettings(), description="Tenants.")
+    ledger: LedgerSettings = Field(default=LedgerSettings(), description="Usage.")
+    log: LogSettings = Field(default=LogSettings(), description="Logs.")
+
+    _base_dir: Path = Path()
+
+    @property
+    def base_dir(self) -> Path:
+        """The settings file's folder, absolute; relative paths start there."""
+        return self._base_dir
+
+    @property
+    def policies_dir(self) -> Path:
+        """The policy folder that workers read: for policies of the database, the newest copy on this machine."""
+        return self.policies_copy / CURRENT if self.policies_from == "database" else self.policies_folder
+
+    @property
+    def policies_folder(self) -> Path:
+        """The policy folder that the settings name."""
+        return self._base_dir / self.policies
+
+    @property
+    def policies_copy(self) -> Path:
+        """The folder with this machine's copies of the database's policies."""
+        return self._base_dir / self.stores.policies_copy
+
+    @property
+    def prompts_dir(self) -> Path:
+        """The folder of prompts, which need not exist."""
+        return self._base_dir / self.prompts
+
+    @property
+    def ledger_dir(self) -> Path:
+        """The folder of the write-ahead log."""
+        return self._base_dir / self.ledger.folder
+
+    @property
+    def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:
+        """The names that policies may refer to: the pools, and the adapters of each."""
+        return [pool.name for pool in self.pools], {pool.name: [lora.name for lora in pool.loras] for pool in self.pools}
+
+    @property
+    def sql_url(self) -> str:
+        """The SQL store's URL with a SQLite file's path made absolute."""
+        url = self.stores.sql
+        file = sqlite_file(url)
+        return f"sqlite:///{(self._base_dir / file).resolve()}" if file else url
+
+    @property
+    def counter_url(self) -> CounterUrl:
+        """The store of the counters of limits.
+
+        An embedded store's folder is absolute. Where the URL names none, it lies beside the SQLite file, or else beside the settings
+        file.
+        """
+        url = parse_counter_url(self.stores.counters or ("memory://" if self.workers == 1 else "valkey+embedded://"))
+        if url.kind is not StoreKind.EMBEDDED:
+            return url
+        file = sqlite_file(self.stores.sql)
+        beside = self._base_dir / file if file else self._base_dir / "settings"
+        folder = self._base_dir / url.folder if url.folder else beside.parent / "tidegate-counters"
+        return msgspec.structs.replace(url, folder=str(folder.resolve()))
+
+    def based_at(self, folder: Path) -> "Settings":
+        """The same settings, read from a file in `folder` (absolute)."""
+        tls = self.data.tls
+        if tls is not None:
+            tls = Tls(certificate=str(folder / tls.certificate), private_key=str(folder / tls.private_key))
+        out = self.model_copy(update={"data": self.data.model_copy(update={"tls": tls})})
+        out._base_dir = folder
+        return out

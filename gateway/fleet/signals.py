@@ -1,0 +1,194 @@
+"""Reads the metrics of every engine several times a second, one loop per backend.
+
+When a reading fails the last one stays in place, with its age; deciders look at the age.
+
+Joins the two sources of engines' own load: the last reading of each engine's metrics, overlaid with the reports it pushed since.
+
+The only writer of `live.signals`, and of the engines' own load in the routing load tables. While pushed reports come, running and
+waiting requests are taken from them; when they stop, from the last reading again, at its age.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from backends.fetch import FetchError
+from backends.load_reports import Pushed, joined
+from backends.ports import Upstream
+from backends.signals import Signals, measured, restarted
+from domain.clock import Clock, Rng
+from gateway.deps import Live
+from gateway.fleet.health import note_signals
+from gateway.fleet.loops import Loops, closed
+from gateway.placement.pool_state import PoolStates
+
+
+class SignalBoard:
+    """Writes readings and pushed reports to `live.signals` and the load tables; one per worker, one entry per backend."""
+
+    def __init__(self, live: Live, grounds: PoolStates) -> None:
+        self._live = live
+        self._grounds = grounds
+        self._read: dict[str, tuple[Signals, float]] = {}
+        self._pushed: dict[str, tuple[Pushed, float]] = {}
+
+    def last_read(self, backend: str) -> Signals | None:
+        """The last reading of the metrics, without pushed reports."""
+        read = self._read.get(backend)
+        return None if read is None else read[0]
+
+    def is_pushed(self, backend: str) -> bool:
+        """Whether the load of this backend is taken from pushed reports now."""
+        return backend in self._pushed
+
+    def read(self, backend: str, signals: Signals, asked_at: float) -> None:
+        """Take a reading; it may not count requests sent after `asked_at`."""
+        self._read[backend] = (signals, asked_at)
+        self._show(backend)
+
+    def restarted(self, backend: str) -> None:
+        """Forget the cache contents of a backend whose counters show that its process is a new one."""
+        self._grounds.restarted(backend)
+
+    def unread(self, backend: str) -> None:
+        """Drop the reading of a backend whose metrics are read no more."""
+        self._read.pop(backend, None)
+        self._show(backend)
+
+    def push(self, backend: str, pushed: Pushed, counted_until: float) -> None:
+        """Take pushed reports; they may not count requests sent after `counted_until`."""
+        self._pushed[backend] = (pushed, counted_until)
+        self._show(backend)
+
+    def silent(self, backend: str) -> None:
+        """Drop the pushed reports of a backend: they are too old to count."""
+        if self._pushed.pop(backend, None) is not None:
+            self._show(backend)
+
+    def _show(self, backend: str) -> None:
+        live = self._live
+        read = self._read.get(backend)
+        pushed = self._pushed.get(backend)
+        if pushed is not None:
+            reports, asked_at = pushed
+            signals = joined(None if read is None else read[0], reports)
+        elif read is not None:
+            signals, asked_at = read
+        else:
+            live.signals.pop(backend, None)
+            return
+        live.signals[backend] = signals
+        self._grounds.capacity(backend, signals.kv_capacity_tokens)
+        if (ground := self._grounds.of(backend)) is not None:
+            ground.board.report(
+                backend,
+                running=signals.running,
+                waiting=signals.waiting,
+                queued_tokens=signals.waiting_uncached_tokens,
+                kv_usage=signals.kv_usage,
+                kv_capacity=signals.kv_capacity_tokens,
+                read_at=signals.load_at,
+                asked_at=asked_at,
+            )
+            self._grounds.limits.reported(backend, signals, signals.load_at)
+
+
+log = structlog.get_logger("tidegate.signals")
+
+Read = Callable[[], Awaitable[Signals]]
+"""Reads the signals of one backend; raises FetchError or ValueError."""
+
+
+BUDGET_SHARE: Final = 0.1
+"""The share of an engine's time that one worker's readings may take. Engines write their metrics on the loop that serves requests,
+and pages of 300 KB take milliseconds: an engine that is too busy to answer at once is not asked ten times a second on top."""
+
+LONGEST_PAUSE_S: Final = 2.0
+"""The longest pause between readings, however slow the last one was: beyond 0.2 s an engine mostly waits and does not work on the
+answer, and an engine that comes back from a standstill or a restart must not stay unknown for ten seconds."""
+
+PUSHED_EVERY_S: Final = 1.0
+"""The shortest time between readings of an engine that pushes its running and waiting requests: such a reading is needed only for its
+counters, which show restarts, progress and rates, all over seconds."""
+
+
+def pause_s(every_s: float, took_s: float, draw: float) -> float:
+    """Seconds between a reading that took `took_s` and the next one.
+
+    Jittered by a quarter (`draw` from 0 to 1), so that gateways do not march in step, and never so short that reading would
+    take more than `BUDGET_SHARE` of the time, up to `LONGEST_PAUSE_S`.
+    """
+    return max(every_s * (0.75 + 0.5 * draw), min(took_s * (1 / BUDGET_SHARE - 1), LONGEST_PAUSE_S))
+
+
+class SignalWatch:
+    """Reads every backend about every `every_s` seconds; a slow backend (`pause_s`) or one that pushes its load less often."""
+
+    def __init__(self, live: Live, board: SignalBoard, every_s: float, clock: Clock, rng: Rng) -> None:
+        self._live = live
+        self._board = board
+        self._every_s = every_s
+        self._clock = clock
+        self._rng = rng
+        self._reads: dict[str, Read] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._trouble: dict[str, str] = {}
+        self._loops: Loops[str] = Loops()
+
+    def add(self, backend: str, read: Read, upstream: Upstream | None = None) -> None:
+        """Read one more backend, at once when `run` runs. `upstream` is closed when the backend leaves."""
+        self._reads[backend] = read
+        if upstream is not None:
+            self._upstreams[backend] = upstream
+        self._loops.add(backend, partial(self._read_on, backend))
+
+    def remove(self, backend: str) -> Awaitable[None]:
+        """Stop reading a backend at once; the awaitable that is returned ends when its connections are closed."""
+        self._reads.pop(backend, None)
+        self._trouble.pop(backend, None)
+        self._board.unread(backend)
+        return closed(self._loops.drop(backend), self._upstreams.pop(backend, None))
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        await self._loops.run()
+
+    async def _read_on(self, backend: str) -> None:
+        while True:
+            await asyncio.sleep(await self.read_once(backend))
+
+    async def read_once(self, backend: str) -> float:
+        """Read a backend once; returns the seconds until the next reading. Trouble is logged when it begins, changes or ends, not
+        ten times a second."""
+        # taken before the request: the engine counts at some moment between asking and answering, and to count a request twice is
+        # safer than not at all
+        asked_at = self._clock()
+        try:
+            signals = await self._reads[backend]()
+        except (FetchError, ValueError) as error:
+            trouble = str(error)[:200]
+        except Exception as error:  # noqa: BLE001 - no metrics page of an engine may end the worker that reads it
+            trouble = f"cannot be read: {type(error).__name__}"
+        else:
+            if backend not in self._reads:
+                return self._every_s  # the backend left meanwhile
+            live = self._live
+            before = self._board.last_read(backend)
+            self._board.read(backend, signals, asked_at)
+            live.prefill[backend] = measured(live.prefill.get(backend), signals)
+            is_new_process = before is not None and restarted(before, signals)
+            note_signals(live, backend, signals, self._clock(), restarted=is_new_process)
+            if is_new_process:
+                self._board.restarted(backend)
+            trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
+        if trouble != self._trouble.get(backend, ""):
+            self._trouble[backend] = trouble
+            if trouble:
+                log.warning("signals in doubt", backend=backend, reason=trouble)
+            else:
+                log.info("signals complete", backend=backend)
+        every_s = max(self._every_s, PUSHED_EVERY_S) if self._board.is_pushed(backend) else self._every_s
+        return pause_s(every_s, self._clock() - asked_at, self._rng.random())

@@ -1,9 +1,0 @@
-"""The admin API, `/admin/v1` on the admin port: `rbac.py` holds the permissions, `routes/` the operations.
-
-Every change is one transaction together with its audit row (`call.py`); a change that cannot be audited is not made.
-"""
-
-from gateway.http.admin_api.api import PREFIX, create_admin_api
-from gateway.http.admin_api.call import Parts
-
-__all__ = ["PREFIX", "Parts", "create_admin_api"]

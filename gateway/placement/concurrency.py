@@ -1,0 +1,231 @@
+"""The concurrency limit of each backend in one worker: feeds `backends.concurrency_limit` with observations, and writes the limits
+that it finds to the load table.
+
+All processes that send to an engine share its limit. Each of several processes takes its share by their number
+(`tenancy.ports.Presence`); while the number is unknown, each may add as much as the engine reports to have left.
+
+Tracks how many worker processes of the deployment send to each pool, so that each uses its share of the concurrency limits.
+
+While the counter store is away the last count holds for `GONE_S`, as long as a silent process is counted. After that the number is
+unknown, and each process goes by the load that engines themselves report (`backends.concurrency_limit.Limiter.room`).
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+import msgspec
+import structlog
+
+from backends.concurrency_limit import Heard, LimitBounds, Limiter
+from backends.signals import Signals
+from domain.clock import Clock
+from routing.load import Charge, LoadTable
+from tenancy.ports import CountersAway, Presence
+
+SILENT_S: Final = 3.0
+"""Seconds after which an engine's report of its load is no evidence any more; the same as `gateway.placement.pool_state.STALE_S`."""
+NEAR: Final = 0.05
+"""Token limits that differ by less than this share count as equal: each change wakes waiting requests."""
+
+
+class ReplicaShare(msgspec.Struct, frozen=True):
+    """The share of a pool's engines that belongs to this process."""
+
+    processes: int = 1
+    """Processes that send to the pool, this one included; 0: unknown."""
+    rank: int = 0
+    """The place of this process among them, from 0; it decides which processes get the remainder of a division."""
+
+
+class LimitView(msgspec.Struct, frozen=True):
+    """The concurrency limit of one backend, for display."""
+
+    requests: float
+    """Requests that the whole engine is taken to bear."""
+    tokens: float | None
+    """Uncached prompt tokens that the whole engine is taken to bear; None while unknown."""
+    own: float
+    """Requests that this worker may have in flight there; the sum where several workers are joined."""
+
+
+ALONE: Final = ReplicaShare()
+UNKNOWN: Final = ReplicaShare(0)
+
+
+class _LimitedBackend:
+    """One backend with its limiter."""
+
+    __slots__ = ("board", "heard_at", "limiter", "pool", "supposed")
+
+    def __init__(self, pool: str, board: LoadTable, bounds: LimitBounds) -> None:
+        self.pool = pool
+        self.board = board
+        self.limiter = Limiter(bounds)
+        self.heard_at: float | None = None
+        self.supposed: deque[tuple[float, Charge]] = deque()
+        """Requests whose first token cannot be seen, with the time it is due. Bounded by the requests sent within that time."""
+
+
+class ConcurrencyLimits:
+    """The limits of every backend that has one; pools whose limits are off have no entries."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, _LimitedBackend] = {}
+        self._parts: dict[str, ReplicaShare] = {}
+        self._counted: dict[str, ReplicaShare] = {}
+        """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
+
+    def add(self, pool: str, backend_id: str, board: LoadTable, bounds: LimitBounds | None) -> None:
+        """Add a backend that joins; `bounds` None for a backend without a limit."""
+        if bounds is not None:
+            self._backends[backend_id] = backend = _LimitedBackend(pool, board, bounds)
+            self._write(backend_id, backend)
+
+    def drop(self, backend_id: str) -> None:
+        """Remove a backend that has left."""
+        self._backends.pop(backend_id, None)
+
+    def restarted(self, backend_id: str) -> None:
+        """Restart the search for the limit of a backend whose process is a new one."""
+        if (backend := self._backends.get(backend_id)) is not None:
+            backend.limiter.restarted()
+            self._write(backend_id, backend)
+
+    def share(self, pool: str, part: ReplicaShare) -> None:
+        """Set this process's share of a pool's engines."""
+        if self._parts.get(pool) != part:
+            self._parts[pool] = part
+            if part.processes:
+                self._counted[pool] = part
+            for backend_id, backend in self._backends.items():
+                if backend.pool == pool:
+                    self._write(backend_id, backend)
+
+    def part(self, pool: str) -> ReplicaShare:
+        """This process's share of a pool, as it was set last."""
+        return self._parts.get(pool, ALONE)
+
+    def of(self, backend_id: str) -> Limiter | None:
+        """The limiter of a backend, which is to be told of first tokens and of ends of answers; None where there is no limit."""
+        backend = self._backends.get(backend_id)
+        return None if backend is None else backend.limiter
+
+    def suppose(self, backend_id: str, due: float, charge: Charge) -> None:
+        """Note a request whose first token cannot be seen; at `due` it is taken to have come."""
+        if (backend := self._backends.get(backend_id)) is not None:
+            backend.supposed.append((due, charge))
+
+    def reported(self, backend_id: str, signals: Signals, now: float) -> None:
+        """Take an engine's report of its load."""
+        backend = self._backends.get(backend_id)
+        if backend is not None:
+            backend.heard_at = now if signals.running is not None and signals.waiting is not None else None
+            self._look(backend_id, backend, signals, now)
+
+    def tick(self, now: float) -> None:
+        """Update the limits of backends that have not reported for `SILENT_S`; called twice a second."""
+        for backend_id, backend in self._backends.items():
+            if backend.heard_at is None or now - backend.heard_at > SILENT_S:
+                self._look(backend_id, backend, None, now)
+
+    def _look(self, backend_id: str, backend: _LimitedBackend, signals: Signals | None, now: float) -> None:
+        supposed = backend.supposed
+        board = backend.board
+        while supposed and supposed[0][0] <= now:
+            board.begun(supposed.popleft()[1])
+        own = board.in_flight(backend_id)
+        begun = board.begun_on(backend_id)
+        if signals is None:
+            heard = Heard(own, begun)
+        else:
+            heard = Heard(own, begun, signals.running, signals.waiting, signals.preemptions, signals.generated_tokens)
+        backend.limiter.look(heard, self._counted.get(backend.pool, ALONE).processes, now)
+        self._write(backend_id, backend)
+
+    def _write(self, backend_id: str, backend: _LimitedBackend) -> None:
+        limiter = backend.limiter
+        board = backend.board
+        if limiter.told and not self.part(backend.pool).processes:
+            requests, tokens = limiter.room()
+        else:
+            part = self._counted.get(backend.pool, ALONE)
+            requests, tokens = limiter.share(part.processes, part.rank)
+        row = board.row_of[backend_id]
+        limit_tokens = board.limit_tokens[row]
+        if requests != board.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
+            board.set_limit(backend_id, requests, tokens)
+
+    def shown(self, backend_id: str) -> LimitView | None:
+        """The limit of a backend, for display; None where there is no limit."""
+        backend = self._backends.get(backend_id)
+        if backend is None:
+            return None
+        limiter = backend.limiter
+        board = backend.board
+        tokens = None if limiter.tokens == inf else float(round(limiter.tokens))
+        return LimitView(float(round(limiter.whole)), tokens, board.limit[board.row_of[backend_id]])
+
+
+log = structlog.get_logger("tidegate.limits")
+
+BEAT_S: Final = 2.0
+"""Time between two heartbeats; five may be lost."""
+GONE_S: Final = 10.0
+"""Time without a heartbeat after which a process is gone, and age at which the store's last answer is too old."""
+
+
+class ReplicaWatch:
+    """Sends one worker's heartbeats to the presence store, and passes on its share of each pool.
+
+    Args:
+        share: called with each pool's share whenever the number of processes is known anew.
+        going: whether this process drains, so that the others may use its share.
+    """
+
+    def __init__(
+        self, presence: Presence, pools: Sequence[str], share: Callable[[str, ReplicaShare], None], going: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._presence = presence
+        self._pools = tuple(pools)
+        self._share = share
+        self._going = going
+        self._clock = clock
+        self._heard_at: float | None = None
+        self._lost = False
+        for pool in self._pools:
+            share(pool, UNKNOWN)
+
+    async def run(self) -> None:
+        """Send heartbeats until the worker drains, then leave every pool; runs until cancelled."""
+        while not self._going():
+            await self.beat()
+            await asyncio.sleep(BEAT_S)
+        with contextlib.suppress(CountersAway):
+            await asyncio.gather(*map(self._presence.leave, self._pools))
+        await asyncio.Event().wait()  # a loop that returns takes its worker with it
+
+    async def beat(self) -> None:
+        """Send one heartbeat for each pool, and pass on the shares."""
+        try:
+            seats = await asyncio.gather(*map(self._presence.beat, self._pools))
+        except CountersAway as away:
+            self._away(str(away))
+            return
+        self._heard_at = self._clock()
+        if self._lost:
+            self._lost = False
+            log.info("gateways know of each other again", processes=max(seat.count for seat in seats))
+        for pool, seat in zip(self._pools, seats, strict=True):
+            self._share(pool, ReplicaShare(max(1, seat.count), seat.rank))
+
+    def _away(self, why: str) -> None:
+        if self._lost or (self._heard_at is not None and self._clock() - self._heard_at <= GONE_S):
+            return
+        self._lost = True
+        log.warning("not known how many gateways there are; what each sends goes by what engines report alone", reason=why)
+        for pool in self._pools:
+            self._share(pool, UNKNOWN)

@@ -1,0 +1,243 @@
+"""The routing decisions about the last requests of this worker, kept for `tidegate explain`; bounded.
+
+A decision keeps only values that routing computed anyway; they are put into words on demand. Of a prompt only its length is kept.
+
+A routing decision explained to people: every candidate with every cost term, and the reason why each of the others lost. Pure.
+"""
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from routing.disaggregation import Split
+from routing.ports import RoutingRequest
+from routing.schedule import Route
+
+CLOSE: Final = {
+    "session": "costs nearly the same; the conversation stays where its last turn was",
+    "match": "costs nearly the same; the other holds more of the prompt",
+    "fewest requests": "costs nearly the same; the other has fewer requests",
+    "dice": "is as good; the dice took the other",
+    "explored": "costs no more; the other was tried to measure it",
+}
+"""The reason that a loser is given when equals were told apart, by `Route.why`."""
+
+
+class Contender(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One backend of the pool in one decision."""
+
+    backend: str
+    cost: float | None = None
+    """In the policy's own unit; the least wins. None for a backend that was not eligible."""
+    held_tokens: float = 0.0
+    """Tokens of the prompt in its KV cache, weighted by the trust in its index."""
+    terms: dict[str, float] = {}
+    lost: str = ""
+    """Why the backend was not chosen; empty for the chosen one."""
+
+
+class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One decision. Holds only the length of the prompt."""
+
+    request_id: str
+    at_unix: float
+    tenant: str
+    model: str
+    pool: str
+    policy: str
+    chosen: str
+    """The backend that was tried first; empty when no backend could serve."""
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_p90: int
+    contenders: tuple[Contender, ...]
+    """Best first, then the backends that were not eligible."""
+    lora: str = ""
+    session: bool = False
+    """Whether the request named a conversation."""
+    chain_blocks: int = 0
+    """Whole blocks of the prompt that were looked up in the prefix index; 0 when there was nothing to look up."""
+    why: str = ""
+    """What decided among candidates of nearly the same cost; empty when the least cost did."""
+    served_by: str = ""
+    """The backend that answered, where it is known and differs from `chosen`."""
+    split: str = ""
+    """Whether prefill and decode run on two backends and why, with both sides' terms; empty where the pool has no disaggregation, or
+    the request cannot be split."""
+    queued: str = ""
+    """How the request's wait in the queue ended, or `waiting`; empty when it did not wait."""
+    queued_s: float = 0.0
+    queued_ahead: int = 0
+    """Tokens queued ahead of the request when its wait began."""
+    asked_model: str = ""
+    """The model that was asked for, where an alias, a rule or the degradation ladder let `model` answer instead."""
+    steps: tuple[str, ...] = ()
+    """The steps of the tenant's degradation ladder that were applied to the request."""
+    passed_over: tuple[str, ...] = ()
+    """The steps that were due and not applied, each with the reason."""
+    rule: str = ""
+    """The rule of the tenant's policy that matched the request; empty for none."""
+    rollout: str = ""
+    """The rollout that assigned the request to an arm, and the arm: `v2: canary`; empty for none."""
+    fell_back: tuple[str, ...] = ()
+    """The models before `model` that could not answer, and how each failed: `big: overloaded`."""
+
+
+def contenders(route: Route) -> tuple[Contender, ...]:
+    """Every backend of a route, with the reason why it lost."""
+    names = route.terms
+    candidates = []
+    best: dict[str, float] = {}
+    for at, (backend, values) in enumerate(route.ranked):
+        terms = dict(zip(names, values, strict=True))
+        held = route.matched[at] if at < len(route.matched) else 0.0
+        lost = "" if at == 0 else _lost(route, at, best, terms)
+        best = terms if at == 0 else best
+        candidates.append(Contender(backend.id, route.costs[at], held, terms, lost))
+    candidates += [Contender(backend.id, lost=backend.reason or backend.state.value) for backend in route.excluded]
+    return tuple(candidates)
+
+
+def _lost(route: Route, at: int, best: dict[str, float], terms: dict[str, float]) -> str:
+    more = route.costs[at] - route.costs[0]
+    if more <= 0 or (at == 1 and route.why and more < abs(route.costs[0])):
+        return CLOSE.get(route.why, "costs the same; the dice decided")
+    worse = sorted(((value - best[name], name) for name, value in terms.items() if value > best[name]), reverse=True)[:2]
+    parts = ", ".join(f"{name} +{by:.3g}" for by, name in worse)
+    return f"costs {more:.3g} more" + (f" ({parts})" if parts else "")
+
+
+MAX_DECISIONS: Final = 1_000
+"""Decisions kept."""
+
+MAX_CANDIDATES: Final = 20_000
+"""Candidates over all decisions kept: bounds memory alike for pools of two backends and of a thousand."""
+
+
+class Decision(msgspec.Struct, gc=False, eq=False):
+    """The routing decision about one request."""
+
+    route: Route
+    ids: tuple[str, ...]
+    """The request's ids: the caller's own, and the gateway's."""
+    at_unix: float
+    tenant: str
+    model: str
+    pool: str
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_p90: int
+    blocks: int
+    lora: str
+    session: bool
+    split: Split | None = None
+    """The decision about disaggregated prefill and decode; None where the pool has none."""
+    served_by: str = ""
+    """The backend that was tried last."""
+    queued: str = ""
+    """How the request's wait in the queue ended, or "waiting"; empty when it did not wait."""
+    queued_s: float = 0.0
+    queued_ahead: int = 0
+    """Tokens queued ahead of the request when its wait began."""
+    asked_model: str = ""
+    steps: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    rule: str = ""
+    rollout: str = ""
+    fell_back: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of backends in the decision."""
+        return len(self.route.ranked) + len(self.route.excluded)
+
+    def explained(self) -> Explained:
+        """The decision in words and numbers."""
+        route = self.route
+        chosen = route.ranked[0][0].id if route.ranked else ""
+        return Explained(
+            self.ids[0],
+            self.at_unix,
+            self.tenant,
+            self.model,
+            self.pool,
+            route.policy,
+            chosen,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.output_tokens_p90,
+            contenders(route),
+            self.lora,
+            self.session,
+            self.blocks,
+            route.why,
+            self.served_by if self.served_by != chosen else "",
+            self.split.sentence() if self.split is not None else "",
+            self.queued,
+            self.queued_s,
+            self.queued_ahead,
+            self.asked_model,
+            self.steps,
+            self.passed_over,
+            self.rule,
+            self.rollout,
+            self.fell_back,
+        )
+
+
+def decision(
+    route: Route, demand: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
+) -> Decision:
+    """The values of one request's placement that are kept."""
+    return Decision(
+        route,
+        ids,
+        at_unix,
+        demand.tenant,
+        model,
+        pool,
+        demand.prompt_tokens,
+        demand.output_tokens,
+        demand.output_tokens_p90,
+        len(demand.chain),
+        demand.lora,
+        demand.session != 0,
+        split,
+    )
+
+
+class Decisions:
+    """The last decisions, found by either id of the request."""
+
+    __slots__ = ("_by_age", "_by_id", "_candidates", "_max_candidates", "_max_decisions")
+
+    def __init__(self, max_decisions: int = MAX_DECISIONS, max_candidates: int = MAX_CANDIDATES) -> None:
+        self._by_age: deque[Decision] = deque()
+        self._by_id: dict[str, Decision] = {}
+        self._candidates = 0
+        self._max_decisions = max_decisions
+        self._max_candidates = max_candidates
+
+    def __len__(self) -> int:
+        return len(self._by_age)
+
+    def keep(self, decision: Decision) -> None:
+        """Keep one more decision and drop the oldest ones. A caller's id that is used again finds its last request."""
+        by_age = self._by_age
+        by_id = self._by_id
+        by_age.append(decision)
+        for request_id in decision.ids:
+            by_id[request_id] = decision
+        self._candidates += decision.size
+        while (len(by_age) > self._max_decisions or self._candidates > self._max_candidates) and len(by_age) > 1:
+            oldest = by_age.popleft()
+            self._candidates -= oldest.size
+            for request_id in oldest.ids:
+                if by_id.get(request_id) is oldest:
+                    del by_id[request_id]
+
+    def find(self, request_id: str) -> Explained | None:
+        """The decision about a request; None when there was none, or it has been dropped."""
+        decision = self._by_id.get(request_id)
+        return None if decision is None else decision.explained()

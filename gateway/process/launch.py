@@ -1,0 +1,172 @@
+"""Assembles `tidegate serve`: the supervisor's plan from the settings, and the entries of its children.
+
+The process that keeps an embedded counter store: starts its server, reports ready, stops it when its lifeline closes.
+
+A process between supervisor and server makes the store a slot like any other: restarted with the same back-off, counted in the
+same metric, and never blocking the supervisor.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from gateway.admin.app import PoolShown, admin_main
+from gateway.config.load import ConfigError, Settings, load_settings_again
+from gateway.config.read_secrets import SecretError, read_admin_token, read_hook_secret, read_pepper, read_reference
+from gateway.process.hot_restart import this_program
+from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
+from gateway.process.worker import worker_main
+from gateway.telemetry.logs import configure_logs
+from gateway.wiring.admin import api_run_for
+from gateway.wiring.limits import CannotStartStore, embedded_server
+from gateway.wiring.requests import VocabularyError, vocabularies_for
+from gateway.wiring.stores import StoreError, bookkeeper_for, prepare_store
+from tenancy.counter_url import StoreKind
+
+store_log = structlog.get_logger("tidegate.store")
+
+
+class Server(Protocol):
+    """The server process that the keeper controls (`tenancy.stores.valkey.embedded`)."""
+
+    def start(self) -> int:
+        """Start the server; returns its pid once it answers. Raises an Exception whose message is for the operator."""
+        ...
+
+    def ended(self) -> int | None:
+        """The server's exit code; None while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the server, in order if possible."""
+        ...
+
+
+def store_main(seat: WorkerSlot, open_server: Callable[[Path], Server], refusal: type[Exception]) -> None:
+    """Keep one server until the lifeline closes.
+
+    Exits with 1 when the server cannot start (`refusal`) or ends by itself: the supervisor then starts another keeper.
+    """
+    # workers drain for minutes after SIGTERM and need the store to the end; the supervisor closes its lifeline after them
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server = open_server(Path(seat.run_dir))
+    try:
+        pid = server.start()
+    except refusal as error:
+        store_log.error("the counter store cannot be started", reason=str(error))
+        raise SystemExit(1) from None
+    seat.ready()
+    store_log.info("counter store started", pid=pid)
+    with contextlib.closing(selectors.DefaultSelector()) as waiting:
+        watched = os.pidfd_open(pid)
+        waiting.register(seat.lifeline, selectors.EVENT_READ)
+        waiting.register(watched, selectors.EVENT_READ)
+        waiting.select()
+        os.close(watched)
+    code = server.ended()
+    if code is not None:
+        store_log.error("the counter store ended by itself", exit_code=code)
+        raise SystemExit(1)
+    server.stop()
+
+
+log = structlog.get_logger("tidegate.launch")
+
+
+def installed_version() -> str:
+    """Tidegate's version, or "unknown" when it runs from a checkout that was never installed."""
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False) -> int:
+    """Serve until SIGTERM; returns the exit code. With `rehearse`, do everything that can fail before addresses are claimed, and end.
+
+    Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed file; with a broken file
+    the replacement does not get ready, and the old process stays. New code needs SIGUSR2 (`gateway.process.hot_restart`): children are
+    forked from the modules that this process has imported, which saves each of them 30 MB.
+    """
+    configure_logs(settings.log.level, role="supervisor")
+
+    def worker(seat: WorkerSlot) -> None:
+        try:
+            worker_main(seat, load_settings_again(config, os.environ, settings))
+        except (ConfigError, SecretError, StoreError, VocabularyError) as error:
+            # a changed file is wrong (after SIGHUP): one line, as at the start
+            log.error("cannot serve with this configuration", worker=seat.index, reason=str(error))
+            raise SystemExit(1) from None
+
+    def admin(seat: WorkerSlot) -> None:
+        configure_logs(settings.log.level, role="admin")
+        try:
+            # read again as workers do, so that SIGHUP takes up pools and the token here too
+            current = load_settings_again(config, os.environ, settings)
+            token = read_admin_token(current)
+            pepper = read_pepper(current)
+            hook_secret = read_hook_secret(current)
+        except (ConfigError, SecretError) as error:
+            log.error("cannot serve with this configuration", reason=str(error))
+            raise SystemExit(1) from None
+        admin_main(
+            seat,
+            version=installed_version(),
+            workers=settings.workers,
+            pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
+            bookkeeper=lambda: bookkeeper_for(current),
+            api=lambda seat: api_run_for(current, seat, pepper, token, hook_secret),
+        )
+
+    def store(seat: WorkerSlot) -> None:
+        configure_logs(settings.log.level, role="store")
+        store_main(seat, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
+
+    try:
+        # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
+        read_pepper(settings)
+        read_admin_token(settings)
+        read_hook_secret(settings)
+        for pool in settings.pools:
+            if pool.api_key is not None:
+                read_reference(pool.api_key, settings.base_dir, os.environ)
+        vocabularies_for(settings)  # loaded here, so that workers share the memory
+        asyncio.run(prepare_store(settings))
+    except (ConfigError, SecretError, StoreError, VocabularyError) as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return 1
+    if rehearse:
+        return 0
+    # everything is imported by now and exempt from collection, so that children share these pages with the parent
+    gc.collect()
+    gc.freeze()
+    data = settings.data.bind_address
+    administration = settings.admin.bind_address
+    plan = ProcessPlan(
+        data_host=data[0],
+        data_port=data[1],
+        admin_host=administration[0],
+        admin_port=administration[1],
+        workers=settings.workers,
+        accept_s=settings.drain.accept_s,
+        grace_s=settings.drain.grace_s,
+        data_scheme="https" if settings.data.tls else "http",
+    )
+    try:
+        embedded = store if settings.counter_url.kind is StoreKind.EMBEDDED else None
+        return run(plan, worker, admin, embedded, clock=time.monotonic, rng=random.Random(), run_dir=run_dir, again=this_program())
+    except CannotStart as error:
+        print(f"tidegate: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,349 @@
+"""One data worker: builds its collaborators, waits until it knows keys, policies, usage and fleet, serves, and drains on SIGTERM.
+
+A worker runs in a process forked by `gateway/process/supervisor.py`; the Seat and the Settings are its only inputs.
+
+Waiting for a result or for the stop signal, whichever comes first.
+
+The end of a worker's last requests.
+
+A request that was answered still has to be settled and recorded, which takes a round trip to the counter store. The ledger's writer
+may close only after that, or the ledger counts the request as lost.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+import uvloop
+
+from backends.attempt import RetryBudget
+from backends.lora.loader import LoadDone
+from gateway.config.load import Settings
+from gateway.config.read_secrets import read_pepper
+from gateway.deps import Deps
+from gateway.fleet.sources import RegisteredSource
+from gateway.fleet.view import state_of
+from gateway.http.data_port import DataPort
+from gateway.http.edge.connection import EdgeConnection
+from gateway.http.edge.connections import IDLE_WAIT_S, Connections, EdgeLimits
+from gateway.ledger.writer import UsageWriter
+from gateway.placement.explain import answers
+from gateway.process.children import settle_memory
+from gateway.process.snapshots import IndexState, State, WorkerSnapshot
+from gateway.process.supervisor import WorkerSlot
+from gateway.process.worker_link import WorkerLink, worker_socket
+from gateway.queue.refusals import stopping
+from gateway.record import Record
+from gateway.rollouts.shadow import end_shadows
+from gateway.rollouts.watch import RolloutWatch
+from gateway.sync.policies import PolicyWatch
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.logs import Thresholds, configure_logs
+from gateway.telemetry.metrics import Metrics
+from gateway.wiring.auth import token_gate_for
+from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
+from gateway.wiring.limits import LimitBooks
+from gateway.wiring.requests import deps_for
+from gateway.wiring.stores import directory_watch_for, open_stores, usage_writer_for
+from policies.load import PolicyFolder
+from tenancy.hold import LimitUsage
+from tenancy.limits import Group
+
+log = structlog.get_logger("tidegate.worker")
+
+T = TypeVar("T")
+
+
+async def first_to_end(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> BaseException | None:
+    """Wait until `stop` is set, or until a background loop ends.
+
+    Returns:
+        None after a stop. Otherwise the error of the loop that ended, which ends the worker: without its polls or deadlines a worker
+        would serve on blindly.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait((stopping, *loops), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if stop.is_set():
+        return None
+    error = done.pop().exception() or RuntimeError("a background loop returned")
+    log.error("a background loop ended, so this worker does", exc_info=error)
+    return error
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None when `stop` is set first; the work is cancelled then."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return None
+
+
+CONNECTIONS_S: Final = 2.0
+"""Longest wait for callers to read their replies; then their connections are aborted."""
+RECORDS_S: Final = 2.0
+"""Longest wait for the Records after that: a settlement waits 50 ms for the store in each of at most four groups."""
+POLL_S: Final = 0.02
+
+
+async def end_requests(connections: Connections, budget: RetryBudget) -> None:
+    """Wait until no caller is connected and every request has its Record, each wait within its bound."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(connections.wait_until_empty(), CONNECTIONS_S)
+    for connection in list(connections.open):
+        connection.abort()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RECORDS_S):
+            while budget.active:
+                await asyncio.sleep(POLL_S)
+
+
+SWEEP_S: Final = 0.25
+"""How often deadlines are checked: the shortest deadlines are seconds, and one sweep over 1,000 streams costs about 0.5 ms."""
+
+BACKLOG: Final = 4096
+"""Connections that wait in the kernel's queue; net.core.somaxconn (4096 on current kernels) bounds them anyway."""
+
+
+def worker_main(seat: WorkerSlot, settings: Settings) -> None:
+    """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
+    configure_logs(settings.log.level, worker=seat.index)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Worker(seat, settings).run())
+
+
+class _Worker:
+    def __init__(self, seat: WorkerSlot, settings: Settings) -> None:
+        self._seat = seat
+        self._index = seat.index
+        self._settings = settings
+        self._state: State = "starting"
+        self._waiting_for = ["keys", "policies", "usage", "fleet"]
+        self._started_at = time.time()
+        self._metrics = Metrics()
+        self._policies = PolicyWatch(
+            PolicyFolder(settings.policies_dir, *settings.policy_targets, settings.prompts_dir), time.time, self._metrics.know
+        )
+        self._thresholds = Thresholds(log, time.monotonic)
+        self._access_log: AccessLog | None = None
+        self._usage: UsageWriter | None = None
+        self._deps: Deps | None = None
+        self._fleet: FleetParts | None = None
+        self._connections: Connections | None = None
+        self._books: LimitBooks | None = None
+        self._rollouts: RolloutWatch | None = None
+
+    async def run(self) -> None:
+        """Prepare, serve until SIGTERM, drain."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        answering = {**answers(lambda: self._deps), **self._policies.answers()}
+        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
+        await link.start()
+        if self._settings.log.access:
+            self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(link.close)
+            prepared = await unless(stop, self._prepare(stack))
+            if prepared is None:
+                return  # SIGTERM came before the worker could serve
+            deps, watches = prepared
+            loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
+            settle_memory()
+            server = await self._listen(deps)
+            self._state = "ready"
+            self._seat.ready()
+            broken = await first_to_end(stop, loops)
+            await self._drain(server, deps)
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+        if self._access_log is not None:
+            self._access_log.close()
+        if broken is not None:
+            raise broken  # the supervisor starts another worker
+
+    async def _prepare(self, stack: contextlib.AsyncExitStack) -> tuple[Deps, list[Coroutine[Any, Any, None]]]:
+        """Load everything that requests need; no request is accepted before this returns.
+
+        Returns:
+            The requests' collaborators, and the background loops to run beside them.
+        """
+        settings = self._settings
+        pepper = read_pepper(settings)
+        stores = open_stores(settings)
+        watch = directory_watch_for(settings, stores, pepper)
+        stack.push_async_callback(watch.close)
+        directory = await watch.load()
+        self._waiting_for.remove("keys")
+        if (usage := usage_writer_for(settings)) is not None:
+            self._usage = usage
+            stack.push_async_callback(usage.close)
+        policies = self._policies.first()
+        self._waiting_for.remove("policies")
+        run_dir = Path(self._seat.run_dir)
+        tokens = await token_gate_for(settings, self._metrics.count_token, run_dir)
+        books = self._books = LimitBooks(settings, stores.spend, self._usage)
+        stack.push_async_callback(books.close)
+        counters = await books.open(run_dir, lambda: deps.live.directory)
+        deps = self._deps = deps_for(
+            settings,
+            policies,
+            directory,
+            pepper,
+            tokens=tokens,
+            counters=counters,
+            observe=self._observe,
+            log_defect=_log_defect,
+            observe_load=self._observe_load,
+            usage=self._usage,
+            observe_decision=self._metrics.observe_decision,
+            count_prefix=self._metrics.count_prefix,
+        )
+        await books.begin()
+        self._waiting_for.remove("usage")
+        fleet = fleet_for(
+            settings,
+            deps,
+            registered=RegisteredSource(stores.members),
+            run_dir=run_dir,
+            own_ports=OwnPorts(settings, self._seat),
+            count_kv=self._metrics.count_kv_events,
+            count_push=self._metrics.count_load_reports,
+        )
+        stack.push_async_callback(fleet.close)
+        await fleet.learn()
+        self._fleet = fleet
+        self._waiting_for.remove("fleet")
+        rollouts = self._rollouts = RolloutWatch(stores.rollouts, deps.new_id(), time.time)
+        stack.push_async_callback(rollouts.close)
+        await rollouts.look(deps.live)
+        limits = books.loops(deps.grounds.limits.share, lambda: self._state == "draining")
+        loops = [*fleet.loops(), *(tokens.loops() if tokens else ()), *limits]
+        self._policies.follow(deps.live)
+        return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
+
+    async def _listen(self, deps: Deps) -> asyncio.Server:
+        data = self._settings.data
+        port = DataPort(deps)
+        connections = self._connections = Connections(
+            EdgeLimits(**data.limits.model_dump()),
+            deps.clock,
+            deps.wall,
+            serve=port.start,
+            refuse=port.refuse,
+            log_defect=deps.log_defect,
+            hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
+        )
+        tls = None
+        if data.tls is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
+        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._seat.sock, backlog=BACKLOG, ssl=tls)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            deps = self._deps
+            connections = self._connections
+            if deps is not None and connections is not None:
+                now = deps.clock()
+                deps.watch.sweep(now, deps.log_defect)
+                deps.lines.sweep(now)
+                connections.sweep(now)
+
+    async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
+        """Become unready at once, accept a little longer, let requests finish, then end the remaining ones with an error (R21)."""
+        drain = self._settings.drain
+        connections = self._connections
+        assert connections is not None
+        self._state = "draining"
+        connections.draining = True
+        log.info("draining", worker=self._index, in_flight=deps.budget.active, accept_s=drain.accept_s, grace_s=drain.grace_s)
+        await asyncio.sleep(drain.accept_s)
+        server.close()
+        give_up_at = deps.clock() + drain.grace_s
+        await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
+        connections.start_draining()
+        while connections.open and deps.clock() < give_up_at:
+            await asyncio.sleep(0.02)
+        if deps.budget.active:
+            log.warning("the grace is over; cutting what still runs", worker=self._index, in_flight=deps.budget.active)
+        deps.lines.stop()
+        end_shadows(deps)
+        for relay in deps.watch.relays():
+            relay.end_with(stopping())
+        await end_requests(connections, deps.budget)
+
+    def _observe(self, record: Record) -> None:
+        if (record.dealt is not None or record.dealt_prompt is not None) and self._rollouts is not None:
+            self._rollouts.observe(record)
+        if record.shadow:
+            return
+        self._metrics.observe(record)
+        if self._access_log is not None:
+            self._access_log.write(record)
+        if self._usage is not None:
+            self._usage.observe(record)
+        if record.soft_limits:
+            self._thresholds.observe(record)
+
+    def _observe_load(self, done: LoadDone) -> None:
+        self._metrics.observe_load(done)
+        tell = log.warning if done.why else log.info
+        tell(f"adapter {done.act}", backend=done.backend, lora=done.served, took_s=round(done.took_s, 3), reason=done.why)
+
+    async def _look(self, group: Group) -> list[LimitUsage]:
+        return await self._books.look(group) if self._books is not None else []
+
+    def _snapshot(self, with_metrics: bool) -> WorkerSnapshot:
+        deps = self._deps
+        connections = self._connections
+        metrics = ledger = limits = None
+        if with_metrics:
+            self._metrics.in_flight = deps.budget.active if deps else 0
+            self._metrics.connections = len(connections.open) if connections else 0
+            if self._usage is not None:
+                ledger = self._usage.state()
+                self._metrics.set_ledger(ledger.written, ledger.dropped)
+            if self._books is not None and deps is not None:
+                limits = self._books.state(len(deps.holds))
+                self._metrics.set_index(deps.grounds.index.evicted)
+                self._metrics.set_limits(limits)
+            metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
+        return WorkerSnapshot(
+            index=self._index,
+            pid=os.getpid(),
+            state=self._state,
+            started_at=self._started_at,
+            reasons=tuple(f"{what} not known yet" for what in self._waiting_for),
+            fleet=tuple(state_of(b, deps, self._fleet) for p in deps.live.fleet.pools.values() for b in p.backends) if deps else (),
+            sources=self._fleet.membership.states() if self._fleet else (),
+            clashes=self._fleet.membership.clashes if self._fleet else (),
+            tasks=len(asyncio.all_tasks()),
+            policies=self._policies.state,
+            issuers=deps.tokens.states() if deps and deps.tokens else (),
+            metrics=metrics,
+            prefixes=IndexState(deps.grounds.index.blocks, deps.grounds.index_bound) if deps else None,
+            lines=deps.lines.states() if deps else (),
+            ledger=ledger,
+            limits=limits,
+        )
+
+
+def _log_defect(error: BaseException, request_id: str) -> None:
+    log.error("defect", request_id=request_id, exc_info=error)

@@ -1,0 +1,163 @@
+"""The prompt as the router sees it: a chain of prefix hashes and a number of tokens.
+
+With the served model's tokenizer the chain is over the token ids that the engine will make, block for block; without the tokenizer, or
+where a prompt holds media, over the prompt's bytes (`gateway.prompt.text`). Nothing here blocks the event loop for over a millisecond.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+import msgspec
+
+from domain.ask import Ask
+from gateway.prompt.chat_template import NotText
+from gateway.prompt.count import BUDGET_S, PromptCounts
+from gateway.prompt.text import PromptBytes, prompt_bytes
+from gateway.prompt.vocabulary import ModelVocabulary, TokenReading, Vocabulary
+from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, TOKEN_BYTES, LazyChain
+
+SLOW_BYTES: Final = 512 * 1024
+"""From this size on, to cut the prompt out of a request takes half a millisecond, and a few milliseconds with media."""
+SLOW_IDS_BYTES: Final = 128 * 1024
+"""The bound of `SLOW_BYTES` for prompts outside of chats, which may be token ids, one number after the other."""
+MAX_UNDER_WAY: Final = 256
+"""Most prompts that are tokenised beside the loop or wait for it; the router recognises a further one by its bytes."""
+MIN_PARTIAL_TOKENS: Final = 1024
+"""Least tokens made in time for a chain over them; the router recognises a shorter beginning by its bytes, so that one prompt sent many
+times at once is found."""
+PRIOR: Final = (4000.0, 1000.0)
+"""Bytes and their tokens that count as seen before an engine has reported any: usual for English and code."""
+REMEMBERED: Final = 0.99
+"""Weight of the bytes and tokens of earlier prompts, at each further prompt."""
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """A prompt as the router sees it."""
+
+    tokens: int
+    """Tokens of all prompts in the request; an estimate where `counted` is False."""
+    chain: Sequence[int]
+    """A hash for each whole block of the first prompt, as far as it was tokenised in time; made only as far as it is looked at."""
+    block_tokens: int
+    """Tokens of one element of `chain`."""
+    template: int
+    """Keyed hash of the text in front of the messages (the opening system message, tools), which is the same for all requests of one
+    program; 0 where there is none."""
+    counted: bool = False
+    """Whether the tokens were counted with the model's own tokenizer."""
+    late: bool = False
+    """Whether the tokenizer took too long. It goes on, so that the same prompt is ready sooner the next time."""
+    text_bytes: int = 0
+    """The bytes of text from which `tokens` was estimated."""
+
+
+class Prompts:
+    """Reads prompts for the router.
+
+    Args:
+        vocabularies: the vocabularies by pool name; a `ModelVocabulary` gives token ids.
+        executor: runs the reading of long prompts.
+        counts: counts the prompts of pools without a `ModelVocabulary`.
+        image_tokens: most tokens of one image by pool name, where the settings have it.
+    """
+
+    def __init__(
+        self,
+        vocabularies: Mapping[str, Vocabulary],
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+        counts: PromptCounts,
+        image_tokens: Mapping[str, int] | None = None,
+    ) -> None:
+        self._model_vocabularies = {pool: known for pool, known in vocabularies.items() if isinstance(known, ModelVocabulary)}
+        self._executor = executor
+        self._loop = loop
+        self._counts = counts
+        self._image_tokens = image_tokens or {}
+        self._under_way: dict[tuple[str, str, bytes, bytes], tuple[asyncio.Future[None], TokenReading]] = {}
+        self._ratios: dict[str, tuple[float, float]] = {}
+
+    def tokens_of(self, pool: str) -> bool:
+        """Whether prompts of this pool are read as the engine's own tokens."""
+        return pool in self._model_vocabularies
+
+    async def read(self, ask: Ask, pool: str, root: int, scope: str) -> Prompt:
+        """The prompt of a request. Waits at most `prompt_counts.BUDGET_S` for a long prompt to be tokenised.
+
+        Args:
+            root: the root of the chain (`routing.prefix.chain.root`).
+            scope: the tenant, or its group that shares cached prefixes; cached work of other scopes is not used.
+        """
+        if len(ask.fields) < (SLOW_BYTES if ask.endpoint.has_messages else SLOW_IDS_BYTES):
+            parts = prompt_bytes(ask)
+        else:
+            parts = await self._loop.run_in_executor(self._executor, prompt_bytes, ask)
+        template = hash((root, parts.frame, parts.opening)) if parts.frame or parts.opening else 0
+        vocabulary = self._model_vocabularies.get(pool)
+        reading = await self._reading(vocabulary, ask, parts, pool, scope) if vocabulary is not None else None
+        if reading is None or not (reading.whole or reading.tokens >= MIN_PARTIAL_TOKENS):
+            return self._by_bytes(parts, pool, root, template, late=reading is not None)
+        chain = LazyChain(root, reading.ids().tobytes(), BLOCK_TOKENS * TOKEN_BYTES) if parts.shared else ()
+        if reading.whole:
+            return Prompt(reading.tokens, chain, BLOCK_TOKENS, template, counted=True)
+        estimate = max(reading.tokens, self._estimate(pool, parts.size))
+        return Prompt(estimate, chain, BLOCK_TOKENS, template, late=True, text_bytes=parts.size)
+
+    async def count(self, prompt: Prompt, ask: Ask, pool: str, scope: str) -> int | None:
+        """Tokens of the prompt for a reservation, exact or from above, without tokenising it twice; None where no count is made in time."""
+        if prompt.counted:
+            return prompt.tokens
+        return None if prompt.late else await self._counts.count(ask, pool, scope)
+
+    def learn(self, prompt: Prompt, pool: str, tokens: int) -> None:
+        """Learn the bytes per token of a pool from the number of tokens that an engine reports for a prompt."""
+        if prompt.text_bytes and tokens:
+            seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
+            self._ratios[pool] = (REMEMBERED * seen_bytes + prompt.text_bytes, REMEMBERED * seen_tokens + tokens)
+
+    def _by_bytes(self, parts: PromptBytes, pool: str, root: int, template: int, *, late: bool) -> Prompt:
+        """The prompt with a chain over its bytes, or over the token ids that the caller sent."""
+        if parts.ids:
+            chain = LazyChain(root, parts.ids.tobytes(), BLOCK_TOKENS * TOKEN_BYTES) if parts.shared else ()
+            return Prompt(parts.tokens, chain, BLOCK_TOKENS, template, counted=True, late=late)
+        chain = LazyChain(hash((root, parts.frame)) if parts.frame else root, parts.text, BLOCK_BYTES) if parts.shared else ()
+        tokens = self._estimate(pool, parts.size) + parts.media * self._image_tokens.get(pool, 0)
+        # the settings say the tokens of media, so nothing about text is learned from a prompt with media
+        learned_from = 0 if parts.media else parts.size
+        block_tokens = max(1, self._estimate(pool, BLOCK_BYTES))
+        return Prompt(tokens, chain, block_tokens, template, late=late, text_bytes=learned_from)
+
+    def _estimate(self, pool: str, size: int) -> int:
+        seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
+        return round(size * seen_tokens / seen_bytes)
+
+    async def _reading(self, vocabulary: ModelVocabulary, ask: Ask, parts: PromptBytes, pool: str, scope: str) -> TokenReading | None:
+        """The token ids of the prompt, as many as are made in time; None where it holds media."""
+        try:
+            if ask.prompt_bytes < vocabulary.slow_bytes:
+                reading = TokenReading()
+                vocabulary.read(ask, scope, reading)
+                return reading
+            key = (pool, scope, parts.frame, ask.prompt)
+            under_way = self._under_way.get(key)
+            if under_way is None:
+                if len(self._under_way) >= MAX_UNDER_WAY:
+                    return TokenReading()
+                reading = TokenReading()
+                job = self._loop.run_in_executor(self._executor, vocabulary.read, ask, scope, reading)
+                under_way = self._under_way[key] = (job, reading)
+                job.add_done_callback(lambda done: self._done(key, done))
+            job, reading = under_way
+            await asyncio.wait((job,), timeout=BUDGET_S)
+            if job.done():
+                job.result()
+            return reading
+        except NotText:
+            return None
+
+    def _done(self, key: tuple[str, str, bytes, bytes], job: "asyncio.Future[None]") -> None:
+        self._under_way.pop(key, None)
+        if not job.cancelled():
+            job.exception()  # `_reading` raises it where it still waits; without this line asyncio complains where nothing waits

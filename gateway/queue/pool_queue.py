@@ -1,0 +1,392 @@
+"""The queue of one worker for one pool: dispatches waiting requests when there is capacity, and ends waits that are refused, late or
+abandoned.
+
+Nothing here runs while no request waits. Otherwise the load table reports every end and every first token, once per turn of the event
+loop, and the worker's sweep checks deadlines, heartbeats and changes of the fleet: no waiter has a timer of its own.
+
+To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
+
+Whether any backend of one pool has capacity for one more request, and for which tenants: a share of the capacity may be reserved for
+tenants with little in flight.
+
+The queues of one worker, by pool.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from domain.clock import Clock, Rng
+from domain.faults import Fault, Kind
+from domain.usage import Usage
+from gateway.queue import refusals
+from gateway.queue.estimate import DrainRate, ForecastMargin
+from gateway.queue.waiter import QueueState, T, Waiter, WaitForecast
+from routing.fleet import Pool
+from routing.load import LoadTable
+from routing.room import has_no_room
+from tenancy.fair_queue import RANKS, FairQueue, QueueBounds, rank_of
+from tenancy.fair_tier import QueuedRequest
+
+PartOf = Callable[[str], float]
+"""The part of the capacity that a tenant's next request may fill, 0 to 1; `gateway.placement.pool_state` computes it."""
+
+
+def everything(_tenant: str) -> float:
+    """A `PartOf` that reserves nothing."""
+    return 1.0
+
+
+class Capacity:
+    """The capacity of one pool. The result for a tenant is remembered until the next `look`, because a long queue asks for the same tenants
+    again and again."""
+
+    __slots__ = ("_any", "_board", "_free_for", "_part_of", "_pool_of")
+
+    def __init__(self, board: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
+        self._board = board
+        self._pool_of = pool_of
+        self._part_of: Final = part_of
+        self._any = False
+        self._free_for: dict[str, bool] = {}
+
+    def look(self) -> bool:
+        """Read the load table anew; returns whether there is capacity for any tenant."""
+        self._free_for.clear()
+        self._any = self._free(1.0)
+        return self._any
+
+    def free_for(self, tenant: str) -> bool:
+        """Whether there is capacity for a request of this tenant, as far as can be decided without the request itself."""
+        free = self._free_for.get(tenant)
+        if free is None:
+            part = self._part_of(tenant)
+            free = self._free_for[tenant] = self._any if part == 1.0 else self._any and self._free(part)
+        return free
+
+    def all_for(self, tenant: str) -> bool:
+        """Whether this tenant may use the whole capacity: only then does preempting another request help it."""
+        return self._part_of(tenant) == 1.0
+
+    def _free(self, part: float) -> bool:
+        board = self._board
+        return any([not has_no_room(board, board.row_of[backend.id], 1.0, part) for backend in self._pool_of().up])
+
+
+LONGEST_S: Final = 3600.0
+"""The longest wait that is predicted, in seconds."""
+
+AT_ONCE: Final = WaitForecast()
+"""The forecast of a request that need not wait."""
+
+MakeRoom = Callable[[Waiter[Any], Callable[[QueuedRequest, float], bool]], None]
+"""Preempts a request in favour of a waiter; the second argument says whether a preempted request could wait so many seconds."""
+
+
+class PoolQueue:
+    """The requests that wait for one pool, with their order, their deadlines and the prediction of their waits.
+
+    Args:
+        pool_of: the pool as it is now.
+        log_defect: called with errors that a routing decision should never raise.
+        make_room: called to preempt a request for the first waiter in the order; None for no preemption.
+        part_of: the part of the capacity that a tenant's next request may fill.
+    """
+
+    __slots__ = (
+        "_board",
+        "_caution",
+        "_clock",
+        "_hopeless",
+        "_log_defect",
+        "_loop",
+        "_make_room",
+        "_name",
+        "_pool_of",
+        "_queue",
+        "_rate",
+        "_rng",
+        "_room",
+        "_stopped",
+        "_waiters",
+        "_woken",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        bounds: QueueBounds,
+        board: LoadTable,
+        pool_of: Callable[[], Pool],
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        rng: Rng,
+        log_defect: Callable[[BaseException, str], None],
+        make_room: MakeRoom | None = None,
+        part_of: PartOf = everything,
+    ) -> None:
+        self._name = name
+        self._queue = FairQueue(bounds)
+        self._board = board
+        self._pool_of = pool_of
+        self._room = Capacity(board, pool_of, part_of)
+        self._clock = clock
+        self._loop = loop
+        self._rng = rng
+        self._log_defect = log_defect
+        self._make_room = make_room
+        self._rate = DrainRate()
+        self._caution = ForecastMargin(RANKS)
+        self._waiters: dict[int, Waiter[Any]] = {}
+        self._hopeless: list[tuple[Waiter[Any], Fault]] = []
+        """Waiters that no backend can serve any more; ended after the walk over the queue."""
+        self._woken = False
+        self._stopped = False
+        self.waiting = 0
+        """Requests in the queue."""
+
+    # --- joining ---------------------------------------------------------------------------------------------------
+
+    def refusal(self, place: QueuedRequest, may_s: float, *, read: bool = True) -> tuple[str, Fault] | None:
+        """Why a request may not join the queue: the word for metrics and the fault; None when it may. Costs a few microseconds.
+
+        Args:
+            read: whether the prompt was read, so that its cached tokens are known.
+        """
+        if self._stopped:
+            return refusals.STOPPED, refusals.stopping()
+        wait_s = self.predicted_s(place, read=read)
+        if wait_s > may_s or may_s <= 0:
+            self._caution.refused(rank_of(place))
+            return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
+        bound = self._queue.refused(place)
+        if bound is not None:
+            return bound, refusals.full(bound, wait_s, self._rng.random())
+        return None
+
+    def outlook(self, place: QueuedRequest, may_s: float) -> WaitForecast | None:
+        """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
+        if not self._pool_of().up:
+            return None
+        if not self.waiting and (not self._board.limited or (self._room.look() and self._room.free_for(place.tenant))):
+            return AT_ONCE
+        return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
+
+    def predicted_s(self, place: QueuedRequest, *, read: bool = True) -> float:
+        """A bound of the request's wait in seconds, which most such waits keep; 0 while unknown.
+
+        Computed from the work ahead, the arrivals into higher ranks, the drain rate, and the recent error of such predictions.
+        """
+        if not self.waiting:
+            return 0.0
+        now = self._clock()
+        rank = rank_of(place)
+        predicted_s = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
+        return min(self._caution.bound_s(rank, place.held if read else None, predicted_s, self._rate.grain_s(), now), LONGEST_S)
+
+    async def wait(self, waiter: Waiter[T]) -> T:
+        """Wait until the request is dispatched; the turn that is returned is counted on its backend already.
+
+        Raises:
+            Fault: OVERLOADED, NO_BACKEND, CLIENT_GONE or SHUTTING_DOWN: the request is not dispatched; `waiter.word` names the reason.
+        """
+        self._enter(waiter)
+        try:
+            outcome = await waiter.outcome
+        except asyncio.CancelledError:
+            self._abandoned(waiter)
+            raise
+        if isinstance(outcome, Fault):
+            raise outcome
+        return outcome
+
+    def _enter(self, waiter: Waiter[Any]) -> None:
+        place = waiter.place
+        now = self._clock()
+        refused = self.refusal(place, waiter.may_s)
+        if refused is not None:
+            waiter.word, fault = refused
+            raise fault
+        before = self._queue.before(place)
+        waiter.ahead = sum(before[:3])
+        waiter.predicted_s = self._rate.wait_s(rank_of(place), before, now, LONGEST_S)
+        waiter.grain_s = self._rate.grain_s()
+        put = self._queue.put(place)
+        assert put.accepted  # `refusal` has checked the same bounds
+        for evicted in put.evicted:
+            self._out(self._waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(evicted), self._rng.random()))
+        self._rate.joined(rank_of(place), place.cost, now)
+        self._waiters[place.seq] = waiter
+        waiter.waits = True
+        waiter.on_gone = self._gone
+        waiter.look_at = min(place.deadline, waiter.beat(now))
+        self.waiting += 1
+        if self.waiting == 1:
+            self._rate.busy(now)
+            self._board.freed = self._wake
+        self._dispatch()
+
+    def _abandoned(self, waiter: Waiter[Any]) -> None:
+        """End the wait of a request whose task was cancelled, maybe after the dispatch and before the task learned of it."""
+        if waiter.waits:
+            self.end(waiter, refusals.GONE, None)
+        elif waiter.outcome.done() and not waiter.outcome.cancelled():
+            outcome = waiter.outcome.result()
+            if not isinstance(outcome, Fault) and outcome.staked is not None:
+                outcome.staked.over()
+
+    # --- dispatch -------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Check for capacity in the next turn of the event loop, not at once: the code that frees capacity is in the middle of its work,
+        and may be about to take it again for another attempt."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._woken = False
+        while self.waiting and self._room.look():
+            placeable = self._queue.next(self._can_place)
+            for waiter, fault in self._hopeless:
+                self.end(waiter, refusals.NOBODY, fault)
+            self._hopeless.clear()
+            if placeable is None:
+                break
+            self._go(self._waiters[placeable.seq])
+        if self.waiting and self._make_room is not None and (first := self._queue.next(self._gets_room)) is not None:
+            try:
+                self._make_room(self._waiters[first.seq], self._may_wait)
+            except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it
+                self._log_defect(error, "line")
+
+    def _may_wait(self, place: QueuedRequest, may_s: float) -> bool:
+        return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
+
+    def _gets_room(self, place: QueuedRequest) -> bool:
+        return self._room.all_for(place.tenant)
+
+    def _can_place(self, place: QueuedRequest) -> bool:
+        if not self._room.free_for(place.tenant):
+            return False
+        waiter = self._waiters[place.seq]
+        try:
+            waiter.turn = waiter.again()
+        except Fault as fault:
+            self._hopeless.append((waiter, fault))
+            return False
+        except Exception as error:  # noqa: BLE001 - one request that cannot be routed must not block the queue
+            self._log_defect(error, "line")
+            self._hopeless.append((waiter, Fault(Kind.INTERNAL, "Something failed on our side. Try again.")))
+            return False
+        return waiter.turn is not None
+
+    def _go(self, waiter: Waiter[Any]) -> None:
+        place = waiter.place
+        turn = waiter.turn
+        assert turn is not None
+        self._queue.take(place)
+        self._rate.dispatched(place.cost, self._clock())
+        self._learn(waiter, served=True)
+        turn = waiter.stake(turn)
+        self._forget(waiter)
+        waiter.word = refusals.SERVED
+        waiter.outcome.set_result(turn)
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+
+    def end(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
+        """End the wait of a request, with the word for metrics and the fault for its caller; None when its task has ended."""
+        if not waiter.waits:
+            return
+        self._queue.remove(waiter.place)
+        self._out(waiter, word, fault)
+
+    def _gone(self, waiter: Waiter[Any]) -> None:
+        self.end(waiter, refusals.GONE, Fault(Kind.CLIENT_GONE, "The caller closed the connection before its turn came."))
+
+    def _out(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
+        """Finish the wait of a request that was removed from the queue already."""
+        self._rate.left(rank_of(waiter.place), waiter.place.cost)
+        if word == refusals.TIMED_OUT:
+            self._learn(waiter, served=False)
+        self._forget(waiter)
+        waiter.word = word
+        if fault is not None and not waiter.outcome.done():
+            waiter.outcome.set_result(fault)
+
+    def _learn(self, waiter: Waiter[Any], *, served: bool) -> None:
+        if waiter.grain_s and not waiter.place.back:  # a preempted request is older than its wait in the queue
+            place = waiter.place
+            now = self._clock()
+            rank = rank_of(place)
+            waited_s = now - place.entered_at
+            queued = self._queue.in_rank(rank)
+            self._caution.waited(rank, place.held, waiter.predicted_s, waited_s, waiter.grain_s, queued, served=served, now=now)
+
+    def _forget(self, waiter: Waiter[Any]) -> None:
+        del self._waiters[waiter.place.seq]
+        waiter.waits = False
+        self.waiting -= 1
+        if not self.waiting:
+            self._rate.idle(self._clock())
+            self._board.freed = None
+
+    def sweep(self, now: float) -> None:
+        """Check the deadlines and heartbeats of all waiters, and whether a changed fleet has capacity. A deadline is late by one sweep at
+        most."""
+        if not self.waiting:
+            return
+        pool = self._pool_of()
+        (self._rate.busy if pool.up else self._rate.idle)(now)
+        if not pool.backends:
+            self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
+            return
+        self._dispatch()
+        for waiter in list(self._waiters.values()):
+            if now < waiter.look_at or not waiter.waits:
+                continue
+            if now >= waiter.place.deadline:
+                fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
+                self.end(waiter, refusals.TIMED_OUT, fault)
+            else:
+                waiter.look_at = min(waiter.place.deadline, waiter.beat(now))
+
+    def stop(self) -> None:
+        """End all waits and refuse new ones: the worker's grace is over."""
+        self._stopped = True
+        self._end_all(refusals.STOPPED, refusals.stopping)
+
+    def _end_all(self, word: str, fault: Callable[[], Fault]) -> None:
+        for waiter in list(self._waiters.values()):
+            self.end(waiter, word, fault())
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def used(self, place: QueuedRequest, usage: Usage) -> None:
+        """Correct a tenant's charge by the usage of a dispatched request that has ended: it was charged with an estimate."""
+        self._queue.settle(place, usage.prompt_tokens - usage.cached_tokens + 2 * usage.completion_tokens)
+
+    def state(self) -> QueueState:
+        """The number of waiting requests by class, and the drain rate."""
+        return QueueState(self._name, tuple(self._queue.by_tier()), self._rate.per_second(self._clock()))
+
+
+class PoolQueues(dict[str, PoolQueue]):
+    """The queue of every pool, by the pool's name; a dict, because every request looks its queue up."""
+
+    def sweep(self, now: float) -> None:
+        """Check deadlines, heartbeats and capacity in every queue."""
+        for line in self.values():
+            line.sweep(now)
+
+    def stop(self) -> None:
+        """End all waits and refuse new ones."""
+        for line in self.values():
+            line.stop()
+
+    def states(self) -> tuple[QueueState, ...]:
+        """The state of every queue."""
+        return tuple([line.state() for line in self.values()])

@@ -1,0 +1,185 @@
+"""Preemption: takes a request without a first token back from its backend, for a more urgent request that waits.
+
+It costs nothing while no request waits: candidates are looked for among the running relays, and only for the first waiter of the queue.
+The preempted request keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests. Its
+backend's health, its retries and the poison check do not count the attempt.
+
+Only requests without a first token are preempted: no part of an answer is lost, and no caller has seen any. The first candidate is of
+the lowest class and, among equals, the one that was sent last: engines compute prompts in about their order of arrival, so the least
+work has been done for it. No request is preempted twice, at most one is preempted for each waiter, and the rate is limited
+(`PreemptionPace`): less than one prompt of work is lost for each urgent request that had to wait.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from domain.clock import Clock
+from domain.faults import Fault, Kind, Retry
+from domain.priority import Class
+from domain.usage import NO_USAGE
+from gateway.http.edge.relay import ReplyRelay
+from gateway.placement.concurrency import ConcurrencyLimits
+from gateway.placement.in_flight import LONG_PREFILL_TOKENS
+from gateway.queue.deadlines import class_of, place_back
+from gateway.queue.waiter import Waiter
+from gateway.story import Story
+from routing.load import Charge, LoadTable
+from routing.room import has_no_room, room_without
+from tenancy.fair_tier import QueuedRequest
+
+PER_S: Final = 16.0
+"""Preemptions per second, of one pool in one worker: more than the urgent requests that find no capacity in a healthy queue, and few
+beside the aborts that an engine can take."""
+BURST: Final = 32.0
+"""Preemptions at once, after two seconds of none: half of the requests that a new engine is taken to bear."""
+AGAIN_S: Final = 0.02
+"""The shortest time in seconds between a search without result and the next one: a search goes over all requests in flight."""
+
+T = TypeVar("T")
+
+
+class PreemptibleRequest(msgspec.Struct, Generic[T], frozen=True):
+    """A request on a backend that may be preempted."""
+
+    tier: int
+    """Its `domain.priority.Class`."""
+    sent_at: float
+    request: T
+
+
+def first_to_give_way(sent: Iterable[PreemptibleRequest[T]]) -> list[PreemptibleRequest[T]]:
+    """The candidates in the order in which they are preempted."""
+    return sorted(sent, key=lambda candidate: (-candidate.tier, -candidate.sent_at))
+
+
+class PreemptionPace:
+    """Limits the rate of preemptions: a token bucket of `PER_S` and `BURST`."""
+
+    __slots__ = ("_at", "_left", "_not_before")
+
+    def __init__(self) -> None:
+        self._left = BURST
+        self._at = 0.0
+        self._not_before = 0.0
+
+    def allows(self, now: float) -> bool:
+        """Whether a preemption is allowed now, and worth a search."""
+        if now < self._not_before:
+            return False
+        self._left = min(BURST, self._left + (now - self._at) * PER_S)
+        self._at = now
+        return self._left >= 1.0
+
+    def gave_way(self) -> None:
+        """Count a preemption."""
+        self._left -= 1.0
+
+    def found_none(self, now: float) -> None:
+        """Note that a search found no candidate."""
+        self._not_before = now + AGAIN_S
+
+
+MOST_LOOKS: Final = 16
+"""The number of candidates that are examined closely for one waiter."""
+
+MayWait = Callable[[QueuedRequest, float], bool]
+"""Whether a request with this queue entry could wait so many seconds."""
+
+
+class PulledBack(Fault):
+    """Ends an attempt that was preempted; the request goes back to the queue, and its caller never sees this fault."""
+
+    def __init__(self, by: Class) -> None:
+        super().__init__(
+            Kind.OVERLOADED,
+            "This model is overloaded, and others went before this request. Try again shortly.",
+            retry=Retry(should=True, after_s=1.0),
+            detail=f"gave its place on a backend to {by.word}",
+        )
+
+
+class Pulling:
+    """Preempts requests of one pool.
+
+    Args:
+        lowest: the highest class whose requests may be preempted, in favour of higher classes than their own.
+        relays: all running relays, of every pool.
+    """
+
+    __slots__ = ("_board", "_clock", "_limits", "_lowest", "_pace", "_pool", "_relays")
+
+    def __init__(
+        self, pool: str, lowest: Class, board: LoadTable, limits: ConcurrencyLimits, relays: Callable[[], Iterable[object]], clock: Clock
+    ) -> None:
+        self._pool = pool
+        self._lowest = lowest
+        self._board = board
+        self._limits = limits
+        self._relays = relays
+        self._clock = clock
+        self._pace = PreemptionPace()
+
+    def make_room(self, waiter: Waiter[Any], may_wait: MayWait) -> None:
+        """Preempt a request for this waiter, where that is allowed and helps. The capacity is there in the next turn of the event loop.
+
+        Args:
+            may_wait: whether a preempted request could wait again; a request that could not is left on its backend.
+        """
+        tier = waiter.place.tier
+        now = self._clock()
+        if waiter.given_way_to or tier >= Class.BATCH or not self._pace.allows(now):
+            return
+        candidates = first_to_give_way(self._candidates(tier))
+        if candidates and (lacking := waiter.lacking()):
+            for candidate in candidates[:MOST_LOOKS]:
+                relay, story, charge = candidate.request
+                place = place_back(story, charge)
+                if self._helps(charge, lacking) and may_wait(place, place.deadline - now):
+                    waiter.given_way_to = True
+                    self._pace.gave_way()
+                    _pull(relay, story, place, Class(tier))
+                    return
+        self._pace.found_none(now)
+
+    def _helps(self, charge: Charge, lacking: Mapping[str, float]) -> bool:
+        board = self._board
+        tokens = lacking.get(charge.id)
+        row = board.row_of[charge.id]
+        return tokens is not None and has_no_room(board, row, tokens) != "" and room_without(board, row, tokens, charge)
+
+    def _candidates(self, tier: int) -> list[PreemptibleRequest[tuple[ReplyRelay, Story, Charge]]]:
+        candidates = []
+        least = max(self._lowest, tier + 1)
+        for relay in self._relays():
+            if isinstance(relay, ReplyRelay) and unanswered(relay):
+                story = relay.story
+                charge, own = story.tried.charge, class_of(story)
+                if charge is not None and own >= least and story.placed.pool == self._pool and self._may_give_way(relay, story, charge):
+                    candidates.append(PreemptibleRequest(own, charge.at, (relay, story, charge)))
+        return candidates
+
+    def _may_give_way(self, relay: ReplyRelay, story: Story, charge: Charge) -> bool:
+        placed, tried = story.placed, story.tried
+        if charge.over or charge.begun or charge.id != relay.backend or placed.pulled_back or tried.failed or tried.hedged:
+            return False
+        if placed.queue_place is not None and placed.queue_place.by_share:
+            return False  # else nothing would be left of the share of the lower ranks
+        # a short reply that is not streamed does not show whether it has begun, unless the backend's limiter supposes a first token
+        return story.asked.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or self._limits.of(charge.id) is not None
+
+
+def unanswered(relay: ReplyRelay) -> bool:
+    """Whether the engine was asked and no part of an answer has come: no event of a stream, nor the head of a plain reply."""
+    story = relay.story
+    waits = relay.mode == "" or (relay.mode == "answer" and story.asked.stream)
+    return waits and not story.attempt.events and relay.flight is not None and not relay.outcome.done()
+
+
+def _pull(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -> None:
+    placed = story.placed
+    if placed.on_used is not None:
+        placed.on_used(NO_USAGE)  # its tenant has its charge back
+    placed.queue_place, placed.on_used, placed.pulled_back = place, None, True
+    relay.end_with(PulledBack(by))

@@ -1,0 +1,169 @@
+"""One attempt of the forwarding step: one call to one backend, and its reply on its way to the caller.
+
+`forward` makes an Attempt for each candidate. `hedged`, `with_prefill` and `with_adapter` each take one and do what has to happen around
+it: a second attempt beside it, the prompt computed elsewhere first, an adapter loaded first.
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from backends.ports import Call
+from domain.ask import Ask
+from domain.faults import Fault
+from gateway.deps import Deps
+from gateway.fleet.health import breaker_moved, note_outcome
+from gateway.http.edge.attempt_faults import backend_drained, caller_gone
+from gateway.http.edge.exchange import Exchange, Listener
+from gateway.http.edge.relay import ReplyRelay, Source
+from gateway.http.edge.taps import taps_for
+from gateway.placement.in_flight import InFlight, learn, stake_for
+from gateway.placement.place import Placement
+from gateway.request.reply_headers import reply_headers
+from gateway.story import AttemptFacts, Story
+from routing.fleet import Backend
+from routing.schedule import ALONE
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """A request on one backend."""
+
+    ask: Ask
+    call: Call
+    engine_model: str
+    """The model that the engine is asked for: the pool's, or an adapter."""
+    placing: Placement
+    exchange: Exchange
+    story: Story
+    deps: Deps
+    backend: Backend
+    first_event_timeout_s: float = -1.0
+    """Until the reply's first event, which is the end of a plain reply; negative to have both timeouts computed for the backend."""
+    first_token_timeout_s: float = -1.0
+    """How long the backend may take to begin to answer."""
+    listener: Listener | None = None
+    """Hears of the caller's connection instead of the attempt's own relay."""
+    on_first_event: Callable[[], None] | None = None
+    """Called at the first event instead of `on_begun`."""
+    on_begun: Callable[[], None] | None = None
+    """Notes on the backend that the answer has begun."""
+    relay: ReplyRelay | None = None
+    """The relay of the reply; None before the call is sent."""
+    facts: AttemptFacts | None = None
+    """The part of the Story that is written while the call is under way."""
+
+    def __post_init__(self) -> None:
+        if self.first_event_timeout_s < 0.0:
+            deps, ask = self.deps, self.ask
+            first_token_timeout_s = deps.timeouts.first_token_timeout_s(ask.prompt_bytes, deps.live.prefill.get(self.backend.id))
+            self.first_token_timeout_s = first_token_timeout_s
+            self.first_event_timeout_s = first_token_timeout_s if ask.stream else deps.timeouts.plain_timeout_s
+
+    def on(self, backend: Backend) -> "Attempt":
+        """The same request on another backend."""
+        return msgspec.structs.replace(self, backend=backend, first_event_timeout_s=-1.0, on_begun=None, relay=None, facts=None)
+
+    @property
+    def prefills(self) -> tuple[Backend, ...]:
+        """The backends that can compute the prompt for this one, best first; empty where this one serves the request whole."""
+        shared = self.story.placed.shared
+        return shared.split.prefills_for(self.backend) if shared is not None else ()
+
+    def refusal(self) -> Fault | None:
+        """Why nothing is to be sent any more: the caller or the backend has left."""
+        if self.exchange.gone:
+            return caller_gone()
+        if self.backend.id not in self.deps.upstreams:
+            return backend_drained(f"{self.backend.id} has left the fleet")
+        return None
+
+    def run(self) -> Coroutine[Any, Any, Fault | None]:
+        """Call the backend and relay the reply, counted on the backend meanwhile. None when the whole answer was handed on."""
+        return self.counted(self.dispatch())
+
+    async def counted(self, work: Coroutine[Any, Any, Fault | None]) -> Fault | None:
+        """Await `work` with the request's load reserved on the backend: the one place that reserves it and gives it back.
+
+        Args:
+            work: the call, with what has to happen on this backend before it.
+        """
+        refused = self.refusal()
+        if refused is not None:
+            work.close()
+            self.placing.give_back()
+            return refused
+        deps, placing, story = self.deps, self.placing, self.story
+        stake = stake_for(placing, self.backend.id, deps, stream=self.ask.stream)
+        if placing.route.why != ALONE or stake.limiter is not None:
+            self.on_begun = stake.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
+        if deps.live.breakers.of(self.backend.id, placing.served).enter(story.own_id, stake.at):
+            self.on_begun = partial(self._probe_begun, stake)
+        if story.placed.decision is not None:
+            story.placed.decision.served_by = self.backend.id
+        story.tried.charge = stake.charge
+        try:
+            fault = await work
+            if fault is None:
+                learn(self.ask, placing, stake, story, deps)
+            return fault
+        finally:
+            self.on_begun = None
+            if self.facts is not None:
+                self.facts.on_begun = None
+            stake.over()
+
+    async def dispatch(self) -> Fault | None:
+        """Send the call, and return when the reply is over. The caller of this has reserved the load."""
+        refused = self.refusal()
+        if refused is not None:
+            return refused  # while an adapter was loaded, or the prompt was computed
+        story, deps, backend, exchange = self.story, self.deps, self.backend, self.exchange
+        story.tried.attempts += 1
+        story.tried.backend = backend.id
+        facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
+        chain = taps_for(self.ask, story, deps.clock, self.engine_model, self._names())
+        relay = self.relay = ReplyRelay(
+            exchange,
+            story,
+            chain,
+            Source(
+                backend.id,
+                self.ask.endpoint,
+                (self.placing.pool.model, story.placed.lora),
+                self.first_event_timeout_s,
+                self.first_token_timeout_s,
+            ),
+            headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
+            timeouts=deps.timeouts,
+            clock=deps.clock,
+        )
+        exchange.listener = self.listener or relay
+        deps.watch.add(relay)
+        try:
+            relay.flight = deps.upstreams[backend.id].dispatch(self.call, relay)
+            fault = await relay.outcome
+        finally:
+            relay.outcome.cancel()  # of no effect once it is decided
+            if relay.outcome.cancelled() and relay.flight is not None:
+                relay.flight.abort()
+                relay.flight = None
+            deps.watch.forget(relay)
+        facts.usage, facts.cached = chain.usage, chain.cached
+        note_outcome(deps.live, backend, self.placing.served, fault, story.own_id, deps.clock(), deps.rng)
+        return fault
+
+    def _names(self) -> frozenset[str] | None:
+        """The models that the reply may name; None where the dialect's engines answer with any name."""
+        pool = self.placing.pool
+        if not self.deps.dialects[pool.name].answers_as_listed:
+            return None
+        return self.deps.live.names.get(self.backend.id) if self.engine_model == pool.model else frozenset((self.engine_model,))
+
+    def _probe_begun(self, stake: InFlight) -> None:
+        """The first token of the request that probes a backend whose breaker is half open: others may follow."""
+        deps, now = self.deps, self.deps.clock()
+        if deps.live.breakers.begun(self.backend.id, self.placing.served, self.story.own_id, now):
+            breaker_moved(deps.live, self.backend, now)
+        stake.begun()

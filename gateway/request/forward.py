@@ -1,0 +1,106 @@
+"""The forwarding step of `lifecycle.py`: one candidate after the other until an answer begins."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from backends.dialects import Dialect, body_for, fit, model_asked
+from backends.ports import Call
+from domain.ask import Ask
+from domain.faults import Fault
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange
+from gateway.placement.place import Placement
+from gateway.placement.salts import salted
+from gateway.queue.preempt import PulledBack
+from gateway.request.attempt import Attempt
+from gateway.request.hedge import hedged
+from gateway.request.lora import with_adapter
+from gateway.request.prefill import with_prefill
+from gateway.request.retry import RetryState
+from gateway.story import Story
+from routing.fleet import Backend
+from routing.room import has_no_room
+
+
+async def forward(ask: Ask, placing: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
+    """Relay the reply of the first candidate that begins to answer. False when a more urgent request took the place of this one before
+    that (`gateway.queue.preempt`): it is to wait for another turn.
+
+    Raises:
+        Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only
+            before the first byte and within the budget.
+    """
+    adapter = placing.adapter
+    engine_model = model_asked(deps.dialects[placing.pool.name], placing.pool.model, adapter.served if adapter else "")
+    try:
+        call = _call(ask, placing, engine_model, exchange, story, deps)
+    except Fault:
+        placing.give_back()
+        raise
+    first_dispatch_at = story.dispatched_at = deps.clock()
+    candidates = placing.route.backends
+    retry: RetryState | None = None
+    for index, backend in enumerate(candidates):
+        attempt = Attempt(ask, call, engine_model, placing, exchange, story, deps, backend)
+        try:
+            fault = await _wrapped(attempt, first=index == 0)
+        finally:
+            if retry is not None:
+                retry.attempt_over()
+        if fault is None:
+            story.settled.status = 200
+            if retry is not None:
+                retry.answered()
+            return True
+        if isinstance(fault, PulledBack):
+            return False
+        left = candidates[index + 1 :] = _left(candidates[index + 1 :], placing, deps)
+        retry = retry or RetryState(ask, story, deps, first_dispatch_at)
+        if not retry.may_retry(fault, backend, left, attempt.first_event_timeout_s):
+            raise retry.final_fault(fault)
+    raise AssertionError("`choose` leaves no empty route, and nobody is tried after the last candidate")
+
+
+def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | None]:
+    """The attempt, with what the request needs around it."""
+    if attempt.prefills:
+        return with_prefill(attempt)
+    attempt.story.tried.prefill = ""  # that of a pair that failed
+    if attempt.placing.adapter is not None:
+        return with_adapter(attempt)
+    if first and attempt.placing.pool.name in attempt.deps.hedges:
+        return hedged(attempt)
+    return attempt.run()
+
+
+def _call(ask: Ask, placing: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
+    """The call that engines are sent. Raises Fault: a field that the pool's engines do not follow."""
+    pool, dialect = placing.pool, deps.dialects[placing.pool.name]
+    salt = None
+    if dialect.salts(ask.endpoint):
+        salt = salted(deps.salts, deps.salt_secret, placing.demand.tenant, pool, placing.adapter).salt
+    priority = _priority(dialect, pool.name, ask, story, deps)
+    body = body_for(dialect, fit(dialect.fields, ask), engine_model, cache_salt=salt, priority=priority)
+    traceparent, tracestate = exchange.head.trace()
+    return Call("POST", ask.endpoint.value, body, story.own_id, traceparent, tracestate)
+
+
+def _priority(dialect: Dialect, pool: str, ask: Ask, story: Story, deps: Deps) -> bytes:
+    """The members of the body that tell the engine the request's class, where the pool says that its engines follow them."""
+    members = deps.priorities.get(pool)
+    if members is None or dialect.priority is None or ask.endpoint not in dialect.priority.endpoints:
+        return b""
+    return members[story.asked.priority_class] if story.asked.priority_class is not None else b""
+
+
+def _left(candidates: list[Backend], placing: Placement, deps: Deps) -> list[Backend]:
+    """The candidates that are still in the fleet: those with room first, and last those whose breaker has opened meanwhile.
+
+    Where no backend has room a retry goes over the limit by one. The request has waited its turn once, its first backend has one request
+    less than was let through to it, and the retry budget bounds how many such requests there are.
+    """
+    left = [backend for backend in candidates if backend.id in deps.upstreams]
+    shut, board = deps.live.breakers.shut(placing.served, deps.clock()), placing.ground.board
+    if board.limited:
+        left.sort(key=lambda backend: has_no_room(board, board.row_of[backend.id], 1.0) != "")
+    return sorted(left, key=lambda backend: backend.id in shut) if shut else left

@@ -1,0 +1,162 @@
+"""One request on two backends, of which the first to bring a token answers: where `backends.hedge` meets the attempts.
+
+Both attempts are whole ones, each counted on its backend and given back by itself. Until a first event is there neither has written
+anything, so they share one exchange and one Story; with the first event the other attempt is ended, in the same callback. A request that
+is not hedged pays for a timer, and one in a pool without `hedge` for nothing.
+"""
+
+import asyncio
+from functools import partial
+
+from backends.hedge import Hedge
+from domain.faults import Fault, Kind
+from gateway.http.edge.exchange import Listener
+from gateway.http.edge.timeouts import RETRY_SOON
+from gateway.request.attempt import Attempt
+from routing.fleet import Backend
+from routing.room import has_no_room
+
+
+async def hedged(attempt: Attempt) -> Fault | None:
+    """The attempt, and another one beside it on a second backend where the first takes too long; how it ended for the caller."""
+    hedge = hedge_for(attempt)
+    return await (attempt.run() if hedge is None else Race(hedge, attempt).run())
+
+
+def hedge_for(attempt: Attempt) -> Hedge | None:
+    """The pool's hedge where the request may use it: a stream with a short prompt that no backend holds anything of."""
+    placing = attempt.placing
+    hedge = attempt.deps.hedges.get(placing.pool.name)
+    if hedge is None or not attempt.ask.stream or placing.adapter is not None or attempt.story.placed.shared is not None:
+        return None
+    if len(placing.route.ranked) < 2 or placing.demand.prompt_tokens > hedge.max_prompt_tokens:
+        return None
+    return None if placing.held_tokens(attempt.backend.id) else hedge
+
+
+class Race(Listener):
+    """Two attempts of one request, the second begun by a timer. Hears of the caller's connection until one of them has won."""
+
+    __slots__ = ("_attempts", "_hedge", "_second", "_sent_at", "_winner")
+
+    def __init__(self, hedge: Hedge, first: Attempt) -> None:
+        self._hedge = hedge
+        self._sent_at = first.deps.clock()
+        self._attempts = [first]
+        self._second: asyncio.Task[Fault | None] | None = None
+        self._winner: Attempt | None = None
+
+    async def run(self) -> Fault | None:
+        """Run the race; how it ended for the caller."""
+        first, hedge = self._attempts[0], self._hedge
+        story = first.story
+        self._enter(first)
+        hedge.request()
+        timer = None if hedge.delay_s is None else first.deps.loop.call_later(hedge.delay_s, self._fire)
+        try:
+            fault = await first.run()
+            if self._second is None:
+                return fault
+            second, failed = self._attempts[1], self._winner is None
+            fault_of_second = await self._second
+            if self._winner is second:
+                story.tried.failed += (first.backend.id,) if failed else ()
+                return fault_of_second
+            story.tried.backend = first.backend.id
+            if fault is not None and self._winner is None:
+                story.tried.failed += (second.backend.id,)  # two have been tried
+            return fault
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self._second is not None and not self._second.done():
+                self._second.cancel()
+                await asyncio.gather(self._second, return_exceptions=True)
+            for attempt in self._attempts:
+                attempt.listener = attempt.on_first_event = None
+
+    def _enter(self, attempt: Attempt) -> None:
+        attempt.listener = self
+        attempt.on_first_event = partial(self._first_event, attempt)
+
+    def _fire(self) -> None:
+        """No first token has come in time."""
+        first = self._attempts[0]
+        if first.story.attempt.events or first.exchange.gone or first.exchange.finished:
+            return
+        spare = self._spare()
+        if spare is not None and self._hedge.spend():
+            second = first.on(spare)
+            self._enter(second)
+            self._attempts.append(second)
+            self._second = first.deps.loop.create_task(self._run_second(second))
+
+    def _spare(self) -> Backend | None:
+        """Another backend that would begin soon; None where all have enough to do."""
+        first, delay_s = self._attempts[0], self._hedge.delay_s
+        placing, deps = first.placing, first.deps
+        board, demand, now = placing.ground.board, placing.demand, deps.clock()
+        if deps.lines[placing.pool.name].waiting or delay_s is None:
+            return None
+        shut = deps.live.breakers.shut(placing.served, now)
+        part = placing.ground.holders.part(demand.tenant, now)
+        spares = []
+        for rank, backend in enumerate(placing.route.backends[1:]):
+            row = board.row_of.get(backend.id)
+            if row is None or backend.id not in deps.upstreams or backend.id in shut or has_no_room(board, row, demand.prompt_tokens, part):
+                continue
+            spares.append((board.queue_tokens[row] * board.prefill_s_token[row], rank, backend))
+        if not spares:
+            return None
+        queued_s, _, spare = min(spares)
+        return spare if queued_s <= delay_s / 2 else None
+
+    async def _run_second(self, second: Attempt) -> Fault | None:
+        if self._winner is not None:
+            return _beaten()  # in the same turn of the loop
+        second.story.tried.hedged = (self._attempts[0].backend.id, second.backend.id)
+        return await second.run()
+
+    def _first_event(self, attempt: Attempt) -> None:
+        if self._winner is not None:
+            return
+        self._winner, story = attempt, attempt.story
+        assert attempt.facts is not None  # it has brought an event
+        assert attempt.relay is not None
+        story.attempt = attempt.facts
+        story.tried.backend = attempt.backend.id
+        attempt.exchange.listener = attempt.relay
+        self._hedge.began(attempt.deps.clock() - self._sent_at)
+        for other in self._attempts:
+            if other is not attempt and other.relay is not None:
+                other.relay.end_with(_beaten())
+        if story.placed.decision is not None:
+            story.placed.decision.served_by = attempt.backend.id
+        if attempt.on_begun is not None:
+            attempt.on_begun()
+
+    # --- from the caller's connection -------------------------------------------------------------------------------
+
+    def gone(self) -> None:
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.gone()
+
+    def full(self) -> None:
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.full()
+
+    def drained(self) -> None:
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.drained()
+
+    def cut(self) -> None:
+        for attempt in self._attempts:
+            if attempt.relay is not None:
+                attempt.relay.cut()
+
+
+def _beaten() -> Fault:
+    return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=RETRY_SOON, detail="another backend began to answer first")

@@ -1,0 +1,159 @@
+"""The match of a request with its tenant's policy: the model that answers, the rule that applies, the treatment. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from domain.ask import Ask
+from domain.identity import Caller
+from gateway.request.permissions import TOOLS, exists_for
+from policies.compile import ModelRule, PolicySet, TenantPolicy
+from policies.conditions import Needs
+from policies.rules import Rule
+from tenancy.estimate import likely_prompt
+from tenancy.rights import Allowed
+
+SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"cookie"})
+"""Headers that conditions never see."""
+NO_MODEL: Final = ModelRule("", "")
+"""Stands for a model that the policy does not have."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as the conditions of rules see it."""
+
+    ask: Ask
+    caller: Caller
+    user: str
+    headers: Mapping[bytes, bytes]
+    now_unix: float
+    model: str = ""
+    """The policy's name of the model that answers; empty until the policy is known."""
+
+    def facts(self, needs: Needs) -> dict[str, Any]:
+        """The values of the variables that are needed, of `policies.conditions.VARIABLES`."""
+        values = {name: _FACTS[name](self) for name in needs.variables if name != "headers"}
+        if "headers" in needs.variables:
+            values["headers"] = self._headers(needs.headers)
+        return values
+
+    def _headers(self, names: frozenset[str] | None) -> dict[str, str]:
+        """The headers that a condition names; all of them for None."""
+        headers = self.headers
+        if names is not None:
+            return {name: headers[encoded].decode("latin-1") for name, encoded in _encoded_names(names) if encoded in headers}
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items() if name not in SECRET}
+
+
+@lru_cache(maxsize=4096)
+def _encoded_names(names: frozenset[str]) -> tuple[tuple[str, bytes], ...]:
+    """The headers that conditions may see, by their names in conditions and in requests."""
+    encoded_names = ((name, name.encode("latin-1", "replace")) for name in sorted(names))
+    return tuple((name, encoded) for name, encoded in encoded_names if encoded not in SECRET)
+
+
+class PolicyMatch(msgspec.Struct, frozen=True):
+    """The policy, the model and the rule that apply to a request."""
+
+    policy: TenantPolicy
+    """The tenant's policy with the treatment of project, model and rule."""
+    model: ModelRule
+    """The rule of the model that answers, dealt out to one pool."""
+    rule: str = ""
+    """The name of the rule that applies; empty for none."""
+
+
+def match_policy(policies: PolicySet, asked: Asked, allowed: Allowed, key: str) -> PolicyMatch | None:
+    """The match of a request with its tenant's policy; None where the model does not exist for the caller.
+
+    Args:
+        key: the key by which the request is dealt out.
+    """
+    policy = policies.for_tenant(asked.caller.tenant)
+    model = policy.models.get(asked.ask.model) if policy is not None else None
+    # rights are asked about a model that does not exist, too, so that time does not tell it from one that is not allowed (R15)
+    if not exists_for(allowed, NO_MODEL if model is None else model) or policy is None or model is None:
+        return None
+    rule = _matching_rule(policy, model, asked, allowed, key) if policy.rules is not None else None
+    if rule is not None and rule.model:
+        model = policy.models[rule.model]
+    return _match(policy, model, rule, asked, key)
+
+
+def match_fallback(policies: PolicySet, asked: Asked, model: str, rule: str, allowed: Allowed, key: str) -> PolicyMatch | None:
+    """The match of a request that falls back to another model of the same policy; the rule stays. None where the caller may not use
+    that model.
+
+    Args:
+        model: the name of the model to fall back to.
+        rule: the name of the rule that applies to the request; empty for none.
+        key: the key by which the request is dealt out.
+    """
+    policy = policies.for_tenant(asked.caller.tenant)
+    assert policy is not None
+    if not exists_for(allowed, policy.models[model]):
+        return None
+    matched = next((known for known in policy.rules.rules if known.name == rule), None) if policy.rules is not None and rule else None
+    return _match(policy, policy.models[model], matched, asked, key)
+
+
+def _match(policy: TenantPolicy, model: ModelRule, rule: Rule | None, asked: Asked, key: str) -> PolicyMatch:
+    """The match, with the treatment of project, model and rule in the policy, and the model dealt out to one pool."""
+    if policy.layers:
+        policy = policy.treating(asked.caller.project, model.name)
+    if rule is not None and rule.said:
+        policy = msgspec.structs.replace(policy, **rule.said)
+    return PolicyMatch(policy, model.shared(key) if model.shares else model, "" if rule is None else rule.name)
+
+
+def explain_rules(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tuple[Rule, str]]:
+    """Every rule of a policy with the reason why it does not match, empty where it does. The policy has the request's model."""
+    if policy.rules is not None:
+        model = policy.models[asked.ask.model].name
+        yield from policy.rules.told(model, key, msgspec.structs.replace(asked, model=model).facts)
+
+
+def _matching_rule(policy: TenantPolicy, model: ModelRule, asked: Asked, allowed: Allowed, key: str) -> Rule | None:
+    """The first rule that matches and whose model the caller may use."""
+    assert policy.rules is not None
+    asked = msgspec.structs.replace(asked, model=model.name)
+    for rule in policy.rules.matching(model.name, key, asked.facts):
+        if not rule.model or exists_for(allowed, policy.models[rule.model]):
+            return rule
+    return None
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    metadata: Any = None
+
+
+_decode_metadata: Final = msgspec.json.Decoder(_Metadata).decode
+
+
+def _metadata(asked: Asked) -> dict[str, str]:
+    if "metadata" not in asked.ask.names:
+        return {}
+    metadata = _decode_metadata(asked.ask.fields).metadata
+    return {name: value for name, value in metadata.items() if isinstance(value, str)} if isinstance(metadata, dict) else {}
+
+
+_FACTS: Final[Mapping[str, Callable[[Asked], Any]]] = {
+    "model": lambda asked: asked.model,
+    "endpoint": lambda asked: asked.ask.endpoint.word,
+    "project": lambda asked: asked.caller.project,
+    "key": lambda asked: "" if asked.caller.by_token else asked.caller.key_id,
+    "key_tags": lambda asked: dict(asked.caller.tags),
+    "user": lambda asked: asked.user,
+    "session": lambda asked: asked.ask.session,
+    "stream": lambda asked: asked.ask.stream,
+    "prompt_tokens": lambda asked: likely_prompt(asked.ask, None),
+    "max_output_tokens": lambda asked: asked.ask.max_output_tokens or 0,
+    "choices": lambda asked: asked.ask.choices,
+    "media": lambda asked: asked.ask.media,
+    "tools": lambda asked: not TOOLS.isdisjoint(asked.ask.names),
+    "metadata": _metadata,
+    "now": lambda asked: datetime.fromtimestamp(asked.now_unix, UTC),
+}

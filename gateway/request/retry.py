@@ -1,0 +1,115 @@
+"""The retries of one request: whether another backend is tried after a failed attempt, and the fault that its caller gets otherwise.
+
+Poison requests, which engines die of: where the steps meet `backends.poison`.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from backends import attempt
+from backends.poison import MAY_KILL, mark_of
+from domain.ask import Ask
+from domain.faults import NEVER, Fault, Kind
+from gateway.deps import Deps
+from gateway.story import Story
+from routing.fleet import Backend
+
+
+class PoisonCheck:
+    """Counts, for one request, the engines that may have died of it."""
+
+    __slots__ = ("_ask", "_deps", "_mark", "_story")
+
+    def __init__(self, ask: Ask, story: Story, deps: Deps) -> None:
+        self._ask = ask
+        self._story = story
+        self._deps = deps
+        self._mark = b""
+
+    def struck(self, fault: Fault, backend: str, sent_at: float, now: float) -> bool:
+        """An attempt failed: whether so many engines have died of this request that it must not be tried once more."""
+        deps, story = self._deps, self._story
+        if fault.kind not in MAY_KILL:
+            return False
+        tenant = story.asked.caller.tenant if story.asked.caller is not None else ""
+        self._mark = self._mark or mark_of(deps.salt_secret, tenant, story.first_model, self._ask.fields)
+        return deps.live.suspects.struck(self._mark, tenant, backend, sent_at, now)
+
+    def cleared(self) -> None:
+        """The request was answered, so no engine died of it."""
+        if self._mark:
+            self._deps.live.suspects.cleared(self._mark)
+
+
+def refuse_deadly(ask: Ask, tenant: str, story: Story, deps: Deps) -> None:
+    """Refuse a request that engines have died of lately; called only while there is any.
+
+    Raises:
+        Fault: CRASHES_ENGINES.
+    """
+    wait_s = deps.live.suspects.refused_s(mark_of(deps.salt_secret, tenant, story.first_model, ask.fields), deps.clock())
+    if wait_s > 0:
+        message = f"Two engines stopped while they worked on this request, so it is not tried for {ceil(wait_s)} s. Change it, or leave it."
+        raise Fault(Kind.CRASHES_ENGINES, message)
+
+
+class RetryState:
+    """One request's failed attempts. Made only once an attempt has failed.
+
+    Args:
+        first_at: when the request was sent for the first time.
+    """
+
+    __slots__ = ("_deps", "_first_at", "_poison", "_retrying", "_sent_at", "_spent", "_story")
+
+    def __init__(self, ask: Ask, story: Story, deps: Deps, first_at: float) -> None:
+        self._deps = deps
+        self._story = story
+        self._first_at = first_at
+        self._sent_at = first_at
+        self._poison = PoisonCheck(ask, story, deps)
+        self._retrying = False
+        self._spent = False
+
+    def may_retry(self, fault: Fault, backend: Backend, left: Sequence[Backend], first_token_s: float) -> bool:
+        """An attempt failed: whether the first of the backends that are left is tried. If so, `attempt_over` has to be called when that
+        attempt ends.
+
+        Args:
+            first_token_s: the deadline of the first token of the attempt that failed.
+        """
+        story, tried, deps = self._story, self._story.tried, self._deps
+        engine, now = tried.backend if tried.prefill else backend.id, deps.clock()
+        # what a copy does to a canary must not be held against the tenant whose request it is a copy of
+        tried.deadly = not story.asked.shadow and self._poison.struck(fault, engine, self._sent_at, now)
+        self._sent_at = now
+        if fault.kind is Kind.LORA_UNAVAILABLE and left:
+            return True  # nothing was sent, so going on is no retry
+        # an adapter's load is bounded by a time of its own, and says nothing of how fast engines answer
+        share = (now - self._first_at - story.lora_wait_s) / first_token_s
+        begun, budget, retries = story.attempt.events > 0, deps.budget, len(tried.failed)
+        allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
+        if tried.deadly or not left or not allowed:
+            self._spent = tried.deadly or tried.failed != () or not budget.allows()
+            return False
+        budget.retry()
+        self._retrying = True
+        tried.failed += (engine,)
+        return True
+
+    def attempt_over(self) -> None:
+        """The attempt that followed ended, however."""
+        if self._retrying:
+            self._retrying = False
+            self._deps.budget.retrying -= 1
+
+    def answered(self) -> None:
+        """The request was answered whole after all."""
+        self._poison.cleared()
+
+    def final_fault(self, fault: Fault) -> Fault:
+        """The fault that the caller gets. Where our own retry failed as well, or so many fail that no retry is to be had, the caller is
+        told not to retry either: that would only add to the trouble."""
+        if self._spent and fault.kind not in (Kind.ENGINE_BUSY, Kind.LORA_UNAVAILABLE):
+            fault.retry, fault.message = NEVER, fault.message.removesuffix(" Try again.")
+        return fault

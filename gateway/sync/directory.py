@@ -1,0 +1,196 @@
+"""Keeps the directory current: the store's change counter is read often, the directory only when it moved.
+
+The last directory in a sealed file, for a start of the gateway during an outage of its database.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from domain.clock import WallClock
+from tenancy.accounts import Contents
+from tenancy.directory import Directory
+from tenancy.directory_ports import DirectorySource
+from tenancy.keys import Pepper
+from tenancy.sealed import NotSealed, SealedDirectory, seal, unseal
+
+log = structlog.get_logger("tidegate.directory")
+
+MAX_AGE_S: Final = 86_400.0
+"""The age in seconds beyond which a file is not used: a caller that lost access a day ago must not get it back."""
+MAX_BYTES: Final = 256 * 1024 * 1024
+"""A hundred thousand keys take about 30 MB."""
+
+
+class DirectoryFile:
+    """The sealed file, readable by its owner alone. Every worker writes the directory that it read; all read the same one.
+
+    Args:
+        path: the file; its folder has to outlive the process.
+        pepper: the key of the seal.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(self, path: Path, pepper: Pepper, wall: WallClock) -> None:
+        self._path = path
+        self._pepper = pepper
+        self._wall = wall
+        self._complained = False
+
+    def save(self, contents: Contents, at_unix: float) -> None:
+        """Write the file, completely or not at all. A failure is only logged, once, because the file may never be needed."""
+        # one temporary file per process: several workers write the same directory at once
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        try:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(seal(SealedDirectory(at_unix, contents), self._pepper))
+            partial.replace(self._path)
+        except OSError as error:
+            if not self._complained:
+                log.warning("the directory cannot be kept for a start without the database", file=str(self._path), reason=error.strerror)
+            self._complained = True
+            return
+        self._complained = False
+
+    def load(self) -> SealedDirectory | None:
+        """The saved directory; None when there is no file, it is older than `MAX_AGE_S`, or it is sealed with another pepper."""
+        try:
+            with open(self._path, "rb") as file:
+                saved = unseal(file.read(MAX_BYTES), self._pepper)
+        except FileNotFoundError:
+            return None
+        except (OSError, NotSealed) as error:
+            log.warning("the kept directory cannot be used", file=str(self._path), reason=str(error))
+            return None
+        age_s = self._wall() - saved.at_unix
+        if age_s > MAX_AGE_S:
+            log.warning("the kept directory is too old", file=str(self._path), age_s=round(age_s), at_most_s=MAX_AGE_S)
+            return None
+        return saved
+
+
+POLL_S: Final = 2.0
+"""Seconds between two reads of the change counter: a revoked key is refused within 5 s (R34), two polls and a load."""
+READ_WITHIN_S: Final = 10.0
+"""The longest wait for the store: a database that accepts connections and does not answer counts as an outage."""
+SAVE_EVERY_S: Final = 600.0
+"""How often the file is written though nothing changed, so that it shows its true age."""
+ADMIN_STALE_S: Final = 60.0
+"""Seconds after the last answer of the store for which admin keys are accepted: a key may have been revoked since."""
+
+
+class DirectoryFollower(Protocol):
+    """Holds the current directory: `gateway.deps.Live` is one."""
+
+    directory: Directory
+
+
+class DirectoryWatch:
+    """Follows the store's directory. While the store cannot be reached the last directory stays in use: keys keep working.
+
+    Args:
+        source: the store.
+        pepper: the key of key digests.
+        file: where the directory is saved for a start without the store.
+        wall: seconds since the epoch.
+        close: closes the store's connections.
+    """
+
+    def __init__(
+        self, source: DirectorySource, pepper: Pepper, file: DirectoryFile, wall: WallClock, close: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._source = source
+        self._pepper = pepper
+        self._file = file
+        self._wall = wall
+        self._close = close
+        self._contents = Contents()
+        self._version = -1
+        self._confirmed_unix = -math.inf
+        self._saved_unix = -math.inf
+        self._reachable = True
+
+    async def load(self) -> Directory:
+        """The first directory: the store's, or during an outage of the store the saved one.
+
+        Raises the store's error when there is no file either: without keys there is nothing to serve.
+        """
+        try:
+            await self._read()
+        except Exception as error:  # drivers raise their own errors; whatever it is, there may be a file
+            saved = await asyncio.to_thread(self._file.load)
+            if saved is None:
+                raise
+            self._contents = saved.contents
+            self._confirmed_unix = saved.at_unix
+            self._reachable = False
+            age_s = round(self._wall() - saved.at_unix)
+            log.warning("directory store unreachable, starting with the kept directory", age_s=age_s, error=_short(error))
+        else:
+            await self._save()
+        return await self._compiled()
+
+    async def refresh(self, live: DirectoryFollower) -> None:
+        """Read the change counter once, and hand a changed directory to `live`."""
+        try:
+            changed = await self._read()
+        except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the old directory stays in use
+            if self._reachable:
+                log.warning("directory store unreachable, keeping the last directory", error=_short(error))
+            self._reachable = False
+            return
+        if changed:
+            live.directory = await self._compiled()
+        if changed or self._confirmed_unix - self._saved_unix >= SAVE_EVERY_S:
+            await self._save()
+        if not self._reachable:
+            log.info("directory store reachable again")
+        self._reachable = True
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the store last confirmed that this directory is the current one."""
+        return max(0.0, self._wall() - self._confirmed_unix)
+
+    @property
+    def believes_admins(self) -> bool:
+        """Whether keys of the admin port are accepted: not when the directory is older than `ADMIN_STALE_S`, for they may be revoked."""
+        return self.age_s <= ADMIN_STALE_S
+
+    async def run(self, live: DirectoryFollower, every_s: float = POLL_S) -> None:
+        """Refresh until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.refresh(live)
+
+    async def close(self) -> None:
+        """Close the store's connections."""
+        await self._close()
+
+    async def _read(self) -> bool:
+        """Read the counter, and the contents when it moved; returns whether it did. Raises the store's errors, and TimeoutError."""
+        asked_unix = self._wall()  # a revocation after this moment may be missing from the answer
+        async with asyncio.timeout(READ_WITHIN_S):
+            changed = await self._source.version() != self._version
+            if changed:
+                self._contents = await self._source.load()
+                self._version = self._contents.version
+        self._confirmed_unix = asked_unix
+        return changed
+
+    async def _compiled(self) -> Directory:
+        # 10,000 keys take tens of milliseconds, which no request should wait for
+        return await asyncio.to_thread(Directory, self._contents, self._pepper)
+
+    async def _save(self) -> None:
+        self._saved_unix = self._confirmed_unix
+        await asyncio.to_thread(self._file.save, self._contents, self._confirmed_unix)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

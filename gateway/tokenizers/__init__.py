@@ -1,1 +1,0 @@
-"""How many tokens a prompt has: with the served model's own tokenizer, or bounded by a general one."""

@@ -1,0 +1,285 @@
+"""Builds the collaborators of the admin API; called in the admin process, inside its event loop.
+
+The transactions of the admin API, in which every SQL store takes part, and the texts of new keys.
+
+Looks up the holder of a credential on the admin port: a key with roles, or a JWT whose issuer gives roles.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+
+from backends.clients.endpoint import endpoint
+from backends.clients.http1 import RelayUpstream
+from backends.fetch import fetch
+from domain.faults import Fault
+from domain.identity import Caller, KeyId
+from domain.membership import MemberStore, Owner
+from domain.policy_versions import PolicyVersions
+from domain.rollouts import RolloutBook
+from gateway.admin import Parts, call
+from gateway.admin.access import Authenticator, Principal
+from gateway.admin.call import DatabasePolicies
+from gateway.admin.problem import RETRY, AdminProblem
+from gateway.auth.jwt import JwtVerifier
+from gateway.config.load import Settings
+from gateway.fleet.view import fleet_seen
+from gateway.placement.explain import WorkersExplain
+from gateway.process.supervisor import WorkerSlot
+from gateway.process.worker_link import collect
+from gateway.rollouts.hook import HookCounts, RolloutHook
+from gateway.rollouts.keeper import RolloutKeeper
+from gateway.sync.policies import WorkersReload
+from gateway.sync.policy_copy import PolicyCopy, compiled_from
+from gateway.telemetry.rollout_gauges import RolloutFigures
+from gateway.wiring.auth import token_gate_for
+from gateway.wiring.fleet import registry_for
+from gateway.wiring.limits import CounterView
+from gateway.wiring.stores import directory_watch_for, stores_on
+from policies.prompts.folder import names_in
+from tenancy.accounts import Contents
+from tenancy.directory import Directory
+from tenancy.directory_ports import DirectoryChange
+from tenancy.journal import Change
+from tenancy.jwt import JwtOutcome, looks_like_token
+from tenancy.keys import SECRET_BYTES, Pepper, mint, mint_again
+from tenancy.rights import KeyScope, Role
+from tenancy.stores.sql import SqlDirectory, SqlJournal, SqlMemberStore, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
+
+ENVIRONMENT: Final = "live"
+"""The environment in every key's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenTransaction:
+    change: Change
+    members: MemberStore
+    rollouts: RolloutBook
+    policies: PolicyVersions
+    directory: DirectoryChange
+
+
+class StoreTransactions:
+    """Opens the transactions that `gateway.admin.call.Parts` asks for."""
+
+    def __init__(self, journal: SqlJournal) -> None:
+        self._journal = journal
+
+    def change(self) -> AbstractAsyncContextManager[call.Transactions]:
+        """A transaction for changes."""
+        return self._change()
+
+    @contextlib.asynccontextmanager
+    async def _change(self) -> AsyncIterator[call.Transactions]:
+        async with self._journal.change() as change, SqlDirectory(change.connections).transaction() as directory:
+            on = change.connections
+            yield _OpenTransaction(change, SqlMemberStore(on), SqlRolloutStore(on), SqlPolicyVersions(on), directory)
+
+    @contextlib.asynccontextmanager
+    async def policies(self) -> AsyncIterator[PolicyVersions]:
+        """A transaction for reading policies."""
+        async with self._journal.reading() as joined:
+            yield SqlPolicyVersions(joined)
+
+    @contextlib.asynccontextmanager
+    async def rollouts(self) -> AsyncIterator[RolloutBook]:
+        """A transaction for reading rollouts."""
+        async with self._journal.reading() as joined:
+            yield SqlRolloutStore(joined)
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[DirectoryChange]:
+        """A transaction for reading the directory."""
+        async with self._journal.reading() as joined, SqlDirectory(joined).transaction() as directory:
+            yield directory
+
+
+def id_of(entropy: bytes) -> KeyId:
+    """The id of a new key, from random bytes."""
+    return mint(ENVIRONMENT, entropy).id
+
+
+def text_of(key_id: KeyId, entropy: bytes) -> str:
+    """The text of the key with this id, from the same random bytes."""
+    return mint_again(ENVIRONMENT, key_id, entropy[:SECRET_BYTES]).text
+
+
+AWAY: Final = "The database has not answered for a minute, so nobody knows which keys were revoked. Try again; the bootstrap token works."
+NO_ISSUER: Final = "Tokens cannot be checked right now. Try again shortly."
+
+
+class KeyHolders:
+    """Looks keys and tokens up in the current directory; also a `gateway.sync.directory.DirectoryFollower`.
+
+    Args:
+        directory: the directory to begin with.
+        believes: whether the directory is fresh enough to authenticate admins (`DirectoryWatch.believes_admins`).
+    """
+
+    def __init__(self, directory: Directory, believes: Callable[[], bool]) -> None:
+        self.directory = directory
+        self.tokens: JwtVerifier | None = None
+        """Set once issuers were asked; until then a JWT is looked up as a key and not found."""
+        self._believes = believes
+
+    async def __call__(self, text: str, now_unix: float) -> Principal | None:
+        """The holder, or None for an unknown credential and for one without a role.
+
+        Raises:
+            Problem: 503 for every credential once the database has not answered for a minute, since keys may have been revoked in the
+                meantime; and 503 for a token whose issuer's keys could never be read.
+        """
+        if not self._believes():
+            raise AdminProblem(503, "store_unavailable", AWAY, headers=RETRY)
+        if self.tokens is not None and looks_like_token(text):
+            try:
+                return _with_roles(await self.tokens.authenticate(text, now_unix, self))
+            except Fault:
+                raise AdminProblem(503, "identity_unavailable", NO_ISSUER, headers=RETRY) from None
+        caller = self.directory.keys.authenticate(text, now_unix, KeyScope.ADMIN)
+        if caller is None:
+            return None
+        return Principal(f"key {caller.key_id}", self.directory.grant(caller.key_id, now_unix).holder.roles, caller.tenant)
+
+
+def _with_roles(caller: Caller | None) -> Principal | None:
+    if caller is None or not caller.roles:
+        return None
+    return Principal(caller.key_id, frozenset(map(Role, caller.roles)), caller.tenant)
+
+
+SEEN_WITHIN_S: Final = 0.5
+"""Longest wait for a worker's list of backends."""
+
+HOOK_WITHIN_S: Final = 5.0
+"""Longest wait for the answer of a webhook's receiver."""
+MAX_HOOK_ANSWER_BYTES: Final = 65_536
+HOOK_ID: Final = "tidegate-rollout"
+"""The request id that receivers of a webhook see."""
+
+log = structlog.get_logger("tidegate.admin")
+
+
+class AdminApiRun:
+    """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
+
+    def __init__(self, settings: Settings, seat: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> None:
+        engine = open_engine(settings.sql_url)
+        journal = SqlJournal(engine, time.time)
+        books = StoreTransactions(journal)
+        self._watch = directory_watch_for(settings, stores_on(engine), pepper)
+        self._counters = CounterView(settings, Path(seat.run_dir))
+        self._run_dir = Path(seat.run_dir)
+        self._settings = settings
+        self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
+        self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
+        self._hook = _hook_for(settings, hook_secret)
+        announce = self._hook.tell if self._hook is not None else _no_hook
+        self._keeper = RolloutKeeper(SqlRolloutStore(engine), books.change, time.time, time.monotonic, announce)
+        self.parts = Parts(
+            authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
+            change=books.change,
+            reading=books.reading,
+            audit=journal,
+            pepper=pepper,
+            id_of=id_of,
+            text_of=text_of,
+            entropy=secrets.token_bytes,
+            wall=time.time,
+            registry=registry_for(settings, seat),
+            seen=self._seen,
+            limit_states=self._counters.look,
+            usage=SqlUsageQueries(engine),
+            adapters=[{"pool": p.name, "name": lora.name, "digest": lora.digest} for p in settings.pools for lora in p.loras],
+            bounds=settings.tenants.bounds(),
+            explaining=WorkersExplain(Path(seat.run_dir)),
+            reloading=WorkersReload(Path(seat.run_dir)),
+            rollouts=books.rollouts,
+            prompts=lambda: names_in(settings.prompts_dir),
+            pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
+            announce=announce,
+            policies=self._database_policies(books),
+        )
+
+    async def run(self) -> None:
+        """Run the background loops until cancelled; keys with roles are known after the first refresh of the directory."""
+        await self._counters.start()
+        await self._watch.refresh(self._holders)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch.run(self._holders))
+            group.create_task(self._keeper.run())
+            if self._hook is not None:
+                group.create_task(self._hook.run())
+            if self._copy is not None:
+                group.create_task(self._copy.run())
+            # started after the loops above, which keep keys current while issuers are slow to answer
+            self._holders.tokens = await token_gate_for(self._settings, _log_token, self._run_dir)
+            for loop in self._holders.tokens.loops() if self._holders.tokens is not None else ():
+                group.create_task(loop)
+
+    def rollouts(self) -> RolloutFigures:
+        """The state of rollouts and of the webhook, for metrics."""
+        return RolloutFigures(self._keeper.state, HookCounts() if self._hook is None else self._hook.counts)
+
+    async def close(self) -> None:
+        """Close the connections to the database and the counters."""
+        await self._counters.close()
+        await self._watch.close()
+
+    def _database_policies(self, books: StoreTransactions) -> DatabasePolicies | None:
+        if self._copy is None:
+            return None
+        targets = (*self._settings.policy_targets, self._settings.prompts_dir)
+        return DatabasePolicies(books.policies, lambda files: compiled_from(files, *targets), self._copy.look)
+
+    async def _seen(self) -> Mapping[str, Owner]:
+        snapshots = await collect(self._run_dir, SEEN_WITHIN_S, with_metrics=False)
+        return {b.backend: b.source for b in fleet_seen(snapshots) if b.source}
+
+
+def _no_hook(_message: Mapping[str, object]) -> None:
+    """Drop the message: no webhook is configured."""
+
+
+def _hook_for(settings: Settings, secret: bytes | None) -> RolloutHook | None:
+    webhook = settings.rollouts.webhook
+    return None if webhook is None or secret is None else RolloutHook(partial(post_message, webhook.url), secret, time.time)
+
+
+async def post_message(url: str, body: bytes, headers: Mapping[str, str]) -> int:
+    """Post a message to the webhook of the settings, on a connection of its own because it is needed a few times a day.
+
+    Returns:
+        The HTTP status of the answer.
+
+    Raises:
+        FetchError: no answer came within `HOOK_WITHIN_S`.
+    """
+    parts = urlsplit(url)
+    target = endpoint(f"{parts.scheme}://{parts.netloc}", headers=tuple(headers.items()))
+    upstream = RelayUpstream(target, time.monotonic, asyncio.get_running_loop())
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        answered = await fetch(upstream, path, timeout_s=HOOK_WITHIN_S, max_bytes=MAX_HOOK_ANSWER_BYTES, body=body, request_id=HOOK_ID)
+    finally:
+        await upstream.close()
+    return answered.status
+
+
+def _log_token(issuer: str, outcome: JwtOutcome) -> None:
+    log.debug("token", issuer=issuer, outcome=outcome.value)
+
+
+def api_run_for(settings: Settings, seat: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> AdminApiRun:
+    """The admin API of this process."""
+    return AdminApiRun(settings, seat, pepper, token, hook_secret)

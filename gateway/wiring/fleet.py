@@ -1,0 +1,280 @@
+"""Builds the parts that keep a worker's fleet: the sources of backends, and for each backend its upstreams, its poll and its readings.
+
+Adapters made here come and go with backends; adapters made in `gateway/wiring/requests.py` live as long as the process.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from backends.clients.endpoint import EngineEndpoint, endpoint, is_local, resolved
+from backends.clients.http1 import RelayUpstream
+from backends.dialects import DIALECTS
+from backends.discovery.dns import DnsSource, system_lookup
+from backends.discovery.probe import Prober, poll
+from backends.fetch import FetchError, fetch
+from backends.load_reports import Decode
+from backends.lora.residency import Adapter
+from backends.ports import Upstream
+from backends.reach import Reach, networks_of
+from backends.signals import Signals
+from domain.clock import Clock
+from domain.membership import Member, MemberSource
+from gateway.config.load import PoolSettings, Settings
+from gateway.config.read_secrets import read_reference
+from gateway.deps import Deps
+from gateway.fleet.health import FleetWatch, HealthWatch
+from gateway.fleet.kv_events import CountKv, KvListener, KvWatch
+from gateway.fleet.load_push import CountPush, LoadListener, LoadWatch
+from gateway.fleet.loops import ZeroMq
+from gateway.fleet.membership import Membership, StaticSource
+from gateway.fleet.registry import Registry
+from gateway.fleet.roster import Attach, Detach, Roster
+from gateway.fleet.signals import SignalBoard, SignalWatch
+from gateway.fleet.sources import FileSource, LastGood, backends_files, read_orders
+from gateway.placement.salts import root_of
+from gateway.process.supervisor import WorkerSlot
+from gateway.process.worker_link import supervision
+from routing.prefix.engine_blocks import RootOf
+
+POLL_CONNECTIONS: Final = 2
+"""Polls have a connection pool of their own, so that a backend whose connections are all busy still answers them."""
+
+SIGNALS_WITHIN_S: Final = 1.0
+"""Time limit for one reading of a metrics page."""
+
+MAX_SIGNALS_BYTES: Final = 1024 * 1024
+"""A metrics page has 20 to 300 KB; it is parsed in one turn of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetParts:
+    """The parts that keep one worker's fleet."""
+
+    roster: Roster
+    membership: Membership
+    fleet_watch: FleetWatch
+    health_watch: HealthWatch
+    signal_watch: SignalWatch
+    kv_watch: KvWatch
+    load_watch: LoadWatch
+    zeromq: ZeroMq
+
+    async def learn(self) -> None:
+        """Read every source and poll every backend once; afterwards every backend is known to be up or down."""
+        await self.membership.first()
+        await self.fleet_watch.first_round()
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """The coroutines that have to run as long as the worker serves."""
+        return [
+            self.membership.run(),
+            self.roster.run(),
+            self.fleet_watch.run(),
+            self.health_watch.run(),
+            self.signal_watch.run(),
+            self.kv_watch.run(),
+            self.load_watch.run(),
+        ]
+
+    async def close(self) -> None:
+        """Close every connection to engines."""
+        await self.roster.close()
+        await self.kv_watch.close()
+        await self.load_watch.close()
+        self.zeromq.close()
+
+
+class OwnPorts:
+    """The ports of our own listeners. The supervisor writes them to the run directory when all are bound, which may be after the
+    reading process has started; so they are looked up at each use until they are known."""
+
+    def __init__(self, settings: Settings, seat: WorkerSlot) -> None:
+        self._run_dir = Path(seat.run_dir)
+        self._ports = {seat.sock.getsockname()[1], settings.data.bind_address[1], settings.admin.bind_address[1]}
+        self._known = False
+
+    def __contains__(self, port: object) -> bool:
+        if not self._known and (supervised := supervision(self._run_dir)) is not None:
+            self._known = True
+            self._ports |= {supervised.data_port, supervised.admin_port}
+        return port in self._ports
+
+
+def reach_of(settings: Settings, own_ports: Container[int]) -> Reach:
+    """Which addresses backends from DNS and the admin port may have."""
+    return Reach(networks_of(settings.engines.register_networks), own_ports, is_local)
+
+
+def fleet_for(
+    settings: Settings,
+    deps: Deps,
+    *,
+    registered: MemberSource | None = None,
+    run_dir: Path | None = None,
+    own_ports: Container[int] = frozenset(),
+    count_kv: CountKv = lambda pool, backend, batches, gaps: None,
+    count_push: CountPush = lambda pool, backend, reports, gaps: None,
+) -> FleetParts:
+    """The parts that keep a worker's fleet; the fleet is empty until `learn`.
+
+    Args:
+        registered: the source of registered backends; None where there is no store.
+        run_dir: where drains of this gateway and the sources' last answers are saved.
+        own_ports: ports of our own listeners.
+        count_kv: called with (pool, backend, batches, gaps) as KV events come.
+        count_push: called with (pool, backend, reports, gaps) as engines push their load.
+    """
+    upstreams = _Upstreams(settings, deps, reach_of(settings, own_ports))
+    engines = settings.engines
+    fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
+    health_watch = HealthWatch(deps.live, deps.grounds, deps.watch, engines.first_token_base_s, deps.clock)
+    board = SignalBoard(deps.live, deps.grounds)
+    zeromq = ZeroMq()
+    signal_watch = SignalWatch(deps.live, board, engines.signals_s, deps.clock, deps.rng)
+    kv_listener = KvListener(deps, upstreams.reach, count_kv, zeromq, _rooted(settings, deps))
+    load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), board, count_push, zeromq)
+    attach: tuple[Attach, ...] = (
+        partial(_judged, upstreams, health_watch),
+        partial(_polled, upstreams, fleet_watch),
+        partial(_read, upstreams, signal_watch),
+        kv_listener.attach,
+        load_listener.attach,
+    )
+    roster = Roster(deps, upstreams.for_requests, attach, settings.drain.grace_s)
+    last_good = None if run_dir is None else LastGood(run_dir, deps.wall)
+    orders: Callable[[], Any] = dict if run_dir is None else partial(read_orders, run_dir)
+    sources = [*_sources(settings), *([registered] if registered else [])]
+    membership = Membership(sources, upstreams.pools, roster, deps.clock, orders, last_good)
+    return FleetParts(roster, membership, fleet_watch, health_watch, signal_watch, kv_listener.watch, load_listener.watch, zeromq)
+
+
+def _decoders(settings: Settings) -> dict[str, Decode]:
+    """How pushed load reports are decoded, by pool; only pools whose engines push any."""
+    return {pool.name: read for pool in settings.pools if (read := DIALECTS[pool.dialect].read_report) is not None}
+
+
+def _rooted(settings: Settings, deps: Deps) -> dict[str, RootOf]:
+    """How to compute the root of a prompt chain from an engine's event, by pool; only pools whose prompts the gateway can tokenize."""
+    return {
+        pool.name: partial(_root, pool, deps.salt_secret, _digests(pool)) for pool in settings.pools if deps.prompts.tokens_of(pool.name)
+    }
+
+
+def _digests(pool: PoolSettings) -> dict[str, str]:
+    return {Adapter(lora.name, lora.digest, lora.path).served: lora.digest for lora in pool.loras}
+
+
+def _root(pool: PoolSettings, secret: bytes, digests: Mapping[str, str], lora: str | None, salt: str | None) -> int | None:
+    """A `routing.prefix.engine_blocks.RootOf`. Every prompt of ours is salted, so a chain without salt belongs to no request of ours."""
+    digest = digests.get(lora) if lora else ""
+    return None if digest is None or not salt else root_of(pool.model, pool.revision, digest, salt, secret)
+
+
+def _sources(settings: Settings) -> list[MemberSource]:
+    static = [b.member(pool.name, "static") for pool in settings.pools for b in pool.backends]
+    sources: list[MemberSource] = [StaticSource(static)]
+    sources += [FileSource(pool, path, os.environ) for pool, path in backends_files(settings).items()]
+    for pool in settings.pools:
+        if pool.discover is not None and pool.discover.dns is not None:
+            d = pool.discover
+            lookup = system_lookup(d.dns or "", d.port)
+            sources.append(DnsSource(pool.name, d.dns or "", d.scheme, d.every_s, lookup))
+    return sources
+
+
+def registry_for(settings: Settings, seat: WorkerSlot) -> Registry:
+    """The registry that the admin port changes the fleet with; built in the admin process, inside its event loop."""
+    loop = asyncio.get_running_loop()
+    return Registry(
+        pools=[pool.name for pool in settings.pools],
+        pushing=_decoders(settings),
+        static=[b.id for pool in settings.pools for b in pool.backends],
+        reach=reach_of(settings, OwnPorts(settings, seat)),
+        resolve=lambda host, port: resolved(host, port, loop),
+        run_dir=Path(seat.run_dir),
+        grace_s=settings.drain.grace_s,
+        wall=time.time,
+    )
+
+
+class _Upstreams:
+    """Makes the upstreams to backends."""
+
+    def __init__(self, settings: Settings, deps: Deps, reach: Reach) -> None:
+        self.settings = settings
+        self.deps = deps
+        self.reach = reach
+        self.pools: dict[str, PoolSettings] = {pool.name: pool for pool in settings.pools}
+        # read once: a secret that goes away later must not end a worker because a backend joins
+        self._keys = {pool.name: _authorization(settings, pool) for pool in settings.pools}
+
+    def for_requests(self, member: Member) -> Upstream:
+        engines = self.settings.engines
+        target = self._target(member, engines.max_connections_per_backend)
+        if engines.client == "aiohttp":
+            # imported only when chosen: aiohttp is an extra, and costs a worker 15 MB
+            from backends.clients.aiohttp_client import AiohttpUpstream
+
+            return AiohttpUpstream(target, self.deps.clock, self.deps.loop)
+        return RelayUpstream(target, self.deps.clock, self.deps.loop)
+
+    def for_questions(self, member: Member) -> RelayUpstream:
+        return RelayUpstream(self._target(member, POLL_CONNECTIONS), self.deps.clock, self.deps.loop)
+
+    def _target(self, member: Member, max_connections: int) -> EngineEndpoint:
+        return endpoint(
+            member.url,
+            authorization=self._keys[member.pool],
+            connect_timeout_s=self.settings.engines.connect_timeout_s,
+            idle_s=self.settings.engines.idle_connection_s,
+            max_connections=max_connections,
+            address=member.address,
+            reach=self.reach if member.owner in ("dns", "registered") else None,
+        )
+
+
+def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach:
+    pool = upstreams.pools[member.pool]
+    upstream = upstreams.for_questions(member)
+    names = partial(watch.names_of, member.id)
+    within_s = upstreams.settings.engines.first_token_base_s
+    half = member.role != "both"
+    watch.add(member.id, Prober(upstream, DIALECTS[pool.dialect], pool.model, within_s, names, half=half), upstream)
+    return partial(watch.remove, member.id)
+
+
+def _polled(upstreams: _Upstreams, watch: FleetWatch, member: Member) -> Detach:
+    pool = upstreams.pools[member.pool]
+    upstream = upstreams.for_questions(member)
+    watch.add(member.pool, member.id, partial(poll, upstream, DIALECTS[pool.dialect], pool.model), upstream)
+    return partial(watch.remove, member.pool, member.id)
+
+
+def _read(upstreams: _Upstreams, watch: SignalWatch, member: Member) -> Detach:
+    dialect = DIALECTS[upstreams.pools[member.pool].dialect]
+    if dialect.signals_path is None or dialect.read_signals is None:
+        return _nothing
+    upstream = upstreams.for_questions(member)
+    watch.add(member.id, partial(_read_signals, upstream, dialect.signals_path, dialect.read_signals, upstreams.deps.clock), upstream)
+    return partial(watch.remove, member.id)
+
+
+def _nothing() -> Awaitable[None]:
+    return asyncio.sleep(0)
+
+
+async def _read_signals(upstream: Upstream, path: str, read: Callable[[bytes, float], Signals], clock: Clock) -> Signals:
+    reply = await fetch(upstream, path, timeout_s=SIGNALS_WITHIN_S, max_bytes=MAX_SIGNALS_BYTES)
+    if reply.status != 200:
+        raise FetchError(f"{path} answers {reply.status}")
+    return read(reply.body, clock())
+
+
+def _authorization(settings: Settings, pool: PoolSettings) -> str | None:
+    return None if pool.api_key is None else f"Bearer {read_reference(pool.api_key, settings.base_dir, os.environ)}"

@@ -1,0 +1,235 @@
+"""Builds the adapters that live as long as the process: from checked configuration to the collaborators of a request's steps.
+
+Adapters that come and go with backends are built by `gateway/wiring/fleet.py`; no other module builds any.
+
+Builds the queues of one worker from its settings.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import structlog
+
+from backends.attempt import RetryBudget
+from backends.dialects import DIALECTS
+from backends.hedge import Hedge
+from backends.lora.loader import LoadDone, LoraLoader, PoolAdapters
+from backends.lora.residency import Adapter
+from backends.ports import Upstream
+from domain.clock import Clock, Rng
+from gateway.auth.jwt import JwtVerifier
+from gateway.config.load import Settings
+from gateway.deps import Deps, Live, RequestIds, Watch
+from gateway.http.edge.timeouts import Timeouts
+from gateway.ledger.writer import UsageWriter
+from gateway.placement.decisions import Decisions
+from gateway.placement.pool_state import PoolStates, Usual
+from gateway.prompt.count import PromptCounts
+from gateway.prompt.reader import Prompts
+from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
+from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
+from gateway.queue.preempt import Pulling
+from gateway.record import Record
+from gateway.request.holds import OpenHolds
+from gateway.request.lora import adapters_in_use
+from gateway.wiring.limits import SteadyWall
+from policies.compile import PolicySet
+from routing.disaggregation import HandoverTerms
+from routing.fleet import Fleet, Pool
+from routing.output_length import OutputLengths
+from routing.schedule import Route
+from tenancy.directory import Directory
+from tenancy.estimate import OutputQuantiles
+from tenancy.keys import Pepper
+from tenancy.ports import Counters
+from tenancy.stores.memory import MemoryCounters
+
+
+def lines_for(
+    settings: Settings,
+    live: Live,
+    grounds: PoolStates,
+    watch: Watch,
+    clock: Clock,
+    *,
+    loop: asyncio.AbstractEventLoop,
+    rng: Rng,
+    log_defect: Callable[[BaseException, str], None],
+) -> PoolQueues:
+    """One queue for each pool."""
+    bounds = settings.queue.bounds
+    gives_way = settings.queue.gives_way
+
+    def line(pool: str) -> PoolQueue:
+        board = grounds[pool].board
+        holders = grounds[pool].holders
+        make_room = None
+        if gives_way is not None:
+            make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).make_room
+        return PoolQueue(
+            pool,
+            bounds,
+            board,
+            lambda: live.fleet.pools[pool],
+            clock=clock,
+            loop=loop,
+            rng=rng,
+            log_defect=log_defect,
+            make_room=make_room,
+            part_of=(lambda tenant: holders.part(tenant, clock())) if holders.kept else everything,
+        )
+
+    return PoolQueues({pool.name: line(pool.name) for pool in settings.pools})
+
+
+log = structlog.get_logger("tidegate.directory")
+
+__all__ = [
+    "VocabularyError",
+    "deps_for",
+    "fleet_of",
+    "vocabularies_for",
+]
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """The configured pools, still empty: `gateway.fleet.roster` adds backends."""
+    return Fleet(
+        pools={
+            pool.name: Pool(
+                name=pool.name,
+                model=pool.model,
+                revision=pool.revision,
+                dialect=pool.dialect,
+                backends=(),
+            )
+            for pool in settings.pools
+        }
+    )
+
+
+def deps_for(
+    settings: Settings,
+    policies: PolicySet,
+    directory: Directory,
+    pepper: Pepper,
+    *,
+    counters: Counters | None = None,
+    tokens: JwtVerifier | None = None,
+    observe: Callable[[Record], None],
+    log_defect: Callable[[BaseException, str], None],
+    observe_load: Callable[[LoadDone], None] = lambda _: None,
+    usage: UsageWriter | None = None,
+    observe_decision: Callable[[Route, float], None] = lambda route, took_s: None,
+    count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
+) -> Deps:
+    """The collaborators of a worker's requests. Must be called inside the worker's running loop."""
+    loop = asyncio.get_running_loop()
+    live = Live(directory, policies, fleet_of(settings))
+    upstreams: dict[str, Upstream] = {}
+    vocabularies = vocabularies_for(settings)
+    executor = ThreadPoolExecutor(1, "tokens")
+    images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
+    counts = PromptCounts(vocabularies, executor, loop, images)
+    usual = {
+        pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
+        for pool in settings.pools
+    }
+    grounds = PoolStates(usual, settings.routing.index_blocks)
+    rng = random.Random(secrets.randbits(64))
+    watch = Watch()
+    return Deps(
+        live=live,
+        clock=time.monotonic,
+        wall=time.time,
+        rng=rng,
+        loop=loop,
+        new_id=RequestIds(secrets.token_hex(5)),
+        grounds=grounds,
+        lines=lines_for(settings, live, grounds, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
+        decisions=Decisions(),
+        budget=RetryBudget(),
+        counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, time.monotonic)),
+        holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
+        upstreams=upstreams,
+        loras=_lora_loader(settings, live, upstreams, observe_load),
+        dialects={pool.name: DIALECTS[pool.dialect] for pool in settings.pools},
+        priorities={
+            pool.name: numbering.written()
+            for pool in settings.pools
+            if pool.engine_priority and (numbering := DIALECTS[pool.dialect].priority)
+        },
+        timeouts=_timeouts(settings),
+        watch=watch,
+        observe=observe,
+        log_defect=log_defect,
+        # derived, so that one secret configures both and neither reveals the other
+        salt_secret=hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest(),
+        started_unix=int(time.time()),
+        cors_origins=frozenset(settings.data.cors_origins),
+        prompt_counts=counts,
+        prompts=Prompts(vocabularies, executor, loop, counts),
+        lengths=OutputLengths(),
+        observe_decision=observe_decision,
+        count_prefix=count_prefix,
+        ledger_full=(lambda: usage.full) if usage is not None else (lambda: False),
+        outputs=OutputQuantiles(),
+        context_tokens={pool.name: pool.context_tokens for pool in settings.pools if pool.context_tokens},
+        sharing=_sharing(settings),
+        hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
+        region=settings.routing.region,
+        tokens=tokens,
+    )
+
+
+def _sharing(settings: Settings) -> dict[str, HandoverTerms]:
+    terms = {}
+    for pool in settings.pools:
+        protocol = DIALECTS[pool.dialect].disaggregation
+        if pool.disaggregation is not None and protocol is not None:
+            terms[pool.name] = pool.disaggregation.terms(pairs_whole=protocol.pairs_whole)
+    return terms
+
+
+def _lora_loader(settings: Settings, live: Live, upstreams: Mapping[str, Upstream], observe_load: Callable[[LoadDone], None]) -> LoraLoader:
+    stands = {
+        pool.name: PoolAdapters(
+            {lora.name: Adapter(lora.name, lora.digest, lora.path) for lora in pool.loras}, pool.max_loras, DIALECTS[pool.dialect]
+        )
+        for pool in settings.pools
+        if pool.loras
+    }
+    busy = partial(adapters_in_use, live, time.monotonic)
+    return LoraLoader(stands, upstreams, busy, time.monotonic, settings.engines.lora_load_s, observe_load)
+
+
+def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
+    """The tokenizers of the pools that name one. Raises VocabularyError."""
+    vocabularies: dict[str, Vocabulary] = {}
+    for at, pool in enumerate(settings.pools):
+        if pool.tokenizer is not None:
+            try:
+                vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
+            except VocabularyError as error:
+                raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
+    return vocabularies
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    engines = settings.engines
+    return Timeouts(
+        first_token_base_s=engines.first_token_base_s,
+        first_token_tokens_per_s=engines.first_token_tokens_per_s,
+        first_token_cap_s=engines.first_token_cap_s,
+        token_gap_s=engines.token_gap_s,
+        plain_timeout_s=engines.plain_timeout_s,
+        heartbeat_s=engines.heartbeat_s,
+        slow_reader_s=settings.data.limits.slow_reader_s,
+    )

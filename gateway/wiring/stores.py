@@ -1,0 +1,156 @@
+"""Builds the stores in SQL and on this machine's disk: the directory, members, rollouts and policies, usage and its log."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from domain.membership import MemberStore
+from domain.rollouts import RolloutStore
+from gateway.config.load import Settings
+from gateway.config.read_secrets import read_pepper
+from gateway.ledger.bookkeeper import Bookkeeper
+from gateway.ledger.writer import UsageWriter
+from gateway.sync.directory import DirectoryFile, DirectoryWatch
+from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
+from policies.problems import ConfigError, Problem
+from tenancy.audit import Entry, canonical
+from tenancy.directory_ports import DirectorySource
+from tenancy.journal import JournalAway
+from tenancy.keys import Pepper
+from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.sql import (
+    SqlDirectory,
+    SqlJournal,
+    SqlMemberStore,
+    SqlPolicyVersions,
+    SqlRolloutStore,
+    SqlSpendReader,
+    SqlUsageStore,
+    StoreAway,
+    StoreError,
+    migrate,
+    open_engine,
+)
+from tenancy.stores.under_way import InFlightLog
+from tenancy.stores.wal import Wal
+from tenancy.usage import SpendReader
+
+log = structlog.get_logger("tidegate.directory")
+
+__all__ = ["StoreError", "Stores", "bookkeeper_for", "directory_watch_for", "open_stores", "prepare_store", "stores_on", "usage_writer_for"]
+
+FIRST_START = "first start"
+"""The actor in the audit row of the first policies of a database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The adapters of one database, over one set of connections."""
+
+    directory: DirectorySource
+    members: MemberStore
+    spend: SpendReader
+    rollouts: RolloutStore
+    close: Callable[[], Awaitable[None]]
+
+
+async def prepare_store(settings: Settings) -> None:
+    """Migrate the store's schema to this version, and give a database that owns the policies its first ones.
+
+    While the database is away the gateway still starts, with the directory (and policies) kept on disk from the last run.
+
+    Raises:
+        StoreError: the database cannot be used, and nothing is kept on disk to start with.
+        ConfigError: the policies that would be the first of the database have mistakes.
+        SecretError: the pepper is missing.
+    """
+    directory_file = _directory_file(settings, read_pepper(settings))
+    engine = open_engine(settings.sql_url)
+    try:
+        await migrate(engine)
+        if settings.policies_from == "database":
+            try:
+                await _prepare_policies(settings, engine)
+            except (JournalAway, SQLAlchemyError, OSError, TimeoutError) as error:
+                raise StoreAway(f"the database's policies cannot be had: {type(error).__name__}: {error}"[:300]) from error
+    except StoreAway as error:
+        if directory_file.load() is None:
+            raise
+        if settings.policies_from == "database" and not PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)).version:
+            raise
+        log.warning("database away; starting with the kept directory", reason=str(error))
+    finally:
+        await engine.dispose()
+
+
+async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:
+    """Copy the database's policies to this machine; a database without any gets those of the settings' folder first."""
+    versions = SqlPolicyVersions(engine)
+    if not await versions.current():
+        try:
+            files = await asyncio.to_thread(texts_of, settings.policies_folder)
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"cannot be read for the database's first policies: {error}"
+            raise ConfigError([Problem(str(settings.policies_folder), 1, 1, "", message, "create it with one policy")]) from None
+        compiled = await asyncio.to_thread(compiled_from, files, *settings.policy_targets, settings.prompts_dir)
+        async with SqlJournal(engine, time.time).change() as change:
+            inside = SqlPolicyVersions(change.connections)
+            if not await inside.current():  # several gateways may start at once; one of them is first
+                first = await inside.append(files, compiled.digest, FIRST_START, f"the files of {settings.policies}", time.time())
+                after = canonical({"version": first.version, "digest": first.digest, "files": first.files})
+                await change.write_down(Entry(FIRST_START, "", "", "policy.apply", f"policies/{first.version}", after=after))
+    await PolicyCopy(settings.policies_copy, versions).follow()
+
+
+def stores_on(engine: AsyncEngine) -> Stores:
+    """The stores of one database, over the connections of `engine`."""
+    return Stores(SqlDirectory(engine), SqlMemberStore(engine), SqlSpendReader(engine), SqlRolloutStore(engine), engine.dispose)
+
+
+def open_stores(settings: Settings) -> Stores:
+    """The SQL stores of these settings, whose schema has been migrated (`prepare_store`)."""
+    return stores_on(open_engine(settings.sql_url))
+
+
+def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:
+    """The directory's watcher; closing it closes the connections of all stores."""
+    return DirectoryWatch(stores.directory, pepper, _directory_file(settings, pepper), time.time, stores.close)
+
+
+def _directory_file(settings: Settings, pepper: Pepper) -> DirectoryFile:
+    return DirectoryFile(settings.base_dir / settings.stores.directory_file, pepper, time.time)
+
+
+def usage_writer_for(settings: Settings) -> UsageWriter | None:
+    """A worker's end of the ledger; None where the ledger is off. Must be called in the process that uses it.
+
+    Raises:
+        StoreError: the ledger's folder cannot be used.
+    """
+    ledger = settings.ledger
+    if not ledger.enabled:
+        return None
+    name = f"{os.getpid()}-{secrets.token_hex(6)}"
+    try:
+        wal = Wal(settings.ledger_dir, name, time.monotonic, fsync_s=ledger.fsync_ms / 1000, max_bytes=ledger.max_bytes)
+    except OSError as error:
+        raise StoreError(f"ledger.folder: {settings.ledger_dir} cannot be used: {error.strerror or error}") from error
+    return UsageWriter(wal, InFlightLog(wal.claim.path, time.monotonic))
+
+
+def bookkeeper_for(settings: Settings) -> Bookkeeper | None:
+    """The admin process's end of the ledger; None where the ledger is off."""
+    if not settings.ledger.enabled:
+        return None
+    engine = open_engine(settings.sql_url)
+    store = SqlUsageStore(engine, settings.stores.end_users_per_tenant)
+    return Bookkeeper(
+        LedgerShipper(settings.ledger_dir, store, time.time), store, time.time, settings.ledger.retention_days, engine.dispose
+    )

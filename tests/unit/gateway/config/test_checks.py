@@ -1,0 +1,122 @@
+import trustme
+
+from gateway.config.checks import RawSettings, contradictions
+from policies.located_yaml import parse_yaml
+
+DEFAULTS = {
+    "data": {"bind": "127.0.0.1:8080", "tls": None},
+    "admin": {"bind": "127.0.0.1:8081"},
+    "stores": {"sql": "sqlite:///a.db"},
+    "workers": 1,
+    "engines": {"first_token_base_s": 10.0, "first_token_cap_s": 120.0, "client": "relay"},
+}
+
+
+def written(text=""):
+    return RawSettings(parse_yaml(text.encode(), "t.yaml", {"PW": "x"}), DEFAULTS)
+
+
+def found(text, folder):
+    return [str(problem) for problem in contradictions(written(text), folder)]
+
+
+def test_what_was_not_written_has_its_default():
+    settings = written("data: {tls: 5}\nengines: {client: null}\n")
+    assert settings.value("data", "bind") == "127.0.0.1:8080"
+    assert settings.value("data", "tls") == 5
+    assert settings.value("engines", "client") is None
+    assert settings.value("nothing", "here") is None
+    assert settings.text("data", "tls") == ""
+    assert settings.number("engines", "first_token_base_s") == 10.0
+    assert settings.count("data") == 0
+
+
+def test_pool_names_are_told_when_all_of_them_are():
+    assert written("pools: [{name: a}, {name: b, x: 1}]\n").pool_names() == ("a", "b")
+    assert written("pools: [{name: a}, {}]\n").pool_names() is None
+    assert written("").pool_names() is None
+
+
+def test_defaults_contradict_nothing(tmp_path):
+    assert found("", tmp_path) == []
+
+
+def test_a_bind_may_meet_the_default_of_the_other(tmp_path):
+    [problem] = found('data: {bind: "0.0.0.0:8081"}\n', tmp_path)
+    assert problem.startswith("t.yaml:1:8: data.bind: the data port 0.0.0.0:8081 and the admin port 127.0.0.1:8081 would share a socket")
+
+
+def test_a_cap_may_lie_below_the_default_base(tmp_path):
+    assert "below first_token_base_s (10 s)" in found("engines: {first_token_cap_s: 5}\n", tmp_path)[0]
+    assert found("engines: {first_token_base_s: 5, first_token_cap_s: 5}\n", tmp_path) == []
+
+
+def test_passwords_in_database_urls(tmp_path):
+    pepper = "secrets: {pepper: {env: P}}\n"
+    for literal in ("postgresql://u:pw@h/d", "postgresql://u:${PW}x@h/d", "postgresql://h/d?password=pw", "postgresql://:pw@h/d"):
+        assert "holds a password" in found(f"stores: {{sql: '{literal}'}}\n{pepper}", tmp_path)[0]
+    for reference in ("postgresql://u:${PW}@h/d", "postgresql://u@h:5432/d", "postgresql://u:@/d?host=/run/db", "${PW}"):
+        assert found(f"stores: {{sql: '{reference}'}}\n{pepper}", tmp_path) == []
+
+
+def test_a_certificate_needs_its_own_key(tmp_path):
+    ca = trustme.CA()
+    for name in ("a", "b"):
+        issued = ca.issue_cert(f"{name}.example")
+        issued.cert_chain_pems[0].write_to_path(str(tmp_path / f"{name}.crt"))
+        issued.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+    assert found("data: {tls: {certificate: a.crt, private_key: a.key}}\n", tmp_path) == []
+    assert "cannot be used together" in found("data: {tls: {certificate: a.crt, private_key: b.key}}\n", tmp_path)[0]
+    (tmp_path / "c.key").write_text("no key")
+    assert "cannot be used together" in found("data: {tls: {certificate: a.crt, private_key: c.key}}\n", tmp_path)[0]
+
+
+def test_every_double_name_is_told(tmp_path):
+    text = "pools:\n" + "- {name: p, backends: [{id: x}, {id: x}]}\n" * 2
+    assert len(found(text, tmp_path)) == 4
+
+
+def test_listeners_for_kv_events_and_their_addresses_are_not_shared(tmp_path):
+    def pool(*events):
+        rows = "".join(f"  - {{id: b{at}, kv_events: {{{fields}}}}}\n" for at, fields in enumerate(events))
+        return f"pools:\n- name: p\n  backends:\n{rows}"
+
+    listener = 'endpoint: "tcp://127.0.0.1:5557", bind: true'
+    assert found(pool(listener), tmp_path) == []
+    assert found("workers: 1\n" + pool(listener), tmp_path) == []
+    (problem,) = found("workers: 2\n" + pool(listener), tmp_path)
+    assert "2 workers cannot listen on one address; let the engine bind" in problem
+    (problem,) = found(pool('endpoint: "tcp://a:1"', 'endpoint: "tcp://b:1"', 'endpoint: "tcp://a:1"'), tmp_path)
+    assert "pools[0].backends[2].kv_events.endpoint: tcp://a:1 is the endpoint of pools[0].backends[0] already" in problem
+
+
+def test_keys_of_an_issuer_must_be_there(tmp_path):
+    text = "auth: {jwt: [{issuer: a, jwks: {file: keys.json}}]}\n"
+    [problem] = found(text, tmp_path)
+    assert "auth.jwt[0].jwks.file: 'keys.json' is no file that can be read" in problem
+    (tmp_path / "keys.json").write_text("{}")
+    assert found(text, tmp_path) == []
+
+
+def test_load_is_pushed_by_dialects_that_do_and_at_ports_of_one_engine(tmp_path):
+    def pool(dialect, *pushes):
+        rows = "".join(f"  - {{id: {dialect}{at}, load_push: {{{fields}}}}}\n" for at, fields in enumerate(pushes))
+        return f"- name: {dialect}\n  dialect: {dialect}\n  backends:\n{rows}"
+
+    ranks = [f'endpoint: "tcp://10.0.0.1:{port}", ranks: 4' for port in (5559, 5563, 5562)]
+    assert found("pools:\n" + pool("sglang", *ranks[:2]), tmp_path) == []
+    (problem,) = found("pools:\n" + pool("sglang", ranks[0], ranks[2]), tmp_path)
+    assert "load_push.endpoint: tcp://10.0.0.1:5562 is a port of pools[0].backends[0] already" in problem
+    (problem,) = found("pools:\n" + pool("vllm", ranks[0]), tmp_path)
+    assert "engines of dialect vllm push no load; remove it; these do: sglang" in problem
+
+
+def test_engines_without_priorities_cannot_be_told_any(tmp_path):
+    def pool(dialect):
+        return f"pools:\n- {{name: p, {dialect}engine_priority: true, backends: []}}\n"
+
+    for dialect in ("", "dialect: vllm, ", "dialect: sglang, ", "dialect: trtllm, ", "dialect: dynamo, "):
+        assert found(pool(dialect), tmp_path) == []
+    for dialect in ("tgi", "triton", "llamacpp", "openai"):
+        [problem] = found(pool(f"dialect: {dialect}, "), tmp_path)
+        assert f"engines of dialect {dialect} have no priorities" in problem and "vllm, sglang" in problem

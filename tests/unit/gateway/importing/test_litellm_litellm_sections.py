@@ -1,0 +1,87 @@
+"""Aliases, timeouts and budgets are carried; every other setting is named with its reason."""
+
+import pytest
+import yaml
+
+from gateway.importing.litellm import GENERAL, LITELLM, ROUTER, TOP, carry_sections
+from gateway.importing.plan import ImportPlan
+from policies.located_yaml import parse_yaml
+
+SECTION = {"router_settings": ROUTER, "litellm_settings": LITELLM, "general_settings": GENERAL}
+
+
+def carried(plan: ImportPlan | None = None, **sections: object) -> ImportPlan:
+    plan = plan or ImportPlan(models={"a": "pool-a"})
+    carry_sections(parse_yaml(yaml.safe_dump(sections).encode(), "config.yaml", None), plan)
+    return plan
+
+
+def said(plan: ImportPlan) -> list[str]:
+    return [f"{remark.path}: {remark.text}" for remark in plan.left]
+
+
+@pytest.mark.parametrize(("section", "key"), [(section, key) for section, keys in SECTION.items() for key in keys])
+def test_every_known_setting_is_left_with_its_reason(section: str, key: str) -> None:
+    plan = carried(**{section: {key: "x"}})
+    assert said(plan) == [f"{section}.{key}: {SECTION[section][key]}"]
+
+
+@pytest.mark.parametrize("key", [*TOP, "made_up"])
+def test_every_other_section_is_left(key: str) -> None:
+    assert said(carried(**{key: {"A": "secret"}})) == [f"{key}: {TOP.get(key, 'has no counterpart')}"]
+
+
+def test_unknown_settings_are_named_and_unset_ones_are_not() -> None:
+    assert said(carried(litellm_settings={"made_up": 1, "cache": None})) == ["litellm_settings.made_up: has no counterpart"]
+    assert said(carried(router_settings=[1])) == ["router_settings: is no mapping"]
+
+
+def test_aliases_are_names_of_the_same_pool() -> None:
+    plan = ImportPlan(models={"a": "pool-a", "b": "pool-b"}, prices=[{"model": "a", "revision": "*", "nanousd_per_mtok": {"output": 1}}])
+    carried(plan, router_settings={"model_group_alias": {"x": "a", "y": {"model": "b", "hidden": True}, "z": "gone", "b": "a"}})
+    assert plan.models == {"a": "pool-a", "b": "pool-b", "x": "pool-a", "y": "pool-b"}
+    assert [price["model"] for price in plan.prices] == ["a", "x"]
+    assert sorted(said(plan)) == [
+        "router_settings.model_group_alias.b: is the name of a model already",
+        "router_settings.model_group_alias.y.hidden: every model that may be used is listed",
+        "router_settings.model_group_alias.z: stands for no model that was carried",
+    ]
+
+
+def test_an_alias_of_a_limited_model_is_not_covered_by_its_limits() -> None:
+    limit = {"scope": {"level": "model", "name": "a"}, "meter": "requests", "window": "minute", "amount": 1}
+    plan = carried(ImportPlan(models={"a": "p"}, limits=[limit]), router_settings={"model_group_alias": {"x": "a"}})
+    assert "do not cover" in said(plan)[0]
+
+
+@pytest.mark.parametrize(
+    ("duration", "window"), [(None, "ever"), ("24h", "day"), ("1d", "day"), ("30d", "month"), ("1mo", "month"), ("7d", None), ("1h", None)]
+)
+def test_budgets_are_of_a_day_a_month_or_for_ever(duration: str | None, window: str | None) -> None:
+    plan = carried(litellm_settings={"max_budget": 12.5, "budget_duration": duration})
+    if window is None:
+        assert "no day and no month" in said(plan)[0]
+    else:
+        assert [(limit["window"], limit["amount"]) for limit in plan.limits] == [(window, 12_500_000_000)]
+        assert plan.left == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"litellm_settings": {"max_budget": 0}}, "is no amount"),
+        ({"litellm_settings": {"max_budget": "lots"}}, "is no amount"),
+        ({"litellm_settings": {"budget_duration": "1d"}}, "no max_budget"),
+        ({"litellm_settings": {"request_timeout": "10s"}}, "is no number of seconds"),
+        ({"general_settings": {"global_max_parallel_requests": 1.5}}, "is no positive whole number"),
+    ],
+)
+def test_values_that_are_none(sections: dict[str, object], says: str) -> None:
+    plan = carried(**sections)
+    assert says in said(plan)[0]
+    assert plan.limits == []
+
+
+def test_timeouts_and_the_strategy_we_have() -> None:
+    plan = carried(router_settings={"timeout": 30, "routing_strategy": "least-busy"})
+    assert (plan.engines, plan.left) == ({"plain_timeout_s": 30.0}, [])

@@ -1,0 +1,168 @@
+import asyncio
+
+import msgspec
+import pytest
+
+from backends.lora.residency import Adapter
+from gateway.placement.in_flight import InFlight, InFlightPair, stake_for
+from routing.disaggregation import Shared, Split
+from routing.fleet import Backend
+from tests.placed import Worker, chat
+
+
+def state(worker: Worker) -> tuple[list[float], list[float], list[float]]:
+    board = worker.board
+    board.settle()
+    return list(board.requests), list(board.queue_tokens), list(board.kv_tokens)
+
+
+@pytest.mark.req("ROUTERS-29")
+async def test_each_part_is_taken_back_once_however_it_ends() -> None:
+    worker = Worker("a", "b")
+    before = state(worker)
+    placing = await worker.placed(chat())
+    for begun in (True, False):
+        stake = InFlight(placing, "a", worker.deps, stream=True)
+        assert state(worker) != before
+        if begun:
+            stake.begun()
+            stake.begun()
+        stake.over()
+        stake.over()
+        assert state(worker) == before
+    assert worker.deps.grounds.total() == 0
+
+
+@pytest.mark.req("ROUTERS-14")
+async def test_the_prompt_counts_as_there_from_its_dispatch_and_not_after_a_failed_one() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat())
+    blocks = len(placing.demand.chain)
+    assert worker.held(placing, "a") == 0
+    stake = InFlight(placing, "a", worker.deps, stream=True)
+    assert (worker.held(placing, "a"), worker.held(placing, "b")) == (blocks, 0)
+    stake.over()
+    assert worker.held(placing, "a") == 0
+    good = InFlight(placing, "a", worker.deps, stream=True)
+    good.begun()
+    good.over()
+    worker.now += 60
+    assert worker.held(placing, "a") == blocks
+
+
+async def test_a_first_token_takes_the_prompt_out_of_the_queue() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat())
+    first = InFlight(placing, "a", worker.deps, stream=True)
+    second = InFlight(placing, "a", worker.deps, stream=True)
+    assert first.queued == 0
+    assert second.queued == placing.demand.prompt_tokens
+    first.begun()
+    assert first.began[0] == 1
+    third = InFlight(placing, "a", worker.deps, stream=True)
+    assert third.queued < 2 * placing.demand.prompt_tokens
+    for one in (first, second, third):
+        one.over()
+
+
+async def test_a_plain_reply_s_prompt_leaves_the_queue_after_what_it_should_take() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat(stream=False))
+    asked: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    class Loop:
+        def call_later(self, delay: float, callback: object) -> asyncio.TimerHandle:
+            asked.append(delay)
+            return loop.call_later(1e-9, callback)  # type: ignore[arg-type]  # a callable
+
+    object.__setattr__(worker.deps, "loop", Loop())
+    stake = InFlight(placing, "a", worker.deps, stream=False)
+    assert worker.board.queue_tokens[0] > 0
+    await asyncio.sleep(0)
+    while worker.board.queue_tokens[0]:
+        await asyncio.sleep(0)
+    assert 0.05 < asked[0] < 1.0
+    stake.over()
+    assert worker.board.requests[0] == 0
+
+
+async def test_the_conversation_is_where_its_last_attempt_went() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat(), session="talk")
+    for backend in ("b", "a"):
+        InFlight(placing, backend, worker.deps, stream=True).over()
+        assert worker.deps.grounds["chat"].sessions.holder(placing.demand.session) == backend
+
+
+async def test_a_request_that_waited_has_one_place_which_its_attempt_takes_over() -> None:
+    worker = Worker("a", "b")
+    before = state(worker)
+    placing = await worker.placed(chat())
+    first = placing.route.backends[0].id
+    given = InFlight(placing, first, worker.deps, stream=True)
+    let_through = msgspec.structs.replace(placing, staked=given)
+    assert stake_for(let_through, first, worker.deps, stream=True) is given
+    assert worker.deps.grounds.total() == 1
+    given.over()
+    another = stake_for(let_through, first, worker.deps, stream=True)
+    assert another is not given, "one that is over stakes nothing any more"
+    elsewhere = stake_for(let_through, "b" if first == "a" else "a", worker.deps, stream=True)
+    another.over()
+    elsewhere.over()
+    assert state(worker) == before
+
+
+async def test_a_pair_is_staked_on_both_backends_and_given_back_together() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat())
+    shared = Shared(Split((), (), "", 100), placing.demand, worker.board)
+    pair = InFlightPair(shared, Backend("a", "chat"), Backend("b", "chat"), 1.0)
+    assert [worker.deps.grounds.in_flight(one) for one in "ab"] == [1, 1]
+    pair.over()
+    pair.over()
+    assert worker.deps.grounds.total() == 0
+
+
+async def test_a_first_token_teaches_the_backends_limit_once_and_an_adapters_not_at_all() -> None:
+    worker = Worker("a", "b")
+    seen: list[tuple[float, float, float]] = []
+    placing = await worker.placed(chat())
+    for adapter in (None, Adapter("bot", "", "")):
+        stake = InFlight(msgspec.structs.replace(placing, adapter=adapter), "a", worker.deps, stream=True)
+        stake.limiter = Noted(seen)  # type: ignore[assignment]  # one method of it is called
+        worker.now += 0.5
+        stake.begun()
+        stake.begun()
+        stake.over()
+    assert seen == [(placing.demand.prompt_tokens, 0, 0.5)]
+
+
+async def test_a_plain_reply_that_should_have_begun_no_longer_counts_as_being_computed() -> None:
+    worker = Worker("a")
+    stake = InFlight(await worker.placed(chat("x" * 400)), "a", worker.deps, stream=False)
+    assert worker.board.unbegun("a") > 0
+    worker.now += 5.0
+    worker.deps.grounds.limits.tick(worker.now)
+    assert worker.board.unbegun("a") == 0
+    stake.over()
+
+
+class Noted:
+    def __init__(self, seen: list[tuple[float, float, float]]) -> None:
+        self.began = lambda *sample: seen.append(sample)
+
+
+async def test_its_tenant_has_one_request_more_for_as_long_as_it_runs() -> None:
+    worker = Worker("a", "b")
+    placing = await worker.placed(chat())
+    tenant, holders = placing.demand.tenant, placing.ground.holders
+    holders.kept = 0.5
+    holders.took("other")
+    stakes = [InFlight(placing, "a", worker.deps, stream=True) for _ in range(5)]
+    assert holders.part(tenant, worker.now) == 0.5
+    for stake in stakes[1:]:
+        stake.over()
+        stake.over()
+    assert holders.part(tenant, worker.now) == 1.0
+    stakes[0].over()

@@ -1,0 +1,420 @@
+"""The laws of a line, on virtual time: one engine with so much room, requests that decide for themselves whether they fit."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from domain.faults import Fault, Kind
+from domain.usage import Usage
+from gateway.queue import refusals
+from gateway.queue.pool_queue import MakeRoom, PoolQueue, PoolQueues
+from gateway.queue.waiter import Waiter, WaitForecast
+from routing.load import Charge, LoadTable
+from routing.room import has_no_room
+from tenancy.fair_queue import QueueBounds
+from tenancy.fair_tier import QueuedRequest
+from tests.placing import pool_of
+
+
+class Went:
+    """Where a request went, with its place there."""
+
+    def __init__(self, world: "World", charge: Charge | None = None) -> None:
+        self.world = world
+        self.charge = charge
+
+    @property
+    def staked(self) -> "Went":
+        return self
+
+    def over(self) -> None:
+        if self.charge is not None:
+            self.world.board.release(self.charge)
+
+
+class World:
+    """One backend with room for `cap` requests, and a line in front of it."""
+
+    def __init__(self, cap: int = 1, bounds: QueueBounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
+        self.now = 0.0
+        self.board = LoadTable("a")
+        self.pool = pool_of("a")
+        self.board.set_limit("a", requests=cap)
+        self.defects: list[BaseException] = []
+        self.bounds = bounds or QueueBounds()
+        self.parts = parts
+        self.line = self.made()
+        self.charges: list[Charge] = []
+        self.beats: list[float] = []
+
+    def made(self, make_room: MakeRoom | None = None) -> PoolQueue:
+        return PoolQueue(
+            "p",
+            self.bounds,
+            self.board,
+            lambda: self.pool,
+            clock=lambda: self.now,
+            loop=asyncio.get_running_loop(),
+            rng=random.Random(1),
+            log_defect=lambda error, _: self.defects.append(error),
+            make_room=make_room,
+            part_of=lambda tenant: self.parts.get(tenant, 1.0),
+        )
+
+    def fill(self, count: int = 1) -> list[Charge]:
+        return [self.board.charge("a", 10, 10, self.now) for _ in range(count)]
+
+    def waiter(self, tenant: str = "t", cost: int = 100, may_s: float = 10.0, tier: int = 2, **options: Any) -> Waiter[Went]:
+        fits: Callable[[], bool] = options.pop("fits", lambda: True)
+
+        def again() -> Went | None:
+            return Went(self) if fits() and not has_no_room(self.board, 0, 1.0, self.parts.get(tenant, 1.0)) else None
+
+        def stake(went: Went) -> Went:
+            charge = self.board.charge("a", cost, cost, self.now)
+            self.charges.append(charge)
+            return Went(self, charge)
+
+        def beat(now: float) -> float:
+            self.beats.append(now)
+            return now + 5.0
+
+        place = QueuedRequest(tenant, tier, False, cost, self.now + may_s, self.now, 1000)
+        return Waiter(place, may_s, options.pop("again", again), stake, options.pop("beat", beat), asyncio.get_running_loop())
+
+    async def come(self, **options: Any) -> tuple[Waiter[Went], "asyncio.Task[Went]"]:
+        waiter = self.waiter(**options)
+        task = asyncio.create_task(self.line.wait(waiter))
+        await asyncio.sleep(0)
+        return waiter, task
+
+    async def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.line.sweep(self.now)
+        await turns()
+
+
+async def turns() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def fault_of(task: "asyncio.Task[Went]") -> Fault:
+    found = task.exception()
+    assert isinstance(found, Fault)
+    return found
+
+
+async def test_one_that_ends_lets_one_through_and_two_wake_ups_take_one_place_once() -> None:
+    world = World(cap=2)
+    held = world.fill(2)
+    tasks = [(await world.come(tenant=name))[1] for name in "abc"]
+    assert world.line.waiting == 3
+    world.board.release(held[0])
+    world.board.begun(held[1])
+    world.line.sweep(world.now)
+    await turns()
+    assert [task.done() for task in tasks].count(True) == 1
+    assert world.board.in_flight("a") == 2
+    world.board.release(held[1])
+    await turns()
+    assert (world.line.waiting, world.board.in_flight("a")) == (1, 2)
+
+
+async def test_who_comes_while_there_is_room_and_nobody_is_before_it_does_not_wait() -> None:
+    world = World()
+    _, task = await world.come()
+    await turns()
+    assert task.done()
+    assert world.board.freed is None, "and nobody is told of anything while nobody waits"
+
+
+async def test_a_limit_that_grows_and_a_backend_that_comes_up_let_through() -> None:
+    world = World()
+    world.fill(1)
+    _, first = await world.come()
+    _, second = await world.come()
+    world.board.set_limit("a", requests=2)
+    await turns()
+    assert (first.done(), second.done()) == (True, False)
+    world.board.add("b")
+    world.pool = pool_of("a", "b")
+    world.board.set_limit("a", requests=3)
+    await world.later(0.25)
+    assert second.done()
+
+
+@pytest.mark.req("R22")
+async def test_who_leaves_is_out_at_once_and_leaves_nothing() -> None:
+    world = World()
+    held = world.fill()
+    waiter, task = await world.come()
+    waiter.gone()
+    waiter.gone()
+    await turns()
+    assert (fault_of(task).kind, waiter.word, world.line.waiting) == (Kind.CLIENT_GONE, refusals.GONE, 0)
+    world.board.release(held[0])
+    await turns()
+    assert world.board.in_flight("a") == 0
+
+
+async def test_a_place_that_was_given_to_a_task_that_is_cancelled_meanwhile_is_given_back() -> None:
+    world = World()
+    held = world.fill()
+    _, first = await world.come()
+    _, second = await world.come()
+    world.board.release(held[0])
+    await asyncio.sleep(0)  # let through, and not told yet
+    first.cancel()
+    await turns()
+    assert first.cancelled()
+    assert second.done()
+    assert world.board.in_flight("a") == 1
+    third, task = await world.come()
+    task.cancel()
+    await turns()
+    assert (world.line.waiting, third.word) == (0, refusals.GONE)
+
+
+async def test_its_deadline_ends_a_wait_and_says_when_to_come_back() -> None:
+    world = World()
+    world.fill()
+    waiter, task = await world.come(may_s=1.0)
+    await world.later(0.9)
+    assert not task.done()
+    await world.later(0.2)
+    fault = fault_of(task)
+    assert (fault.kind, waiter.word) == (Kind.OVERLOADED, refusals.TIMED_OUT)
+    assert fault.retry.should
+    assert world.line.waiting == 0
+
+
+async def test_what_would_wait_too_long_is_refused_at_once() -> None:
+    world = World()
+    for _ in range(20):  # one of 100 tokens each second
+        held = world.fill()
+        _, task = await world.come()
+        await world.later(1.0)
+        world.board.release(held[0])
+        await turns()
+        assert task.done()
+        world.board.release(world.charges[-1])
+    world.fill()
+    for _ in range(5):
+        await world.come(may_s=60.0)
+    assert world.line.state().tokens_per_s == pytest.approx(100.0, rel=0.1)
+    waiter, task = await world.come(may_s=3.0, tier=3)
+    fault = fault_of(task)
+    assert (fault.kind, waiter.word) == (Kind.OVERLOADED, refusals.TOO_LONG)
+    told = float(fault.message.partition("about ")[2].partition(" s")[0])
+    assert 5.0 <= told <= 8.0, "what is before it, and what such waits were longer by"
+    assert fault.retry.after_s is not None
+    assert 1.0 <= fault.retry.after_s <= 5.0
+    assert not (await world.come(may_s=8.0, tier=3))[1].done()
+    waiter, task = await world.come(may_s=0.0)
+    assert waiter.word == refusals.TOO_LONG
+
+
+@pytest.mark.req("R20")
+async def test_an_outage_does_not_make_everybody_afterwards_look_late() -> None:
+    world = World()
+    for _ in range(20):
+        held = world.fill()
+        await world.come()
+        await world.later(1.0)
+        world.board.release(held[0])
+        await turns()
+        world.board.release(world.charges[-1])
+    held = world.fill()
+    await world.come(may_s=600.0)
+    pace, up = world.line.state().tokens_per_s, world.pool
+    world.pool = type(up)("p", "m", "1", "vllm", up.backends)
+    for _ in range(40):
+        await world.later(1.0)
+    world.pool = up
+    await world.later(0.25)
+    assert world.line.state().tokens_per_s == pytest.approx(pace, rel=0.2)
+
+
+async def test_bounds_refuse_and_a_more_urgent_one_takes_the_place_of_another() -> None:
+    world = World(bounds=QueueBounds(3, 10_000, 2, 10_000))
+    world.fill()
+    low, displaced = await world.come(tenant="x", tier=3)
+    for name in "yz":
+        await world.come(tenant=name)
+    waiter, task = await world.come(tenant="w", tier=3)
+    assert (fault_of(task).kind, waiter.word) == (Kind.OVERLOADED, "count")
+    _, task = await world.come(tenant="w", tier=0)
+    await turns()
+    assert not task.done()
+    assert (fault_of(displaced).kind, low.word, world.line.waiting) == (Kind.OVERLOADED, refusals.DISPLACED, 3)
+
+
+async def test_a_pool_that_is_away_is_waited_for_and_one_that_is_gone_is_not() -> None:
+    world = World()
+    world.fill()
+    _, task = await world.come(may_s=60.0)
+    away = pool_of()
+    world.pool = type(away)("p", "m", "1", "vllm", pool_of("a").backends)
+    await world.later(1.0)
+    assert not task.done()
+    world.pool = away
+    await world.later(1.0)
+    assert fault_of(task).kind is Kind.NO_BACKEND
+
+
+async def test_one_that_can_never_be_placed_does_not_keep_the_others() -> None:
+    world = World()
+    held = world.fill()
+
+    def never() -> Went | None:
+        raise Fault(Kind.CONTEXT_TOO_LONG, "too long")
+
+    def broken() -> Went | None:
+        raise RuntimeError("a defect")
+
+    hopeless, first = await world.come(again=never)
+    _, second = await world.come(again=broken)
+    _, third = await world.come(fits=lambda: False)
+    _, fourth = await world.come()
+    world.board.release(held[0])
+    await turns()
+    assert (fault_of(first).kind, hopeless.word) == (Kind.CONTEXT_TOO_LONG, refusals.NOBODY)
+    assert fault_of(second).kind is Kind.INTERNAL
+    assert len(world.defects) == 1
+    assert not third.done()
+    assert fourth.done()
+
+
+async def test_callers_hear_that_they_wait_and_no_more_often_than_they_are_to() -> None:
+    world = World()
+    world.fill()
+    await world.come(may_s=600.0)
+    for _ in range(80):
+        await world.later(0.25)
+    assert len(world.beats) == 5  # when it came, and after 5, 10, 15 and 20 s
+
+
+async def test_when_the_grace_is_over_everybody_is_told_and_nobody_waits_any_more() -> None:
+    world = World()
+    world.fill()
+    _, task = await world.come()
+    PoolQueues({"p": world.line}).stop()
+    await turns()
+    assert fault_of(task).kind is Kind.SHUTTING_DOWN
+    _, late = await world.come()
+    assert fault_of(late).kind is Kind.SHUTTING_DOWN
+
+
+async def test_a_tenant_that_took_less_than_it_was_thought_to_has_its_turn_sooner() -> None:
+    order = []
+    for used in (0, 100_000):
+        world = World()
+        held = world.fill()
+        waiter, first = await world.come(tenant="t", cost=20_000)
+        tasks = {name: (await world.come(tenant=name, cost=20_000))[1] for name in "tutu"}
+        del tasks
+        world.board.release(held[0])
+        await turns()
+        assert first.done()
+        world.line.used(waiter.place, Usage(used, 0))
+        went = len(world.charges)
+        world.board.release(world.charges[-1])
+        await turns()
+        assert len(world.charges) == went + 1
+        order.append([one.place.tenant for one in world.line._waiters.values()])
+    assert order[0] != order[1]
+
+
+async def test_what_is_told_of_a_line() -> None:
+    world = World()
+    world.fill()
+    for tier in (0, 2, 2, 3):
+        await world.come(tier=tier)
+    states = PoolQueues({"p": world.line}).states()
+    assert (states[0].pool, states[0].waiting, states[0].tokens_per_s) == ("p", (1, 0, 2, 1), 0.0)
+    assert world.line.predicted_s(world.waiter().place) == 0.0 < inf
+
+
+async def test_what_a_request_would_meet_is_known_before_it_comes() -> None:
+    world = World(cap=1)
+
+    def met() -> WaitForecast | None:
+        return world.line.outlook(world.waiter().place, 10.0)
+
+    assert met() == WaitForecast(), "there is room"
+    world.fill()
+    assert met() == WaitForecast(True), "nobody waits yet, but it would"
+    _, task = await world.come()
+    assert met() == WaitForecast(True), "how long nobody knows"
+    refused = world.line.outlook(world.waiter().place, 0.0)
+    assert refused is not None and refused.refused is not None
+    assert refused.refused[0] == refusals.TOO_LONG
+    world.pool = pool_of()
+    assert met() is None, "nobody is up"
+    task.cancel()
+    await turns()
+
+
+async def test_the_one_whose_turn_it_is_may_be_made_room_for_and_nobody_else() -> None:
+    world = World()
+    asked: list[tuple[Waiter[Went], bool]] = []
+    held = world.fill()
+    world.line = world.made(lambda waiter, may_wait: asked.append((waiter, may_wait(waiter.place, 5.0))))
+    batch, _ = await world.come(tier=3)
+    urgent, task = await world.come(tier=0)
+    await world.come(tier=2)
+    assert [waiter for waiter, _ in asked] == [batch, urgent, urgent]
+    assert all(may_wait for _, may_wait in asked)
+    world.board.release(held[0])
+    await turns()
+    assert task.done()
+    asked.clear()
+    world.line.stop()
+    await world.later(1.0)
+    assert asked == []
+
+
+async def test_a_defect_while_room_is_made_is_told_and_keeps_nobody_waiting() -> None:
+    world = World()
+    held = world.fill()
+
+    def defect(waiter: Waiter[Any], refusal: object) -> None:
+        raise RuntimeError("no")
+
+    world.line = world.made(defect)
+    _, task = await world.come(tier=0)
+    assert [str(one) for one in world.defects] == ["no"]
+    world.board.release(held[0])
+    await turns()
+    assert task.done()
+
+
+async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_nobodys_place() -> None:
+    world, asked = World(cap=4, parts={"loud": 0.5}), []
+    world.line = world.made(lambda waiter, _: asked.append(waiter.place.tenant))
+    world.fill(2)
+    _, loud = await world.come(tenant="loud", tier=0)
+    _, other = await world.come(tenant="other", tier=3)
+    await turns()
+    assert (loud.done(), other.done(), world.line.waiting) == (False, True, 1)
+    assert asked == [], "what is kept from it is not made free for it either"
+    assert world.line.outlook(world.waiter(tenant="other").place, 10.0) is not None
+    for charge in world.charges:
+        world.board.release(charge)
+    held = world.fill(2)
+    _, second = await world.come(tenant="third")
+    assert asked == ["third"], "in a full house the one whose turn it is may be made room for, where nothing is kept from it"
+    for charge in held:
+        world.board.release(charge)
+    await turns()
+    assert (second.done(), loud.done()) == (True, False)
+    world.parts = {}
+    world.line.sweep(world.now)
+    await turns()
+    assert loud.done()

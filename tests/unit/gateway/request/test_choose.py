@@ -1,0 +1,181 @@
+"""Laws of the placing step: who goes where at once, who waits, and that a place is given back on each way out."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from domain.faults import Kind
+from domain.priority import Class
+from gateway.http.edge.exchange import Exchange
+from gateway.placement.place import Placement
+from gateway.queue import refusals
+from gateway.request.choose import choose, choose_again, look_ahead
+from gateway.story import Story
+from policies.compile import ModelRule
+from tenancy.fair_tier import QueuedRequest
+from tenancy.rights import EVERYTHING
+from tests.placed import POOL, chat
+from tests.request_path import Engine, Path, caller, fault_of, turns
+
+RULE = ModelRule("sim", POOL)
+GRANT: Any = SimpleNamespace(rights=EVERYTHING)
+
+
+class Busy:
+    """A pool of one backend, and a request on it that leaves no room for another."""
+
+    def __init__(self) -> None:
+        self.path = Path(a=Engine())
+        self.board = self.path.deps.grounds[POOL].board
+        self.board.set_limit("a", requests=1)
+        self.charge = self.board.charge("a", 10.0, 20.0, self.path.worker.now)
+        self.line = self.path.deps.lines[POOL]
+
+    def choose(self, story: Story, exchange: Exchange | None = None) -> "asyncio.Task[Placement]":
+        return asyncio.create_task(choose(chat("hello"), RULE, exchange or caller()[0], story, self.path.deps))
+
+    def free(self) -> None:
+        self.board.release(self.charge)
+
+    @property
+    def in_flight(self) -> int:
+        return self.path.in_flight()["a"]
+
+
+async def test_a_request_goes_on_at_once_where_there_is_room_and_its_decision_is_kept() -> None:
+    path = Path(a=Engine(), b=Engine())
+    story = path.story()
+    placing = await choose(chat("hello"), RULE, caller()[0], story, path.deps)
+    assert {backend.id for backend in placing.route.backends} == {"a", "b"}
+    assert (story.placed.pool, story.placed.route, story.placed.queued, story.queue_s) == (POOL, placing.route, "", 0.0)
+    kept = path.deps.decisions.find("req-own")
+    assert kept is not None
+    assert (kept.request_id, kept.pool) == ("theirs", POOL)
+    assert path.in_flight() == {"a": 0, "b": 0}, "a decision reserves nothing"
+
+
+async def test_where_nobody_is_up_nobody_waits() -> None:
+    path = Path(a=Engine())
+    path.deps.live.fleet = path.deps.live.fleet.with_backends(POOL, ())
+    fault = await fault_of(choose(chat("hello"), RULE, caller()[0], path.story(), path.deps))
+    assert (fault.kind, path.deps.lines[POOL].waiting) == (Kind.NO_BACKEND, 0)
+
+
+async def test_whoever_waited_has_its_place_when_it_is_woken_and_its_wait_is_known() -> None:
+    busy = Busy()
+    story = busy.path.story()
+    task = busy.choose(story)
+    await turns()
+    assert (busy.line.waiting, story.placed.queued) == (1, "waiting")
+    busy.path.worker.now += 2.5
+    busy.free()
+    placing = await task
+    assert placing.staked is not None
+    assert (busy.line.waiting, busy.in_flight) == (0, 1)
+    assert (story.queue_s, story.placed.queued) == (2.5, refusals.SERVED)
+    assert story.placed.decision is not None
+    assert (story.placed.decision.queued, story.placed.decision.queued_s) == (refusals.SERVED, 2.5)
+    placing.give_back()
+    assert busy.in_flight == 0
+
+
+async def test_a_caller_that_leaves_while_it_waits_leaves_the_queue() -> None:
+    busy = Busy()
+    exchange, _ = caller()
+    story = busy.path.story()
+    task = busy.choose(story, exchange)
+    await turns()
+    exchange.connection_gone()
+    assert (await fault_of(task)).kind is Kind.CLIENT_GONE
+    assert (busy.line.waiting, busy.in_flight, story.placed.queued) == (0, 1, refusals.GONE)
+    assert story.placed.on_used is None, "it was charged nothing"
+
+
+async def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
+    busy = Busy()
+    task = busy.choose(busy.path.story())
+    await turns()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    busy.free()
+    await turns()
+    assert (busy.line.waiting, busy.in_flight) == (0, 0)
+
+
+async def test_a_request_cancelled_between_its_turn_and_hearing_of_it_gives_its_place_back() -> None:
+    busy = Busy()
+    task = busy.choose(busy.path.story())
+    await turns()
+    busy.free()
+    await turns(1)
+    assert (busy.line.waiting, busy.in_flight) == (0, 1), "its turn has come"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert busy.in_flight == 0
+
+
+async def test_a_pool_that_empties_refuses_whoever_waits() -> None:
+    busy = Busy()
+    story = busy.path.story()
+    task = busy.choose(story)
+    await turns()
+    busy.path.deps.live.fleet = busy.path.deps.live.fleet.with_backends(POOL, ())
+    busy.line.sweep(busy.path.worker.now)
+    assert (await fault_of(task)).kind is Kind.NO_BACKEND
+    assert (busy.line.waiting, story.placed.queued) == (0, refusals.NOBODY)
+
+
+async def test_the_time_on_a_backend_that_a_request_was_pulled_back_from_is_waiting_as_well() -> None:
+    path = Path(a=Engine())
+    now = path.worker.now
+    place = QueuedRequest("acme", int(Class.DEFAULT), False, 10, now + 60.0, now, 10, 0)
+    story = path.story(pulled_back=True, queue_place=place, queue_s=1.0)
+    story.dispatched_at = now
+    path.worker.now += 3.0
+    ask = chat("hello")
+    placing = await choose_again(ask, await path.worker.placed(ask), caller()[0], story, path.deps)
+    assert (story.queue_s, story.dispatched_at) == (4.0, None)
+    assert story.placed.queue_place is place, "it keeps its age"
+    assert path.in_flight() == {"a": 1}
+    placing.give_back()
+    assert path.in_flight() == {"a": 0}
+
+
+async def test_whoever_left_meanwhile_gets_no_other_turn() -> None:
+    path = Path(a=Engine())
+    exchange, _ = caller()
+    exchange.gone = True
+    ask = chat("hello")
+    fault = await fault_of(choose_again(ask, await path.worker.placed(ask), exchange, path.story(), path.deps))
+    assert (fault.kind, path.deps.lines[POOL].waiting) == (Kind.CLIENT_GONE, 0)
+
+
+async def test_what_would_wait_in_vain_is_refused_before_its_prompt_is_read() -> None:
+    busy = Busy()
+    task = busy.choose(busy.path.story())
+    await turns()
+    late = busy.path.story(asked_wait_s=0.0)
+    exchange, _ = caller()
+
+    async def ahead(story: Story) -> None:
+        look_ahead(chat("hello"), RULE, GRANT, exchange, story, busy.path.deps)
+
+    fault = await fault_of(ahead(late))
+    assert (fault.kind, late.placed.queued, late.placed.pool) == (Kind.OVERLOADED, refusals.TOO_LONG, POOL)
+    await ahead(busy.path.story())  # it may wait
+    task.cancel()
+    await turns()
+    await ahead(busy.path.story(asked_wait_s=0.0))  # nobody waits, so neither would it
+
+
+async def test_the_callers_own_limit_on_its_wait_is_kept() -> None:
+    path = Path(a=Engine())
+    story = path.story()
+    exchange, _ = caller(x_tidegate_timeout_s=b"1.5")
+    ask, rule = look_ahead(chat("hello"), RULE, GRANT, exchange, story, path.deps)
+    assert (rule, story.asked.asked_wait_s) == (RULE, 1.5)
+    assert ask.model == "sim"

@@ -1,0 +1,155 @@
+"""Laws of the forwarding step: what is tried, what the caller sees of it, and that every reservation is given back."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from domain.faults import NEVER, Kind
+from domain.priority import Class
+from gateway.http.edge.exchange import Exchange
+from gateway.http.edge.relay import ReplyRelay
+from gateway.placement.in_flight import InFlight
+from gateway.queue.preempt import PulledBack
+from gateway.request.forward import forward
+from gateway.story import Story
+from tests.placed import chat
+from tests.request_path import EVENT, LAST, Engine, Path, breaks_off, caller, fault_of, is_silent, only, resets, turns
+
+
+async def to(path: Path, *ids: str, exchange: Exchange | None = None, story: Story | None = None, **fields: Any) -> bool:
+    """Forward a short chat to these candidates, in this order."""
+    ask = chat("hello", **fields)
+    placing = only(await path.worker.placed(ask), *ids)
+    return await forward(ask, placing, exchange or caller()[0], story or path.story(), path.deps)
+
+
+async def test_an_answer_is_relayed_and_the_load_is_given_back() -> None:
+    path = Path(a=Engine(), b=Engine())
+    story = path.story()
+    exchange, connection = caller()
+    assert await to(path, "a", "b", exchange=exchange, story=story)
+    assert connection.out.count(b"HTTP/1.1 200") == 1
+    assert EVENT in connection.out
+    assert LAST in connection.out
+    assert (story.settled.status, story.tried.backend, story.tried.attempts, story.attempt.events) == (200, "a", 1, 2)
+    assert path.calls() == {"a": 1, "b": 0}
+    assert path.in_flight() == {"a": 0, "b": 0}
+    assert path.deps.watch.relays() == []
+
+
+@pytest.mark.req("R11")
+async def test_another_backend_is_tried_before_the_first_byte() -> None:
+    path = Path(a=Engine(resets), b=Engine())
+    story = path.story()
+    assert await to(path, "a", "b", story=story)
+    assert (story.tried.failed, story.tried.backend, story.tried.attempts) == (("a",), "b", 2)
+    assert path.in_flight() == {"a": 0, "b": 0}
+    assert path.deps.budget.retrying == 0
+
+
+@pytest.mark.req("R11")
+async def test_no_other_backend_is_tried_after_the_first_byte() -> None:
+    path = Path(a=Engine(breaks_off), b=Engine())
+    fault = await fault_of(to(path, "a", "b"))
+    assert (fault.kind, path.calls()) == (Kind.BROKEN_STREAM, {"a": 1, "b": 0})
+
+
+@pytest.mark.req("R11")
+async def test_no_other_backend_is_tried_where_the_budget_is_spent_and_the_caller_is_told_not_to_retry() -> None:
+    path = Path(a=Engine(resets), b=Engine())
+    path.deps.budget.saved = 0.0
+    fault = await fault_of(to(path, "a", "b"))
+    assert (fault.retry, path.calls()) == (NEVER, {"a": 1, "b": 0})
+
+
+async def test_no_third_backend_is_tried() -> None:
+    path = Path(a=Engine(resets), b=Engine(resets), c=Engine())
+    await fault_of(to(path, "a", "b", "c"))
+    assert path.calls() == {"a": 1, "b": 1, "c": 0}
+    assert path.deps.budget.retrying == 0
+
+
+async def test_a_candidate_that_has_left_meanwhile_is_skipped() -> None:
+    path = Path(a=Engine(), b=Engine(), c=Engine())
+
+    def b_leaves(sink: Any) -> None:
+        del path.deps.upstreams["b"]
+        resets(sink)
+
+    path.engines["a"].scripts = (b_leaves,)
+    story = path.story()
+    assert await to(path, "a", "b", "c", story=story)
+    assert (story.tried.backend, path.calls()) == ("c", {"a": 1, "b": 0, "c": 1})
+
+
+async def test_a_first_candidate_that_has_left_is_not_called() -> None:
+    path = Path(a=Engine(), b=Engine())
+    del path.deps.upstreams["a"]
+    story = path.story()
+    assert await to(path, "a", "b", story=story)
+    assert path.calls() == {"a": 0, "b": 1}
+
+
+async def test_each_attempt_has_facts_of_its_own() -> None:
+    def reports_and_fails(sink: Any) -> None:
+        sink.on_head(200, {b"content-type": b"text/event-stream"})
+        sink.on_data(b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":9}}\n\n')
+        resets(sink)
+
+    path = Path(a=Engine(reports_and_fails), b=Engine())
+    story = path.story()
+    assert await to(path, "a", "b", story=story)
+    assert (story.attempt.usage, story.attempt.events) == (None, 2), "the engine that answered reported nothing"
+
+
+async def test_nothing_is_sent_for_a_caller_that_has_left_and_its_place_is_given_back() -> None:
+    path = Path(a=Engine())
+    exchange, _ = caller()
+    exchange.gone = True
+    ask = chat("hello")
+    placing = await path.worker.placed(ask)
+    staked = InFlight(placing, "a", path.deps, stream=True)
+    placing = msgspec.structs.replace(placing, staked=staked)
+    assert path.in_flight() == {"a": 1}
+    fault = await fault_of(forward(ask, placing, exchange, path.story(), path.deps))
+    assert (fault.kind, path.calls(), path.in_flight()) == (Kind.CLIENT_GONE, {"a": 0}, {"a": 0})
+
+
+async def test_the_load_that_a_waiter_was_let_through_with_is_the_attempts_own() -> None:
+    path = Path(a=Engine(is_silent))
+    ask = chat("hello")
+    placing = await path.worker.placed(ask)
+    placing = msgspec.structs.replace(placing, staked=InFlight(placing, "a", path.deps, stream=True))
+    task = asyncio.create_task(forward(ask, placing, caller()[0], path.story(), path.deps))
+    await turns()
+    assert path.in_flight() == {"a": 1}
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert path.in_flight() == {"a": 0}
+
+
+async def test_a_cancelled_attempt_ends_its_call_and_gives_its_load_back() -> None:
+    path = Path(a=Engine(is_silent), b=Engine())
+    task = asyncio.create_task(to(path, "a", "b"))
+    await turns(5)
+    assert path.in_flight() == {"a": 1, "b": 0}
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert path.engines["a"].flights[0].aborted
+    assert path.in_flight() == {"a": 0, "b": 0}
+    assert path.deps.watch.relays() == []
+
+
+async def test_a_request_that_gave_its_place_to_a_more_urgent_one_is_to_wait_again() -> None:
+    def is_pulled_back(sink: Any) -> None:
+        assert isinstance(sink, ReplyRelay)
+        sink.end_with(PulledBack(Class.CRITICAL))
+
+    path = Path(a=Engine(is_pulled_back), b=Engine())
+    story = path.story()
+    assert not await to(path, "a", "b", story=story)
+    assert (story.tried.failed, path.calls(), path.in_flight()) == ((), {"a": 1, "b": 0}, {"a": 0, "b": 0})

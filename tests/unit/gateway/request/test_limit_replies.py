@@ -1,0 +1,168 @@
+"""What callers are told of limits: the right kind, the scope's name, an exact wait, and headers of the tightest limit."""
+
+import pytest
+
+from domain.faults import Kind
+from gateway.request.limit_replies import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
+from tenancy.hold import LimitStatus, Refused
+from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Scope, Window, line_of
+
+WANTED = Amounts(input_tokens=500, output_tokens=700, units=3000, cost_nanousd=1_500_000_000)
+
+
+WEB = Scope(Level.PROJECT, "acme/web")
+
+
+def line(meter: Meter, window: Window, amount: int = 100, scope: Scope = WEB, soft: int | None = None) -> LimitLine:
+    return line_of(Limit(scope, meter, window, amount, soft=soft), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("meter", "window", "kind"),
+    [
+        (Meter.REQUESTS, Window.MINUTE, Kind.REQUEST_LIMIT),
+        (Meter.TOKENS, Window.MINUTE, Kind.TOKEN_LIMIT),
+        (Meter.INPUT_TOKENS, Window.MINUTE, Kind.TOKEN_LIMIT),
+        (Meter.UNITS, Window.MINUTE, Kind.TOKEN_LIMIT),
+        (Meter.CONCURRENT_REQUESTS, Window.NOW, Kind.CONCURRENCY_LIMIT),
+        (Meter.TOKENS, Window.DAY, Kind.QUOTA_SPENT),
+        (Meter.COST_NANOUSD, Window.MONTH, Kind.QUOTA_SPENT),
+        (Meter.COST_NANOUSD, Window.EVER, Kind.QUOTA_SPENT),
+    ],
+)
+def test_each_limit_refuses_in_its_own_kind_and_names_the_scope(meter: Meter, window: Window, kind: Kind) -> None:
+    fault = fault_of(Refused(line(meter, window), 3, 20_500_000), WANTED, 0.5)
+    assert fault.kind is kind
+    assert "project acme/web" in fault.message
+    assert fault.retry.should == (kind is not Kind.QUOTA_SPENT)
+
+
+@pytest.mark.req("R61")
+def test_a_rate_says_exactly_how_long_to_wait() -> None:
+    assert fault_of(Refused(line(Meter.TOKENS, Window.MINUTE), 3, 20_500_000), WANTED, 0.9).retry.after_s == 20.5
+
+
+def test_a_request_larger_than_the_limit_is_told_so_with_both_numbers() -> None:
+    fault = fault_of(Refused(line(Meter.TOKENS, Window.MINUTE), 100, None, never=True), WANTED, 0.5)
+    assert fault.kind is Kind.EXCEEDS_LIMIT
+    assert "1200 tokens" in fault.message
+    assert "100 tokens per minute" in fault.message
+    assert not fault.retry.should
+
+
+def test_a_limit_of_nothing_is_no_matter_of_size() -> None:
+    assert fault_of(Refused(line(Meter.TOKENS, Window.MINUTE, 0), 0, None, never=True), WANTED, 0.5).kind is Kind.TOKEN_LIMIT
+    closed = fault_of(Refused(line(Meter.CONCURRENT_REQUESTS, Window.NOW, 0), 0, None, never=True), WANTED, 0.5)
+    assert (closed.kind, closed.retry.should) == (Kind.CONCURRENCY_LIMIT, False)
+
+
+def test_money_that_cannot_be_checked_is_our_side() -> None:
+    fault = fault_of(Refused(line(Meter.COST_NANOUSD, Window.MONTH), 0, None, degraded=True), WANTED, 0.5)
+    assert (fault.kind, fault.retry.should) == (Kind.QUOTA_UNKNOWN, True)
+
+
+def test_words() -> None:
+    assert amount_words(Meter.COST_NANOUSD, 12_340_000_000) == "12.34 dollars"
+    assert amount_words(Meter.COST_NANOUSD, 5_000_000_001) == "5.000000001 dollars"
+    assert amount_words(Meter.COST_NANOUSD, 10**9) == "1.00 dollars"
+    everyone = Limit(Scope(Level.GLOBAL, ""), Meter.CONCURRENT_REQUESTS, Window.NOW, 7)
+    assert limit_words(everyone, 7) == "the gateway: 7 concurrent requests"
+    assert limit_words(Limit(Scope(Level.USER, "acme"), Meter.TOKENS, Window.DAY, 7), 7) == "each end user of acme: 7 tokens per day"
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (0, "0ms"),
+        (1, "1ms"),
+        (20_000, "20ms"),
+        (1_000_000, "1s"),
+        (1_500_000, "1.5s"),
+        (360_000_000, "6m0s"),
+        (90_061_500_000, "25h1m1.5s"),
+    ],
+)
+def test_durations_are_written_as_openai_writes_them(us: int, text: str) -> None:
+    assert duration(us) == text
+
+
+def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
+    standings = (
+        LimitStatus(line(Meter.REQUESTS, Window.MINUTE, 100), 40, 30_000_000),
+        LimitStatus(line(Meter.REQUESTS, Window.DAY, 50), 45, 10**9),
+        LimitStatus(line(Meter.TOKENS, Window.MINUTE, 9_000), 8_000, 6_500_000),
+        LimitStatus(line(Meter.OUTPUT_TOKENS, Window.DAY, 9_000), 700, 10**9),
+        LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 9_000), 1, 10**9),
+        LimitStatus(line(Meter.CONCURRENT_REQUESTS, Window.NOW, 2), 0, 0),
+    )
+    assert dict(limit_headers(standings)) == {
+        b"x-ratelimit-limit-requests": b"100",
+        b"x-ratelimit-remaining-requests": b"40",
+        b"x-ratelimit-reset-requests": b"30s",
+        b"x-ratelimit-limit-tokens": b"9000",
+        b"x-ratelimit-remaining-tokens": b"700",
+        b"x-ratelimit-reset-tokens": b"16m40s",
+    }
+
+
+def test_a_soft_threshold_that_is_passed_is_told() -> None:
+    below, above = (LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 10**9, soft=8 * 10**8), left, 0) for left in (3 * 10**8, 2 * 10**8))
+    assert limit_headers((below,)) == []
+    assert limit_headers((above,)) == [(b"x-tidegate-limit-warning", b"project acme/web: 0.80 dollars per day")]
+
+
+def test_of_a_rate_with_a_small_burst_what_is_used_is_what_is_missing_of_the_burst() -> None:
+    rate = line_of(Limit(WEB, Meter.REQUESTS, Window.MINUTE, 600, burst=60, soft=50), 0.0)
+    assert b"x-tidegate-limit-warning" not in dict(limit_headers((LimitStatus(rate, 60, 0),)))
+    assert b"x-tidegate-limit-warning" in dict(limit_headers((LimitStatus(rate, 10, 5_000_000),)))
+
+
+def test_a_refusal_says_when_all_of_a_rate_is_there_again_and_not_when_to_retry() -> None:
+    told = refused_standing(Refused(line(Meter.REQUESTS, Window.MINUTE, 10), 0, 4_380_000))
+    assert (told.remaining, told.reset_us) == (0, 60_000_000)
+    assert refused_standing(Refused(line(Meter.TOKENS, Window.DAY, 10), 3, 7_000_000)).reset_us == 7_000_000
+    assert refused_standing(Refused(line(Meter.TOKENS, Window.EVER, 10), 3, None)).reset_us == 0
+
+
+SHARED = [Scope(Level.GLOBAL, ""), Scope(Level.MODEL, "llama"), Scope(Level.ORGANISATION, "north")]
+
+
+@pytest.mark.parametrize("scope", SHARED, ids=str)
+def test_of_a_limit_shared_with_other_tenants_no_number_is_told(scope: Scope) -> None:
+    """What is left of it, and where its threshold is, would tell how busy the others are."""
+    named = "the gateway" if scope.level is Level.GLOBAL else str(scope)
+    shared = [
+        LimitStatus(line(meter, window, 777, scope, soft=700), left, 12_345_000)
+        for left in (0, 7, 77)
+        for meter, window in ((Meter.REQUESTS, Window.MINUTE), (Meter.TOKENS, Window.DAY))
+    ]
+    own = LimitStatus(line(Meter.REQUESTS, Window.MINUTE, 100), 99, 600_000)
+    told = dict(limit_headers((*shared, own)))
+    assert told.pop(b"x-ratelimit-remaining-requests") == b"99", "the tightest of those that are the tenant's alone"
+    assert told.pop(b"x-ratelimit-limit-requests") == b"100"
+    assert told.pop(b"x-ratelimit-reset-requests") == b"600ms"
+    warned = told.pop(b"x-tidegate-limit-warning").decode()
+    assert set(warned.split("; ")) == {f"{named}: requests per minute", f"{named}: tokens per day"}
+    assert told == {}
+
+
+@pytest.mark.parametrize("scope", SHARED, ids=str)
+@pytest.mark.parametrize("never", [False, True])
+def test_a_refusal_by_a_shared_limit_names_the_scope_and_no_number_of_it(scope: Scope, never: bool) -> None:
+    for meter, window in (
+        (Meter.REQUESTS, Window.MINUTE),
+        (Meter.TOKENS, Window.MINUTE),
+        (Meter.CONCURRENT_REQUESTS, Window.NOW),
+        (Meter.TOKENS, Window.DAY),
+        (Meter.COST_NANOUSD, Window.MONTH),
+    ):
+        refused = Refused(line(meter, window, 777, scope), 77, 20_500_000, never=never)
+        fault = fault_of(refused, WANTED, 0.5)
+        assert ("the gateway" if scope.level is Level.GLOBAL else str(scope)) in fault.message
+        assert "77" not in fault.message
+        assert limit_headers((refused_standing(refused),)) == []
+    assert told_words(Limit(scope, Meter.COST_NANOUSD, Window.DAY, 5), 5).endswith(": dollars per day")
+
+
+def test_no_limits_no_headers() -> None:
+    assert limit_headers(()) == []

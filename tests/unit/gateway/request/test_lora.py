@@ -1,0 +1,44 @@
+import msgspec
+import pytest
+
+from backends.lora.residency import NONE, AdaptersInUse
+from backends.signals import Signals
+from gateway.deps import Live
+from gateway.placement.place import COMING_BACK
+from gateway.request.lora import FRESH_S, adapters_in_use
+from routing.fleet import Fleet
+from tests.placed import Worker, chat
+
+
+def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
+    live = Live(None, None, Fleet({}))  # type: ignore[arg-type]  # only the signals are looked at
+    assert adapters_in_use(live, lambda: 0.0, "a") == NONE
+    live.signals["a"] = Signals(read_at=10.0, loras=("bot@1",))
+    assert adapters_in_use(live, lambda: 10.0 + FRESH_S, "a") == AdaptersInUse(("bot@1",), 10.0)
+    assert adapters_in_use(live, lambda: 10.1 + FRESH_S, "a") == NONE
+    live.signals["a"] = Signals(read_at=10.0)
+    assert adapters_in_use(live, lambda: 10.0, "a") == NONE
+
+
+@pytest.mark.req("R51")
+async def test_a_pool_that_comes_back_is_full_until_its_next_token_is_due() -> None:
+    worker = Worker("a", "b")
+    ground = worker.deps.grounds["chat"]
+    pool = worker.deps.live.fleet.pools["chat"]
+    down = msgspec.structs.replace(pool, up=(), not_up=pool.backends)
+    ground.recovering(pool, 0.0)
+    for second in range(1, 60):
+        ground.recovery.sent(10_000.0)
+        ground.recovering(pool, float(second))
+    for one, at in ((down, 60.0), (down, 89.0), (pool, 90.0)):
+        ground.recovering(one, at)
+
+    worker.now = 90.0
+    first = await worker.placed(chat("x" * 4000))
+    assert first.route.ranked
+    ground.recovery.sent(1000.0)
+    held = await worker.placed(chat("x" * 4000))
+    assert (held.route.ranked, held.route.full) == ((), True)
+    assert {one.reason for one in held.route.excluded} == {COMING_BACK}
+    worker.now = 91.0
+    assert (await worker.placed(chat("x" * 4000))).route.ranked

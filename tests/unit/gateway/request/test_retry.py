@@ -1,0 +1,76 @@
+import pytest
+
+from domain.faults import NEVER, Fault, Kind, Retry
+from gateway.request.retry import RetryState
+from gateway.story import Story
+from routing.fleet import Backend
+from tests.placed import Worker, chat
+
+A, B, C = (Backend(one, "chat") for one in "abc")
+
+
+def fault(kind: Kind = Kind.ENGINE_ERROR) -> Fault:
+    return Fault(kind, "It failed. Try again.", retry=Retry(should=True, after_s=1.0))
+
+
+def begun(worker: Worker) -> tuple[RetryState, Story]:
+    story = Story("req-1", worker.now, 0.0, worker.now)
+    worker.deps.budget.request()
+    return RetryState(chat("x"), story, worker.deps, worker.now), story
+
+
+@pytest.mark.req("R11")
+async def test_one_retry_elsewhere_and_then_the_caller_is_told_to_stop() -> None:
+    worker = Worker("a", "b", "c")
+    tries, story = begun(worker)
+    assert tries.may_retry(fault(), A, [B, C], 10.0)
+    assert (story.tried.failed, worker.deps.budget.retrying) == (("a",), 1)
+    tries.attempt_over()
+    assert not tries.may_retry(fault(), B, [C], 10.0)
+    said = tries.final_fault(fault())
+    assert (said.retry, said.message) == (NEVER, "It failed.")
+    assert tries.final_fault(fault(Kind.ENGINE_BUSY)).retry.should, "waiting helps"
+    tries.attempt_over()
+    assert worker.deps.budget.retrying == 0
+
+
+@pytest.mark.req("R11")
+async def test_never_after_the_first_byte_nor_late_nor_to_nobody() -> None:
+    worker = Worker("a", "b")
+    tries, story = begun(worker)
+    assert not tries.may_retry(fault(), A, [], 10.0)
+    assert tries.final_fault(fault()).retry.should, "nothing was retried, so the caller may"
+    story.attempt.events = 1
+    assert not tries.may_retry(fault(), A, [B], 10.0)
+    story.attempt.events = 0
+    worker.now += 6.0
+    assert not tries.may_retry(fault(), A, [B], 10.0)
+    story.lora_wait_s = 5.0
+    assert tries.may_retry(fault(), A, [B], 10.0), "the wait for an adapter does not count"
+
+
+async def test_where_the_budget_is_used_up_callers_are_told_not_to_retry_either() -> None:
+    worker = Worker("a", "b")
+    tries, _ = begun(worker)
+    worker.deps.budget.saved = 0.0
+    assert not tries.may_retry(fault(), A, [B], 10.0)
+    assert tries.final_fault(fault()).retry == NEVER
+
+
+async def test_an_adapter_that_cannot_be_loaded_here_costs_no_retry() -> None:
+    worker = Worker("a", "b")
+    tries, story = begun(worker)
+    assert tries.may_retry(fault(Kind.LORA_UNAVAILABLE), A, [B], 10.0)
+    assert (story.tried.failed, worker.deps.budget.retrying) == ((), 0)
+
+
+@pytest.mark.req("R1")
+async def test_what_two_engines_may_have_died_of_is_not_tried_on_a_third() -> None:
+    worker = Worker("a", "b", "c")
+    first, _ = begun(worker)
+    assert first.may_retry(fault(Kind.RESET_BEFORE_REPLY), A, [B, C], 10.0)
+    first.attempt_over()
+    second, story = begun(worker)  # the same body once more
+    assert not second.may_retry(fault(Kind.RESET_BEFORE_REPLY), B, [C], 10.0)
+    assert second.final_fault(fault()).retry == NEVER
+    assert story.tried.deadly, "so no other model is tried either"
