@@ -1,4 +1,4 @@
-"""Policy documents to an immutable PolicySet, made for look-ups on the request path. Pure."""
+"""Compiles policy documents into an immutable PolicySet, which is made for look-ups on the request path. Pure."""
 
 import hashlib
 import json
@@ -27,19 +27,19 @@ _NO_PROMPTS: Final[Mapping[str, AllowedVersions]] = MappingProxyType({})
 
 
 class ModelRule(msgspec.Struct, frozen=True):
-    """What a public model name means for a tenant."""
+    """The target of a public model name of a tenant: pool or pools, adapter, fallbacks."""
 
     name: str
     pool: str
     lora: str = ""
-    """The adapter of the pool that answers; empty for the model as it is. No adapter can be reached but through a rule."""
+    """The adapter that answers; empty for the base model. An adapter can be reached only through a ModelRule."""
     shares: tuple[tuple[float, str], ...] = ()
-    """Of a model that several pools serve: where on [0, 1) each one's part ends, and the pool; empty for one pool."""
+    """For a model that several pools serve: the end of each pool's interval on [0, 1), and the pool; empty for one pool."""
     fallback: tuple[Fallback, ...] = ()
-    """What answers instead where it cannot, in this order."""
+    """The models that answer instead when this one cannot, in order."""
 
     def shared(self, key: str) -> "ModelRule":
-        """The same with one pool: for equal keys the same one."""
+        """This rule with one pool, chosen by hash of `key`: equal keys get the same pool."""
         if not self.shares:
             return self
         at = place(self.name, key)
@@ -48,7 +48,7 @@ class ModelRule(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What one file says of how requests are treated: fields of `TenantPolicy`."""
+    """The treatment that one file sets, as fields of `TenantPolicy`: for all requests, by project and by model."""
 
     base: Mapping[str, Any]
     for_project: Mapping[str, Mapping[str, Any]]
@@ -56,65 +56,65 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class TenantPolicy(msgspec.Struct, frozen=True):
-    """One tenant's policy; `tenant` is `*` in the one for everyone else."""
+    """One tenant's policy; `tenant` is `*` in the default policy."""
 
     tenant: str
     models: Mapping[str, ModelRule]
-    """By public name; read-only. Aliases lead to the rule of the model they stand for."""
+    """By public name; read-only. An alias maps to the rule of the model that it stands for."""
     routing: Routing
     expose_headers: bool
     max_output_tokens: int
-    """Per choice, for requests without a cap of their own."""
+    """Output tokens per choice, for requests without a cap of their own."""
     layers: tuple[Layer, ...] = ()
-    """Everyone's and its own, where projects or models are treated otherwise; else none."""
+    """The default policy's layer and the tenant's own, when one of them has overrides by project or model; else none."""
     statistical: bool = False
-    """Whether output is reserved by what answers usually take, not by what they may take."""
+    """Whether output is reserved by the usual length of answers (a quantile), not by their maximum."""
     priority: float = 0.0
-    """-1 to 1, for placing."""
+    """Weight of the tenant's requests in routing, -1 to 1."""
     ttft_slo_s: float | None = None
-    """Seconds to the first token that it was promised."""
+    """The tenant's SLO of time to first token, in seconds."""
     tpot_slo_s: float | None = None
-    """Seconds from one token to the next that it was promised."""
+    """The tenant's SLO of time per output token, in seconds."""
     max_wait_s: float | None = None
-    """Longest that a request may wait for its turn; None for what its class may."""
+    """Longest time in the queue, in seconds; None for that of the request's class."""
     deadline_s: float | None = None
-    """Seconds from its last byte in which a request's answer has to be complete."""
+    """Seconds from the last byte of a request to the end of its answer, at most."""
     priority_class: Class = Class.DEFAULT
-    """The highest class of its requests."""
+    """The highest priority class of the tenant's requests."""
     parameters: Parameters | None = None
-    """What requests may set, and what holds where they do not; None where nothing is said."""
+    """Bounds and defaults of request parameters; None for no bounds and no defaults."""
     degrade: tuple[Step, ...] = ()
-    """What requests are given instead before they wait long or are refused for overload."""
+    """Steps of graceful degradation, before requests wait long or are refused for overload."""
     choose_arm: bool = False
-    """Whether requests may choose the arm of a rollout."""
+    """Whether requests may choose the arm (canary or baseline) of a rollout."""
 
     rules: RuleBook | None = None
-    """What is otherwise for some requests; None where nothing is."""
+    """Overrides for requests that match; None for no rules."""
     prompts: Mapping[str, AllowedVersions] = _NO_PROMPTS
-    """The prompts that exist for it, by id; read-only."""
+    """The tenant's prompts by id; read-only."""
 
     def treating(self, project: str, model: str) -> "TenantPolicy":
-        """What holds for requests of a project for a model: what its own file says comes after all that everyone's says, in each
-        first what is for all, then the project's, then the model's."""
+        """The policy for requests of a project for a model. Later settings replace earlier ones: first the default policy, then the
+        tenant's own file; within each first those for all requests, then the project's, then the model's."""
         if not any(project in layer.for_project or model in layer.for_model for layer in self.layers):
             return self
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for layer in self.layers:
-            said |= layer.base
-            said |= layer.for_project.get(project, _NOTHING)
-            said |= layer.for_model.get(model, _NOTHING)
-        return msgspec.structs.replace(self, **said)
+            fields |= layer.base
+            fields |= layer.for_project.get(project, _NOTHING)
+            fields |= layer.for_model.get(model, _NOTHING)
+        return msgspec.structs.replace(self, **fields)
 
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class PolicySet:
-    """Every policy in force; never changed, only replaced by a new one.
+    """Every active policy; immutable: a reload replaces the whole set.
 
     Args:
-        policies: with distinct tenants.
-        digest: of their content; Records carry it.
+        policies: one per tenant.
+        digest: of the policies' content; access records carry it.
     """
 
     __slots__ = ("_by_tenant", "_digest", "_everyone")
@@ -130,32 +130,32 @@ class PolicySet:
         return self._digest
 
     def for_tenant(self, tenant: str) -> TenantPolicy | None:
-        """The tenant's own policy, else everyone's, else None: no model exists for it. One look-up."""
+        """The tenant's own policy, else the default policy, else None: no model exists for the tenant. One look-up."""
         return self._by_tenant.get(tenant, self._everyone)
 
     def prompts_for(self, tenant: str) -> Mapping[str, AllowedVersions]:
-        """The prompts that exist for a tenant, by id."""
+        """A tenant's prompts by id."""
         policy = self.for_tenant(tenant)
         return _NO_PROMPTS if policy is None else policy.prompts
 
     def models(self) -> list[str]:
-        """Every public name that any of them has, sorted."""
+        """The public model names of all policies, sorted."""
         return sorted({name for policy in self.policies() for name in policy.models})
 
     def policies(self) -> list[TenantPolicy]:
-        """All of them by tenant, everyone's last."""
+        """All policies, sorted by tenant, the default policy last."""
         return [*self._by_tenant.values(), *([self._everyone] if self._everyone else [])]
 
 
 def compiled(documents: Iterable[PolicyDocument], prompts: Registry = MappingProxyType({})) -> PolicySet:
-    """Documents with distinct tenants and distinct model names, as `policies.load` has checked them, and the prompts there are."""
+    """The policy set of validated documents, which `policies.load` has checked for distinct tenants and model names, and of all prompts."""
     ordered = sorted(documents, key=lambda document: document.tenant)
     everyone = next((document for document in ordered if document.tenant == EVERYONE), None)
     return PolicySet((_policy(document, everyone, prompts) for document in ordered), _digest(ordered, prompts))
 
 
 def _digest(ordered: list[PolicyDocument], prompts: Registry) -> str:
-    content: list[Any] = sorted([one.name, one.digest] for versions in prompts.values() for one in versions.values())
+    content: list[Any] = sorted([prompt.name, prompt.digest] for versions in prompts.values() for prompt in versions.values())
     for document in ordered:
         written = document.model_dump(mode="json", exclude_unset=True)
         if "models" in written:
@@ -166,17 +166,17 @@ def _digest(ordered: list[PolicyDocument], prompts: Registry) -> str:
 
 def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: Registry) -> TenantPolicy:
     above = [] if everyone is None or everyone is document else [everyone]
-    entries = next((one.models for one in (document, *above) if "models" in one.model_fields_set), [])
-    models = _rules(entries)
-    layers = tuple(_layer(one, models) for one in (*above, document))
-    said: dict[str, Any] = {}
+    entries = next((source.models for source in (document, *above) if "models" in source.model_fields_set), [])
+    models = _model_rules(entries)
+    layers = tuple(_layer(source, models) for source in (*above, document))
+    fields: dict[str, Any] = {}
     for layer in (_layer(_DEFAULTS, models, every_field=True), *layers):
-        said |= layer.base
-    written = next((one.rules for one in (document, *above) if "rules" in one.model_fields_set), [])
-    made = [_ruled(entry, models) for entry in written]
-    # of inherited rules, those for or to models that the tenant does not have are left out
-    rules = [rule for rule in made if (not rule.model or rule.model in models) and (not rule.models or rule.models & models.keys())]
-    allowed = next((one.prompts for one in (document, *above) if "prompts" in one.model_fields_set), [])
+        fields |= layer.base
+    written = next((source.rules for source in (document, *above) if "rules" in source.model_fields_set), [])
+    all_rules = [_compiled_rule(entry, models) for entry in written]
+    # inherited rules are left out when the tenant does not have their target, or none of the models that they match
+    rules = [rule for rule in all_rules if (not rule.model or rule.model in models) and (not rule.models or rule.models & models.keys())]
+    allowed = next((source.prompts for source in (document, *above) if "prompts" in source.model_fields_set), [])
     differing = any(layer.for_project or layer.for_model for layer in layers)
     return TenantPolicy(
         tenant=document.tenant,
@@ -184,73 +184,73 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
         layers=layers if differing else (),
         rules=RuleBook(rules, document.tenant) if rules else None,
         prompts=allowed_of(allowed, prompts),
-        **said,
+        **fields,
     )
 
 
-def _ruled(entry: RuleEntry, models: Mapping[str, ModelRule]) -> Rule:
-    # a rule for an alias is for the model it stands for: that is what requests for it are by then
+def _compiled_rule(entry: RuleEntry, models: Mapping[str, ModelRule]) -> Rule:
+    # a rule for an alias matches the model it stands for: the alias of a request is resolved before the rules are evaluated
     names = frozenset(models[name].name for name in entry.models if name in models) or frozenset(entry.models)
-    said = _said(entry.then, models, entry.then.model_fields_set)
-    return Rule(entry.name, names, entry.if_, entry.share, entry.then.model or "", said)
+    fields = _fields_of(entry.then, models, entry.then.model_fields_set)
+    return Rule(entry.name, names, entry.if_, entry.share, entry.then.model or "", fields)
 
 
-def _rules(entries: Iterable[ModelEntry]) -> Mapping[str, ModelRule]:
+def _model_rules(entries: Iterable[ModelEntry]) -> Mapping[str, ModelRule]:
     written = {entry.name: entry for entry in entries}
     rules = {}
     for name in written:
-        rules[name] = _rule(_meant(name, written), written)
+        rules[name] = _model_rule(_alias_target(name, written), written)
     return MappingProxyType(rules)
 
 
-def _meant(name: str, written: Mapping[str, ModelEntry]) -> ModelEntry:
-    meant = written[name]
-    while meant.alias_of is not None:
-        meant = written[meant.alias_of]
-    return meant
+def _alias_target(name: str, written: Mapping[str, ModelEntry]) -> ModelEntry:
+    entry = written[name]
+    while entry.alias_of is not None:
+        entry = written[entry.alias_of]
+    return entry
 
 
-def _rule(entry: ModelEntry, written: Mapping[str, ModelEntry]) -> ModelRule:
+def _model_rule(entry: ModelEntry, written: Mapping[str, ModelEntry]) -> ModelRule:
     lora = entry.lora or ""
-    chain = tuple(Fallback(_meant(one.to, written).name, frozenset(one.on)) for one in entry.fallback or ())
+    chain = tuple(Fallback(_alias_target(fallback.to, written).name, frozenset(fallback.on)) for fallback in entry.fallback or ())
     if entry.pools is None:
         assert entry.pool is not None
         return ModelRule(entry.name, entry.pool, lora, (), chain)
-    whole = sum(one.weight for one in entry.pools)
-    ends = accumulate(one.weight / whole for one in entry.pools)
-    shares = tuple((end, one.pool) for end, one in zip(ends, entry.pools, strict=True))
+    whole = sum(weighted.weight for weighted in entry.pools)
+    ends = accumulate(weighted.weight / whole for weighted in entry.pools)
+    shares = tuple((end, weighted.pool) for end, weighted in zip(ends, entry.pools, strict=True))
     return ModelRule(entry.name, entry.pools[0].pool, lora, shares, chain)
 
 
 def _layer(document: PolicyDocument, models: Collection[str], *, every_field: bool = False) -> Layer:
     return Layer(
-        _said(document, models, Treatment.model_fields if every_field else document.model_fields_set),
-        {name: _said(one, models, one.model_fields_set) for name, one in document.for_project.items()},
-        {name: _said(one, models, one.model_fields_set) for name, one in document.for_model.items()},
+        _fields_of(document, models, Treatment.model_fields if every_field else document.model_fields_set),
+        {name: _fields_of(treatment, models, treatment.model_fields_set) for name, treatment in document.for_project.items()},
+        {name: _fields_of(treatment, models, treatment.model_fields_set) for name, treatment in document.for_model.items()},
     )
 
 
 _DEFAULTS: Final = PolicyDocument(tenant=EVERYONE)
 
-_Made = Callable[[Any], Any]
-_MADE: Final[Mapping[str, tuple[str, _Made]]] = {
+_CompileField = Callable[[Any], Any]
+_COMPILED_FIELDS: Final[Mapping[str, tuple[str, _CompileField]]] = {
     "routing": ("routing", routing_of),
     "parameters": ("parameters", parameters_of),
     "output_reservation": ("statistical", lambda written: written == "statistical"),
     "class_": ("priority_class", CLASSES.__getitem__),
 }
-"""Fields whose compiled value has another name or form."""
+"""The compiled field's name and the compile function, of fields whose compiled value has another name or form."""
 
 
-def _said(written: Treatment, models: Collection[str], names: Collection[str]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _fields_of(written: Treatment, models: Collection[str], names: Collection[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     for name in names:
         if name == "degrade":
             steps = ladder_of(written.degrade, models)
-            # of an inherited ladder, what leads to models that the tenant does not have
-            said[name] = tuple(step for step in steps if not isinstance(step, Smaller) or step.model in models)
+            # steps of an inherited ladder that lead to models the tenant does not have are left out
+            fields[name] = tuple(step for step in steps if not isinstance(step, Smaller) or step.model in models)
         elif name in Treatment.model_fields:
-            to, make = _MADE.get(name, (name, None))
+            field, compile_field = _COMPILED_FIELDS.get(name, (name, None))
             value = getattr(written, name)
-            said[to] = value if make is None else make(value)
-    return said
+            fields[field] = value if compile_field is None else compile_field(value)
+    return fields

@@ -1,7 +1,7 @@
 """Conditions of rules, in CEL, the common expression language (github.com/google/cel-spec): typed, and bounded in time.
 
 They are compiled and checked when policies are read, by the C++ implementation. It counts the steps of `all`, `exists` and their like and
-gives up after 10,000, and its regular expressions (RE2) take linear time; nothing that is written here can hold a request up.
+gives up after 10,000, and its regular expressions (RE2) take linear time; so no condition can hold a request up.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 MAX_CHARS: Final = 2_000
-"""Of one condition."""
+"""Length of one condition."""
 
 VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("string", "The model that was asked for; of an alias, the one it stands for."),
@@ -34,11 +34,15 @@ VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "metadata": ("map(string, string)", "Its `metadata`, as far as that is text."),
     "now": ("timestamp", 'The time: `now.getHours("Europe/Berlin") >= 22`, `now.getDayOfWeek() == 0` on Sundays.'),
 }
-"""What a condition can ask about: type, meaning."""
+"""The variables of conditions by name: CEL type, meaning."""
 
 _SAMPLE: Final[Mapping[str, Any]] = {
-    "string": "", "bool": False, "int": 1, "map(string, string)": {}, "timestamp": datetime(2026, 1, 1, tzinfo=UTC)
-}  # fmt: skip
+    "string": "",
+    "bool": False,
+    "int": 1,
+    "map(string, string)": {},
+    "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
+}
 _ALWAYS_WRONG: Final = ("invalid regular expression", "Invalid timezone")
 _POSITION: Final = re.compile(r"<input>:(\d+):(\d+): ([^\n]*)")
 _HEADERS: Final = re.compile(r"\bheaders\b")
@@ -47,29 +51,29 @@ _HEADER: Final = re.compile(
 )
 """The ways to name a header: `headers["x"]`, `"x" in headers`, `headers.x`."""
 _ONE_VALUE: Final = re.compile(r'\s*headers\["([^"\\]+)"\]\s*==\s*"([^"\\]*)"\s*(?:&&[^|?]*)?')
-"""What cannot hold unless a header has one value: `headers["x"] == "y"`, and whatever is said besides with `&&` alone."""
+"""A condition that holds only for one value of a header: `headers["x"] == "y"`, with any further terms joined by `&&` alone."""
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class ConditionError(ValueError):
-    """A condition that says nothing; the message says why and where in it."""
+    """A condition that cannot be used; the message gives the reason and the position in it."""
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What conditions may ask for."""
+    """The variables and headers that conditions may read."""
 
     variables: frozenset[str] = frozenset()
     headers: frozenset[str] | None = frozenset()
-    """Names of headers; None for all, where one is not told by name."""
+    """Names of headers; None for all headers, when one is not read by a literal name."""
 
     def joined(self, other: "Needs") -> "Needs":
-        """Of both."""
+        """The variables and headers that either needs."""
         headers = None if self.headers is None or other.headers is None else self.headers | other.headers
         return Needs(self.variables | other.variables, headers)
 
 
 class Condition:
-    """One checked condition."""
+    """One compiled and checked condition."""
 
     __slots__ = ("_program", "text")
 
@@ -79,54 +83,55 @@ class Condition:
 
     @property
     def needs(self) -> Needs:
-        """What it asks for. Looked for in its text each time: most conditions are read and not asked before they are read anew."""
+        """The variables and headers that the condition reads. Parsed from the text at each call: most conditions are loaded and never
+        evaluated before the next load."""
         named = _HEADER.findall(self.text)
-        all_told = len(named) == len(_HEADERS.findall(self.text))
-        return Needs(frozenset(_WORD.findall(self.text)) & VARIABLES.keys(), frozenset(map("".join, named)) if all_told else None)
+        all_named = len(named) == len(_HEADERS.findall(self.text))
+        return Needs(frozenset(_WORD.findall(self.text)) & VARIABLES.keys(), frozenset(map("".join, named)) if all_named else None)
 
     def holds(self, facts: Any) -> bool | None:
-        """Whether it holds; None where it cannot be said: it asks for a header that is not there, or takes too many steps."""
+        """Whether the condition holds; None when evaluation fails: it reads a header that the request lacks, or takes too many steps."""
         try:
-            found = self._program.eval(facts).value()
+            result = self._program.eval(facts).value()
         except RuntimeError:
             return None
-        return found if isinstance(found, bool) else None
+        return result if isinstance(result, bool) else None
 
 
-def given(values: Mapping[str, Any]) -> Any:
-    """Values of variables in the form that conditions are asked with; those that no condition needs may be left out."""
+def activation(values: Mapping[str, Any]) -> Any:
+    """The values of variables as a CEL activation, for `Condition.holds`; variables that no condition needs may be left out."""
     return _environment().Activation(values)
 
 
 @lru_cache(maxsize=65_536)
 def condition(text: str) -> Condition:
-    """Compile and check a condition; equal ones are compiled once.
+    """Compile and check a condition; equal texts are compiled once.
 
     Raises:
-        ConditionError: it cannot be parsed, asks for what there is not, compares what cannot be compared, is no yes or no, or holds
-            a regular expression or a time zone that there is not.
+        ConditionError: it is too long, cannot be parsed, reads an unknown variable, compares different types, is no boolean, or holds
+            an invalid regular expression or time zone.
     """
     if len(text) > MAX_CHARS:
         raise ConditionError(f"has {len(text)} characters; {MAX_CHARS} are allowed")
-    made = Condition(text, _compiled(text))
+    compiled = Condition(text, _compiled(text))
     try:
-        trial = made._program.eval(_sample()).value()
+        trial = compiled._program.eval(_sample()).value()
     except RuntimeError:
-        return made  # too many steps, on an empty request: no request will match it, and each is told so
-    said = str(trial)
-    if any(wrong in said for wrong in _ALWAYS_WRONG):
-        raise ConditionError(said.partition(": ")[2] or said)
-    return made
+        return compiled  # too many steps, even on an empty request: it matches no request, and `explained` reports so for each
+    reason = str(trial)
+    if any(wrong in reason for wrong in _ALWAYS_WRONG):
+        raise ConditionError(reason.partition(": ")[2] or reason)
+    return compiled
 
 
 def _compiled(text: str) -> Any:
     try:
         program = _environment().compile(text)
     except RuntimeError as error:
-        found = _POSITION.search(str(error))
-        if found is None:
+        position = _POSITION.search(str(error))
+        if position is None:
             raise ConditionError(str(error).partition("\n")[0]) from None
-        line, column, why = found.groups()
+        line, column, why = position.groups()
         why = why.removesuffix(" (in container '')")
         raise ConditionError(f"{why}, at line {line}, column {column} of the condition") from None
     kind = program.return_type().name()
@@ -152,63 +157,67 @@ def _environment() -> Any:
 
 @cache
 def _sample() -> Any:
-    return given({name: _SAMPLE[kind] for name, (kind, _) in VARIABLES.items()})
+    return activation({name: _SAMPLE[kind] for name, (kind, _) in VARIABLES.items()})
 
 
 class Alternatives:
-    """Several conditions: which hold, in their order. Those that begin with `headers["x"] == "y"` are looked up by what the header is.
-    One look at the disjunction of all others says that none does, which is what most requests find; else it is looked for by halves.
-    Disjunctions are compiled when they are first asked for."""
+    """Several conditions, evaluated together: which hold, in order. Those that begin with `headers["x"] == "y"` are indexed by the header's
+    value. One evaluation of the disjunction of all unindexed ones shows for most requests that none holds; otherwise the holding ones are
+    found by bisection. Disjunctions are compiled at their first evaluation."""
 
-    __slots__ = ("_all", "_any", "_by_header", "_others", "needs")
+    __slots__ = ("_all", "_by_header", "_disjunctions", "_unindexed", "needs")
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._all = tuple(condition(text) for text in texts)
-        self._any: dict[tuple[int, int], Condition | None] = {}
+        self._disjunctions: dict[tuple[int, int], Condition | None] = {}
         self._by_header: dict[str, dict[str, list[int]]] = {}
-        self._others: list[int] = []
+        self._unindexed: list[int] = []
         for at, text in enumerate(texts):
             named = _ONE_VALUE.fullmatch(text)
             if named is None:
-                self._others.append(at)
+                self._unindexed.append(at)
             else:
                 self._by_header.setdefault(named[1], {}).setdefault(named[2], []).append(at)
-        self.needs = reduce(Needs.joined, (one.needs for one in self._all), Needs())
+        self.needs = reduce(Needs.joined, (alternative.needs for alternative in self._all), Needs())
 
     def holding(self, values: Mapping[str, Any]) -> Iterable[int]:
-        """Indexes of the conditions that hold, the first one first.
+        """Indexes of the conditions that hold, in ascending order.
 
         Args:
-            values: of variables, at least of those that are needed.
+            values: the variables' values, at least for those in `needs`.
         """
-        facts = given(values)
-        named: list[int] = []
+        facts = activation(values)
+        indexed: list[int] = []
         for name, by_value in self._by_header.items():
-            named += by_value.get(values["headers"].get(name), ())
-        others = self._within(0, len(self._others), facts) if self._others and self._may_hold(0, len(self._others), facts) else ()
-        return merge(others, (at for at in sorted(named) if self._all[at].holds(facts))) if named else others
+            indexed += by_value.get(values["headers"].get(name), ())
+        holding = (
+            self._holding_within(0, len(self._unindexed), facts)
+            if self._unindexed and self._may_hold(0, len(self._unindexed), facts)
+            else ()
+        )
+        return merge(holding, (at for at in sorted(indexed) if self._all[at].holds(facts))) if indexed else holding
 
-    def _within(self, begin: int, end: int, facts: Any) -> Iterator[int]:
-        """Of the others."""
+    def _holding_within(self, begin: int, end: int, facts: Any) -> Iterator[int]:
+        """Indexes of the conditions that hold among `_unindexed[begin:end]`."""
         if end - begin == 1:
-            if self._all[self._others[begin]].holds(facts):
-                yield self._others[begin]
+            if self._all[self._unindexed[begin]].holds(facts):
+                yield self._unindexed[begin]
         elif self._may_hold(begin, end, facts):
             middle = (begin + end) // 2
-            yield from self._within(begin, middle, facts)
-            yield from self._within(middle, end, facts)
+            yield from self._holding_within(begin, middle, facts)
+            yield from self._holding_within(middle, end, facts)
 
     def _may_hold(self, begin: int, end: int, facts: Any) -> bool:
-        """Whether one of a part of the others may."""
-        either = self._either(begin, end)
-        return either is None or either.holds(facts) is not False
+        """Whether a condition of `_unindexed[begin:end]` may hold; True when that cannot be decided."""
+        disjunction = self._disjunction(begin, end)
+        return disjunction is None or disjunction.holds(facts) is not False
 
-    def _either(self, begin: int, end: int) -> Condition | None:
-        """The disjunction of a part of the others; None where it is too large to be one expression."""
-        if (begin, end) not in self._any:
-            text = " || ".join(f"({self._all[at].text}\n)" for at in self._others[begin:end])
+    def _disjunction(self, begin: int, end: int) -> Condition | None:
+        """The disjunction of `_unindexed[begin:end]`; None when it is too large for one expression."""
+        if (begin, end) not in self._disjunctions:
+            text = " || ".join(f"({self._all[at].text}\n)" for at in self._unindexed[begin:end])
             try:
-                self._any[begin, end] = Condition(text, _compiled(text))
+                self._disjunctions[begin, end] = Condition(text, _compiled(text))
             except ConditionError:
-                self._any[begin, end] = None
-        return self._any[begin, end]
+                self._disjunctions[begin, end] = None
+        return self._disjunctions[begin, end]

@@ -1,6 +1,6 @@
 """JSON schemas and reference tables from the models, so that editors and readers see what the loader checks.
 
-Works for any strict model; which ones there are besides the policy document is for callers to know.
+Works for any strict model; callers hand in models other than this package's documents.
 """
 
 import json
@@ -16,7 +16,7 @@ from policies.rollout.document import RolloutDocument
 from policies.schema import PolicyDocument
 
 REGENERATE: Final = "tidegate export-schema"
-"""What to run when the written files and the models differ."""
+"""The command to run when the written files and the models differ."""
 
 POLICY_SCHEMA: Final = "policy.schema.json"
 PROMPT_SCHEMA: Final = "prompt.schema.json"
@@ -29,7 +29,7 @@ UNITS: Final = {
     "_tokens": "tokens",
     "_s": "seconds",
 }
-"""Unit by the ending of a field's name; the first ending that fits counts."""
+"""Unit by the suffix of a field's name; the first suffix that fits counts."""
 
 
 def schema_text(model: type[BaseModel]) -> str:
@@ -45,7 +45,7 @@ def policy_schemas() -> dict[str, str]:
 
 
 def write_schemas(folder: Path, schemas: Mapping[str, str]) -> list[Path]:
-    """Write each schema into `folder`, which is made; returns the files."""
+    """Write each schema into `folder`, creating it; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -63,24 +63,24 @@ def field_table(model: type[BaseModel]) -> str:
 
 
 def with_sections(text: str, sections: Mapping[str, str]) -> str:
-    """A page with what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` replaced.
+    """The page with the text between `<!-- begin NAME -->` and `<!-- end NAME -->` replaced, for each section.
 
     Raises:
         ValueError: a section has no such pair of lines.
     """
     for name, content in sections.items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
+        before, opening, rest = text.partition(begin)
+        _, closing, after = rest.partition(end)
+        if not opening or not closing:
             raise ValueError(f"the page has no lines {begin.strip()} and {end}")
         text = f"{before}{begin}{content}{end}{after}"
     return text
 
 
 def _fields(schema: Any, defs: Any, prefix: str, above: Any) -> Iterator[tuple[str, Any, bool]]:
-    """(path, JSON schema, required) of each leaf, in the order of the model. A mapping that has fields of the outermost level over
-    again is a row of its own; those fields are not listed again.
+    """(path, JSON schema, required) of each leaf, in the order of the model. A mapping that repeats fields of the outermost level is one
+    row; the repeated fields are not listed again.
 
     Args:
         above: the properties of the outermost level.
@@ -90,15 +90,15 @@ def _fields(schema: Any, defs: Any, prefix: str, above: Any) -> Iterator[tuple[s
             continue
         path = f"{prefix}{name}"
         inner, suffix = _inner(field, defs)
-        again = inner is not None and any(above.get(one) == value for one, value in inner["properties"].items())
-        if inner is None or again or _nullable(field):
+        repeats = inner is not None and any(above.get(key) == value for key, value in inner["properties"].items())
+        if inner is None or repeats or _nullable(field):
             yield path, field | ({} if inner is None else {"type": "mapping"}), name in schema.get("required", ())
         if inner is not None:
             yield from _fields(inner, defs, f"{path}{suffix}.", above or schema["properties"])
 
 
 def _inner(field: Any, defs: Any) -> tuple[Any, str]:
-    """The model that a field holds, or a list of which it holds, and what its path gets appended."""
+    """The schema of the model that a field holds, directly or in a list, and the suffix of the field's path; None for a plain value."""
     for option in (field, *field.get("anyOf", ())):
         if "$ref" in option:
             return defs[option["$ref"].rpartition("/")[2]], ""
@@ -123,7 +123,7 @@ _TYPES: Final = {
 
 def _type(field: Any) -> str:
     if "oneOf" in field:
-        # told apart by a value in them: one row for all, their own tables say the rest
+        # options that a field in them discriminates: one row for all, and a table of its own for each
         return " or ".join(dict.fromkeys("mapping" if "$ref" in option else _type(option) for option in field["oneOf"]))
     if "enum" in field:
         return " | ".join(f"`{value}`" for value in field["enum"])

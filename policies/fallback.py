@@ -1,7 +1,7 @@
-"""`fallback` of a model in a policy file: the models that answer instead where it cannot, and when. Pure.
+"""`fallback` of a model in a policy file: the models that answer instead of it, in order, and the conditions for each. Pure.
 
-A chain is flat: what is tried after a model is what its own list says, in that order, and the lists of the models in it are of no account.
-So a chain is as long as it is written, and whoever reads it knows all of it.
+A fallback chain is flat: only the list of the requested model is followed, never the lists of the models in it. So a chain is exactly as
+long as it is written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,32 +16,32 @@ from policies.located_yaml import Located
 from policies.problems import Path_, Problem
 
 MAX_FALLBACKS: Final = 4
-"""Of one model. A request that five models have failed is better told so than kept waiting."""
+"""Fallbacks of one model. A request that five models could not serve is better refused than kept waiting."""
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
 
 
 On = Literal["no_capacity", "context_too_long", "content_filter", "error"]
 NO_CAPACITY: Final[On] = "no_capacity"
-"""Nobody can serve it, or its turn would come too late."""
+"""No backend can serve the request, or it would wait in the queue for too long."""
 CONTEXT_TOO_LONG: Final[On] = "context_too_long"
 CONTENT_FILTER: Final[On] = "content_filter"
-"""The engine, or a filter in front of it, refused what the request says."""
+"""The engine, or a filter in front of it, refused the content of the request."""
 ERROR: Final[On] = "error"
-"""Its engine failed or timed out before the answer began, and so did the retry on another one where there was one."""
+"""The engine failed or timed out before the answer began, and so did the retry on another engine, if there was one."""
 CONDITIONS: Final[tuple[On, ...]] = (NO_CAPACITY, CONTEXT_TOO_LONG, CONTENT_FILTER, ERROR)
 OTHERWISE: Final[tuple[On, ...]] = (NO_CAPACITY, ERROR)
-"""Where a chain does not say when."""
+"""The conditions of an entry without `on`."""
 
-_AWAY: Final = (Kind.NO_BACKEND, Kind.OVERLOADED, Kind.ENGINE_BUSY, Kind.LORA_UNAVAILABLE, Kind.BACKEND_DRAINED)
+_UNAVAILABLE: Final = (Kind.NO_BACKEND, Kind.OVERLOADED, Kind.ENGINE_BUSY, Kind.LORA_UNAVAILABLE, Kind.BACKEND_DRAINED)
 CONDITION_OF: Final[Mapping[Kind, On]] = {
     **{kind: ERROR for kind, source in SOURCE.items() if source is Source.ENGINE},
-    **dict.fromkeys(_AWAY, NO_CAPACITY),
+    **dict.fromkeys(_UNAVAILABLE, NO_CAPACITY),
     Kind.CONTEXT_TOO_LONG: CONTEXT_TOO_LONG,
     Kind.CONTENT_FILTERED: CONTENT_FILTER,
 }
-"""The ends of an attempt that a chain can be for. What is not here, such as a limit of the caller's or a request that is wrong, another
-model must not or cannot mend."""
+"""The condition that each kind of failed attempt meets. A kind that is missing, such as an exceeded limit or an invalid request, takes
+no fallback: another model must not or cannot mend it."""
 
 
 class FallbackEntry(Strict):
@@ -57,32 +57,32 @@ class FallbackEntry(Strict):
     )
 
     @model_validator(mode="after")
-    def _once(self) -> Self:
+    def _conditions_are_unique(self) -> Self:
         if len(set(self.on)) < len(self.on):
             raise ValueError("has a condition twice in `on`; write each once")
         return self
 
 
 class Fallback(msgspec.Struct, frozen=True):
-    """The same, compiled."""
+    """One `FallbackEntry`, compiled."""
 
     model: str
-    """The model itself, never an alias."""
+    """The model that answers instead; never an alias."""
     on: frozenset[str]
 
 
 def in_words(chain: tuple[Fallback, ...]) -> str:
-    """A chain for people; empty for none."""
-    return ", then ".join(f"{one.model} on {', '.join(on for on in CONDITIONS if on in one.on)}" for one in chain)
+    """A fallback chain as text for people; empty for an empty chain."""
+    return ", then ".join(f"{fallback.model} on {', '.join(on for on in CONDITIONS if on in fallback.on)}" for fallback in chain)
 
 
-def fallback_problems(located: Located, names: Mapping[str, int], meant: Any) -> Iterator[Problem]:
-    """Chains that lead nowhere, back or in a circle, and those that nobody reaches; looks at what was written, so that other mistakes
-    hide none of these.
+def fallback_problems(located: Located, names: Mapping[str, int], suggestion: Any) -> Iterator[Problem]:
+    """Fallbacks that name an unknown model, lead back, form a circle or are never reached. Reads the data as written, so that other
+    mistakes in the file hide none of these.
 
     Args:
-        names: where in `models` each model stands first.
-        meant: makes a hint of a name and those there are.
+        names: index in `models` of the first entry of each model name.
+        suggestion: makes a hint from an unknown name and the known names.
     """
     edges: dict[tuple[str, str], dict[str, Path_]] = {}
     for name, i in names.items():
@@ -101,7 +101,9 @@ def fallback_problems(located: Located, names: Mapping[str, int], meant: Any) ->
                 continue
             place = (*at, j, "to")
             if to not in names:
-                yield located.problem(place, f"this policy has no model {to!r}", meant(to, [one for one in names if one != name]))
+                yield located.problem(
+                    place, f"this policy has no model {to!r}", suggestion(to, [model for model in names if model != name])
+                )
                 continue
             end = _end(located, to, names)
             on = _conditions(located, (*at, j))
@@ -115,39 +117,39 @@ def fallback_problems(located: Located, names: Mapping[str, int], meant: Any) ->
                     place, f"is never of use: {end!r} has the same pool, so the same context", "name a model of a pool with a longer one"
                 )
             else:
-                for one in on:
-                    edges.setdefault((name, one), {})[end] = place
+                for condition in on:
+                    edges.setdefault((name, condition), {})[end] = place
             seen.add(end)
     yield from _circles(located, edges)
 
 
 def _circles(located: Located, edges: Mapping[tuple[str, str], Mapping[str, Path_]]) -> Iterator[Problem]:
-    """Models that stand in for each other in the same case: the failure of one is the overload of the other. Each circle once, where it
-    is written first."""
-    told: set[frozenset[str]] = set()
-    for (name, on), ways in edges.items():
-        for to, place in ways.items():
-            back = _way(to, name, on, edges)
-            if back and frozenset(back) not in told:
-                told.add(frozenset(back))
+    """Circles of models that answer for each other on the same condition: the failure of one becomes the overload of the other. Each circle
+    is reported once, where it is written first."""
+    reported: set[frozenset[str]] = set()
+    for (name, on), targets in edges.items():
+        for to, place in targets.items():
+            back = _path(to, name, on, edges)
+            if back and frozenset(back) not in reported:
+                reported.add(frozenset(back))
                 circle = " -> ".join((name, *back))
                 yield located.problem(place, f"is a circle on {on}: {circle}", "remove one of them, or this condition from one")
 
 
-def _way(begin: str, goal: str, on: str, edges: Mapping[tuple[str, str], Mapping[str, Path_]]) -> list[str]:
-    """A way between two models along chains for one condition, both ends included; empty where there is none."""
-    came: dict[str, str] = {begin: ""}
-    open_ = [begin]
-    for name in open_:
+def _path(begin: str, goal: str, on: str, edges: Mapping[tuple[str, str], Mapping[str, Path_]]) -> list[str]:
+    """The shortest path between two models along fallbacks on one condition, both ends included; empty when there is none."""
+    previous: dict[str, str] = {begin: ""}
+    queue = [begin]
+    for name in queue:
         for to in edges.get((name, on), ()):
             if to == goal:
-                way = [goal, name]
-                while came[way[-1]]:
-                    way.append(came[way[-1]])
-                return way[::-1]
-            if to not in came:
-                came[to] = name
-                open_.append(to)
+                path = [goal, name]
+                while previous[path[-1]]:
+                    path.append(previous[path[-1]])
+                return path[::-1]
+            if to not in previous:
+                previous[to] = name
+                queue.append(to)
     return []
 
 
@@ -155,11 +157,11 @@ def _conditions(located: Located, at: Path_) -> list[str]:
     written = located.value(*at, "on")
     if written is None:
         return list(OTHERWISE)
-    return [one for one in written if isinstance(one, str)] if isinstance(written, list) else []
+    return [condition for condition in written if isinstance(condition, str)] if isinstance(written, list) else []
 
 
 def _end(located: Located, name: str, names: Mapping[str, int]) -> str:
-    """What an alias stands for; where aliases go in a circle, which is a mistake told of elsewhere, one of them."""
+    """The model that an alias stands for; one of the aliases when they form a circle, which `dangling` reports."""
     for _ in names:
         to = located.value("models", names[name], "alias_of")
         if not isinstance(to, str) or to not in names:
@@ -169,5 +171,5 @@ def _end(located: Located, name: str, names: Mapping[str, int]) -> str:
 
 
 def _pool(located: Located, i: int) -> str | None:
-    found = located.value("models", i, "pool")
-    return found if isinstance(found, str) else None
+    pool = located.value("models", i, "pool")
+    return pool if isinstance(pool, str) else None

@@ -1,7 +1,7 @@
-"""`degrade` of a policy file: what a tenant's requests are given instead, step by step, before they wait long or are refused.
+"""`degrade` of a policy file: graceful degradation of a tenant's requests, step by step, before they wait long or are refused.
 
-A ladder goes down only. Which requests a step is for is worked out once, when the policy is compiled, so that on the request path
-there is nothing to look up but a name in a set.
+A ladder only degrades: it never leads back to a model that it has replaced. The models that a step replaces are computed once, when the
+policy is compiled, so that the request path only looks up a name in a set.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -16,7 +16,7 @@ from policies.located_yaml import Located
 from policies.problems import Path_, Problem
 
 MAX_STEPS: Final = 16
-"""Of one ladder: more than any family of models has sizes."""
+"""Steps of one ladder: more than any family of models has sizes."""
 
 REFUSE: Final = "refuse"
 
@@ -39,7 +39,7 @@ class StepEntry(Strict):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _changes_one_thing(self) -> Self:
         if (self.trim_output_tokens is None) is (self.model is None):
             raise ValueError("is one of trim_output_tokens and model; write a step for each")
         if self.of is not None and self.model is None:
@@ -55,18 +55,18 @@ StepField: Any = Annotated[
 
 
 class Trim(msgspec.Struct, frozen=True):
-    """A cap on the output."""
+    """A step that caps the output of a request."""
 
     output_tokens: int
     after_s: float
 
 
 class Smaller(msgspec.Struct, frozen=True):
-    """Another model of the policy."""
+    """A step that replaces the requested model with another model of the policy."""
 
     model: str
     of: frozenset[str]
-    """The models that were asked for, of requests that it is for."""
+    """The requested models that the step replaces."""
     after_s: float
 
 
@@ -74,58 +74,61 @@ class Mark(Enum):
     """A place in a ladder that changes nothing."""
 
     QUEUE = "queue"
-    """Who may wait, waits here; what follows is for those who would be refused."""
+    """A request that may wait, waits here; the steps that follow are for requests that would be refused."""
     REFUSE = "refuse"
-    """Nobody waits here."""
+    """No request waits here."""
 
 
 Step = Trim | Smaller | Mark
 
 
 def ladder_of(written: Iterable["str | StepEntry"], models: Collection[str]) -> tuple[Step, ...]:
-    """What a policy file says, checked already.
+    """The compiled ladder of a validated policy file.
 
     Args:
-        models: every one of the policy.
+        models: all models of the policy.
     """
     steps: list[Step] = []
-    named: frozenset[str] = frozenset()  # by this step and later ones, as they are looked at from the end
-    for one in reversed(list(written)):
-        if isinstance(one, str):
-            steps.append(Mark(one))
-        elif one.trim_output_tokens is not None:
-            steps.append(Trim(one.trim_output_tokens, one.after_s))
-        elif one.model is not None:
-            named |= {one.model}
-            steps.append(Smaller(one.model, frozenset(models) - named if one.of is None else frozenset(one.of), one.after_s))
+    already_named: frozenset[str] = frozenset()  # by this step and later ones: the loop runs from the end
+    for entry in reversed(list(written)):
+        if isinstance(entry, str):
+            steps.append(Mark(entry))
+        elif entry.trim_output_tokens is not None:
+            steps.append(Trim(entry.trim_output_tokens, entry.after_s))
+        elif entry.model is not None:
+            already_named |= {entry.model}
+            steps.append(
+                Smaller(entry.model, frozenset(models) - already_named if entry.of is None else frozenset(entry.of), entry.after_s)
+            )
     return tuple(reversed(steps))
 
 
-def ladder_problems(located: Located, above: Path_, known: Collection[str], meant: Any) -> Iterator[Problem]:
-    """Models that do not exist, ladders that lead back, and steps that nobody reaches; looks at what was written, so that other
-    mistakes hide none of these.
+def ladder_problems(located: Located, above: Path_, known: Collection[str], suggestion: Any) -> Iterator[Problem]:
+    """Steps that name an unknown model, lead back to a replaced model or are never reached. Reads the data as written, so that other
+    mistakes in the file hide none of these.
 
     Args:
-        above: where in the file the ladder stands.
+        above: the path of the mapping that holds `degrade`.
         known: the policy's models.
-        meant: makes a hint of a name and those there are.
+        suggestion: makes a hint from an unknown name and the known names.
     """
     steps = located.value(*above, "degrade")
-    left: set[str] = set()
+    already_replaced: set[str] = set()
     for i in range(len(steps) if isinstance(steps, list) else 0):
         at = (*above, "degrade", i)
         if i and located.value(*above, "degrade", i - 1) == REFUSE:
             yield located.problem(at, "comes after refuse, where nobody goes on", "remove it, or put refuse last")
             return
-        model, of = located.value(*at, "model"), located.value(*at, "of")
-        given = [(j, name) for j, name in enumerate(of) if isinstance(name, str)] if isinstance(of, list) else []
-        for j, name in given:
+        model = located.value(*at, "model")
+        of = located.value(*at, "of")
+        replaced = [(j, name) for j, name in enumerate(of) if isinstance(name, str)] if isinstance(of, list) else []
+        for j, name in replaced:
             if name not in known:
-                yield located.problem((*at, "of", j), f"this policy has no model {name!r}", meant(name, known))
-        left.update(name for _, name in given)
+                yield located.problem((*at, "of", j), f"this policy has no model {name!r}", suggestion(name, known))
+        already_replaced.update(name for _, name in replaced)
         if not isinstance(model, str):
             continue
         if model not in known:
-            yield located.problem((*at, "model"), f"this policy has no model {model!r}", meant(model, known))
-        elif model in left:
+            yield located.problem((*at, "model"), f"this policy has no model {model!r}", suggestion(model, known))
+        elif model in already_replaced:
             yield located.problem((*at, "model"), f"leads back to {model!r}, which the ladder has left", "name a smaller model, or none")

@@ -1,6 +1,6 @@
 """Finds secrets that were written into configuration instead of being referred to.
 
-A settings file ends up in repositories, tickets and backups; so what looks like a key is refused, wherever it stands.
+A settings file ends up in repositories, tickets and backups; so a value that looks like a key is refused, wherever it stands.
 Two tests: prefixes that issuers give their keys, and runs of characters too random to be a name. Pure.
 """
 
@@ -16,7 +16,7 @@ from policies.problems import Path_, Problem
 HINT: Final = "keep it in a file or the environment and write {file: path} or {env: NAME}"
 
 MIN_ISSUED_CHARS: Final = 15
-"""Shortest of the issued keys below (Slack's); what is shorter is no secret, and most values are."""
+"""Length of the shortest issued key below (Slack's). A shorter text, as most values are, is not tested."""
 
 MIN_RUN_CHARS: Final = 24
 """Shortest run judged by its entropy. 128-bit secrets have 22 characters in base64 and 32 in hexadecimal, most keys 32 and
@@ -27,17 +27,17 @@ MIN_ENTROPY_BITS: Final = 3.7
 words joined with numbers can reach 3.8, which is why keys that hold names are exempt."""
 
 MIN_HEX_ENTROPY_BITS: Final = 3.0
-"""The same for 32 hexadecimal digits and more: random ones have 3.6 on average and 2.9 at least, deadbeef repeated has 2.2."""
+"""Entropy per character of 32 or more hexadecimal digits: random ones have 3.6 on average and 2.9 at least, deadbeef repeated has 2.2."""
 
 _SECRET_KEY: Final = re.compile(
     r"(?:.*_)?(?:api_?key|key|secrets?|pepper|password|passwd|credentials?)|(?:(?:api|auth|access|bearer)_)?token", re.IGNORECASE
 )
-"""Whole keys, because `max_output_tokens` and `first_token_cap_s` are none."""
+"""Matched against the whole key, because `max_output_tokens` and `first_token_cap_s` are no secrets."""
 
 _ISSUED: Final = re.compile(
     r"""(?<![A-Za-z0-9])(?:
-      gw_[a-z0-9]{1,16}_[0-9A-Za-z]{10}_[0-9A-Za-z]{20,}  # ours
-    | sk-[A-Za-z0-9_-]{16,}                        # OpenAI, Anthropic and who follows them
+      gw_[a-z0-9]{1,16}_[0-9A-Za-z]{10}_[0-9A-Za-z]{20,}  # Tidegate
+    | sk-[A-Za-z0-9_-]{16,}                        # OpenAI, Anthropic and others
     | (?:sk|rk)_(?:live|test)_[0-9A-Za-z]{16,}     # Stripe
     | hf_[A-Za-z0-9]{20,}                          # Hugging Face
     | gh[opsur]_[A-Za-z0-9]{20,}                   # GitHub
@@ -59,17 +59,17 @@ NAMES: Final = frozenset(
     {"name", "id", "model", "pool", "lora", "tenant", "revision", "digest", "path", "file", "certificate", "private_key", "policies", "sql"}
     | {"issuer", "audiences"}
 )
-"""Keys whose values may look random, since they are names, commits, digests and paths; only the first test applies to them.
-A password in `sql` is looked for where URLs are read."""
+"""Keys whose values may look random, since they are names, commits, digests and paths; only the test for issued keys applies to them.
+A password in `sql` is looked for by the reader of URLs."""
 
 
 def names_a_secret(path: Path_) -> bool:
-    """Whether a key of `path` says that what stands there is secret, so that its value must not be shown."""
+    """Whether a key of `path` names a secret, so that the value at `path` must not be shown."""
     return any(isinstance(step, str) and _SECRET_KEY.fullmatch(step) for step in path)
 
 
 def literal_secrets(located: Located) -> list[Problem]:
-    """A problem for each value that is a secret, as written: what variables stand for is where secrets belong."""
+    """A problem for each value that is a secret. The text as written is tested, without `${NAME}`: a variable may hold a secret."""
     return [
         located.problem(path, "holds a secret itself", HINT)
         for path, text in _long_texts(located.data, ())
@@ -78,7 +78,7 @@ def literal_secrets(located: Located) -> list[Problem]:
 
 
 def looks_secret(text: str, *, may_be_random: bool = False) -> bool:
-    """Whether a text holds an issued key, or, unless it may, a run of characters that nobody would choose."""
+    """Whether a text holds an issued key or, unless `may_be_random`, a run of characters too random to be a name."""
     if _ISSUED.search(text):
         return True
     return not may_be_random and any(_is_random(run) for run in _RUN.findall(text))
@@ -88,7 +88,7 @@ def _is_random(run: str) -> bool:
     if _HEX.fullmatch(run):
         return _entropy_bits(run) >= MIN_HEX_ENTROPY_BITS
     classes = sum(bool(re.search(pattern, run)) for pattern in ("[a-z]", "[A-Z]", "[0-9]"))
-    # paths and joined words are full of separators; base64 has one of its two in 32 characters
+    # paths and joined words are full of separators; base64 has one separator in 32 characters on average
     separators = sum(map(run.count, "/_-"))
     return classes == 3 and separators <= len(run) // 8 and _entropy_bits(run) >= MIN_ENTROPY_BITS
 
@@ -103,7 +103,7 @@ def _is_name(path: Path_) -> bool:
 
 
 def _long_texts(value: dict[str, Any] | list[Any], path: Path_) -> Iterator[tuple[Path_, str]]:
-    """Every text that is long enough for a secret."""
+    """Path and value of every text that has at least `MIN_ISSUED_CHARS` characters."""
     for step, part in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(part, str):
             if len(part) >= MIN_ISSUED_CHARS:

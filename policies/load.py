@@ -1,4 +1,4 @@
-"""Reads the policy folder and that of the prompts: every `*.yaml` in them, every mistake at once, each with file, line and key."""
+"""Reads the folder of policies and the folder of prompts: every `*.yaml` in them, every mistake at once, each with file, line and key."""
 
 import gc
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +23,7 @@ MAX_FILES: Final = 10_000
 """Tenants with a policy of their own. All of them are read at every start, so a folder with more is a mistake or needs a store."""
 
 
-class _Read(msgspec.Struct, frozen=True):
+class _PolicyFile(msgspec.Struct, frozen=True):
     mark: Mark
     located: Located | None
     document: PolicyDocument | None
@@ -31,13 +31,13 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class PolicyFolder:
-    """A folder of policies that may change. What was read of a file stays for as long as the file stays.
+    """A folder of policies that may change. The parsed content of a file is cached while the file is unchanged.
 
     Args:
-        folder: with one `*.yaml` per tenant, its own files, no subfolders; names beginning with a dot are left out, as editors write them.
-        pools: the pools there are; None where that is not known, so that only the policies themselves are checked.
-        loras: the adapters there are, by pool; pools without any may be left out.
-        prompts: the folder of prompts, which need not be there; None where it is not known, so that policies may name any.
+        folder: with one `*.yaml` per tenant, its own files, no subfolders; names that begin with a dot (editors' files) are left out.
+        pools: names of all pools; None when they are not known, so that references to pools are not checked.
+        loras: all adapters by pool; pools without adapters may be left out.
+        prompts: the folder of prompts, which need not exist; None when it is not known, so that policies may name any prompt.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class PolicyFolder:
         self._pools = pools
         self._loras = loras or {}
         self._prompts = None if prompts is None else PromptFolder(prompts)
-        self._read: dict[Path, _Read] = {}
+        self._files: dict[Path, _PolicyFile] = {}
 
     def marks(self) -> dict[str, Mark]:
-        """What is there now, by name; different as soon as anything changed. Empty when the folder cannot be read."""
+        """The change mark of every file by name; differs as soon as a file changed. Empty when the folder cannot be read."""
         try:
             marks = {file.name: mark_of(file) for file in visible_files(self._folder)}
         except OSError:
@@ -68,50 +68,50 @@ class PolicyFolder:
             ConfigError: with every problem of every file: unknown keys, dangling pools, names given twice, no file at all.
         """
         try:
-            there = visible_files(self._folder)
-            marks = {file: mark_of(file) for file in there if file.suffix == ".yaml"}
+            visible = visible_files(self._folder)
+            marks = {file: mark_of(file) for file in visible if file.suffix == ".yaml"}
         except OSError as error:
-            said = f"cannot be read: {error.strerror}"
-            raise ConfigError([Problem(str(self._folder), 1, 1, "", said, "create it with one policy")]) from None
+            message = f"cannot be read: {error.strerror}"
+            raise ConfigError([Problem(str(self._folder), 1, 1, "", message, "create it with one policy")]) from None
         if not marks or len(marks) > MAX_FILES:
-            what, hint = (
+            message, hint = (
                 ("has no *.yaml file", "write at least one policy") if not marks else (f"has more than {MAX_FILES} files", "merge some")
             )
-            raise ConfigError([Problem(str(self._folder), 1, 1, "", what, hint)])
-        before = self._read
-        # left out silently, its tenant would be governed by everyone's policy
-        problems = [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in there if file.suffix == ".yml"]
-        with _nothing_collected():
-            self._read = {
-                file: before[file] if file in before and before[file].mark == mark else _read(file, mark) for file, mark in marks.items()
+            raise ConfigError([Problem(str(self._folder), 1, 1, "", message, hint)])
+        cached = self._files
+        # were a *.yml file left out silently, the default policy would govern its tenant
+        problems = [Problem(str(file), 1, 1, "", "would not be read", "call it *.yaml") for file in visible if file.suffix == ".yml"]
+        with _garbage_collector_off():
+            self._files = {
+                file: cached[file] if file in cached and cached[file].mark == mark else _read(file, mark) for file, mark in marks.items()
             }
-            prompts, found = (None, []) if self._prompts is None else self._prompts.read()
-            return self._joined(problems + found, prompts)
+            prompts, prompt_problems = (None, []) if self._prompts is None else self._prompts.read()
+            return self._joined(problems + prompt_problems, prompts)
 
     def _joined(self, problems: list[Problem], prompts: Registry | None) -> PolicySet:
         tenants: dict[str, str] = {}
-        everyone = next((one.located for one in self._read.values() if one.located and one.located.value("tenant") == EVERYONE), None)
-        for one in self._read.values():
-            problems += one.problems
-            if one.located is not None:
-                problems += _doubled_tenant(one.located, tenants)
-                problems += dangling(one.located, everyone, self._pools, self._loras)
-                problems += [] if prompts is None else allowed_problems(one.located, prompts)
+        everyone = next((file.located for file in self._files.values() if file.located and file.located.value("tenant") == EVERYONE), None)
+        for file in self._files.values():
+            problems += file.problems
+            if file.located is not None:
+                problems += _doubled_tenant(file.located, tenants)
+                problems += dangling(file.located, everyone, self._pools, self._loras)
+                problems += [] if prompts is None else allowed_problems(file.located, prompts)
         if problems:
             raise ConfigError(problems)
-        return compiled((one.document for one in self._read.values() if one.document is not None), prompts or {})
+        return compiled((file.document for file in self._files.values() if file.document is not None), prompts or {})
 
 
 def load_policies(
     folder: Path, pools: Collection[str] | None, loras: Mapping[str, Collection[str]] | None = None, prompts: Path | None = None
 ) -> PolicySet:
-    """The policies of a folder, once; see `PolicyFolder`. Raises ConfigError."""
+    """The policies of a folder as they are now; arguments as for `PolicyFolder`. Raises ConfigError."""
     return PolicyFolder(folder, pools, loras, prompts).read()
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """All that is read is kept, so looking through it for what is not would find nothing, and take as long as reading it."""
+def _garbage_collector_off() -> Iterator[None]:
+    """Turns the cyclic garbage collector off: reading keeps all that it makes, so a collection would free nothing and take as long."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -121,14 +121,14 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _read(file: Path, mark: Mark) -> _Read:
+def _read(file: Path, mark: Mark) -> _PolicyFile:
     try:
         located = read_yaml(file, None)
     except ConfigError as error:
-        return _Read(mark, None, None, tuple(error.problems))
+        return _PolicyFile(mark, None, None, tuple(error.problems))
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
     document, problems = checked(PolicyDocument, located)
-    return _Read(mark, located, document, tuple(problems))
+    return _PolicyFile(mark, located, document, tuple(problems))
 
 
 def _doubled_tenant(located: Located, tenants: dict[str, str]) -> list[Problem]:

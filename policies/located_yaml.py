@@ -1,7 +1,7 @@
-"""YAML with positions: plain data, and for every value the line it was written on, so that errors can point at it.
+"""YAML with positions: plain data, and the line and column of every value, so that errors can point at it.
 
 Reads mappings with text keys, lists and scalars from the parser's events and builds nothing else: no tag makes an object.
-Must not know what the data means; `policies.validated` does, through a model.
+The meaning of the data is left to `policies.validated`, which checks it against a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,33 +15,33 @@ from policies.problems import ConfigError, Path_, Problem, dotted
 from policies.yaml_scalars import Scalar, filled, resolved
 
 MAX_FILE_BYTES: Final = 1024 * 1024
-"""One file. A policy for a thousand models has about 34 kB."""
+"""Size of one file. A policy for a thousand models has about 34 kB."""
 
 MAX_VALUES: Final = 50_000
-"""Values in one file, aliases unfolded; the policy above has about 3,000. Ends an alias bomb before it grows."""
+"""Values in one file, aliases unfolded; a policy for a thousand models has about 3,000. Stops an alias bomb before it grows."""
 
 MAX_DEPTH: Final = 32
 """Nesting of one file; `tidegate.yaml` needs 6."""
 
-# libyaml's parser took 16 ms where PyYAML's own took 336 (5,000 models); PyYAML's own one stands in where the wheel lacks it
+# libyaml's parser took 16 ms where PyYAML's own took 336 (5,000 models); PyYAML's own is used where the wheel lacks libyaml
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Located(msgspec.Struct, frozen=True):
     """Plain data with the position (line, column) of every path in it.
 
-    `problems` are the mistakes that do not keep the rest from being read; who uses the data must report them too.
+    `problems` are the mistakes despite which the rest could be read; a user of the data must report them too.
     """
 
     file: str
     data: dict[str, Any]
     positions: dict[Path_, tuple[int, int]]
     written: dict[Path_, str] = {}
-    """Values that had variables in them, as written: what may be shown, since the environment may hold secrets."""
+    """Values that had variables in them, as written. Messages show this text, since the environment may hold secrets."""
     problems: tuple[Problem, ...] = ()
 
     def problem(self, path: Path_, message: str, hint: str = "") -> Problem:
-        """A problem at `path`, or at the nearest place above it that was written."""
+        """A problem at `path`, or at its nearest ancestor that was written."""
         at = path
         while at and at not in self.positions:
             at = at[:-1]
@@ -49,7 +49,7 @@ class Located(msgspec.Struct, frozen=True):
         return Problem(self.file, line, column, dotted(path), message, hint)
 
     def value(self, *path: str | int) -> Any:
-        """What stands at `path`, or None; whatever the file looks like."""
+        """The value at `path`; None when there is none, whatever the file looks like."""
         at: Any = self.data
         for step in path:
             if isinstance(step, str) and isinstance(at, dict):
@@ -66,10 +66,10 @@ def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
 
     Args:
         path: at most `MAX_FILE_BYTES` of UTF-8.
-        environ: what `${NAME}` in values is replaced from; None where variables are not offered.
+        environ: values for `${NAME}`; None when the file may not use variables.
 
     Raises:
-        ConfigError: it cannot be read, or is no YAML mapping.
+        ConfigError: the file cannot be read, or is no YAML mapping.
     """
     try:
         with path.open("rb") as file:
@@ -81,7 +81,7 @@ def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
 
 
 def parse_yaml(raw: bytes, file: str, environ: Mapping[str, str] | None) -> Located:
-    """`read_yaml` for bytes at hand; `file` is their name in messages."""
+    """`read_yaml` for bytes in memory; `file` is their name in messages. Raises ConfigError."""
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError([Problem(file, 1, 1, "", f"has more than {MAX_FILE_BYTES} bytes", "split it")])
     try:
@@ -91,7 +91,7 @@ def parse_yaml(raw: bytes, file: str, environ: Mapping[str, str] | None) -> Loca
     builder = _Builder(file, environ)
     try:
         builder.read(_LOADER(raw))
-    except _TooMuch as error:
+    except _LimitExceeded as error:
         raise ConfigError([*builder.problems, error.problem]) from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError([*builder.problems, _syntax_problem(file, error)]) from None
@@ -103,48 +103,52 @@ def parse_yaml(raw: bytes, file: str, environ: Mapping[str, str] | None) -> Loca
     if not isinstance(data, dict):
         builder.complain(builder.positions[()], (), "must be a mapping of settings", "write key: value lines")
         raise ConfigError(builder.problems)
-    positions = {(): (1, 1)} | builder.positions  # an empty file has no event to take it from
+    positions = {(): (1, 1)} | builder.positions  # an empty file has no event with a position
     return Located(file, data, positions, builder.written, tuple(builder.problems))
 
 
 def _syntax_problem(file: str, error: yaml.MarkedYAMLError) -> Problem:
-    mark, began = error.problem_mark or error.context_mark, error.context_mark
+    context = error.context_mark
+    mark = error.problem_mark or context
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    said = ", ".join(filter(None, (error.context, error.problem)))
-    hint = f"what is not finished there began on line {began.line + 1}" if began and began.line + 1 != line else ""
-    return Problem(file, line, column, "", f"is not valid YAML: {said}", hint)
+    reason = ", ".join(filter(None, (error.context, error.problem)))
+    hint = f"what is not finished there began on line {context.line + 1}" if context and context.line + 1 != line else ""
+    return Problem(file, line, column, "", f"is not valid YAML: {reason}", hint)
 
 
-class _TooMuch(Exception):
+class _LimitExceeded(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-class _Open:
-    """A mapping or list that is not over; `key` waits for its value, whose path is `inner`; `lost`: that value will be dropped."""
+class _OpenCollection:
+    """A mapping or list whose end was not read yet. `key` is the mapping key whose value comes next, `inner` the path of that value, and
+    `lost` whether that value will be dropped."""
 
     __slots__ = ("anchor", "inner", "is_list", "key", "lost", "out", "path")
 
     def __init__(self, out: dict[str, Any] | list[Any], path: Path_, anchor: str | None) -> None:
         self.out = out
         self.is_list = isinstance(out, list)
-        self.path = self.inner = path
+        self.path = path
+        self.inner = path
         self.anchor = anchor
         self.key: str | None = None
         self.lost = False
 
 
 class _Builder:
-    """Takes the parser's events one by one; an explicit stack, so that depth costs no recursion."""
+    """Builds plain data from the parser's events, one by one, with an explicit stack, so that depth costs no recursion."""
 
     def __init__(self, file: str, environ: Mapping[str, str] | None) -> None:
         self._file = file
         self._environ = environ
-        self._stack: list[_Open] = []
+        self._stack: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Path_, Any]] = {}
-        self._texts: set[str] = set()  # keys that are known to be texts: most are written again and again
-        self._values = self._documents = 0
+        self._texts: set[str] = set()  # keys that are known to be text: most keys occur many times
+        self._values = 0
+        self._documents = 0
         self.root: Any = None
         self.positions: dict[Path_, tuple[int, int]] = {}
         self.written: dict[Path_, str] = {}
@@ -154,8 +158,8 @@ class _Builder:
         self.problems.append(Problem(self._file, *at, dotted(path), message, hint))
 
     def read(self, parser: Any) -> None:
-        """All of them; by their type, of which there are no kinds of kinds, since a thousand policies have half a million events."""
-        takes: dict[type, Callable[[Any], None]] = {
+        """Process all events. Dispatches on the exact event type, which is fast: a thousand policies have half a million events."""
+        handlers: dict[type, Callable[[Any], None]] = {
             yaml.DocumentStartEvent: self._document,
             yaml.MappingEndEvent: self._end,
             yaml.SequenceEndEvent: self._end,
@@ -164,23 +168,23 @@ class _Builder:
             yaml.SequenceStartEvent: self._node,
             yaml.AliasEvent: self._node,
         }
-        following = parser.get_event
+        next_event = parser.get_event
         try:
-            while (event := following()) is not None:
-                take = takes.get(type(event))
-                if take is not None:
-                    take(event)
+            while (event := next_event()) is not None:
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
         finally:
             parser.dispose()
 
     def _document(self, event: yaml.DocumentStartEvent) -> None:
         self._documents += 1
         if self._documents > 1:
-            raise _TooMuch(Problem(self._file, *_at(event), "", "holds a second document", "remove the line ---, or use two files"))
+            raise _LimitExceeded(Problem(self._file, *_at(event), "", "holds a second document", "remove the line ---, or use two files"))
 
     def _end(self, _event: yaml.CollectionEndEvent) -> None:
-        done = self._stack.pop()
-        self._place(done.out, done.path, done.anchor)
+        finished = self._stack.pop()
+        self._place(finished.out, finished.path, finished.anchor)
 
     def _node(self, event: Any) -> None:
         top = self._stack[-1] if self._stack else None
@@ -193,19 +197,23 @@ class _Builder:
         else:
             self._value(event, top.inner)
 
-    def _key(self, event: Any, top: _Open) -> None:
+    def _key(self, event: Any, top: _OpenCollection) -> None:
         at = _at(event)
         if type(event) is not yaml.ScalarEvent:
             self.complain(at, top.path, "a key must be plain text", "write key: value lines")
-            top.key, top.inner, top.lost = "?", (*top.path, "?"), True
+            top.key = "?"
+            top.inner = (*top.path, "?")
+            top.lost = True
             if isinstance(event, yaml.CollectionStartEvent):
-                raise _TooMuch(self.problems.pop())  # what follows cannot be told apart from the mapping around it
+                raise _LimitExceeded(self.problems.pop())  # the events that follow cannot be told apart from those of the mapping around it
             return
         key = event.value
         path = (*top.path, key)
-        top.key, top.inner, top.lost = key, path, False
-        odd = key not in self._texts and ((event.implicit[0] and not isinstance(resolved(key), str)) or key == "<<")
-        if odd or event.tag not in (None, "!"):
+        top.key = key
+        top.inner = path
+        top.lost = False
+        not_text = key not in self._texts and ((event.implicit[0] and not isinstance(resolved(key), str)) or key == "<<")
+        if not_text or event.tag not in (None, "!"):
             self.complain(
                 at, top.path, f"the key {key[:40]!r} is not text", "put it in quotes" if key != "<<" else "merge keys are not read here"
             )
@@ -232,7 +240,7 @@ class _Builder:
             plain = event.tag is None and event.implicit[0]
             self._place(self._scalar(event.value, plain, path, at), path, event.anchor)
         else:
-            self._stack.append(_Open({} if kind is yaml.MappingStartEvent else [], path, event.anchor))
+            self._stack.append(_OpenCollection({} if kind is yaml.MappingStartEvent else [], path, event.anchor))
 
     def _place(self, value: Any, path: Path_, anchor: str | None) -> None:
         if anchor is not None:
@@ -242,10 +250,10 @@ class _Builder:
             return
         top = self._stack[-1]
         if top.is_list:
-            top.out.append(value)  # type: ignore[union-attr]  # it is one
+            top.out.append(value)  # type: ignore[union-attr]  # `out` is a list
             return
         if top.key is not None and not top.lost:
-            top.out[top.key] = value  # type: ignore[call-overload]  # it is no list
+            top.out[top.key] = value  # type: ignore[call-overload]  # `out` is a mapping
         top.key = None
 
     def _alias(self, event: yaml.AliasEvent, path: Path_, at: tuple[int, int]) -> None:
@@ -256,7 +264,7 @@ class _Builder:
         self._place(self._copy(value, source, path, at), path, None)
 
     def _copy(self, value: Any, source: Path_, path: Path_, at: tuple[int, int]) -> Any:
-        """A value again at `path`; its parts keep the position they were written at."""
+        """A copy of an anchored value at `path`; its parts keep the positions of the original."""
         if source in self.written:
             self.written[path] = self.written[source]
         parts: list[tuple[str | int, Any]]
@@ -277,9 +285,9 @@ class _Builder:
     def _count(self, path: Path_, at: tuple[int, int]) -> None:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise _TooMuch(Problem(self._file, *at, "", f"has more than {MAX_VALUES} values", "split it, and use fewer aliases"))
+            raise _LimitExceeded(Problem(self._file, *at, "", f"has more than {MAX_VALUES} values", "split it, and use fewer aliases"))
         if len(path) > MAX_DEPTH:
-            raise _TooMuch(Problem(self._file, *at, "", f"is nested more than {MAX_DEPTH} deep", "write it flatter"))
+            raise _LimitExceeded(Problem(self._file, *at, "", f"is nested more than {MAX_DEPTH} deep", "write it flatter"))
 
     def _scalar(self, text: str, plain: bool, path: Path_, at: tuple[int, int]) -> Scalar:
         if "${" in text:

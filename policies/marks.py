@@ -1,20 +1,20 @@
-"""What tells one content of a folder's file from another, without reading it."""
+"""Change marks of files: they differ when the content of a file differs, without reading it."""
 
 from pathlib import Path
 
 Mark = tuple[int, int, int]
-"""When a file was written, its size, which file it is."""
+"""A file's modification time in nanoseconds, its size in bytes, and its inode."""
 
 
 def mark_of(file: Path) -> Mark:
-    """Of a file as it is now."""
+    """The mark of a file as it is now; zeros when it does not exist. Raises OSError."""
     try:
-        found = file.stat()
-    except FileNotFoundError:  # a link that leads nowhere: reading it says so
+        status = file.stat()
+    except FileNotFoundError:  # a dangling link: reading the file reports it
         return 0, 0, 0
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def visible_files(folder: Path) -> list[Path]:
-    """What is in a folder, in order, without names that begin with a dot, as editors write them. Raises OSError."""
+    """The files of a folder, sorted, without names that begin with a dot, which editors write. Raises OSError."""
     return sorted(file for file in folder.iterdir() if not file.name.startswith("."))

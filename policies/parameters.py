@@ -1,4 +1,4 @@
-"""`parameters` of a policy file: what requests may set, at most how much, and what holds where they set nothing."""
+"""`parameters` of a policy file: which parameters requests may set, their upper bounds, and the defaults of those a request leaves out."""
 
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
@@ -10,7 +10,7 @@ from domain.ask import PROMPT_FIELDS
 from domain.strict import Strict
 
 ALWAYS: Final = PROMPT_FIELDS | {"model", "stream", "stream_options", "user", "metadata", "n"}
-"""What a list of allowed parameters need not name: what a request is, how it is delivered, and whose it is."""
+"""Parameters that are always allowed: the content of a request, its delivery, and its end user."""
 
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -49,7 +49,7 @@ class ParametersField(Strict):
     )
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
+    def _is_consistent(self) -> Self:
         for name, bound in self.at_most.items():
             value = getattr(self.defaults, name, None)
             if isinstance(value, int | float) and value > bound:
@@ -60,19 +60,19 @@ class ParametersField(Strict):
 
 
 class Parameters(msgspec.Struct, frozen=True):
-    """`ParametersField`, made for requests."""
+    """`ParametersField`, compiled for the request path."""
 
     defaults: tuple[tuple[str, bytes], ...]
-    """Name, and value as JSON."""
+    """Pairs of name and value as JSON."""
     at_most: tuple[tuple[str, float], ...]
     refused: frozenset[str]
     allowed: frozenset[str] | None
     looked_at: frozenset[str]
-    """Names whose values matter where a request has them."""
+    """Names that a request is checked for: refused, bounded or with a default."""
 
 
 def parameters_of(written: ParametersField | None) -> Parameters | None:
-    """What a policy file says, checked already; None where it says nothing."""
+    """The compiled `parameters` of a validated policy file; None when they restrict and default nothing."""
     if written is None:
         return None
     defaults = tuple(given_defaults(written.defaults))
@@ -85,7 +85,7 @@ def parameters_of(written: ParametersField | None) -> Parameters | None:
 
 
 def given_defaults(defaults: Defaults) -> Iterator[tuple[str, bytes]]:
-    """Those that are set: name, and value as JSON."""
+    """The defaults that are set, as pairs of name and value as JSON."""
     for name in Defaults.model_fields:
         value = getattr(defaults, name)
         if value is not None:
@@ -93,26 +93,27 @@ def given_defaults(defaults: Defaults) -> Iterator[tuple[str, bytes]]:
 
 
 def with_prompt_defaults(own: tuple[tuple[str, bytes], ...], policy: Parameters | None) -> Parameters | None:
-    """What a policy says, with the defaults of a prompt before its own. Where requests may not set a parameter and the policy has a
-    value for it, that one always holds; above the policy's bound, the bound does.
+    """The parameters of a policy, with the defaults of a prompt in front of the policy's own. A parameter that the policy refuses and has a
+    default for keeps the policy's default; a prompt's value above the policy's bound becomes the bound.
 
     Args:
-        own: the prompt's: name, and value as JSON.
-        policy: None where it says nothing.
+        own: the prompt's defaults, as pairs of name and value as JSON.
+        policy: None when the policy has no `parameters`.
     """
     if not own:
         return policy
     if policy is None:
         return Parameters(own, (), frozenset(), None, frozenset(name for name, _ in own))
-    fixed, most = policy.refused & {name for name, _ in policy.defaults}, dict(policy.at_most)
-    kept = tuple((name, _bounded(value, most.get(name))) for name, value in own if name not in fixed)
-    names = {name for name, _ in kept}
-    defaults = (*kept, *(one for one in policy.defaults if one[0] not in names))
+    fixed = policy.refused & {name for name, _ in policy.defaults}
+    bounds = dict(policy.at_most)
+    prompt_defaults = tuple((name, _bounded(value, bounds.get(name))) for name, value in own if name not in fixed)
+    names = {name for name, _ in prompt_defaults}
+    defaults = (*prompt_defaults, *(default for default in policy.defaults if default[0] not in names))
     return msgspec.structs.replace(policy, defaults=defaults, looked_at=policy.looked_at | names)
 
 
-def _bounded(value: bytes, most: float | None) -> bytes:
-    found = msgspec.json.decode(value)
-    if most is None or not isinstance(found, int | float) or found <= most:
+def _bounded(value: bytes, bound: float | None) -> bytes:
+    number = msgspec.json.decode(value)
+    if bound is None or not isinstance(number, int | float) or number <= bound:
         return value
-    return msgspec.json.encode(int(most) if isinstance(found, int) else most)
+    return msgspec.json.encode(int(bound) if isinstance(number, int) else bound)

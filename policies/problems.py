@@ -1,4 +1,4 @@
-"""Mistakes in files that people write: where, what, and what to write instead. Knows no format and no meaning."""
+"""Mistakes in files that people write: position, message, and what to write instead. Knows neither the format nor the meaning of a file."""
 
 import re
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import Final
 import msgspec
 
 MAX_SHOWN: Final = 100
-"""Problems printed; a file with more was not meant to be ours."""
+"""Problems printed; a file with more was not written for Tidegate."""
 
 MAX_TEXT_CHARS: Final = 600
-"""Of a message, and of a hint: the longest of ours, lists of keys that are known, have 230."""
+"""Length of a message, and of a hint. The longest, lists of known keys, have 230."""
 
 Path_ = tuple[str | int, ...]
 """Keys and list indices from the top of a file to a value in it."""
@@ -30,9 +30,11 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         parts = [f"{self.file}:{self.line}:{self.column}", *([self.path] if self.path else []), _cut(self.message)]
-        said = ": ".join(parts) + (f"; {_cut(self.hint)}" if self.hint else "")
-        # names and conditions are repeated as they were written; what ends a line or moves a cursor is not
-        return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
+        text = ": ".join(parts) + (f"; {_cut(self.hint)}" if self.hint else "")
+        # names and conditions are repeated as written, but characters that end a line or move a cursor are escaped
+        return (
+            text if text.isprintable() else "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+        )
 
 
 def _cut(text: str) -> str:
@@ -40,7 +42,7 @@ def _cut(text: str) -> str:
 
 
 class ConfigError(Exception):
-    """A file, or several, that cannot be used; `problems` has every mistake found, in order."""
+    """One or several files cannot be used; `problems` has every mistake found, in order."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(set(problems)))

@@ -1,7 +1,7 @@
-"""`routing` of a policy file: the name of a routing policy, or a mapping of the name and what is set of its parameters.
+"""`routing` of a policy file: the name of a routing policy, or a mapping of the name and of parameters.
 
-Made from `routing.registry`, so a new policy needs no line here. Each policy's mapping is a subclass of its own `params` and of
-`Choice`, so what was written can be handed on as it is.
+Generated from `routing.registry`, so a new policy needs no line here. Each policy's mapping is a subclass of its own `params` and of
+`Choice`, so the validated mapping is handed on as it is.
 """
 
 import difflib
@@ -29,10 +29,10 @@ class Routing(msgspec.Struct, frozen=True):
     params: Strict
     choice: Choice
     key: str
-    """Tells what was written; equal for tenants whose files say the same."""
+    """Identifies the routing policy and its parameters; equal for tenants whose files set the same."""
 
     def choosing(self) -> PolicyInstance:
-        """Ready to place requests, with a memory of its own."""
+        """A new instance of the routing policy, with a memory of its own."""
         policy = POLICIES[self.policy]
         return PolicyInstance(self.policy, policy, self.params, policy.memory(self.params) if policy.memory else None, self.choice)
 
@@ -49,7 +49,7 @@ _Name = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string",
 
 
 class _Nameless(Strict):
-    """A mapping that names no routing policy there is: says so at `policy` and complains about nothing else."""
+    """A mapping that names no known routing policy: reports a problem at `policy` and ignores all other keys."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -61,16 +61,16 @@ def _with_parameters(name: str) -> type[Strict]:
     if both := params.model_fields.keys() & Choice.model_fields.keys():
         raise TypeError(f"routing policy {name} has parameters that every policy has: {', '.join(sorted(both))}")
     field: Any = (Literal[name], Field(description="Its name."))
-    made: type[Strict] = create_model(f"Routing_{name}", __base__=(params, Choice), __doc__=f"`{name}`, with parameters.", policy=field)
-    return made
+    model: type[Strict] = create_model(f"Routing_{name}", __base__=(params, Choice), __doc__=f"`{name}`, with parameters.", policy=field)
+    return model
 
 
 WITH_PARAMETERS: Final[Mapping[str, type[Strict]]] = {name: _with_parameters(name) for name in NAMES}
-"""What may be written as a mapping, by policy."""
+"""The model of each routing policy's mapping, by the policy's name."""
 
 
 def _branch(value: object) -> str:
-    """Which of the ways it was written in: with parameters, the policy's name."""
+    """The tag of the branch that validates `value`: a policy's name for a mapping of it, else `nameless` or `name`."""
     name = value.get("policy") if isinstance(value, dict) else getattr(value, "policy", None)
     if isinstance(name, str) and name in WITH_PARAMETERS:
         return name
@@ -87,7 +87,7 @@ RoutingField: Any = Annotated[Union[_BRANCHES], Discriminator(_branch)]  # noqa:
 
 
 def routing_of(written: "str | Strict") -> Routing:
-    """What a policy file says, checked already."""
+    """The routing of a validated policy file."""
     if isinstance(written, str):
         return Routing(written, POLICIES[written].params(), DEFAULT, written)
     name: str = written.policy  # type: ignore[attr-defined]  # every model of WITH_PARAMETERS has it

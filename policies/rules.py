@@ -1,11 +1,11 @@
-"""`rules` of a policy file: what is otherwise for some requests of a tenant. The first one that matches counts. Pure."""
+"""`rules` of a policy file: overrides for the requests of a tenant that match. The first matching rule counts. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from policies.conditions import Alternatives, Needs, condition, given
+from policies.conditions import Alternatives, Needs, activation, condition
 from policies.located_yaml import Located
 from policies.problems import Path_, Problem
 from policies.sticky import place
@@ -15,25 +15,25 @@ ALWAYS: Final = "true"
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One rule. Everything that it names has to hold."""
+    """One rule. It matches a request when the model, the condition and the share all match."""
 
     name: str
     models: frozenset[str]
-    """It is for requests for these; empty for all."""
+    """The requested models that the rule matches; empty for all."""
     condition: str
     share: float
-    """Of conversations, 0 to 1: those whose place is below it."""
+    """Share of the conversations, 0 to 1: the rule matches those whose place (`sticky.place`) is below it."""
     model: str
-    """The model that answers instead; empty for the one that was asked for."""
-    said: Mapping[str, Any]
-    """Fields of `TenantPolicy` that it sets."""
+    """The model that answers instead; empty for the requested model."""
+    overrides: Mapping[str, Any]
+    """Fields of `TenantPolicy` that the rule sets, and their values."""
 
 
 class RuleBook:
-    """A tenant's rules, sorted out by model when one is first asked for.
+    """A tenant's rules; those of a model are selected at the first request for it.
 
     Args:
-        salt: tells its shares from those of other tenants.
+        salt: makes the tenant's shares independent of other tenants'.
     """
 
     __slots__ = ("_by_model", "_rules", "_salt")
@@ -45,74 +45,79 @@ class RuleBook:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All of them, in their order."""
+        """All rules, in the order of the file."""
         return self._rules
 
-    def told(self, model: str, key: str, facts: Callable[[Needs], Mapping[str, Any]]) -> Iterator[tuple[Rule, str]]:
-        """Every rule, and whether it matches or why not, in words. For people: each condition is asked by itself."""
+    def explained(self, model: str, key: str, facts: Callable[[Needs], Mapping[str, Any]]) -> Iterator[tuple[Rule, str]]:
+        """Every rule, and why it does not match, as text for people; empty text for a match. Each condition is evaluated by itself."""
         for rule in self._rules:
             if rule.models and model not in rule.models:
                 yield rule, f"is for {', '.join(sorted(rule.models))}"
                 continue
-            asked = condition(rule.condition)
-            holds = asked.holds(given(facts(asked.needs)))
+            compiled = condition(rule.condition)
+            holds = compiled.holds(activation(facts(compiled.needs)))
             if not holds:
                 yield rule, "its condition does not hold" if holds is False else "its condition asks for what the request does not have"
-            elif not self._among(rule, key):
+            elif not self._in_share(rule, key):
                 yield rule, f"is for {100 * rule.share:.3g} % of conversations, and this is none of them"
             else:
                 yield rule, ""
 
-    def _among(self, rule: Rule, key: str) -> bool:
+    def _in_share(self, rule: Rule, key: str) -> bool:
         return rule.share >= 1 or place(f"{self._salt}/{rule.name}", key) < rule.share
 
     def matching(self, model: str, key: str, facts: Callable[[Needs], Mapping[str, Any]]) -> Iterable[Rule]:
-        """The rules that match, the one that counts first; what is behind it is for who may not follow it.
+        """The rules that match, in order. The first one counts; a caller that may not use its model takes the next.
 
         Args:
-            model: one of the policy's own, so that what is kept by model is bounded.
-            key: what the request is dealt out by.
-            facts: values of the variables that are asked for.
+            model: one of the policy's own, so that the cache by model is bounded.
+            key: the sticky key of the request: its conversation, else its end user, else its own id.
+            facts: returns the values of the variables that conditions need.
         """
-        found = self._by_model.get(model)
-        if found is None:
+        applicable = self._by_model.get(model)
+        if applicable is None:
             rules = tuple(rule for rule in self._rules if not rule.models or model in rule.models)
-            found = self._by_model[model] = rules, Alternatives([rule.condition for rule in rules])
-        rules, conditions = found
+            applicable = self._by_model[model] = rules, Alternatives([rule.condition for rule in rules])
+        rules, conditions = applicable
         if not rules:
             return ()
         holding = conditions.holding(facts(conditions.needs))
-        return (rules[at] for at in holding if self._among(rules[at], key)) if holding else ()
+        return (rules[at] for at in holding if self._in_share(rules[at], key)) if holding else ()
 
 
-def rule_problems(located: Located, known: Mapping[str, Any], meant: Callable[..., str]) -> Iterator[Problem]:
-    """Names that lead nowhere, and rules that no request reaches. Looks at what was written, so that other mistakes hide none of these.
+def rule_problems(located: Located, known: Mapping[str, Any], suggestion: Callable[..., str]) -> Iterator[Problem]:
+    """Rules that name an unknown model, share a name or are never reached. Reads the data as written, so that other mistakes in the file
+    hide none of these.
 
     Args:
         known: the policy's models by name.
-        meant: makes a hint of a name and those there are.
+        suggestion: makes a hint from an unknown name and the known names.
     """
     entries = located.value("rules")
     before: dict[str, list[tuple[int, frozenset[str]]]] = {ALWAYS: []}  # by condition
     names: dict[str, int] = {}
     for i, entry in enumerate(entries if isinstance(entries, list) else ()):
         at: Path_ = ("rules", i)
-        said = entry if isinstance(entry, dict) else {}
-        models, then, name = said.get("models"), said.get("then"), said.get("name")
+        fields = entry if isinstance(entry, dict) else {}
+        models = fields.get("models")
+        then = fields.get("then")
+        name = fields.get("name")
         target = then.get("model") if isinstance(then, dict) else None
-        given_models = [(j, name) for j, name in enumerate(models) if isinstance(name, str)] if isinstance(models, list) else []
-        for j, one in given_models:
-            if one not in known:
-                yield located.problem((*at, "models", j), f"this policy has no model {one!r}", meant(one, known))
+        listed_models = [(j, name) for j, name in enumerate(models) if isinstance(name, str)] if isinstance(models, list) else []
+        for j, model in listed_models:
+            if model not in known:
+                yield located.problem((*at, "models", j), f"this policy has no model {model!r}", suggestion(model, known))
         if isinstance(target, str) and target not in known:
-            yield located.problem((*at, "then", "model"), f"this policy has no model {target!r}", meant(target, known))
+            yield located.problem((*at, "then", "model"), f"this policy has no model {target!r}", suggestion(target, known))
         if isinstance(name, str) and names.setdefault(name, i) != i:
             yield located.problem((*at, "name"), f"{name!r} is a rule already", "rename one")
-        covered, written, share = frozenset(one for _, one in given_models), said.get("if"), said.get("share")
+        covered = frozenset(model for _, model in listed_models)
+        written = fields.get("if")
+        share = fields.get("share")
         text = written.strip() if isinstance(written, str) else ALWAYS
-        alike = before.setdefault(text, [])
-        first = min((j for j, wide in {*before[ALWAYS], *alike} if not wide or (covered and covered <= wide)), default=None)
+        same_condition = before.setdefault(text, [])
+        first = min((j for j, wide in {*before[ALWAYS], *same_condition} if not wide or (covered and covered <= wide)), default=None)
         if first is not None:
             yield located.problem(at, f"is never reached: rules[{first}] matches all that it would", "remove it, or put it first")
         if share is None or share == 1:
-            alike.append((i, covered))
+            same_condition.append((i, covered))

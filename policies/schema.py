@@ -1,4 +1,4 @@
-"""The policy document as a strict model. Every field here works; what does not exist yet has no key."""
+"""The policy document as a strict model. Every field here is implemented."""
 
 from typing import Annotated, Final, Literal, Self
 
@@ -14,13 +14,13 @@ from policies.routing_choice import DEFAULT_ROUTING, RoutingField
 from policies.rules import ALWAYS
 
 EVERYONE: Final = "*"
-"""The tenant of the policy for everyone without one of their own."""
+"""The tenant name in the default policy, which governs every tenant without a policy of its own."""
 
 MAX_MODELS: Final = 1000
-"""Models of one tenant; more than any catalogue, and what bounds `GET /v1/models` and the label sets behind it."""
+"""Models of one tenant; more than any catalogue, and the bound on `GET /v1/models` and on the label sets behind it."""
 
 MAX_OVERRIDES: Final = 1000
-"""Projects, or models, that one policy treats otherwise; as many as a tenant may have of either."""
+"""Entries of `for_project`, or of `for_model`, in one policy; as many as a tenant may have projects or models."""
 
 MAX_RULES: Final = 200
 """Rules of one policy."""
@@ -72,12 +72,12 @@ class ModelEntry(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_target(self) -> Self:
-        given = [name for name in ("pool", "pools", "alias_of") if getattr(self, name) is not None]
-        if not given:
+    def _has_one_target(self) -> Self:
+        targets = [name for name in ("pool", "pools", "alias_of") if getattr(self, name) is not None]
+        if not targets:
             raise ValueError("leads nowhere; write pool, pools or alias_of")
-        if len(given) > 1:
-            raise ValueError(f"has {' and '.join(given)}; keep one of them")
+        if len(targets) > 1:
+            raise ValueError(f"has {' and '.join(targets)}; keep one of them")
         if self.alias_of is not None and self.lora is not None:
             raise ValueError("has alias_of and lora; write lora at the model it stands for")
         return self
@@ -168,7 +168,7 @@ class RuleThen(Treatment):
     )
 
     @model_validator(mode="after")
-    def _something(self) -> Self:
+    def _changes_something(self) -> Self:
         if not self.model_fields_set:
             raise ValueError("changes nothing; write what is otherwise, or remove the rule")
         return self
@@ -196,7 +196,7 @@ class RuleEntry(Strict):
 
 
 MAX_PROMPTS: Final = 1000
-"""Prompts of one tenant, patterns counted as one."""
+"""Prompts of one tenant; a pattern counts as one."""
 
 
 class PolicyDocument(Treatment):

@@ -1,4 +1,4 @@
-"""Policies in words: what holds for whom, and what differs between two sets. For people; nothing reads it back."""
+"""Policies as text for people: the treatment of each tenant, and the differences between two policy sets. Nothing parses the text."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,16 +15,16 @@ from policies.rules import ALWAYS, Rule
 from policies.schema import EVERYONE
 
 ALL: Final = ""
-"""Stands for every project, or every model."""
+"""The project, or the model, of a treatment that holds for all of them."""
 
 
 def treatment(policy: TenantPolicy) -> dict[str, str]:
-    """How requests are treated, by the names that files use."""
+    """The treatment of a policy's requests as text, by the names that policy files use."""
     return {name: _of_field(name, value) for name, value in _fields(policy).items()}
 
 
 def meaning(name: str, rule: ModelRule) -> str:
-    """What a public model name leads to."""
+    """The target of a public model name as text: the model of an alias, or the pools, adapter and fallbacks."""
     if name != rule.name:
         return f"{name} = {rule.name}"
     ends = (0.0, *(end for end, _ in rule.shares))
@@ -34,64 +34,64 @@ def meaning(name: str, rule: ModelRule) -> str:
 
 
 def prompt_in_words(prompt: AllowedVersions) -> str:
-    """A prompt of a tenant, and how its requests are dealt out to versions."""
+    """A prompt of a tenant as text: its one version, or each version with its share of the conversations."""
     ends = (0.0, *(end for end, _ in prompt.shares))
     parts = [f"{100 * (end - begin):.3g} % {prompt.id}@{version}" for begin, (end, version) in zip(ends, prompt.shares, strict=False)]
     return ", ".join(parts) if len(parts) > 1 else f"{prompt.id}@{prompt.shares[0][1]}"
 
 
 def rule_in_words(rule: Rule) -> str:
-    """A rule without its name."""
+    """A rule as text, without its name: the requests that it matches, and its overrides."""
     parts = [f"for {', '.join(sorted(rule.models))}"] if rule.models else []
     parts += [f"if {rule.condition}"] if rule.condition != ALWAYS else []
     parts += [f"for {100 * rule.share:.3g} % of conversations"] if rule.share < 1 else []
     then = [f"model {rule.model}"] if rule.model else []
-    then += [f"{_NAMES.get(name, name)} {_of_field(name, value)}" for name, value in rule.said.items()]
+    then += [f"{_NAMES.get(name, name)} {_of_field(name, value)}" for name, value in rule.overrides.items()]
     return f"{' '.join(parts) or 'always'}: {', '.join(then)}"
 
 
 def differences(before: PolicySet, after: PolicySet) -> Iterator[str]:
-    """What changes for whom when the second takes the place of the first; nothing where both mean the same, however they are written."""
-    old, new = ({policy.tenant: policy for policy in one.policies()} for one in (before, after))
+    """One line per change of a tenant's policy from `before` to `after`; none when both mean the same, however they are written."""
+    old, new = ({policy.tenant: policy for policy in policy_set.policies()} for policy_set in (before, after))
     for tenant in sorted(old.keys() | new.keys()):
-        who = "everyone else" if tenant == EVERYONE else tenant
+        subject = "everyone else" if tenant == EVERYONE else tenant
         if tenant in old and tenant not in new:
-            yield f"{who}: no policy any more" + ("" if EVERYONE not in new or tenant == EVERYONE else "; that of everyone else counts")
+            yield f"{subject}: no policy any more" + ("" if EVERYONE not in new or tenant == EVERYONE else "; that of everyone else counts")
         elif tenant not in old:
-            yield f"{who}: a policy of its own, with {len(new[tenant].models)} models"
+            yield f"{subject}: a policy of its own, with {len(new[tenant].models)} models"
         else:
-            yield from _of_tenant(who, old[tenant], new[tenant])
+            yield from _of_tenant(subject, old[tenant], new[tenant])
 
 
-def _of_tenant(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+def _of_tenant(subject: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
     for name in sorted(old.models.keys() | new.models.keys()):
-        was, now = (meaning(name, one.models[name]) if name in one.models else "" for one in (old, new))
+        was, now = (meaning(name, policy.models[name]) if name in policy.models else "" for policy in (old, new))
         if was != now:
             both = f"{was} becomes {now}" if now else f"{name} removed"
-            yield f"{who}: model {both if was else f'{now} added'}"
-    told = dict(_changes(treatment(old), treatment(new)))
-    for name, words in told.items():
-        yield f"{who}: {name} {words}"
+            yield f"{subject}: model {both if was else f'{now} added'}"
+    changed = dict(_changes(treatment(old), treatment(new)))
+    for name, words in changed.items():
+        yield f"{subject}: {name} {words}"
     for where, project, model in _levels(old, new):
-        before, after = (treatment(one.treating(project, model)) for one in (old, new))
+        before, after = (treatment(policy.treating(project, model)) for policy in (old, new))
         for name, words in _changes(before, after):
-            if told.get(name) != words:
-                yield f"{who}, {where}: {name} {words}"
-    yield from _of_rules(who, old, new)
-    yield from _of_prompts(who, old, new)
+            if changed.get(name) != words:
+                yield f"{subject}, {where}: {name} {words}"
+    yield from _of_rules(subject, old, new)
+    yield from _of_prompts(subject, old, new)
 
 
-def _of_prompts(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+def _of_prompts(subject: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
     for name in sorted(old.prompts.keys() | new.prompts.keys()):
-        was, now = (prompt_in_words(one.prompts[name]) if name in one.prompts else "" for one in (old, new))
+        was, now = (prompt_in_words(policy.prompts[name]) if name in policy.prompts else "" for policy in (old, new))
         if was != now:
             both = f"{was} becomes {now}" if now else f"{name} removed"
-            yield f"{who}: prompt {both if was else f'{now} added'}"
+            yield f"{subject}: prompt {both if was else f'{now} added'}"
         if was and now:
             before, after = old.prompts[name].versions, new.prompts[name].versions
             for version in sorted(before.keys() & after.keys()):
                 if before[version].digest != after[version].digest:
-                    yield f"{who}: prompt {after[version].name} says something else"
+                    yield f"{subject}: prompt {after[version].name} says something else"
 
 
 def _levels(*policies: TenantPolicy) -> Iterator[tuple[str, str, str]]:
@@ -102,18 +102,18 @@ def _levels(*policies: TenantPolicy) -> Iterator[tuple[str, str, str]]:
         yield f"model {model}", ALL, model
 
 
-def _of_rules(who: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
-    was, now = ({rule.name: rule_in_words(rule) for rule in (one.rules.rules if one.rules else ())} for one in (old, new))
+def _of_rules(subject: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[str]:
+    was, now = ({rule.name: rule_in_words(rule) for rule in (policy.rules.rules if policy.rules else ())} for policy in (old, new))
     for name in [*was, *(name for name in now if name not in was)]:
         if name not in now:
-            yield f"{who}: rule {name} removed"
+            yield f"{subject}: rule {name} removed"
         elif name not in was:
-            yield f"{who}: rule {name} added, {now[name]}"
+            yield f"{subject}: rule {name} added, {now[name]}"
         elif was[name] != now[name]:
-            yield f"{who}: rule {name} becomes {now[name]} (was {was[name]})"
-    kept = [name for name in was if name in now]
-    if kept != [name for name in now if name in was]:
-        yield f"{who}: the rules' order becomes {', '.join(now)}"
+            yield f"{subject}: rule {name} becomes {now[name]} (was {was[name]})"
+    common = [name for name in was if name in now]
+    if common != [name for name in now if name in was]:
+        yield f"{subject}: the rules' order becomes {', '.join(now)}"
 
 
 def _changes(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -150,17 +150,17 @@ def _of_field(name: str, value: Any) -> str:
 def _parameters(value: Parameters | None) -> str:
     if value is None:
         return "as they come"
-    said = [f"{name} {default.decode()} by default" for name, default in value.defaults]
-    said += [f"{name} at most {most:g}" for name, most in value.at_most]
-    said += [f"no {name}" for name in sorted(value.refused)]
-    return ", ".join(said + ([] if value.allowed is None else [f"only {' '.join(sorted(value.allowed - ALWAYS_ALLOWED)) or 'the usual'}"]))
+    parts = [f"{name} {default.decode()} by default" for name, default in value.defaults]
+    parts += [f"{name} at most {bound:g}" for name, bound in value.at_most]
+    parts += [f"no {name}" for name in sorted(value.refused)]
+    return ", ".join(parts + ([] if value.allowed is None else [f"only {' '.join(sorted(value.allowed - ALWAYS_ALLOWED)) or 'the usual'}"]))
 
 
 def _step(step: Step) -> str:
     if isinstance(step, Mark):
         return step.value
-    what = f"trim_output_tokens {step.output_tokens}" if isinstance(step, Trim) else _smaller(step)
-    return what + (f" after {step.after_s:g} s" if step.after_s else "")
+    action = f"trim_output_tokens {step.output_tokens}" if isinstance(step, Trim) else _smaller(step)
+    return action + (f" after {step.after_s:g} s" if step.after_s else "")
 
 
 def _smaller(step: Smaller) -> str:

@@ -1,6 +1,6 @@
-"""Located data to a strict model: what pydantic finds, as Problems with file, line, key and what to write instead.
+"""Validates located data against a strict model: pydantic's errors become Problems with file, line, key and a hint.
 
-Values are shown only where they cannot be secret: not below keys that name secrets, and never as filled from the environment.
+Messages show values only when they cannot be secret: not below keys that name secrets, and never as filled from the environment.
 """
 
 import difflib
@@ -30,19 +30,19 @@ _HINTS: Final = {
 
 
 def checked(model: type[M], located: Located) -> tuple[M | None, list[Problem]]:
-    """The data as a strict model, and every mistake in it; the model is None as soon as there is one.
+    """The data as a strict model, and every problem in it; the model is None as soon as there is one.
 
-    What the reader has complained about already is not complained about again.
+    A problem that the YAML reader has reported already is not reported again.
     """
     problems = list(located.problems)
     try:
         value = model.model_validate(located.data)
     except ValidationError as error:
-        # by line as well: a key written twice has its value checked where it was written first
+        # by line as well: of a key that is written twice, the first value is the one that was validated
         known = {(problem.path, problem.line) for problem in problems}
-        for found in error.errors(include_url=False):
-            path = _written_path(located, tuple(found["loc"]), missing=found["type"] == "missing")
-            problem = located.problem(path, *_said(model, located, path, found))
+        for detail in error.errors(include_url=False):
+            path = _written_path(located, tuple(detail["loc"]), missing=detail["type"] == "missing")
+            problem = located.problem(path, *_message_and_hint(model, located, path, detail))
             if (problem.path, problem.line) not in known:
                 problems.append(problem)
         return None, problems
@@ -61,33 +61,34 @@ def validated(model: type[M], located: Located) -> M:
     return value
 
 
-def _said(model: type[BaseModel], located: Located, path: Path_, found: Any) -> tuple[str, str]:
+def _message_and_hint(model: type[BaseModel], located: Located, path: Path_, detail: Any) -> tuple[str, str]:
     """Message and hint of one of pydantic's errors."""
-    kind, message = found["type"], found["msg"]
+    kind = detail["type"]
+    message = detail["msg"]
     if kind == "extra_forbidden":
         known = _known_keys(model, located, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), known, n=1)
         return "is no known key", f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
     if kind == "value_error":
-        said, _, hint = message.removeprefix("Value error, ").partition("; ")
-        return said, hint
+        text, _, hint = message.removeprefix("Value error, ").partition("; ")
+        return text, hint
     if kind == "missing":
         return "is missing", _HINTS[kind]
     if kind in ("too_short", "too_long"):
-        least = kind == "too_short"
-        bound = found["ctx"]["min_length" if least else "max_length"]
-        return f"has {found['ctx']['actual_length']} entries; {'at least' if least else 'at most'} {bound} can stand here", ""
+        too_short = kind == "too_short"
+        bound = detail["ctx"]["min_length" if too_short else "max_length"]
+        return f"has {detail['ctx']['actual_length']} entries; {'at least' if too_short else 'at most'} {bound} can stand here", ""
     hint = _HINTS.get(kind, "")
-    if kind == "string_type" and isinstance(found["input"], bool | int | float):
+    if kind == "string_type" and isinstance(detail["input"], bool | int | float):
         hint = "put it in quotes"
-    return f"{message[0].lower()}{message[1:]}, not {_shown(located, path, found['input'])}", hint
+    return f"{message[0].lower()}{message[1:]}, not {_shown(located, path, detail['input'])}", hint
 
 
 def _written_path(located: Located, loc: Path_, *, missing: bool) -> Path_:
-    """Pydantic's location without the names of union members, which were not written by anybody.
+    """Pydantic's location without the names of union members, which are not part of the file.
 
     Args:
-        missing: the last step was not written either, and should have been.
+        missing: keep the last step although it was not written, since the error is that it is missing.
     """
     path: Path_ = ()
     for i, step in enumerate(loc):
@@ -101,7 +102,7 @@ def _shown(located: Located, path: Path_, value: object) -> str:
         return "what was written"
     if path in located.written:
         value = located.written[path]
-    # mappings and lists are not repeated: they might hold what should not be printed
+    # mappings and lists are not repeated: they might hold secrets
     return ascii(value)[:MAX_SHOWN_CHARS] if isinstance(value, str | int | float | bool | None) else f"a {_KIND.get(type(value), 'value')}"
 
 
@@ -111,19 +112,19 @@ _KIND: Final[dict[type, str]] = {dict: "mapping", list: "list"}
 def _known_keys(model: type[BaseModel], located: Located, path: Path_) -> list[str]:
     """The keys that may stand at `path`."""
     at: type[BaseModel] | None = model
-    named = False  # the step before was a mapping's field, so this one is a name that somebody chose
+    named = False  # the previous step was a field of type dict, so this one is a free name
     for depth, step in enumerate(path):
         if isinstance(step, int) or at is None or named:
             named = False
             continue
         field = at.model_fields.get(step)
         named = field is not None and get_origin(field.annotation) is dict
-        at = _meant(_models_in(field.annotation), located, path[: depth + 1]) if field else None
+        at = _discriminated(_models_in(field.annotation), located, path[: depth + 1]) if field else None
     return sorted(field.alias or name for name, field in at.model_fields.items()) if at else []
 
 
-def _meant(models: list[type[BaseModel]], located: Located, path: Path_) -> type[BaseModel] | None:
-    """Of models that are told apart by a fixed value, the one whose value was written; the first of others."""
+def _discriminated(models: list[type[BaseModel]], located: Located, path: Path_) -> type[BaseModel] | None:
+    """The model whose discriminating literal field has the written value; the first model when none has."""
     for model in models:
         for name, field in model.model_fields.items():
             if get_origin(field.annotation) is Literal and get_args(field.annotation) == (located.value(*path, name),):

@@ -1,4 +1,4 @@
-"""Scalars of YAML files: what a plain word means, and variables of the environment in it. Pure; positions are the reader's."""
+"""Scalars of YAML files: the value of a plain word, and environment variables in it. Pure; positions are left to `located_yaml`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ MAX_FILLED_CHARS: Final = 65_536
 """Length of one value after its variables were replaced."""
 
 MAX_NAME_CHARS: Final = 64
-"""Of a variable's name that messages repeat."""
+"""Characters of a variable's name that messages repeat."""
 
 Scalar = str | int | float | bool | None
 
@@ -17,7 +17,7 @@ _INTEGER: Final = re.compile(r"[-+]?[0-9]{1,300}")
 _BASED: Final = re.compile(r"0o[0-7]{1,300}|0x[0-9a-fA-F]{1,300}")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]{1,300}|[0-9]{1,300}(?:\.[0-9]{0,300})?)(?:[eE][-+]?[0-9]{1,5})?")
 _NUMERIC: Final = frozenset("0123456789+-.")
-"""What numbers begin with."""
+"""The characters that numbers begin with."""
 _WORDS: Final[dict[str, bool | None]] = (
     dict[str, bool | None].fromkeys(("", "~", "null", "Null", "NULL"))
     | dict.fromkeys(("true", "True", "TRUE"), True)
@@ -30,7 +30,7 @@ def resolved(text: str) -> Scalar:
     """A plain scalar as YAML 1.2's core schema reads it; `.inf` and `.nan` stay text, and 1e999 becomes infinity."""
     if text in _WORDS:
         return _WORDS[text]
-    if text[0] not in _NUMERIC:  # most words; three patterns are four times as much
+    if text[0] not in _NUMERIC:  # most words; trying the three patterns takes four times as long
         return text
     if _INTEGER.fullmatch(text):
         return int(text)
@@ -40,11 +40,11 @@ def resolved(text: str) -> Scalar:
 
 
 def filled(text: str, environ: Mapping[str, str] | None, complain: Callable[[str, str], None]) -> str:
-    """`${NAME}` replaced from the environment, once; `$${` stands for `${`.
+    """`text` with each `${NAME}` replaced from the environment, not recursively; `$${` stands for `${`.
 
     Args:
-        environ: None where variables are not offered.
-        complain: told (message, hint) of each variable that cannot be replaced; an empty text stands in for it.
+        environ: None when the file may not use variables.
+        complain: called with (message, hint) for each variable that cannot be replaced; it is replaced with an empty text.
     """
     room = MAX_FILLED_CHARS
 

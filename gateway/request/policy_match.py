@@ -104,8 +104,8 @@ def _match(policy: TenantPolicy, model: ModelRule, rule: Rule | None, asked: Ask
     """The match, with the treatment of project, model and rule in the policy, and the model dealt out to one pool."""
     if policy.layers:
         policy = policy.treating(asked.caller.project, model.name)
-    if rule is not None and rule.said:
-        policy = msgspec.structs.replace(policy, **rule.said)
+    if rule is not None and rule.overrides:
+        policy = msgspec.structs.replace(policy, **rule.overrides)
     return PolicyMatch(policy, model.shared(key) if model.shares else model, "" if rule is None else rule.name)
 
 
@@ -113,7 +113,7 @@ def explain_rules(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tupl
     """Every rule of a policy with the reason why it does not match, empty where it does. The policy has the request's model."""
     if policy.rules is not None:
         model = policy.models[asked.ask.model].name
-        yield from policy.rules.told(model, key, msgspec.structs.replace(asked, model=model).facts)
+        yield from policy.rules.explained(model, key, msgspec.structs.replace(asked, model=model).facts)
 
 
 def _matching_rule(policy: TenantPolicy, model: ModelRule, asked: Asked, allowed: Allowed, key: str) -> Rule | None:

@@ -49,17 +49,17 @@ class PromptEntry(Strict):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.version is None) is (self.versions is None):
-            said = (
+            message = (
                 "has version and versions; keep one"
                 if self.version
                 else "says nothing of versions; write version, versions, or the id alone"
             )
-            raise ValueError(said)
+            raise ValueError(message)
         if self.versions is not None:
-            if not any(one.weight for one in self.versions):
+            if not any(weighted.weight for weighted in self.versions):
                 raise ValueError("gives no version any weight; give one")
-            numbers = [one.version for one in self.versions]
-            if twice := next((one for one in numbers if numbers.count(one) > 1), None):
+            numbers = [weighted.version for weighted in self.versions]
+            if twice := next((number for number in numbers if numbers.count(number) > 1), None):
                 raise ValueError(f"lists version {twice} twice; keep one")
         return self
 
@@ -103,20 +103,22 @@ def allowed_of(entries: Iterable["str | PromptEntry"], registry: Registry) -> Ma
     written = list(entries)
     if not written:
         return _NONE
-    found: dict[str, AllowedVersions] = {}
+    allowed: dict[str, AllowedVersions] = {}
     for pattern in written:
         if isinstance(pattern, str):
             for name, versions in registry.items():
                 if fnmatchcase(name, pattern):
-                    found[name] = AllowedVersions(name, versions, ((1.0, max(versions)),))
+                    allowed[name] = AllowedVersions(name, versions, ((1.0, max(versions)),))
     for entry in written:
         if isinstance(entry, PromptEntry) and entry.id in registry:
-            weights = {one.version: one.weight for one in entry.versions or ()} if entry.version is None else {entry.version: 1.0}
+            weights = (
+                {weighted.version: weighted.weight for weighted in entry.versions or ()} if entry.version is None else {entry.version: 1.0}
+            )
             whole = sum(weights.values())
             ends = accumulate(weight / whole for weight in weights.values())
             shares = tuple((end, version) for end, (version, weight) in zip(ends, weights.items(), strict=True) if weight)
-            found[entry.id] = AllowedVersions(entry.id, {version: registry[entry.id][version] for version in weights}, shares)
-    return MappingProxyType(found)
+            allowed[entry.id] = AllowedVersions(entry.id, {version: registry[entry.id][version] for version in weights}, shares)
+    return MappingProxyType(allowed)
 
 
 def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
@@ -135,7 +137,7 @@ def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
             yield located.problem(at, f"{name!r} is listed twice", "keep one")
         seen.add(name)
         if isinstance(entry, str) and "*" in name:
-            if name != "*" and not any(fnmatchcase(one, name) for one in registry):
+            if name != "*" and not any(fnmatchcase(prompt_id, name) for prompt_id in registry):
                 yield located.problem(at, f"no prompt is called {name!a:.70}", _there(name, registry))
         elif name not in registry:
             yield located.problem(at, f"there is no prompt {name!a:.70}", _there(name, registry))

@@ -40,7 +40,7 @@ class PromptFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[Path, _Read] = {}
+        self._files: dict[Path, _Read] = {}
 
     def marks(self) -> dict[str, Mark]:
         """What is there now, by path; different as soon as anything changed."""
@@ -52,21 +52,23 @@ class PromptFolder:
     def read(self) -> tuple[Registry, list[Problem]]:
         """The prompts as they are now, by id and version, and every problem of every file."""
         try:
-            there = visible_files(self._folder)
-            marks = {file: mark_of(file) for file in there if file.suffix == ".yaml"}
+            visible = visible_files(self._folder)
+            marks = {file: mark_of(file) for file in visible if file.suffix == ".yaml"}
         except FileNotFoundError:
             return {}, []
         except OSError as error:
             return {}, [Problem(str(self._folder), 1, 1, "", f"cannot be read: {error.strerror}", "make it a folder of prompts")]
         if len(marks) > MAX_FILES:
             return {}, [Problem(str(self._folder), 1, 1, "", f"has more than {MAX_FILES} files", "remove versions that nobody uses")]
-        before = self._read
-        self._read = {
-            file: before[file] if file in before and before[file].mark == mark else _read(file, mark) for file, mark in marks.items()
+        cached = self._files
+        self._files = {
+            file: cached[file] if file in cached and cached[file].mark == mark else _read(file, mark) for file, mark in marks.items()
         }
-        problems = [Problem(str(file), 1, 1, "", "would not be read", "call it ID@VERSION.yaml") for file in there if file.suffix == ".yml"]
+        problems = [
+            Problem(str(file), 1, 1, "", "would not be read", "call it ID@VERSION.yaml") for file in visible if file.suffix == ".yml"
+        ]
         registry: dict[str, dict[int, Prompt]] = {}
-        for one in self._read.values():
+        for one in self._files.values():
             problems += one.problems
             if one.prompt is not None:
                 registry.setdefault(one.prompt.id, {})[one.prompt.version] = one.prompt
@@ -84,10 +86,10 @@ def _read(file: Path, mark: Mark) -> _Read:
         return _Read(mark, None, tuple(problems))
     # the name is what requests, policies and logs say, and no two files can have it
     if file.stem != f"{document.id}@{document.version}":
-        said = f"this file is not called {document.id}@{document.version}.yaml"
-        return _Read(mark, None, (located.problem(("id",), said, "rename it, or mend id and version"),))
+        message = f"this file is not called {document.id}@{document.version}.yaml"
+        return _Read(mark, None, (located.problem(("id",), message, "rename it, or mend id and version"),))
     prompt, mistakes = prompt_of(document)
-    return _Read(mark, prompt, tuple(_placed(located, path, one.line, one.message, one.hint) for path, one in mistakes))
+    return _Read(mark, prompt, tuple(_placed(located, path, mistake.line, mistake.message, mistake.hint) for path, mistake in mistakes))
 
 
 def _placed(located: Located, path: Path_, line: int, message: str, hint: str) -> Problem:
@@ -107,4 +109,4 @@ def _placed(located: Located, path: Path_, line: int, message: str, hint: str) -
 def names_in(folder: Path) -> set[str]:
     """Every version of a prompt that is there and has no mistakes, as `id@version`."""
     registry, _ = PromptFolder(folder).read()
-    return {one.name for versions in registry.values() for one in versions.values()}
+    return {prompt.name for versions in registry.values() for prompt in versions.values()}

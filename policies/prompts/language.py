@@ -81,7 +81,7 @@ class Reader:
         self.used: set[str] = set()
         self.work = 0
         self._times = 1
-        self._names = {name: _of_variable(one) for name, one in variables.items()}
+        self._names = {name: _of_variable(variable) for name, variable in variables.items()}
         self._targets: dict[str, _Found] = {}
 
     def read(self, tree: nodes.Template) -> None:
@@ -100,9 +100,9 @@ class Reader:
                 for part in node.nodes:
                     self._printed(part)
             elif isinstance(node, nodes.If):
-                for one in (node, *node.elif_):
-                    self._count(self._value(one.test).chars)
-                    self._body(one.body, depth + 1)
+                for branch in (node, *node.elif_):
+                    self._count(self._value(branch.test).chars)
+                    self._body(branch.body, depth + 1)
                 self._body(node.else_, depth + 1)
             elif isinstance(node, nodes.For):
                 self._loop(node, depth)
@@ -113,18 +113,18 @@ class Reader:
         if isinstance(node, nodes.TemplateData):
             self._count(len(node.data))
             return
-        found = self._value(node)
-        self._count(found.chars)
-        if found.kind == "list":
+        value = self._value(node)
+        self._count(value.chars)
+        if value.kind == "list":
             self._complain(node, "prints a list", "write | join(', '), or {% for … %}")
-        elif found.kind == "boolean":
+        elif value.kind == "boolean":
             self._complain(node, "prints true or false", "write {% if … %}")
-        elif found is not _NOTHING and found.kind == "mixed":
+        elif value is not _NOTHING and value.kind == "mixed":
             self._complain(node, "prints values of different kinds", "make both of one kind")
 
     def _loop(self, node: nodes.For, depth: int) -> None:
-        found = self._value(node.iter)
-        if found.kind != "list" and found is not _NOTHING:
+        iterated = self._value(node.iter)
+        if iterated.kind != "list" and iterated is not _NOTHING:
             self._complain(node, "goes through something other than a list", "declare a variable with type: list")
         if node.test is not None or node.recursive:
             self._complain(node, "a loop with a condition or recursion is not allowed", "write {% if … %} inside it")
@@ -133,8 +133,8 @@ class Reader:
             self._complain(node, "needs one new name for what it goes through", "write {% for item in … %}")
             return
         before = self._times
-        self._times *= max(1, found.items)
-        self._targets[target.name] = _Found("text", -(-found.chars // max(1, found.items)))
+        self._times *= max(1, iterated.items)
+        self._targets[target.name] = _Found("text", -(-iterated.chars // max(1, iterated.items)))
         self._count(0)
         self._body(node.body, depth + 1)
         del self._targets[target.name]
@@ -147,9 +147,9 @@ class Reader:
     def _value(self, node: nodes.Node, depth: int = 0) -> _Found:
         if depth > MAX_DEPTH:
             return self._complain(node, f"has an expression more than {MAX_DEPTH} deep")
-        found = self._simple(node)
-        if found is not None:
-            return found
+        simple = self._simple(node)
+        if simple is not None:
+            return simple
         if isinstance(node, nodes.Filter):
             return self._filter(node, depth)
         if isinstance(node, nodes.Compare):
@@ -183,8 +183,8 @@ class Reader:
                     return self._complain(node, "has a number that is too large")
                 return _Found("number", len(str(value)))
             return _Found("text", len(value)) if isinstance(value, str) else self._complain(node, "none is no value here")
-        if isinstance(node, nodes.List) and node.items and all(isinstance(one, nodes.Const) for one in node.items):
-            texts = [one.value for one in node.items if isinstance(one, nodes.Const) and isinstance(one.value, str)]
+        if isinstance(node, nodes.List) and node.items and all(isinstance(item, nodes.Const) for item in node.items):
+            texts = [item.value for item in node.items if isinstance(item, nodes.Const) and isinstance(item.value, str)]
             return _Found("list", sum(map(len, texts)), len(texts)) if len(texts) == len(node.items) else None
         if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name) and node.node.name == "loop" and self._targets:
             self._count(LOOP_CHARS)
@@ -194,26 +194,31 @@ class Reader:
     def _filter(self, node: nodes.Filter, depth: int) -> _Found:
         if node.node is None or node.name not in FILTERS:
             return self._complain(node, f"there is no filter {node.name!a:.70}", f"there are: {', '.join(FILTERS)}")
-        found = self._value(node.node, depth + 1)
-        self._count(found.chars)
-        given = [one.value if isinstance(one, nodes.Const) else None for one in node.args]
+        value = self._value(node.node, depth + 1)
+        self._count(value.chars)
+        arguments = [argument.value if isinstance(argument, nodes.Const) else None for argument in node.args]
         joins = node.name == "join"
-        if node.kwargs or node.dyn_args or node.dyn_kwargs or (given if not joins else len(given) != 1 or not isinstance(given[0], str)):
+        if (
+            node.kwargs
+            or node.dyn_args
+            or node.dyn_kwargs
+            or (arguments if not joins else len(arguments) != 1 or not isinstance(arguments[0], str))
+        ):
             wanted = "one text in quotes" if joins else "nothing"
             return self._complain(node, f"the filter {node.name} takes {wanted} in brackets")
-        if found is _NOTHING:
+        if value is _NOTHING:
             return _NOTHING
-        if found.kind not in _TAKES[node.name]:
+        if value.kind not in _TAKES[node.name]:
             return self._complain(
-                node, f"the filter {node.name} is not for a {found.kind}", f"it is for a {' or '.join(_TAKES[node.name])}"
+                node, f"the filter {node.name} is not for a {value.kind}", f"it is for a {' or '.join(_TAKES[node.name])}"
             )
         if joins:
-            return _Found("text", found.chars + found.items * len(str(given[0])))
+            return _Found("text", value.chars + value.items * len(str(arguments[0])))
         if node.name == "length":
             return _NUMBER
         if node.name == "tojson":
-            return _Found("json", ESCAPED * found.chars + 4 * found.items)
-        return _Found("text", found.chars if node.name == "trim" else GROWTH * found.chars)
+            return _Found("json", ESCAPED * value.chars + 4 * value.items)
+        return _Found("text", value.chars if node.name == "trim" else GROWTH * value.chars)
 
     def _compare(self, node: nodes.Compare, depth: int) -> _Found:
         left = self._value(node.expr, depth + 1)

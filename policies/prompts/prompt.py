@@ -61,9 +61,9 @@ def prompt_of(document: PromptDocument) -> tuple[Prompt | None, list[tuple[Path_
     used: set[str] = set()
     messages = []
     for i, message in enumerate(document.messages):
-        template, named, found = template_of(message.content, document.variables)
+        template, named, text_mistakes = template_of(message.content, document.variables)
         used |= named
-        mistakes += [(("messages", i, "content"), one) for one in found]
+        mistakes += [(("messages", i, "content"), mistake) for mistake in text_mistakes]
         if template is not None:
             messages.append((message.role, template))
     if not mistakes:  # a variable may be named where a text could not be read

@@ -66,8 +66,8 @@ def template_of(source: str, variables: Mapping[str, Variable]) -> tuple[Templat
     try:
         tree = _ENVIRONMENT.parse(source)
     except jinja2.TemplateSyntaxError as error:
-        said = ascii(error.message or "it is unreadable")[1:-1].rstrip(".").replace("\\'", "'")[:MAX_SAID_CHARS]
-        return None, frozenset(), [Mistake(error.lineno, f"cannot be read: {said}")]
+        message = ascii(error.message or "it is unreadable")[1:-1].rstrip(".").replace("\\'", "'")[:MAX_SAID_CHARS]
+        return None, frozenset(), [Mistake(error.lineno, f"cannot be read: {message}")]
     except (RecursionError, ValueError, OverflowError):
         return None, frozenset(), [Mistake(1, "is nested too deep, or has a number that is too long")]
     reader = Reader(variables)
@@ -76,20 +76,20 @@ def template_of(source: str, variables: Mapping[str, Variable]) -> tuple[Templat
     except RecursionError:
         reader.mistakes.append(Mistake(1, "is nested too deep"))
     if reader.work > MAX_WORK_CHARS and not reader.mistakes:
-        said = f"could take {reader.work} characters' work in one rendering, where {MAX_WORK_CHARS} are allowed"
-        reader.mistakes.append(Mistake(1, said, "lower max_length or max_items of its variables, or take loops apart"))
+        message = f"could take {reader.work} characters' work in one rendering, where {MAX_WORK_CHARS} are allowed"
+        reader.mistakes.append(Mistake(1, message, "lower max_length or max_items of its variables, or take loops apart"))
     return (None if reader.mistakes else Template(tree)), frozenset(reader.used), reader.mistakes
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, cache_size=0, autoescape=False
     )
-    made.globals.clear()
-    made.tests.clear()
-    made.filters.clear()
-    made.filters.update(FILTERS)
-    return made
+    environment.globals.clear()
+    environment.tests.clear()
+    environment.filters.clear()
+    environment.filters.update(FILTERS)
+    return environment
 
 
 _ENVIRONMENT: Final = _environment()

@@ -226,8 +226,8 @@ class _Typeless(_Variable):
 
 
 def _kind(value: object) -> str:
-    found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return found if isinstance(found, str) and found in KINDS else "typeless"
+    type_name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return type_name if isinstance(type_name, str) and type_name in KINDS else "typeless"
 
 
 Variable = StringVariable | IntegerVariable | NumberVariable | BooleanVariable | EnumVariable | ListVariable

@@ -110,8 +110,8 @@ class RolloutDocument(Strict):
         if self.baseline == self.canary:
             raise ValueError("baseline and canary are the same; name what is new as canary")
         if self.of == "prompt":
-            found = [PROMPT_VERSION.fullmatch(name) for name in (self.baseline, self.canary)]
-            if None in found or len({one[1] for one in found if one is not None}) > 1:
+            versions = [PROMPT_VERSION.fullmatch(name) for name in (self.baseline, self.canary)]
+            if None in versions or len({version[1] for version in versions if version is not None}) > 1:
                 raise ValueError("baseline and canary are two versions of one prompt; write each as ID@VERSION")
             if self.shadow is not None:
                 raise ValueError("has shadow, which is for pools; remove it")
@@ -124,8 +124,8 @@ class RolloutDocument(Strict):
         """What it means. Raises ValueError for what cannot be."""
         steps = tuple(entry.step() for entry in self.steps) if self.steps else DEFAULT_STEPS
         if self.experiment is not None:
-            one = self.experiment
-            steps = (Step(one.share, one.min_requests, 0.0, one.max_s, Needs.GOOD_ENOUGH, gate=True), Step(1.0))
+            experiment = self.experiment
+            steps = (Step(experiment.share, experiment.min_requests, 0.0, experiment.max_s, Needs.GOOD_ENOUGH, gate=True), Step(1.0))
         shadow = None
         if self.shadow is not None:
             shadow = Step(self.shadow.share, self.shadow.min_requests, self.shadow.min_s, self.shadow.max_s, gate=self.shadow.gate)

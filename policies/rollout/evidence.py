@@ -91,10 +91,10 @@ class RatioEvidence(msgspec.Struct, frozen=True):
             if count < LEAST_BLOCKS:
                 break
             around = max(0.0, sums - 2 * mean * products + mean * mean * squares) * count / (count - 1)
-            found = around / (weight * self.weight)
+            estimate = around / (weight * self.weight)
             if not known_from:
-                variance, known_from = found + strays / count, count
-            variance = max(variance, found)
+                variance, known_from = estimate + strays / count, count
+            variance = max(variance, estimate)
         return variance, known_from
 
 

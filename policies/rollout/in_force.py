@@ -66,7 +66,7 @@ class Dealt(msgspec.Struct, frozen=True):
 
 def in_words(*dealt: Dealt | None) -> str:
     """All that dealt a request out."""
-    return ", ".join([one.words for one in dealt if one is not None])
+    return ", ".join([assigned.words for assigned in dealt if assigned is not None])
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -95,9 +95,9 @@ class InForce(msgspec.Struct, frozen=True):
         running = self.by_pool.get(pool)
         if running is None or not running.is_about(tenant, model):
             return None
-        found = assign(running.id, f"{tenant}\0{key}", running.live, wanted)
-        counted = found.counted and running.counting
-        if found.arm is Arm.CANARY:
+        assignment = assign(running.id, f"{tenant}\0{key}", running.live, wanted)
+        counted = assignment.counted and running.counting
+        if assignment.arm is Arm.CANARY:
             if is_up(running.canary):
                 return Dealt(running, Arm.CANARY, counted)
             return Dealt(running, Arm.BASELINE, counted=False, away=counted)
@@ -116,8 +116,8 @@ class InForce(msgspec.Struct, frozen=True):
         running = self.by_prompt.get(name)
         if running is None or not running.is_about(tenant, model) or not exists(running.canary):
             return None
-        found = assign(running.id, f"{tenant}\0{key}", running.live, wanted)
-        return Dealt(running, found.arm, found.counted and running.counting)
+        assignment = assign(running.id, f"{tenant}\0{key}", running.live, wanted)
+        return Dealt(running, assignment.arm, assignment.counted and running.counting)
 
 
 NOTHING: Final = InForce({})
@@ -128,16 +128,18 @@ def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]
     pools: dict[str, Running] = {}
     prompts: dict[str, Running] = {}
     problems = []
-    for one in stored:
+    for rollout in stored:
         try:
-            document = document_of(one.document)
-            running = _running(one, document)
+            document = document_of(rollout.document)
+            running = _running(rollout, document)
         except (ValueError, IndexError, RecursionError) as error:  # msgspec's and pydantic's errors are ValueErrors
-            problems.append(f"rollout {one.name!r} is left alone: {error}")
+            problems.append(f"rollout {rollout.name!r} is left alone: {error}")
             continue
-        found = pools if document.of == "pool" else prompts
-        if found.setdefault(running.baseline, running) is not running:
-            problems.append(f"rollout {one.name!r} is left alone: {found[running.baseline].name!r} is about {running.baseline!r} too")
+        by_baseline = pools if document.of == "pool" else prompts
+        if by_baseline.setdefault(running.baseline, running) is not running:
+            problems.append(
+                f"rollout {rollout.name!r} is left alone: {by_baseline[running.baseline].name!r} is about {running.baseline!r} too"
+            )
     return InForce(pools, prompts), tuple(problems)
 
 

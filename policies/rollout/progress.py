@@ -115,8 +115,8 @@ def tick(plan: Plan, state: State, now: float, intervals: Iterable[Interval] = (
     name, step = plan.named()[state.phase]
     if _passed(step, state, verdict):
         if step.gate:
-            found = "passed, waits to be promoted" if plan.acts else f"{verdict.judgement.value}: {verdict.words}"
-            waiting = msgspec.structs.replace(state, status=Status.AT_GATE, reason=f"{name}: {found}")
+            result = "passed, waits to be promoted" if plan.acts else f"{verdict.judgement.value}: {verdict.words}"
+            waiting = msgspec.structs.replace(state, status=Status.AT_GATE, reason=f"{name}: {result}")
             return Look(waiting, Outcome.WAIT, verdict)
         return _onward(plan, state, now, f"{name}: passed", verdict)
     if state.spent_s < step.max_s:

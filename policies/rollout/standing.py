@@ -104,7 +104,7 @@ def standing(stored: StoredRollout, found: Read, now: float) -> Standing:
     plan, state = found.plan, found.state
     name, step = plan.named()[state.phase]
     verdict = judge(plan.terms, state.evidence)
-    given = shares(plan, state) if stored.open else Shares(0.0)
+    current = shares(plan, state) if stored.open else Shares(0.0)
     running = stored.open and state.status is Status.RUNNING
     return Standing(
         id=stored.id,
@@ -117,8 +117,8 @@ def standing(stored: StoredRollout, found: Read, now: float) -> Standing:
         phase=name,
         phase_index=state.phase,
         phases=len(plan.named()),
-        share=given.live,
-        mirrored=given.mirrored,
+        share=current.live,
+        mirrored=current.mirrored,
         entered_unix=state.entered_at,
         spent_s=state.spent_s + (max(0.0, now - state.seen_at) if running else 0.0),
         max_s=step.max_s,

@@ -97,13 +97,13 @@ class Finding(msgspec.Struct, frozen=True):
             shown = " against ".join(values)
         more, less = ("worse", "better") if metric.worse is Worse.UP else ("more", "less")
         if self.judgement is Judgement.WORSE:
-            said = f"at least {_figure(low)}{of} {more}" if low > 0 else f"at least {_figure(-high)}{of} {less}"
+            size = f"at least {_figure(low)}{of} {more}" if low > 0 else f"at least {_figure(-high)}{of} {less}"
         elif high == inf:
             return f"{metric.words} {shown}: too early to say, after {self.requests:,} requests"
         else:
             sides = [f"{_figure(abs(bound))}{of} {more if bound > 0 else less}" for bound in (low, high)]
-            said = f"between {sides[0]} and {sides[1]}"
-        return f"{metric.words} {shown}: {said}, {100 * (1 - self.alpha):g} %, after {self.requests:,} requests"
+            size = f"between {sides[0]} and {sides[1]}"
+        return f"{metric.words} {shown}: {size}, {100 * (1 - self.alpha):g} %, after {self.requests:,} requests"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -117,8 +117,8 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """What decided; what is undecided, where nothing is."""
-        told = [finding.words for finding in self.findings if finding.judgement is self.judgement]
-        return "; ".join(told) or "nothing was measured yet"
+        deciding = [finding.words for finding in self.findings if finding.judgement is self.judgement]
+        return "; ".join(deciding) or "nothing was measured yet"
 
 
 _MOST: Final = 700.0

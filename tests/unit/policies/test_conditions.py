@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, Needs, condition, given
+from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, Needs, activation, condition
 
 FACTS = {"model": "chat", "prompt_tokens": 500, "stream": True, "headers": {"x-team": "red"}, "metadata": {}}
 
@@ -25,7 +25,7 @@ FACTS = {"model": "chat", "prompt_tokens": 500, "stream": True, "headers": {"x-t
     ],
 )
 def test_what_holds(text: str, holds: bool | None) -> None:
-    assert condition(text).holds(given(FACTS)) is holds
+    assert condition(text).holds(activation(FACTS)) is holds
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_says_nothing_is_refused_with_words(text: str, words: str) -> None:
 def test_time_is_bounded_whatever_a_condition_asks() -> None:
     headers = {f"h{n}": "x" for n in range(64)}
     cubed = "headers.all(a, headers.all(b, headers.all(c, a + b + c != '!')))"
-    assert condition(cubed).holds(given({"headers": headers})) is None
+    assert condition(cubed).holds(activation({"headers": headers})) is None
 
 
 def test_only_what_is_asked_for_is_needed() -> None:
@@ -84,7 +84,7 @@ SOME = (
 @for_all(st.lists(st.sampled_from(SOME), max_size=12), st.booleans(), st.sampled_from([{}, {"x-team": "red"}, {"x-team": "blue"}]))
 def test_alternatives_hold_as_each_would_alone(texts: list[str], stream: bool, headers: dict[str, str]) -> None:
     values = {"stream": stream, "choices": 3, "headers": headers}
-    alone = [at for at, text in enumerate(texts) if condition(text).holds(given(values))]
+    alone = [at for at, text in enumerate(texts) if condition(text).holds(activation(values))]
     assert list(Alternatives(texts).holding(values)) == alone
 
 
