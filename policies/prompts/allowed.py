@@ -1,4 +1,4 @@
-"""`prompts` of a policy file: which prompts a tenant has, and which version of each its requests get. Pure."""
+"""`prompts` of a policy file: the prompts of a tenant, and the version of each that a request gets. Pure."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,11 +18,11 @@ from policies.prompts.schema import PromptId, PromptVersion
 from policies.sticky import place
 
 Registry = Mapping[str, Mapping[int, Prompt]]
-"""Every prompt there is, by id and version."""
+"""All prompts, by id and version."""
 
 MAX_VERSIONS: Final = 16
-"""Of one prompt that a tenant has at a time."""
-_NAMED: Final = 10
+"""Versions of one prompt that a tenant has at a time."""
+_MAX_LISTED: Final = 10
 
 
 class WeightedVersion(Strict):
@@ -47,7 +47,7 @@ class PromptEntry(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _has_version_or_versions(self) -> Self:
         if (self.version is None) is (self.versions is None):
             message = (
                 "has version and versions; keep one"
@@ -72,20 +72,20 @@ AllowedPrompt: Any = Annotated[
 
 
 class AllowedVersions(msgspec.Struct, frozen=True):
-    """One prompt of a tenant."""
+    """One prompt of a tenant: its versions, and the share of the conversations that each gets."""
 
     id: str
     versions: Mapping[int, Prompt]
-    """Those that exist for it."""
+    """The versions that exist for the tenant."""
     shares: tuple[tuple[float, int], ...]
-    """Where on [0, 1) each version's part ends, and the version; at least one."""
+    """The end of each version's interval on [0, 1), and the version; at least one."""
 
     def version(self, wanted: int | None, key: str) -> Prompt | None:
-        """The version that a request gets; None where it names one that does not exist.
+        """The version that a request gets; None when it names one that does not exist.
 
         Args:
-            wanted: the version that it names; None for whichever is its own: for equal keys the same one.
-            key: what the request is dealt out by.
+            wanted: the version that the request names; None to choose one by hash of `key`: equal keys get the same version.
+            key: the sticky key of the request.
         """
         if wanted is not None:
             return self.versions.get(wanted)
@@ -99,7 +99,7 @@ _NONE: Final[Mapping[str, AllowedVersions]] = MappingProxyType({})
 
 
 def allowed_of(entries: Iterable["str | PromptEntry"], registry: Registry) -> Mapping[str, AllowedVersions]:
-    """What a policy file says, checked already: the tenant's prompts by id. What is written out comes before what a pattern matches."""
+    """The prompts of a validated policy file, by id. An entry with an id takes precedence over a pattern that matches the id."""
     written = list(entries)
     if not written:
         return _NONE
@@ -122,8 +122,8 @@ def allowed_of(entries: Iterable["str | PromptEntry"], registry: Registry) -> Ma
 
 
 def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
-    """Prompts and versions that there are not, and prompts that are listed twice; looks at what was written, so that other mistakes hide
-    none of these."""
+    """References to unknown prompts and versions, and prompts that are listed twice. Reads the data as written, so that other mistakes in
+    the file hide none of these."""
     entries = located.value("prompts")
     seen: set[str] = set()
     for i in range(len(entries) if isinstance(entries, list) else 0):
@@ -138,26 +138,29 @@ def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
         seen.add(name)
         if isinstance(entry, str) and "*" in name:
             if name != "*" and not any(fnmatchcase(prompt_id, name) for prompt_id in registry):
-                yield located.problem(at, f"no prompt is called {name!a:.70}", _there(name, registry))
+                yield located.problem(at, f"no prompt is called {name!a:.70}", _suggestion(name, registry))
         elif name not in registry:
-            yield located.problem(at, f"there is no prompt {name!a:.70}", _there(name, registry))
+            yield located.problem(at, f"there is no prompt {name!a:.70}", _suggestion(name, registry))
         elif isinstance(entry, dict):
             yield from _version_problems(located, ("prompts", i), name, registry[name])
 
 
-def _version_problems(located: Located, at: Path_, name: str, there: Mapping[int, Prompt]) -> Iterator[Problem]:
-    several = located.value(*at, "versions")
-    places = [(*at, "version"), *((*at, "versions", j, "version") for j in range(len(several) if isinstance(several, list) else 0))]
-    for place_ in places:
-        version = located.value(*place_)
-        if type(version) is int and version not in there:
-            listed = ", ".join(map(str, sorted(there)[-_NAMED:]))
-            yield located.problem(place_, f"the prompt {name!a:.70} has no version {version}", f"there are: {listed}")
+def _version_problems(located: Located, at: Path_, name: str, versions: Mapping[int, Prompt]) -> Iterator[Problem]:
+    listed_versions = located.value(*at, "versions")
+    paths = [
+        (*at, "version"),
+        *((*at, "versions", j, "version") for j in range(len(listed_versions) if isinstance(listed_versions, list) else 0)),
+    ]
+    for path in paths:
+        version = located.value(*path)
+        if type(version) is int and version not in versions:
+            listed = ", ".join(map(str, sorted(versions)[-_MAX_LISTED:]))
+            yield located.problem(path, f"the prompt {name!a:.70} has no version {version}", f"there are: {listed}")
 
 
-def _there(name: str, registry: Registry) -> str:
+def _suggestion(name: str, registry: Registry) -> str:
     near = difflib.get_close_matches(name, registry, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
     listed = sorted(registry)
-    return f"there are: {', '.join(listed[:_NAMED]) or 'none'}{', …' if len(listed) > _NAMED else ''}"
+    return f"there are: {', '.join(listed[:_MAX_LISTED]) or 'none'}{', …' if len(listed) > _MAX_LISTED else ''}"

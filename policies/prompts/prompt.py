@@ -15,7 +15,7 @@ from policies.prompts.template import Template, template_of
 from policies.prompts.variables import Variable, checked
 
 MAX_RENDERED_CHARS: Final = 262_144
-"""Of all messages of one rendering: 65,000 tokens, half of a large context."""
+"""Characters of all messages of one rendering: 65,000 tokens, half of a large context."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -24,39 +24,41 @@ class Prompt(msgspec.Struct, frozen=True):
     id: str
     version: int
     name: str
-    """`id@version`: what logs and records call it."""
+    """`id@version`: the prompt's name in logs and records."""
     model: str
-    """Where a request names none; empty where it has to."""
+    """The model for requests that name none; empty when requests have to name one."""
     parameters: tuple[tuple[str, bytes], ...]
-    """What holds where a request sets nothing: name, and value as JSON."""
+    """Defaults of parameters that a request does not set: pairs of name and value as JSON."""
     variables: Mapping[str, Variable]
     messages: tuple[tuple[str, Template], ...]
-    """Role and text."""
+    """Pairs of role and template."""
     digest: str
-    """Of everything that was written."""
+    """SHA-256 of the document as written, in hexadecimal."""
 
     def rendered(self, given: Mapping[str, object]) -> list[dict[str, str]]:
-        """The messages, without those that came out empty.
+        """The rendered messages; messages without text are left out.
 
         Args:
-            given: values of variables, as somebody wrote them.
+            given: values of variables, unchecked.
 
         Raises:
-            VariableRefused: a value is missing, unknown or not what the prompt takes.
-            TooLong: it would have more than `MAX_RENDERED_CHARS`.
+            VariableRefused: a value is missing, unknown or not accepted by its variable.
+            TooLong: the messages would have more than `MAX_RENDERED_CHARS`.
         """
-        values, room, messages = checked(self.variables, given), MAX_RENDERED_CHARS, []
+        values = checked(self.variables, given)
+        room = MAX_RENDERED_CHARS
+        messages = []
         for role, template in self.messages:
             text = template.render(values, room)
             room -= len(text)
-            text = text.rstrip("\n")  # of the block that it was written in
+            text = text.rstrip("\n")  # line ends of the YAML block
             if text:
                 messages.append({"role": role, "content": text})
         return messages
 
 
 def prompt_of(document: PromptDocument) -> tuple[Prompt | None, list[tuple[Path_, Mistake]]]:
-    """A prompt as it was written, and every mistake in its texts with the place; no prompt as soon as there is one."""
+    """The prompt of a validated document, and every mistake in its texts with its path; the prompt is None if there is one."""
     mistakes: list[tuple[Path_, Mistake]] = []
     used: set[str] = set()
     messages = []
@@ -66,7 +68,7 @@ def prompt_of(document: PromptDocument) -> tuple[Prompt | None, list[tuple[Path_
         mistakes += [(("messages", i, "content"), mistake) for mistake in text_mistakes]
         if template is not None:
             messages.append((message.role, template))
-    if not mistakes:  # a variable may be named where a text could not be read
+    if not mistakes:  # an unreadable text may name the variable
         for name in document.variables.keys() - used:
             mistakes.append((("variables", name), Mistake(0, "is used in no message", "use it, or remove it")))
     if mistakes:

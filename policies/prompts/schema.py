@@ -10,7 +10,7 @@ from policies.prompts.variables import MAX_VARIABLES, VariableField, VariableNam
 
 MAX_MESSAGES: Final = 32
 MAX_SOURCE_CHARS: Final = 65_536
-"""Of one message's template."""
+"""Characters of one message's template."""
 MAX_VERSION: Final = 1_000_000
 
 PromptId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]

@@ -1,11 +1,11 @@
-"""One text of a prompt: read, checked and rendered, safely and within bounds that are known before anybody uses it.
+"""One text of a prompt: parsed, checked and rendered, safely and within bounds that are known before its first use.
 
-Jinja2 reads the source, `language.Reader` lets a small part of its language through: no calls, attributes (but those of `loop`),
+Jinja2 parses the source, `language.Reader` allows a small subset of its language: no calls, attributes (but those of `loop`),
 subscripts, arithmetic, assignments, macros, includes. A text of which one rendering could touch more than `MAX_WORK_CHARS` is refused
-when it is read. What is left is compiled in Jinja2's sandbox all the same, with nothing in it but six filters, and cut off at a length.
+when it is read. An accepted text is still compiled in Jinja2's sandbox, with nothing but six filters, and its output is limited in length.
 
-MiniJinja (3.0.5), which has fuel, was the alternative. It does not show its tree, so that neither the language could be made small nor a
-mistake told with its line; and fuel ends a rendering while somebody waits for it, where this one is known to end.
+MiniJinja (3.0.5), which has fuel, was the alternative. It does not expose its tree, so neither could its language be restricted nor a
+mistake be reported with its line; and fuel aborts a rendering while a request waits for it, whereas this rendering is known to end.
 """
 
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ MAX_WORK_CHARS: Final = 2**22
 """Characters that one rendering of one text may touch at worst, every loop at its longest, and every step counted as `STEP_CHARS` more:
 rendering keeps a worker from everything else."""
 
-MAX_SAID_CHARS: Final = 200
-"""Of what Jinja2 says of a mistake: it repeats what was written."""
+MAX_REASON_CHARS: Final = 200
+"""Characters of Jinja2's message on a mistake, which repeats the source."""
 
 
 class TooLong(Exception):
-    """What was rendered has more characters than it may."""
+    """The rendered text has more characters than allowed."""
 
 
 class Template:
-    """A text that is checked and ready to be rendered.
+    """A checked text, compiled for rendering.
 
     Args:
-        tree: which passed the check.
+        tree: a tree that has passed the check.
     """
 
     __slots__ = ("_compiled",)
@@ -43,14 +43,14 @@ class Template:
         self._compiled = _ENVIRONMENT.from_string(tree)
 
     def render(self, values: Mapping[str, Any], room: int) -> str:
-        """The text.
+        """The rendered text.
 
         Args:
-            values: of every variable, checked.
-            room: characters that it may have.
+            values: checked values of all variables.
+            room: characters that the text may have.
 
         Raises:
-            TooLong: it has more.
+            TooLong: the text has more.
         """
         parts = []
         for part in self._compiled.generate(values):
@@ -62,11 +62,11 @@ class Template:
 
 
 def template_of(source: str, variables: Mapping[str, Variable]) -> tuple[Template | None, frozenset[str], list[Mistake]]:
-    """A template, the variables that it names, and every mistake in it; no template as soon as there is one."""
+    """The template, the variables that it names, and every mistake in it; the template is None as soon as there is a mistake."""
     try:
         tree = _ENVIRONMENT.parse(source)
     except jinja2.TemplateSyntaxError as error:
-        message = ascii(error.message or "it is unreadable")[1:-1].rstrip(".").replace("\\'", "'")[:MAX_SAID_CHARS]
+        message = ascii(error.message or "it is unreadable")[1:-1].rstrip(".").replace("\\'", "'")[:MAX_REASON_CHARS]
         return None, frozenset(), [Mistake(error.lineno, f"cannot be read: {message}")]
     except (RecursionError, ValueError, OverflowError):
         return None, frozenset(), [Mistake(1, "is nested too deep, or has a number that is too long")]

@@ -1,4 +1,4 @@
-"""Variables of a prompt: their types as a strict model, and values of requests against them. Values are checked, never converted."""
+"""Variables of a prompt: their types as a strict model, and the check of a request's values against them. Values are never converted."""
 
 import math
 from collections.abc import Mapping
@@ -10,42 +10,42 @@ from pydantic.json_schema import SkipJsonSchema
 from domain.strict import Strict
 
 MAX_VARIABLES: Final = 64
-"""Of one prompt."""
+"""Variables of one prompt."""
 MAX_CHARS: Final = 65_536
-"""Of one text: a document of about 16,000 tokens. What is longer belongs in a message of the request's own."""
+"""Characters of one text: a document of about 16,000 tokens. A longer one belongs in a message of the request's own."""
 DEFAULT_CHARS: Final = 4096
 MAX_ITEMS: Final = 256
 MAX_ITEM_CHARS: Final = 4096
 MAX_WHOLE: Final = 2**53
-"""The largest whole number that every JSON reader keeps."""
+"""The largest whole number that every JSON reader keeps exactly."""
 NUMBER_CHARS: Final = 25
-"""The longest that a number is written: `-2.2250738585072014e-308` has 24."""
+"""Characters of a number, at most: `-2.2250738585072014e-308` has 24."""
 
-_NAMED: Final = 20
+_MAX_LISTED: Final = 20
 """Values of an enum that a message lists."""
 
 RESERVED: Final = frozenset(
     {"loop", "self", "super", "true", "false", "none", "and", "or", "not", "in", "is", "if", "else", "elif", "for", "recursive"}
 )
-"""Words that mean something in templates."""
+"""Reserved words of the template language."""
 
 
-def _free(name: str) -> str:
+def _not_reserved(name: str) -> str:
     if name in RESERVED:
         raise ValueError(f"means something else in templates; call it {name}_ or otherwise")
     return name
 
 
-VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$"), AfterValidator(_free)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$"), AfterValidator(_not_reserved)]
 
 
 class VariableRefused(Exception):
-    """What was given, or not given, for a variable of a prompt does not do.
+    """The value of a prompt's variable is missing or not accepted, or the prompt has no such variable.
 
     Args:
         name: of the variable.
-        expected: what the prompt takes there; of a variable that it does not have, those that it has.
-        kind: what is wrong.
+        expected: the values that the variable accepts; for an unknown variable, the names of the prompt's variables.
+        kind: the reason.
     """
 
     def __init__(self, name: str, expected: str, kind: Literal["missing", "unknown", "wrong"]) -> None:
@@ -60,23 +60,23 @@ class _Variable(Strict):
 
     @property
     def required(self) -> bool:
-        """Whether requests have to give it: where it has no default."""
+        """Whether requests have to give a value, because the variable has no default."""
         return self.default is None  # type: ignore[attr-defined]  # every kind has one, of its own type
 
     @model_validator(mode="after")
     def _default_fits(self) -> Self:
         value = self.default  # type: ignore[attr-defined]  # as above
-        if value is not None and not self.takes(value):
+        if value is not None and not self.accepts(value):
             raise ValueError(f"has a default that is not {self.expected}; write one that is")
         return self
 
-    def takes(self, value: object) -> bool:
-        """Whether a value is one of this variable's."""
+    def accepts(self, value: object) -> bool:
+        """Whether the variable accepts a value."""
         raise NotImplementedError
 
     @property
     def expected(self) -> str:
-        """What it takes, in words."""
+        """The values that the variable accepts, as text."""
         raise NotImplementedError
 
 
@@ -87,13 +87,11 @@ class StringVariable(_Variable):
     default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
     max_length: int = Field(default=DEFAULT_CHARS, ge=1, le=MAX_CHARS, description="Characters, at most.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return type(value) is str and len(value) <= self.max_length
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
         return f"a string of at most {self.max_length} characters"
 
 
@@ -116,13 +114,11 @@ class IntegerVariable(_Bounded):
     minimum: int = Field(default=-MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The least.")
     maximum: int = Field(default=MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The most.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return type(value) is int and self.minimum <= value <= self.maximum
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
         return f"an integer between {self.minimum} and {self.maximum}"
 
 
@@ -134,13 +130,11 @@ class NumberVariable(_Bounded):
     minimum: float = Field(default=-1e15, ge=-1e15, le=1e15, description="The least.")
     maximum: float = Field(default=1e15, ge=-1e15, le=1e15, description="The most.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return (type(value) is int or (type(value) is float and math.isfinite(value))) and self.minimum <= value <= self.maximum
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
         return f"a number between {self.minimum:g} and {self.maximum:g}"
 
 
@@ -150,13 +144,11 @@ class BooleanVariable(_Variable):
     type: Literal["boolean"] = Field(description="True or false.")
     default: bool | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return type(value) is bool
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
         return "true or false"
 
 
@@ -169,15 +161,13 @@ class EnumVariable(_Variable):
     )
     default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return type(value) is str and value in self.values
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
-        more = ", …" if len(self.values) > _NAMED else ""
-        return f"one of {', '.join(map(ascii, self.values[:_NAMED]))}{more}"
+        more = ", …" if len(self.values) > _MAX_LISTED else ""
+        return f"one of {', '.join(map(ascii, self.values[:_MAX_LISTED]))}{more}"
 
 
 class ListVariable(_Variable):
@@ -188,8 +178,7 @@ class ListVariable(_Variable):
     max_items: int = Field(default=16, ge=1, le=MAX_ITEMS, description="Texts, at most.")
     max_length: int = Field(default=1024, ge=1, le=MAX_ITEM_CHARS, description="Characters of each, at most.")
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return (
             isinstance(value, list)
             and len(value) <= self.max_items
@@ -198,7 +187,6 @@ class ListVariable(_Variable):
 
     @property
     def expected(self) -> str:
-        """See `_Variable`."""
         return f"an array of at most {self.max_items} strings of at most {self.max_length} characters each"
 
 
@@ -213,15 +201,14 @@ KINDS: Final[Mapping[str, type[_Variable]]] = {
 
 
 class _Typeless(_Variable):
-    """What names no type that there is: says so at `type` and complains about nothing else."""
+    """A variable of an unknown type: reports a problem at `type` and ignores all other keys."""
 
     model_config = Strict.model_config | {"extra": "ignore"}
 
     type: Literal["string", "integer", "number", "boolean", "enum", "list"]
     default: Any = None
 
-    def takes(self, value: object) -> bool:
-        """See `_Variable`."""
+    def accepts(self, value: object) -> bool:
         return True
 
 
@@ -245,10 +232,10 @@ VariableField: Any = Annotated[
 
 
 def checked(variables: Mapping[str, Variable], given: Mapping[str, object]) -> dict[str, Any]:
-    """A value for every variable: what was given, else its default. A variable that is null is not given.
+    """A value for every variable: the given value, else the default. A null counts as not given.
 
     Raises:
-        VariableRefused: for the first name that the prompt does not have, value that it does not take, or value that is missing.
+        VariableRefused: for the first name that is unknown, else the first value that is missing or not accepted.
     """
     for name in given:
         if name not in variables:
@@ -260,7 +247,7 @@ def checked(variables: Mapping[str, Variable], given: Mapping[str, object]) -> d
             if variable.required:
                 raise VariableRefused(name, variable.expected, "missing")
             value = variable.default
-        elif not variable.takes(value):
+        elif not variable.accepts(value):
             raise VariableRefused(name, variable.expected, "wrong")
         values[name] = value
     return values

@@ -1,5 +1,5 @@
-"""A pool revision gaining traffic: who gets it, how it compares with the one before it, and when it goes on or back. Pure.
+"""Rollouts: a canary (a pool or a prompt version) gains traffic in steps and is compared with its baseline. Pure.
 
-`assignment` says who gets it, `samples` what is counted, `verdict` what the counts say, `progress` what follows of them under a `plan`.
-Knows no request, store, pool or clock: counts and times are handed in.
+`assignment` chooses the requests of the canary, `samples` counts their outcomes, `verdict` compares the counts, and `progress` moves a
+rollout forward or back under a `plan`. Knows no request, store, pool or clock: counts and times are handed in.
 """

@@ -1,7 +1,7 @@
-"""Which requests a rollout's canary answers: sticky, and moving in one direction only.
+"""Assigns requests to a rollout's canary or baseline: sticky by key, and moving in one direction only.
 
-A key lies at one place in [0, 1) for the whole rollout, and the canary has those below its share. So a share that grows moves keys
-from the baseline to the canary and none back, and every gateway knows without asking another.
+A key has one place in [0, 1) for the whole rollout, and the canary gets the keys below its share. So a growing share moves keys from the
+baseline to the canary and none back, and every gateway computes the same assignment without asking another.
 """
 
 from enum import Enum
@@ -12,27 +12,28 @@ from policies.sticky import place
 
 
 class Arm(Enum):
-    """What is compared."""
+    """The two variants that a rollout compares."""
 
     CANARY = "canary"
     BASELINE = "baseline"
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Where one request goes."""
+    """The arm of one request."""
 
     arm: Arm
     counted: bool
-    """Whether its outcome is part of the comparison; one that a tester placed is not."""
+    """Whether the request's outcome is part of the comparison; that of a request whose arm a tester chose is not."""
 
 
 def assign(salt: str, key: str, share: float, wanted: Arm | None = None) -> Assignment:
     """The arm of a request.
 
     Args:
-        salt: the rollout's, so that not the same people are first in every rollout.
-        share: of the traffic that the canary has now, 0 to 1.
-        wanted: what a tester asked for; who may ask is for the caller of this to say.
+        salt: the rollout's, so that the first keys differ between rollouts.
+        key: the sticky key of the request.
+        share: the canary's current share of the traffic, 0 to 1.
+        wanted: the arm that a tester chose; the caller checks whether the tester may.
     """
     if wanted is not None:
         return Assignment(wanted, counted=False)
@@ -40,5 +41,6 @@ def assign(salt: str, key: str, share: float, wanted: Arm | None = None) -> Assi
 
 
 def mirrored(salt: str, request: str, share: float) -> bool:
-    """Whether a request is also sent to the canary in the shadow phase; not sticky, so that everybody's requests are in the sample."""
+    """Whether a copy of a request is sent to the canary in the shadow phase. Hashes the request's id, not its conversation, so that
+    the sample covers all callers."""
     return place(f"shadow/{salt}", request) < share

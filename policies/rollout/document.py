@@ -1,4 +1,4 @@
-"""What an operator writes to start a rollout or an experiment, as a strict model, and what it means. Pure."""
+"""The document that starts a rollout or an experiment, as a strict model, and its conversion into a `Plan`. Pure."""
 
 import re
 from typing import Annotated, Final, Literal, Self
@@ -13,7 +13,7 @@ from policies.rollout.verdict import DEFAULT_MARGINS, Terms
 from policies.schema import ModelName, PoolName
 
 MAX_NAMED: Final = 1000
-"""Tenants or models that a rollout can be confined to."""
+"""Tenants, or models, that a rollout can be restricted to."""
 
 PROMPT_VERSION: Final = re.compile(r"([a-z0-9_-]{1,64})@([1-9][0-9]{0,8})")
 
@@ -23,7 +23,7 @@ Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-
 RolloutName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
 
 
-def _known(margins: dict[str, float]) -> dict[str, float]:
+def _known_margins(margins: dict[str, float]) -> dict[str, float]:
     Terms(margins={**DEFAULT_MARGINS, **margins})
     return margins
 
@@ -42,7 +42,7 @@ class StepEntry(Strict):
     gate: bool = Field(default=False, description="Whether somebody has to promote it once it is passed.")
 
     def step(self) -> Step:
-        """What it means."""
+        """The step of a plan that this entry describes."""
         return Step(self.share, self.min_requests, self.min_s, self.max_s, Needs[self.needs.upper()], self.gate)
 
 
@@ -98,7 +98,7 @@ class RolloutDocument(Strict):
     alpha: float = Field(
         default=0.01, gt=0, le=0.2, description="The chance that a canary that is no worse than the margins is rolled back as worse."
     )
-    margins: Annotated[dict[str, float], AfterValidator(_known)] = Field(
+    margins: Annotated[dict[str, float], AfterValidator(_known_margins)] = Field(
         default={},
         description=f"By how much the canary may be worse, by metric ({', '.join(METRICS)}): points of a share, or part of the baseline's.",
     )
@@ -106,7 +106,7 @@ class RolloutDocument(Strict):
     min_samples: int = Field(default=50, ge=1, le=1_000_000, description="The canary's before a metric is judged at all.")
 
     @model_validator(mode="after")
-    def _meant(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.baseline == self.canary:
             raise ValueError("baseline and canary are the same; name what is new as canary")
         if self.of == "prompt":
@@ -121,7 +121,7 @@ class RolloutDocument(Strict):
         return self
 
     def plan(self, rollout_id: str) -> Plan:
-        """What it means. Raises ValueError for what cannot be."""
+        """The plan that the document describes. Raises ValueError for an impossible plan."""
         steps = tuple(entry.step() for entry in self.steps) if self.steps else DEFAULT_STEPS
         if self.experiment is not None:
             experiment = self.experiment
@@ -143,10 +143,10 @@ class RolloutDocument(Strict):
 
 
 def document_of(stored: str) -> RolloutDocument:
-    """A document that was stored. Raises ValueError: it is not one of this version's."""
+    """The document that was stored as text. Raises ValueError when this version cannot read it."""
     return RolloutDocument.model_validate(msgspec.json.decode(stored))
 
 
 def text_of(document: RolloutDocument) -> str:
-    """As it is stored: what was written, not what this version adds."""
+    """A document as it is stored: only the fields that were written, not this version's defaults."""
     return document.model_dump_json(exclude_unset=True)

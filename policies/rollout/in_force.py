@@ -1,4 +1,4 @@
-"""The rollouts in force, made for look-ups on the request path: whose requests each deals out, and how. Pure."""
+"""The active rollouts, made for look-ups on the request path: the requests that each splits between canary and baseline. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -13,84 +13,85 @@ from policies.rollout.progress import OVER, State, shares
 
 
 class Running(msgspec.Struct, frozen=True):
-    """One of them."""
+    """One active rollout."""
 
     id: str
     name: str
     baseline: str
-    """Pool."""
+    """A pool, or a version of a prompt (`id@version`)."""
     canary: str
-    """Pool."""
+    """A pool, or a version of a prompt (`id@version`)."""
     live: float
     """Share of the conversations that the canary answers."""
     mirrored: float
-    """Share of the requests that it is sent a copy of."""
+    """Share of the requests of which the canary is sent a copy."""
     counting: bool
-    """Whether anything still follows from what its requests come to."""
+    """Whether the outcomes of requests still count, because the rollout is not over."""
     interval_s: float
     tenants: frozenset[str] | None = None
-    """None for everybody."""
+    """The tenants whose requests take part; None for all."""
     models: frozenset[str] | None = None
-    """Public names; None for all."""
+    """The public names of the models whose requests take part; None for all."""
     max_shadows: int = 0
-    """Copies that a worker has under way at a time."""
+    """Mirrored requests in flight per worker, at most."""
 
     def is_about(self, tenant: str, model: str) -> bool:
-        """Whether it deals out this tenant's requests for this model."""
+        """Whether this tenant's requests for this model take part in the rollout."""
         return (self.tenants is None or tenant in self.tenants) and (self.models is None or model in self.models)
 
 
 class Dealt(msgspec.Struct, frozen=True):
-    """What became of one request that a rollout is about."""
+    """The assignment of one request that takes part in a rollout."""
 
     running: Running
     arm: Arm
-    """Which answers it."""
+    """The arm that answers the request."""
     counted: bool
     """Whether its outcome is part of the comparison."""
     away: bool = False
-    """The canary was to answer it, and has nobody who could: that is counted as its failure, and the baseline answers."""
+    """Whether the canary was to answer and has no backend that is up: the baseline answers, and a failure of the
+    canary is counted."""
     mirror: bool = False
-    """Whether the canary is sent a copy."""
+    """Whether the canary is sent a copy of the request."""
 
     @property
     def words(self) -> str:
-        """Its rollout and arm."""
+        """The rollout's name and the arm, as text."""
         return f"{self.running.name}: {self.arm.value}"
 
     @property
     def target(self) -> str:
-        """The pool that it goes to, or the version of the prompt that it gets."""
+        """The pool that the request goes to, or the version of the prompt that it gets."""
         return self.running.canary if self.arm is Arm.CANARY else self.running.baseline
 
 
 def in_words(*dealt: Dealt | None) -> str:
-    """All that dealt a request out."""
+    """The rollouts and arms of a request, as text."""
     return ", ".join([assigned.words for assigned in dealt if assigned is not None])
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """All of them."""
+    """All active rollouts."""
 
     by_pool: Mapping[str, Running]
-    """By their baselines: no pool is part of two."""
+    """Rollouts of pools, by baseline: no pool takes part in two rollouts."""
     by_prompt: Mapping[str, Running] = MappingProxyType({})
-    """The same of versions of prompts, `id@version`."""
+    """Rollouts of prompts, by baseline (`id@version`)."""
 
     def all(self) -> list[Running]:
-        """Every one of them."""
+        """Every active rollout."""
         return [*self.by_pool.values(), *self.by_prompt.values()]
 
     def deal(
         self, pool: str, tenant: str, model: str, key: str, request: str, is_up: Callable[[str], bool], wanted: Arm | None = None
     ) -> Dealt | None:
-        """What becomes of a request for a pool; None where no rollout is about it.
+        """The assignment of a request for a pool; None when it takes part in no rollout.
 
         Args:
-            key: its conversation, else its end user, else its own id.
-            request: its own id.
+            key: the request's conversation, else its end user, else its own id.
+            request: the request's own id.
             is_up: whether a pool has a backend that is up.
-            wanted: what a tester asked for.
+            wanted: the arm that a tester chose.
         """
         running = self.by_pool.get(pool)
         if running is None or not running.is_about(tenant, model):
@@ -107,10 +108,11 @@ class InForce(msgspec.Struct, frozen=True):
     def deal_prompt(
         self, name: str, tenant: str, model: str, key: str, exists: Callable[[str], bool], wanted: Arm | None = None
     ) -> Dealt | None:
-        """What becomes of a request with a version of a prompt, `id@version`; None where no rollout is about it, or its tenant has not
-        got the version that is new.
+        """The assignment of a request with a version of a prompt; None when it takes part in no rollout, or when its tenant does not have
+        the canary's version.
 
         Args:
+            name: the version that the request would get, `id@version`.
             exists: whether the tenant has a version, `id@version`.
         """
         running = self.by_prompt.get(name)
@@ -124,7 +126,7 @@ NOTHING: Final = InForce({})
 
 
 def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]:
-    """What is kept, as it is followed, and a sentence on each that cannot be: it deals nothing out."""
+    """The active rollouts among the stored ones, and a sentence on each stored rollout that cannot be used and is left out."""
     pools: dict[str, Running] = {}
     prompts: dict[str, Running] = {}
     problems = []
@@ -143,12 +145,13 @@ def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]
     return InForce(pools, prompts), tuple(problems)
 
 
-def _running(one: StoredRollout, document: RolloutDocument) -> Running:
-    plan, state = document.plan(one.id), msgspec.json.decode(one.state, type=State)
+def _running(stored: StoredRollout, document: RolloutDocument) -> Running:
+    plan = document.plan(stored.id)
+    state = msgspec.json.decode(stored.state, type=State)
     share = shares(plan, state)
     return Running(
-        one.id,
-        one.name,
+        stored.id,
+        stored.name,
         document.baseline,
         document.canary,
         share.live,

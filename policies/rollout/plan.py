@@ -1,4 +1,4 @@
-"""What a rollout is to do: its steps, what each asks for, and what a step that never decides comes to."""
+"""The plan of a rollout: its steps, the conditions for passing each, and the outcome of a step that times out undecided."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -14,20 +14,20 @@ MAX_STEPS: Final = 32
 
 
 class Needs(Enum):
-    """What has to be said of a canary before its step is passed."""
+    """The judgement of the canary that a step needs before it is passed."""
 
     NOT_WORSE = "not worse"
-    """Nothing against it: for the small shares at the beginning, whose requests could not prove more in a day."""
+    """The canary is not judged worse: for the small shares at the beginning, whose requests could not prove more in a day."""
     GOOD_ENOUGH = "good enough"
-    """Every metric within its margin."""
+    """Every metric is within its margin."""
 
 
 class OnTimeout(Enum):
-    """What follows when a step has taken as long as it may."""
+    """The action when a step has taken its `max_s`."""
 
     ROLL_BACK = "rollback"
     HOLD = "hold"
-    """The share stays until somebody promotes or aborts; a canary that turns out worse still goes back."""
+    """The share stays until an operator promotes or aborts; a canary that turns out worse is still rolled back."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -35,16 +35,16 @@ class Step(msgspec.Struct, frozen=True):
 
     share: float
     min_requests: int = 100
-    """The canary's that are counted in this step."""
+    """Requests of the canary that have to be counted in this step."""
     min_s: float = 600.0
     max_s: float = 4 * 3600.0
-    """Time at a gate or paused does not count."""
+    """Seconds; time at a gate or paused does not count."""
     needs: Needs = Needs.NOT_WORSE
     gate: bool = False
-    """Somebody has to promote it once it is passed."""
+    """Whether an operator has to promote the rollout once the step is passed."""
 
     def problem(self) -> str | None:
-        """What cannot be meant; None of a good step."""
+        """The first invalid setting, as text; None for a valid step."""
         if not 0 < self.share <= 1:
             return f"share is {self.share:g}; it has to be above 0 and at most 1"
         if self.min_requests < 1:
@@ -64,26 +64,26 @@ DEFAULT_STEPS: Final = (
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A whole rollout. The last step is all of the traffic: whoever gets there is done, there is nothing left to compare with.
+    """A whole rollout. The last step is all of the traffic: a rollout that gets there is done, since no baseline is left to compare with.
 
     Raises:
-        ValueError: says which step asks for what cannot be.
+        ValueError: for an invalid step or setting; the message names it.
     """
 
     salt: str
-    """The rollout's id; its own, so that not the same conversations are first in every rollout."""
+    """The rollout's id, so that the first conversations differ between rollouts."""
     steps: tuple[Step, ...] = DEFAULT_STEPS
     shadow: Step | None = None
-    """Before the first step: requests are mirrored to the canary, its answers thrown away."""
+    """The phase before the first step: requests are mirrored to the canary, and its answers are thrown away."""
     terms: Terms = Terms()
     warm_up_s: float = 120.0
     warm_up_requests: int = 20
-    """At the beginning, intervals are left out until the canary has had both so much time and so many requests."""
+    """At the beginning, intervals are left out until the canary has had both `warm_up_s` seconds and so many requests."""
     settle_s: float = 30.0
-    """After every other change of share, intervals that begin sooner are left out."""
+    """After every later change of share, intervals that begin within so many seconds are left out."""
     on_timeout: OnTimeout = OnTimeout.ROLL_BACK
     acts: bool = True
-    """Whether a canary that is worse goes back; not in an experiment, which only wants to know."""
+    """Whether a canary that is worse is rolled back; False for an experiment, which only reports."""
 
     def __post_init__(self) -> None:
         if not self.salt:
@@ -99,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True):
             raise ValueError("warm_up_s, settle_s and warm_up_requests cannot be below 0")
 
     def named(self) -> list[tuple[str, Step]]:
-        """Every phase in order, under the name that reasons call it by."""
+        """Every phase in order, with the name that reasons use."""
         shadow = [("shadow", self.shadow)] if self.shadow else []
         return shadow + [(f"{100 * step.share:g} %", step) for step in self.steps]
 

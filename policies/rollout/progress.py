@@ -1,8 +1,8 @@
-"""A rollout under way: what was reached, and what the next look makes of it.
+"""The progress of a rollout: its state, and the next state after a look at the evidence or an operator's action.
 
 A state is a value that can be stored; every event makes a new one. Times are wall-clock seconds, so that a rollout outlives the process
-that watches it; a clock that goes back stands still here. A look goes on by one phase at most and never past a gate. However a rollout
-stands, paused, held or at a gate, a canary that is worse goes back, and from there nothing leads on.
+that watches it; a clock that goes back counts as standing still. A look advances a rollout by one phase at most, and never past a gate.
+A canary that is worse is rolled back in every state, even paused, held or at a gate, and a rollback is final.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from policies.rollout.verdict import Judgement, Verdict, judge
 
 
 class Status(Enum):
-    """How a rollout stands."""
+    """The status of a rollout."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -32,7 +32,7 @@ OVER: Final = frozenset({Status.ROLLED_BACK, Status.DONE})
 
 
 class Outcome(Enum):
-    """What a look came to."""
+    """The outcome of a look."""
 
     STAY = "stay"
     GO_ON = "go on"
@@ -42,42 +42,42 @@ class Outcome(Enum):
 
 
 class NotNow(ValueError):
-    """An event that this state has no room for; the text says why."""
+    """An event that is not allowed in this state; the text says why."""
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """What the canary gets, 0 to 1."""
+    """The canary's shares of the traffic, 0 to 1: of conversations answered, and of requests mirrored."""
 
     live: float
     mirrored: float = 0.0
 
 
 class State(msgspec.Struct, frozen=True):
-    """One rollout, now."""
+    """The state of one rollout, as it is stored."""
 
     evidence: Evidence
     entered_at: float
     """When this phase began."""
     seen_at: float
-    """Of the last event."""
+    """When the last event was."""
     status: Status = Status.RUNNING
     phase: int = 0
-    """Place in `Plan.named`."""
+    """Index into `Plan.named`."""
     spent_s: float = 0.0
-    """Running time of this phase."""
+    """Seconds that this phase has run, without pauses and gates."""
     before: int = 0
-    """Requests counted when this phase began."""
+    """Requests of the canary that were counted before this phase began."""
     warming: int = 0
     """Requests of the canary in intervals that were left out."""
     warm: bool = False
     next_interval: int = 0
-    """Older ones were counted already."""
+    """Index of the first interval that was not processed yet."""
     reason: str = ""
-    """In words: of the last change."""
+    """The reason of the last change, as text."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What an event came to."""
+    """The result of an event: the new state, the outcome, and the verdict behind it."""
 
     state: State
     outcome: Outcome
@@ -85,12 +85,12 @@ class Look(msgspec.Struct, frozen=True):
 
 
 def begin(plan: Plan, now: float) -> State:
-    """A rollout that starts now."""
+    """The state of a rollout that starts at `now`."""
     return State(no_evidence(plan.terms.margins), now, now, next_interval=int(now // plan.terms.interval_s), reason="started")
 
 
 def shares(plan: Plan, state: State) -> Shares:
-    """What the canary gets in this state."""
+    """The canary's shares in this state."""
     if state.status is Status.ROLLED_BACK:
         return Shares(0.0)
     _, step = plan.named()[state.phase]
@@ -98,15 +98,15 @@ def shares(plan: Plan, state: State) -> Shares:
 
 
 def tick(plan: Plan, state: State, now: float, intervals: Iterable[Interval] = ()) -> Look:
-    """One look.
+    """Look at the evidence and move the rollout on, hold it, or roll it back.
 
     Args:
-        intervals: those that have closed since the last look, of all gateways together; older ones are passed over.
+        intervals: the intervals closed since the last look, summed over all gateways; intervals already processed are skipped.
     """
     if state.status in OVER:
         outcome = Outcome.DONE if state.status is Status.DONE else Outcome.ROLL_BACK
         return Look(state, outcome, judge(plan.terms, state.evidence))
-    state = _counted(plan, _timed(state, now), intervals)
+    state = _with_intervals(plan, _with_time(state, now), intervals)
     verdict = judge(plan.terms, state.evidence)
     if verdict.judgement is Judgement.WORSE and plan.acts:
         return Look(_rolled_back(state, verdict.words), Outcome.ROLL_BACK, verdict)
@@ -128,55 +128,55 @@ def tick(plan: Plan, state: State, now: float, intervals: Iterable[Interval] = (
 
 
 def pause(state: State, now: float) -> State:
-    """The share stays; time does not count.
+    """Pause a rollout: the share stays, and the time does not count.
 
     Raises:
-        NotNow: unless it runs.
+        NotNow: unless the rollout is running.
     """
     if state.status is not Status.RUNNING:
         already = "; its time stands still already" if state.status in (Status.AT_GATE, Status.HELD) else ""
         raise NotNow(f"a rollout that is {state.status.value} cannot be paused{already}")
-    return msgspec.structs.replace(_timed(state, now), status=Status.PAUSED, reason="paused")
+    return msgspec.structs.replace(_with_time(state, now), status=Status.PAUSED, reason="paused")
 
 
 def resume(state: State, now: float) -> State:
-    """On from a pause.
+    """Resume a paused rollout.
 
     Raises:
-        NotNow: unless it is paused.
+        NotNow: unless the rollout is paused.
     """
     if state.status is not Status.PAUSED:
         instead = "; promote it or abort it" if state.status in (Status.AT_GATE, Status.HELD) else ""
         raise NotNow(f"a rollout that is {state.status.value} cannot be resumed{instead}")
-    return msgspec.structs.replace(_timed(state, now), status=Status.RUNNING, reason="resumed")
+    return msgspec.structs.replace(_with_time(state, now), status=Status.RUNNING, reason="resumed")
 
 
 def promote(plan: Plan, state: State, now: float) -> Look:
-    """On to the next phase, whatever this one lacks: past its gate, out of a hold or a pause, or before its time.
+    """Move on to the next phase whatever this one lacks: past its gate, out of a hold or a pause, or early.
 
     Raises:
-        NotNow: of a rollout that is over.
+        NotNow: the rollout is over.
     """
     _not_over(state, "promoted")
     name, _ = plan.named()[state.phase]
-    return _onward(plan, _timed(state, now), now, f"{name}: promoted", judge(plan.terms, state.evidence))
+    return _onward(plan, _with_time(state, now), now, f"{name}: promoted", judge(plan.terms, state.evidence))
 
 
 def abort(plan: Plan, state: State, now: float, why: str) -> Look:
-    """Back to the baseline.
+    """Roll back to the baseline.
 
     Raises:
-        NotNow: of a rollout that is over.
+        NotNow: the rollout is over.
     """
     _not_over(state, "aborted")
-    return Look(_rolled_back(_timed(state, now), f"aborted: {why}"), Outcome.ROLL_BACK, judge(plan.terms, state.evidence))
+    return Look(_rolled_back(_with_time(state, now), f"aborted: {why}"), Outcome.ROLL_BACK, judge(plan.terms, state.evidence))
 
 
 def close(plan: Plan, state: State) -> State:
-    """The end of one that reached all of the traffic, or of an experiment that found something; nobody is on the canary afterwards.
+    """Close a rollout that has reached all of the traffic, or an experiment that is finished; the canary gets no requests afterwards.
 
     Raises:
-        NotNow: of one that still runs, or was rolled back, which ends by itself.
+        NotNow: the rollout still runs, or was rolled back, which closes it already.
     """
     if state.status is Status.DONE or (not plan.acts and state.status in (Status.AT_GATE, Status.HELD)):
         return msgspec.structs.replace(state, reason=f"closed; {state.reason}")
@@ -190,30 +190,33 @@ def _not_over(state: State, event: str) -> None:
         raise NotNow(f"a rollout that is {state.status.value} cannot be {event}; start another")
 
 
-def _timed(state: State, now: float) -> State:
-    passed = max(0.0, now - state.seen_at)
-    spent = state.spent_s + (passed if state.status is Status.RUNNING else 0.0)
+def _with_time(state: State, now: float) -> State:
+    elapsed = max(0.0, now - state.seen_at)
+    spent = state.spent_s + (elapsed if state.status is Status.RUNNING else 0.0)
     return msgspec.structs.replace(state, seen_at=max(now, state.seen_at), spent_s=spent)
 
 
-def _counted(plan: Plan, state: State, intervals: Iterable[Interval]) -> State:
-    evidence, warming, warm, following = state.evidence, state.warming, state.warm, state.next_interval
+def _with_intervals(plan: Plan, state: State, intervals: Iterable[Interval]) -> State:
+    evidence = state.evidence
+    warming = state.warming
+    warm = state.warm
+    next_interval = state.next_interval
     for interval in sorted(intervals, key=lambda interval: interval.index):
-        if interval.index < following:
+        if interval.index < next_interval:
             continue
-        following = interval.index + 1
+        next_interval = interval.index + 1
         age = interval.index * plan.terms.interval_s - state.entered_at
         warm = warm or (age >= plan.warm_up_s and warming >= plan.warm_up_requests)
         if not warm or (state.phase and age < plan.settle_s):
             warming += interval.canary.requests
         else:
             evidence = evidence.fold(interval)
-    return msgspec.structs.replace(state, evidence=evidence, warming=warming, warm=warm, next_interval=following)
+    return msgspec.structs.replace(state, evidence=evidence, warming=warming, warm=warm, next_interval=next_interval)
 
 
 def _passed(step: Step, state: State, verdict: Verdict) -> bool:
     enough = state.spent_s >= step.min_s and state.evidence.requests - state.before >= step.min_requests
-    # whoever is worse and still here is so in an experiment, of which that is an end as well
+    # a canary that is worse gets here only in an experiment, where that verdict passes the step as well
     return enough and (step.needs is Needs.NOT_WORSE or verdict.judgement is not Judgement.UNDECIDED)
 
 
@@ -225,14 +228,14 @@ def _lacking(step: Step, state: State, verdict: Verdict) -> str:
 
 
 def _onward(plan: Plan, state: State, now: float, why: str, verdict: Verdict) -> Look:
-    following = state.phase + 1
-    done = following == len(plan.named()) - 1
+    next_phase = state.phase + 1
+    done = next_phase == len(plan.named()) - 1
     state = State(
         state.evidence,
         entered_at=max(now, state.seen_at),
         seen_at=max(now, state.seen_at),
         status=Status.DONE if done else Status.RUNNING,
-        phase=following,
+        phase=next_phase,
         before=state.evidence.requests,
         warming=state.warming,
         warm=state.warm,

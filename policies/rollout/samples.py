@@ -1,10 +1,10 @@
-"""What is counted of canary and baseline: per interval, arm and metric a number of samples and their sum, nothing else.
+"""The samples of canary and baseline: per interval, arm and metric the number of samples and their sum, nothing else.
 
-Sums add up: every gateway adds its own to a counter store, and whoever reads them there has those of all. Both arms are kept by the
-same intervals because what load, time of day and neighbours do to latencies, they do to both at the same time; the test looks at
-differences within intervals and at how those scatter between intervals, so no sum of squares is needed.
+Sums are additive: every gateway adds its own to a counter store, and a reader of the store gets the totals of all gateways. Both arms
+use the same intervals, because load, time of day and neighbours affect the latencies of both at the same time; the test looks at
+differences within intervals and at their scatter between intervals, so no sum of squares is needed.
 
-Latencies, lengths and costs are summed as logarithms: their tails are heavy, and what is asked is how many times one is the other.
+Latencies, lengths and costs are summed as logarithms: their tails are heavy, and the comparison is by ratio.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ import msgspec
 from policies.rollout.assignment import Arm
 
 PROMPT_OFFSET_TOKENS: Final = 256
-"""Added to a prompt's tokens before its time to first token is divided by them: what an engine takes for one step whatever the prompt,
-in tokens of prefill. Its exact size does not matter for the comparison, both arms have the same."""
+"""Added to a prompt's tokens before its time to first token is divided by them: the time of one engine step whatever the
+prompt, in tokens of prefill. Its exact size does not matter for the comparison: both arms have the same."""
 
 
 class Scale(Enum):
-    """What a metric's samples are."""
+    """The kind of a metric's samples."""
 
     SHARE = "share"
     """0 or 1; compared by difference."""
@@ -32,28 +32,28 @@ class Scale(Enum):
 
 
 class Worse(Enum):
-    """Which way a canary must not differ."""
+    """The direction in which a canary must not differ from the baseline."""
 
     UP = "up"
     EITHER = "either"
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One thing that is compared."""
+    """One metric that a rollout compares."""
 
     name: str
     words: str
     scale: Scale
     margin: float
-    """Differences up to this are none: points of 1 for a share (0.005 is half a percentage point), a part of the baseline's value
+    """The greatest difference that is tolerated: absolute for a share (0.005 is half a percentage point), relative to the baseline's value
     for a ratio (0.05 is 5 %)."""
     wander: float
-    """How far one arm alone strays from its own mean for a minute or two (standard deviation, of logarithms or as a part of a share's
-    value), as is assumed until the samples show more: `evidence.WANDER_S`."""
+    """Standard deviation of one arm alone from its own mean that lasts for a minute or two (`evidence.WANDER_S`), of logarithms or relative
+    to a share's value; assumed until the samples show more."""
     worse: Worse = Worse.UP
     unit: str = ""
     per_unit: float = 1.0
-    """What a value is multiplied with to be in that unit."""
+    """The factor that converts a value into `unit`."""
 
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
@@ -70,34 +70,34 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         )
     }
 )
-"""Everything that can be compared, by name."""
+"""All metrics that a rollout can compare, by name."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished request, as far as it is known. None is not known, or not so for this request; it is left out, never taken for zero.
+    """One finished request. None stands for a value that is unknown or does not apply; it is left out, never taken for zero.
 
-    Of requests that their caller broke off or that were refused before they reached an engine there is no sample.
+    A request that its caller cancelled, or that was refused before it reached an engine, makes no sample.
     """
 
     failed: bool
-    """No usable answer for a reason of the pool's: engine error, time-out, no capacity."""
+    """Whether the pool failed to give a usable answer: engine error, time-out, no capacity."""
     broken: bool | None = None
-    """A stream that began and broke; None where none began."""
+    """Whether the stream broke after it began; None when no stream began."""
     refused: bool | None = None
-    """The model declined or a guard struck; None without an answer."""
+    """Whether the model declined or a guard blocked the answer; None without an answer."""
     ttft_s: float | None = None
     uncached_tokens: int = 0
-    """Of the prompt, what the engine had to compute: a small canary finds less in its cache, which is not its fault."""
+    """Tokens of the prompt that the engine had to compute: a small canary has fewer cache hits, which must not count against it."""
     itl_s: float | None = None
     """Mean seconds between output tokens of this request."""
     output_tokens: int | None = None
-    """Of an answer that came to its end."""
+    """Output tokens of a request that completed."""
     cost_nanousd: int | None = None
-    """Of the whole request; counted per output token."""
+    """Cost of the whole request, in nano-dollars; counted per output token."""
 
 
 def values_of(sample: Sample) -> list[tuple[str, float]]:
-    """What a sample adds, by name of the metric: 0 or 1 for a share, a logarithm for a ratio."""
+    """The values of a sample, by name of the metric: 0 or 1 for a share, a logarithm for a ratio."""
     values = [("errors", float(sample.failed))]
     if sample.broken is not None:
         values.append(("broken_streams", float(sample.broken)))
@@ -113,7 +113,7 @@ def values_of(sample: Sample) -> list[tuple[str, float]]:
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """How many samples there were and what they add up to."""
+    """The number of samples of one metric, and their sum."""
 
     n: int = 0
     total: float = 0.0
@@ -123,45 +123,46 @@ NOTHING: Final = Tally()
 
 
 class ArmSums(msgspec.Struct, frozen=True):
-    """One arm in one interval."""
+    """The sums of one arm in one interval."""
 
     requests: int = 0
-    """Samples, whatever they held."""
+    """Number of samples, whichever metrics they have."""
     tallies: dict[str, Tally] = msgspec.field(default_factory=dict)
-    """By metric; what was not seen is not in it. Not to be changed."""
+    """By metric; a metric without samples is missing. Not to be mutated."""
 
     def __add__(self, other: "ArmSums") -> "ArmSums":
         tallies = dict(self.tallies)
-        for name, more in other.tallies.items():
-            had = tallies.get(name, NOTHING)
-            tallies[name] = Tally(had.n + more.n, had.total + more.total)
+        for name, added in other.tallies.items():
+            tally = tallies.get(name, NOTHING)
+            tallies[name] = Tally(tally.n + added.n, tally.total + added.total)
         return ArmSums(self.requests + other.requests, tallies)
 
 
 def sums_of(samples: Iterable[Sample]) -> ArmSums:
-    """Those of some requests."""
-    requests, tallies = 0, dict[str, Tally]()
+    """The sums of some samples."""
+    requests = 0
+    tallies: dict[str, Tally] = {}
     for sample in samples:
         requests += 1
         for name, value in values_of(sample):
-            had = tallies.get(name, NOTHING)
-            tallies[name] = Tally(had.n + 1, had.total + value)
+            tally = tallies.get(name, NOTHING)
+            tallies[name] = Tally(tally.n + 1, tally.total + value)
     return ArmSums(requests, tallies)
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Both arms over one stretch of time; a request belongs to the interval in which it ended."""
+    """The sums of both arms in one interval of time; a request belongs to the interval in which it ended."""
 
     index: int
-    """Wall-clock seconds over the interval's length, whole part."""
+    """Wall-clock seconds divided by the interval's length, rounded down."""
     canary: ArmSums = ArmSums()
     baseline: ArmSums = ArmSums()
 
     def __add__(self, other: "Interval") -> "Interval":
-        """What two gateways counted in the same interval.
+        """The sums of two gateways in the same interval.
 
         Raises:
-            ValueError: for two intervals.
+            ValueError: the intervals differ.
         """
         if self.index != other.index:
             raise ValueError(f"intervals {self.index} and {other.index} are not the same one")
@@ -169,7 +170,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def to_fields(arm: Arm, sums: ArmSums) -> dict[str, float]:
-    """Sums as fields to add to a counter store's, in which those of one interval lie together: `canary.itl.n`, `canary.itl.total`."""
+    """Sums as fields to add to a counter store, which keeps the fields of one interval together: `canary.itl.n`, `canary.itl.total`."""
     fields: dict[str, float] = {f"{arm.value}.requests": sums.requests}
     for name, tally in sums.tallies.items():
         fields[f"{arm.value}.{name}.n"] = tally.n
@@ -181,7 +182,7 @@ def from_fields(index: int, fields: Mapping[str, float]) -> Interval:
     """The interval that a counter store holds; fields of metrics that this version does not know are left out."""
     arms = []
     for arm in (Arm.CANARY, Arm.BASELINE):
-        counted = {name: int(fields.get(f"{arm.value}.{name}.n", 0)) for name in METRICS}
-        tallies = {name: Tally(n, fields.get(f"{arm.value}.{name}.total", 0.0)) for name, n in counted.items() if n > 0}
+        numbers = {name: int(fields.get(f"{arm.value}.{name}.n", 0)) for name in METRICS}
+        tallies = {name: Tally(n, fields.get(f"{arm.value}.{name}.total", 0.0)) for name, n in numbers.items() if n > 0}
         arms.append(ArmSums(int(fields.get(f"{arm.value}.requests", 0)), tallies))
     return Interval(index, *arms)

@@ -1,4 +1,4 @@
-"""How a rollout stands, for whoever shows it: the admin API, the command line, metrics, the audit, webhooks. Pure."""
+"""The state of a rollout for display: in the admin API, the command line, metrics, the audit and webhooks. Pure."""
 
 from math import isfinite
 from typing import Final
@@ -12,32 +12,32 @@ from policies.rollout.progress import Shares, State, Status, shares
 from policies.rollout.verdict import Finding, judge
 
 CLOSED: Final = "closed"
-"""Status of one that somebody closed."""
+"""Status of a rollout that an operator closed."""
 
 
 class Unreadable(ValueError):
-    """A rollout that this version cannot read: a newer one started it."""
+    """A stored rollout that this version cannot read, because a newer version started it."""
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What is found of one metric."""
+    """The finding on one metric."""
 
     metric: str
     judgement: str
     requests: int
-    """Samples of the canary."""
+    """Number of samples of the canary."""
     canary: float
     """A share, or a geometric mean in the metric's own unit (seconds, tokens, nano-dollars)."""
     baseline: float
     low: float
-    """Least difference that is still possible: of shares, or as part of the baseline's value."""
+    """Lower bound of the difference: of shares, or relative to the baseline's value."""
     high: float | None
-    """The greatest; None while it is too early to say."""
+    """Upper bound of the difference; None while there are too few samples."""
     words: str
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """One rollout, now."""
+    """The state of one rollout at one moment."""
 
     id: str
     name: str
@@ -45,37 +45,37 @@ class Standing(msgspec.Struct, frozen=True):
     canary: str
     experiment: bool
     open: bool
-    """Whether it is in force."""
+    """Whether the rollout is active."""
     status: str
     """A value of `progress.Status`, or `closed`."""
     phase: str
-    """As reasons call it: `shadow`, `5 %`."""
+    """The phase's name in reasons: `shadow`, `5 %`."""
     phase_index: int
     phases: int
     share: float
-    """Of the conversations that the canary answers, 0 to 1."""
+    """Share of the conversations that the canary answers, 0 to 1."""
     mirrored: float
-    """Of the requests that are mirrored to it."""
+    """Share of the requests that are mirrored to the canary, 0 to 1."""
     entered_unix: float
-    """When this phase began."""
+    """When this phase began, in seconds since the epoch."""
     spent_s: float
-    """Running time of this phase."""
+    """Seconds that this phase has run, without pauses and gates."""
     max_s: float
     counted: int
-    """The canary's requests that were counted in this phase."""
+    """Requests of the canary that were counted in this phase."""
     min_requests: int
     counted_in_all: int
     judgement: str
     reason: str
-    """In words: of the last change."""
+    """The reason of the last change, as text."""
     findings: tuple[Shown, ...]
-    """The worst first."""
+    """The findings by metric, the worst first."""
     created_unix: float
     changed_unix: float
 
 
 class Read(msgspec.Struct, frozen=True):
-    """A stored rollout, read."""
+    """A stored rollout, decoded."""
 
     document: RolloutDocument
     plan: Plan
@@ -83,7 +83,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def read(stored: StoredRollout) -> Read:
-    """What is stored, as values. Raises Unreadable."""
+    """Decode a stored rollout. Raises Unreadable."""
     try:
         document = document_of(stored.document)
         state = msgspec.json.decode(stored.state, type=State)
@@ -95,13 +95,14 @@ def read(stored: StoredRollout) -> Read:
 
 
 def state_text(state: State) -> str:
-    """As it is stored."""
+    """A state as it is stored."""
     return msgspec.json.encode(state).decode()
 
 
-def standing(stored: StoredRollout, found: Read, now: float) -> Standing:
-    """How it stands at `now` (seconds since the epoch)."""
-    plan, state = found.plan, found.state
+def standing(stored: StoredRollout, rollout: Read, now: float) -> Standing:
+    """The state of a rollout at `now` (seconds since the epoch), for display."""
+    plan = rollout.plan
+    state = rollout.state
     name, step = plan.named()[state.phase]
     verdict = judge(plan.terms, state.evidence)
     current = shares(plan, state) if stored.open else Shares(0.0)
@@ -109,8 +110,8 @@ def standing(stored: StoredRollout, found: Read, now: float) -> Standing:
     return Standing(
         id=stored.id,
         name=stored.name,
-        baseline=found.document.baseline,
-        canary=found.document.canary,
+        baseline=rollout.document.baseline,
+        canary=rollout.document.canary,
         experiment=not plan.acts,
         open=stored.open,
         status=state.status.value if stored.open or state.status is Status.ROLLED_BACK else CLOSED,
@@ -147,7 +148,7 @@ def _shown(finding: Finding) -> Shown:
 
 
 def brief(now: Standing) -> dict[str, object]:
-    """What is written down of a change: by itself enough to know what was decided, and from what."""
+    """The record of a change for the audit: the decision and the findings behind it."""
     return {
         "status": now.status,
         "phase": now.phase,

@@ -1,13 +1,14 @@
-"""Whether a canary is worse than the baseline, good enough, or not decided yet; may be asked at every interval.
+"""Judges whether a canary is worse than the baseline, good enough (non-inferior), or undecided; may be called at every interval.
 
-Per metric there is an interval of differences that are still possible, which holds for all looks together (`bounds`, formulas and sources).
-Worse: all of it lies beyond the margin. Good enough: all of it lies within. The chance of a wrong "worse" in any metric at
-any time is at most `alpha`, that of a wrong "good enough" likewise: each metric gets its part of both (union bound).
-The differences of two shares come from their bounds by MOVER (Zou and Donner, "Construction of confidence intervals about effect
-measures", 2008; with Wilson's interval it is Newcombe's 1998): the distances of two bounds from their values, root of squares.
+Each metric has a confidence interval of its difference, which holds for all looks together (`bounds`, formulas and sources).
+Worse: the whole interval lies beyond the margin. Good enough: all of it lies within. The chance of a wrong "worse" in any metric at
+any time is at most `alpha`, that of a wrong "good enough" likewise: alpha is divided among the metrics (union bound).
+The interval of the difference of two shares is computed from their bounds by MOVER (Zou and Donner, "Construction of confidence
+intervals about effect measures", 2008; with Wilson's interval it is Newcombe's 1998): the distances of two bounds from their values, root
+of the sum of squares.
 
-What no test of these counts can see: whether callers differ. Where few end users make up the traffic and stick, the canary's may ask for
-other things than the baseline's for as long as the rollout lasts. Margins bear some of it, and each larger share mixes them more.
+No test of these counts can tell whether callers differ. When few end users make up the traffic, sticky assignment may give the canary
+other kinds of requests than the baseline for the whole rollout. Margins absorb some of it, and each larger share mixes the users more.
 """
 
 from collections.abc import Mapping
@@ -23,13 +24,13 @@ from policies.rollout.evidence import WANDER_S, Evidence, RatioEvidence, ShareEv
 from policies.rollout.samples import METRICS, Metric, Scale, Worse
 
 TIGHT_AT: Final = 200.0
-"""Requests (weights, see `evidence`) at which bounds of ratios are tightest: about where a fifth more inter-token latency is found."""
+"""Requests (weights, see `evidence`) at which bounds of ratios are tightest: about as many as reveal a fifth more inter-token latency."""
 
 DEFAULT_MARGINS: Final[Mapping[str, float]] = MappingProxyType({name: metric.margin for name, metric in METRICS.items()})
 
 
 class Judgement(Enum):
-    """Of one metric, or of all."""
+    """The judgement of one metric, or of all metrics together."""
 
     WORSE = "worse"
     GOOD_ENOUGH = "good enough"
@@ -37,20 +38,20 @@ class Judgement(Enum):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What is compared, and how sure one wants to be.
+    """The terms of the comparison: metrics, margins and error rate.
 
     Raises:
         ValueError: for an unknown metric, a margin or an alpha out of range.
     """
 
     alpha: float = 0.01
-    """The chance that a rollout whose canary is no worse than the margins is taken for worse, over all metrics and looks."""
+    """The chance that a canary that is no worse than the margins is judged worse, over all metrics and looks."""
     margins: dict[str, float] = msgspec.field(default_factory=lambda: dict(DEFAULT_MARGINS))
-    """By metric (`samples.METRICS`), in its units."""
+    """Margins by metric (`samples.METRICS`), in the metric's units."""
     interval_s: float = 10.0
-    """Length of the intervals that samples are counted in (`samples`)."""
+    """Length of the intervals that samples are counted in (`samples`), in seconds."""
     min_samples: int = 50
-    """Of the canary, before a metric is judged at all."""
+    """Samples of the canary that a metric needs to be judged at all."""
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 0.2:
@@ -64,117 +65,128 @@ class Terms(msgspec.Struct, frozen=True):
         for name, margin in self.margins.items():
             if name not in METRICS:
                 raise ValueError(f"there is no metric {name!r}; there are " + ", ".join(METRICS))
-            most = 1.0 if METRICS[name].scale is Scale.SHARE else 10.0
-            if not 0 < margin < most:
-                raise ValueError(f"the margin of {name} is {margin}; it has to be above 0 and below {most:g}")
+            maximum = 1.0 if METRICS[name].scale is Scale.SHARE else 10.0
+            if not 0 < margin < maximum:
+                raise ValueError(f"the margin of {name} is {margin}; it has to be above 0 and below {maximum:g}")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One metric."""
+    """The finding on one metric."""
 
     metric: str
     judgement: Judgement
     requests: int
-    """Samples of the canary."""
+    """Number of samples of the canary."""
     canary: float
-    """Share, or geometric mean in the unit of what was observed; over the same intervals as the baseline's, weighted alike."""
+    """Share, or geometric mean in the unit of the samples; over the same intervals as the baseline's, weighted alike."""
     baseline: float
     low: float
-    """Least difference that is still possible: of shares, or of values as part of the baseline's."""
+    """Lower bound of the difference: of shares, or relative to the baseline's value."""
     high: float
-    """The greatest; infinite while it is too early to say."""
+    """Upper bound of the difference; infinite while there are too few samples."""
     alpha: float
-    """Of all metrics together."""
+    """Error rate of all metrics together."""
 
     @property
     def words(self) -> str:
         """Both values, the bound and the samples: "inter-token latency 13.1 ms against 10.0 ms: at least 22.4 % worse, …"."""
-        metric, low, high = METRICS[self.metric], 100 * self.low, 100 * self.high
+        metric = METRICS[self.metric]
+        low = 100 * self.low
+        high = 100 * self.high
         if metric.scale is Scale.SHARE:
-            of, shown = " points", f"{100 * self.canary:.2g} % against {100 * self.baseline:.2g} %"
+            unit = " points"
+            values = f"{100 * self.canary:.2g} % against {100 * self.baseline:.2g} %"
         else:
-            of, values = " %", [_figure(value * metric.per_unit) + metric.unit for value in (self.canary, self.baseline)]
-            shown = " against ".join(values)
+            unit = " %"
+            values = " against ".join([_figure(value * metric.per_unit) + metric.unit for value in (self.canary, self.baseline)])
         more, less = ("worse", "better") if metric.worse is Worse.UP else ("more", "less")
         if self.judgement is Judgement.WORSE:
-            size = f"at least {_figure(low)}{of} {more}" if low > 0 else f"at least {_figure(-high)}{of} {less}"
+            size = f"at least {_figure(low)}{unit} {more}" if low > 0 else f"at least {_figure(-high)}{unit} {less}"
         elif high == inf:
-            return f"{metric.words} {shown}: too early to say, after {self.requests:,} requests"
+            return f"{metric.words} {values}: too early to say, after {self.requests:,} requests"
         else:
-            sides = [f"{_figure(abs(bound))}{of} {more if bound > 0 else less}" for bound in (low, high)]
+            sides = [f"{_figure(abs(bound))}{unit} {more if bound > 0 else less}" for bound in (low, high)]
             size = f"between {sides[0]} and {sides[1]}"
-        return f"{metric.words} {shown}: {size}, {100 * (1 - self.alpha):g} %, after {self.requests:,} requests"
+        return f"{metric.words} {values}: {size}, {100 * (1 - self.alpha):g} %, after {self.requests:,} requests"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """All metrics; the worst first."""
+    """The judgement of all metrics together, and the findings behind it, the worst first."""
 
     judgement: Judgement
     findings: tuple[Finding, ...]
     requests: int
-    """The canary's that were counted."""
+    """Requests of the canary that were counted."""
 
     @property
     def words(self) -> str:
-        """What decided; what is undecided, where nothing is."""
+        """The findings that decided the judgement, as text; the undecided ones for an undecided judgement."""
         deciding = [finding.words for finding in self.findings if finding.judgement is self.judgement]
         return "; ".join(deciding) or "nothing was measured yet"
 
 
-_MOST: Final = 700.0
-"""A logarithm that is still one of a float."""
+_MAX_LOG: Final = 700.0
+"""The logarithm of a large number that a float can still hold."""
 _ORDER: Final = {Judgement.WORSE: 0, Judgement.UNDECIDED: 1, Judgement.GOOD_ENOUGH: 2}
 
 
 def judge(terms: Terms, evidence: Evidence) -> Verdict:
-    """What the evidence says by now.
+    """The verdict of the evidence so far.
 
-    Metrics that neither arm has a sample of (no streams, no costs) count for nothing.
+    Metrics without samples of either arm (no streams, no costs) are left out.
     """
     findings = []
     for name, margin in terms.margins.items():
-        metric, part = METRICS[name], terms.alpha / len(terms.margins)
-        part = part / 2 if metric.worse is Worse.EITHER else part  # such a metric has two ways to be wrong
-        ratio, share = evidence.ratios.get(name), evidence.shares.get(name)
+        metric = METRICS[name]
+        alpha = terms.alpha / len(terms.margins)
+        alpha = alpha / 2 if metric.worse is Worse.EITHER else alpha  # such a metric has two ways to be wrong
+        ratio = evidence.ratios.get(name)
+        share = evidence.shares.get(name)
         if ratio is not None and ratio.weight:
-            findings.append(_of_ratio(metric, margin, part, terms, ratio))
+            findings.append(_of_ratio(metric, margin, alpha, terms, ratio))
         elif share is not None and share.canary_n:
-            findings.append(_of_share(metric, margin, part, terms, share))
+            findings.append(_of_share(metric, margin, alpha, terms, share))
     findings.sort(key=lambda finding: _ORDER[finding.judgement])
     return Verdict(findings[0].judgement if findings else Judgement.UNDECIDED, tuple(findings), evidence.requests)
 
 
-def _of_ratio(metric: Metric, margin: float, part: float, terms: Terms, seen: RatioEvidence) -> Finding:
-    variance, blocks = seen.scatter(_strays(metric, terms))
-    radius = mean_radius(variance, seen.weight, blocks, part, TIGHT_AT) if blocks and seen.canary_n >= terms.min_samples else inf
-    low, high, edge = seen.difference - radius, min(seen.difference + radius, _MOST), log1p(margin)
-    judgement = _judged(low, high, edge, metric.worse)
-    canary, baseline = exp(seen.canary / seen.weight), exp(seen.baseline / seen.weight)
-    least, most = expm1(low), expm1(high) if radius < inf else inf
-    return Finding(metric.name, judgement, seen.canary_n, canary, baseline, least, most, terms.alpha)
+def _of_ratio(metric: Metric, margin: float, alpha: float, terms: Terms, evidence: RatioEvidence) -> Finding:
+    variance, blocks = evidence.scatter(_lasting_variance(metric, terms))
+    radius = mean_radius(variance, evidence.weight, blocks, alpha, TIGHT_AT) if blocks and evidence.canary_n >= terms.min_samples else inf
+    low = evidence.difference - radius
+    high = min(evidence.difference + radius, _MAX_LOG)
+    judgement = _judged(low, high, log1p(margin), metric.worse)
+    canary = exp(evidence.canary / evidence.weight)
+    baseline = exp(evidence.baseline / evidence.weight)
+    relative_high = expm1(high) if radius < inf else inf
+    return Finding(metric.name, judgement, evidence.canary_n, canary, baseline, expm1(low), relative_high, terms.alpha)
 
 
-def _of_share(metric: Metric, margin: float, part: float, terms: Terms, seen: ShareEvidence) -> Finding:
-    canary, baseline = seen.hits / seen.canary_n, seen.expected / seen.canary_n
-    low, high = -1.0, inf
-    if seen.canary_n >= terms.min_samples:
-        n, m = seen.sure_as(_strays(metric, terms))
-        canary_low, canary_high = share_low(canary * n, n, part), 1 - share_low((1 - canary) * n, n, part)
-        baseline_low, baseline_high = share_low(baseline * m, m, part), 1 - share_low((1 - baseline) * m, m, part)
+def _of_share(metric: Metric, margin: float, alpha: float, terms: Terms, evidence: ShareEvidence) -> Finding:
+    canary = evidence.hits / evidence.canary_n
+    baseline = evidence.expected / evidence.canary_n
+    low = -1.0
+    high = inf
+    if evidence.canary_n >= terms.min_samples:
+        n, m = evidence.effective_samples(_lasting_variance(metric, terms))
+        canary_low = share_low(canary * n, n, alpha)
+        canary_high = 1 - share_low((1 - canary) * n, n, alpha)
+        baseline_low = share_low(baseline * m, m, alpha)
+        baseline_high = 1 - share_low((1 - baseline) * m, m, alpha)
         low = canary - baseline - hypot(canary - canary_low, baseline_high - baseline)
         high = canary - baseline + hypot(canary_high - canary, baseline - baseline_low)
     judgement = _judged(low, high, margin, metric.worse)
-    return Finding(metric.name, judgement, seen.canary_n, canary, baseline, low, high, terms.alpha)
+    return Finding(metric.name, judgement, evidence.canary_n, canary, baseline, low, high, terms.alpha)
 
 
-def _strays(metric: Metric, terms: Terms) -> float:
+def _lasting_variance(metric: Metric, terms: Terms) -> float:
     return metric.wander**2 * WANDER_S / terms.interval_s
 
 
-def _judged(low: float, high: float, edge: float, worse: Worse) -> Judgement:
-    if low > edge or (worse is Worse.EITHER and high < -edge):
+def _judged(low: float, high: float, margin: float, worse: Worse) -> Judgement:
+    if low > margin or (worse is Worse.EITHER and high < -margin):
         return Judgement.WORSE
-    if high < edge and (worse is Worse.UP or low > -edge):
+    if high < margin and (worse is Worse.UP or low > -margin):
         return Judgement.GOOD_ENOUGH
     return Judgement.UNDECIDED
 

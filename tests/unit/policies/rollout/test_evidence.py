@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.evidence import LEAST_BLOCKS, OWN, RatioEvidence, Scatter, ShareEvidence, no_evidence
+from policies.rollout.evidence import LEAST_BLOCKS, OWN_NOISE, RatioEvidence, Scatter, ShareEvidence, no_evidence
 from policies.rollout.samples import NOTHING, ArmSums, Interval, Tally
 
 COUNTS = st.integers(1, 1000)
@@ -30,7 +30,7 @@ def test_what_moves_both_arms_at_once_is_no_difference(pairs: list[tuple[Tally, 
 
 @given(st.lists(st.tuples(TALLIES, TALLIES), min_size=1, max_size=40))
 def test_its_difference_is_the_weighted_mean_of_those_of_intervals(pairs: list[tuple[Tally, Tally]]) -> None:
-    weights = [1 / (1 / canary.n + 1 / baseline.n + OWN) for canary, baseline in pairs]
+    weights = [1 / (1 / canary.n + 1 / baseline.n + OWN_NOISE) for canary, baseline in pairs]
     differences = [canary.total / canary.n - baseline.total / baseline.n for canary, baseline in pairs]
     mean = sum(w * d for w, d in zip(weights, differences, strict=True)) / sum(weights)
     assert folded(*pairs).difference == pytest.approx(mean, abs=1e-9)
@@ -100,7 +100,7 @@ def test_assumed_noise_makes_shares_less_sure(intervals: int, n: int) -> None:
     seen = ShareEvidence()
     for _ in range(intervals):
         seen = seen.fold(Tally(n, 0.0), Tally(n, 1.0))
-    plain, noisy = seen.sure_as(0.0), seen.sure_as(1.0)
+    plain, noisy = seen.effective_samples(0.0), seen.effective_samples(1.0)
     assert plain[0] == pytest.approx(seen.canary_n)
     assert noisy[0] < plain[0]
     assert noisy[1] == plain[1] <= seen.baseline_n * (1 + 1e-9)
