@@ -69,7 +69,8 @@ def with_sections(text: str, sections: Mapping[str, str]) -> str:
         ValueError: a section has no such pair of lines.
     """
     for name, content in sections.items():
-        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        begin = f"<!-- begin {name} -->\n"
+        end = f"<!-- end {name} -->"
         before, opening, rest = text.partition(begin)
         _, closing, after = rest.partition(end)
         if not opening or not closing:
@@ -137,7 +138,8 @@ def _type(field: Any) -> str:
 
 
 def _bounds(field: Any) -> str:
-    low, high = field.get("minimum"), field.get("maximum")
+    low = field.get("minimum")
+    high = field.get("maximum")
     above = field.get("exclusiveMinimum")
     parts = []
     if above is not None:

@@ -88,7 +88,8 @@ def _of_prompts(subject: str, old: TenantPolicy, new: TenantPolicy) -> Iterator[
             both = f"{was} becomes {now}" if now else f"{name} removed"
             yield f"{subject}: prompt {both if was else f'{now} added'}"
         if was and now:
-            before, after = old.prompts[name].versions, new.prompts[name].versions
+            before = old.prompts[name].versions
+            after = new.prompts[name].versions
             for version in sorted(before.keys() & after.keys()):
                 if before[version].digest != after[version].digest:
                     yield f"{subject}: prompt {after[version].name} says something else"

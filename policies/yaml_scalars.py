@@ -50,7 +50,8 @@ def filled(text: str, environ: Mapping[str, str] | None, complain: Callable[[str
 
     def value_of(match: re.Match[str]) -> str:
         nonlocal room
-        name, value = match[1], ""
+        name = match[1]
+        value = ""
         if match[0] == "$${":
             value = "${"
         elif name is None:
