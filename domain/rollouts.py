@@ -24,7 +24,7 @@ class StoredRollout(msgspec.Struct, frozen=True):
     document: str
     """JSON: `policies.rollout.document.RolloutDocument`."""
     state: str
-    """JSON: `policies.rollout.progress.State`."""
+    """JSON: `policies.rollout.progress.RolloutState`."""
     version: int
     """Increased by every write, for optimistic locking."""
     open: bool

@@ -29,7 +29,7 @@ from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, kept
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.limit_replies import limit_words
 from policies.compile import TenantPolicy
-from policies.prompts.prompt import Prompt as Template
+from policies.prompts.prompt import RegisteredPrompt as Template
 from policies.rollout.in_force import Dealt
 from routing.disaggregation import Shared
 from routing.load import Charge

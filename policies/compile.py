@@ -14,10 +14,10 @@ from policies.fallback import Fallback
 from policies.ladder import Smaller, Step, ladder_of
 from policies.parameters import Parameters, parameters_of
 from policies.prompts.allowed import AllowedVersions, Registry, allowed_of
+from policies.rollout.assignment import place
 from policies.routing_choice import Routing, routing_of
 from policies.rules import Rule, RuleBook
 from policies.schema import EVERYONE, ModelEntry, PolicyDocument, RuleEntry, Treatment
-from policies.sticky import place
 
 DIGEST_CHARS: Final = 16
 """64 bits in hexadecimal: enough to tell a site's policy sets apart, short enough for every access-log line."""

@@ -59,17 +59,17 @@ class ConditionError(ValueError):
     """A condition that cannot be used; the message gives the reason and the position in it."""
 
 
-class Needs(msgspec.Struct, frozen=True):
+class ConditionNeeds(msgspec.Struct, frozen=True):
     """The variables and headers that conditions may read."""
 
     variables: frozenset[str] = frozenset()
     headers: frozenset[str] | None = frozenset()
     """Names of headers; None for all headers, when one is not read by a literal name."""
 
-    def joined(self, other: "Needs") -> "Needs":
+    def joined(self, other: "ConditionNeeds") -> "ConditionNeeds":
         """The variables and headers that either needs."""
         headers = None if self.headers is None or other.headers is None else self.headers | other.headers
-        return Needs(self.variables | other.variables, headers)
+        return ConditionNeeds(self.variables | other.variables, headers)
 
 
 class Condition:
@@ -82,12 +82,12 @@ class Condition:
         self._program = program
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> ConditionNeeds:
         """The variables and headers that the condition reads. Parsed from the text at each call: most conditions are loaded and never
         evaluated before the next load."""
         named = _HEADER.findall(self.text)
         all_named = len(named) == len(_HEADERS.findall(self.text))
-        return Needs(frozenset(_WORD.findall(self.text)) & VARIABLES.keys(), frozenset(map("".join, named)) if all_named else None)
+        return ConditionNeeds(frozenset(_WORD.findall(self.text)) & VARIABLES.keys(), frozenset(map("".join, named)) if all_named else None)
 
     def holds(self, facts: Any) -> bool | None:
         """Whether the condition holds; None when evaluation fails: it reads a header that the request lacks, or takes too many steps."""
@@ -178,7 +178,7 @@ class Alternatives:
                 self._unindexed.append(at)
             else:
                 self._by_header.setdefault(named[1], {}).setdefault(named[2], []).append(at)
-        self.needs = reduce(Needs.joined, (alternative.needs for alternative in self._all), Needs())
+        self.needs = reduce(ConditionNeeds.joined, (alternative.needs for alternative in self._all), ConditionNeeds())
 
     def holding(self, values: Mapping[str, Any]) -> Iterable[int]:
         """Indexes of the conditions that hold, in ascending order.

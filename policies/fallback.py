@@ -12,8 +12,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from domain.faults import SOURCE, Kind, Source
 from domain.strict import Strict
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem
 
 MAX_FALLBACKS: Final = 4
 """Fallbacks of one model. A request that five models could not serve is better refused than kept waiting."""

@@ -12,8 +12,8 @@ import msgspec
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from domain.strict import Strict
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem
 
 MAX_STEPS: Final = 16
 """Steps of one ladder: more than any family of models has sizes."""

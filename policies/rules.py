@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
-from policies.conditions import Alternatives, Needs, activation, condition
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem
-from policies.sticky import place
+from policies.conditions import Alternatives, ConditionNeeds, activation, condition
+from policies.rollout.assignment import place
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem
 
 ALWAYS: Final = "true"
 """The condition of a rule without one."""
@@ -48,7 +48,7 @@ class RuleBook:
         """All rules, in the order of the file."""
         return self._rules
 
-    def explained(self, model: str, key: str, facts: Callable[[Needs], Mapping[str, Any]]) -> Iterator[tuple[Rule, str]]:
+    def explained(self, model: str, key: str, facts: Callable[[ConditionNeeds], Mapping[str, Any]]) -> Iterator[tuple[Rule, str]]:
         """Every rule, and why it does not match, as text for people; empty text for a match. Each condition is evaluated by itself."""
         for rule in self._rules:
             if rule.models and model not in rule.models:
@@ -66,7 +66,7 @@ class RuleBook:
     def _in_share(self, rule: Rule, key: str) -> bool:
         return rule.share >= 1 or place(f"{self._salt}/{rule.name}", key) < rule.share
 
-    def matching(self, model: str, key: str, facts: Callable[[Needs], Mapping[str, Any]]) -> Iterable[Rule]:
+    def matching(self, model: str, key: str, facts: Callable[[ConditionNeeds], Mapping[str, Any]]) -> Iterable[Rule]:
         """The rules that match, in order. The first one counts; a caller that may not use its model takes the next.
 
         Args:

@@ -26,7 +26,7 @@ from gateway.wiring.fleet import FleetParts, fleet_for
 from gateway.wiring.requests import deps_for
 from policies.compile import compiled
 from policies.prompts.allowed import Registry
-from policies.prompts.prompt import Prompt, prompt_of
+from policies.prompts.prompt import RegisteredPrompt, prompt_of
 from policies.prompts.schema import PromptDocument
 from policies.schema import PolicyDocument
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, Contents, Organisation, Project, Tenant
@@ -112,7 +112,7 @@ def settings_for(urls: Sequence[str], **sections: Any) -> Settings:
 
 def registry(*documents: dict[str, Any]) -> Registry:
     """Prompts by id and version."""
-    found: dict[str, dict[int, Prompt]] = {}
+    found: dict[str, dict[int, RegisteredPrompt]] = {}
     for document in documents:
         prompt, mistakes = prompt_of(PromptDocument.model_validate(document))
         assert prompt is not None, mistakes

@@ -15,7 +15,7 @@ import msgspec
 from bench.results_file import Row, machine, percentile, refresh, write_rows
 from bench.rollout.course import Ended, rollout
 from bench.rollout.traffic import RATIOS, SHARES, Version, pools
-from policies.rollout.plan import DEFAULT_STEPS, Needs, OnTimeout, Plan, Step
+from policies.rollout.plan import DEFAULT_STEPS, OnTimeout, RolloutPlan, RolloutStep, StepNeeds
 from policies.rollout.samples import METRICS
 
 SAME = Version("the same version")
@@ -34,11 +34,13 @@ ROUGH = (
     ("twice", "twice as much noise of one arm", {"strays": 2.0}),
     ("lasting", "noise of one arm that lasts five minutes", {"lasts": 5.0}),
 )
-PLAN = Plan("bench")
+PLAN = RolloutPlan("bench")
 # what is no worse than its margins would be looked at for a day, and then wait for somebody: an hour shows how it goes
 HOLD_S = 3600.0
 SHORT = msgspec.structs.replace(
-    PLAN, steps=(*DEFAULT_STEPS[:-2], Step(0.5, max_s=HOLD_S, needs=Needs.GOOD_ENOUGH), Step(1.0)), on_timeout=OnTimeout.HOLD
+    PLAN,
+    steps=(*DEFAULT_STEPS[:-2], RolloutStep(0.5, max_s=HOLD_S, needs=StepNeeds.GOOD_ENOUGH), RolloutStep(1.0)),
+    on_timeout=OnTimeout.HOLD,
 )
 
 
@@ -96,7 +98,7 @@ def main() -> None:
     began = time.monotonic()
     pool = pools(Random(given.seed))
 
-    def run(version: Version, plan: Plan, rollouts: int = given.rollouts) -> list[Ended]:
+    def run(version: Version, plan: RolloutPlan, rollouts: int = given.rollouts) -> list[Ended]:
         # seeded by version, so that one more version leaves the others' figures alone
         rng = Random(f"{given.seed} {version.name}")
         ended = [rollout(rng, pool, version, plan) for _ in range(rollouts)]

@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 
 from bench.rollout.traffic import Traffic, Version
-from policies.rollout.plan import Plan
+from policies.rollout.plan import RolloutPlan
 from policies.rollout.progress import OVER, Status, begin, shares, tick
 from policies.rollout.verdict import Judgement
 
@@ -22,7 +22,7 @@ class Ended(msgspec.Struct, frozen=True):
     """The one that was worse."""
 
 
-def rollout(rng: Random, pool: dict[str, list[float]], version: Version, plan: Plan) -> Ended:
+def rollout(rng: Random, pool: dict[str, list[float]], version: Version, plan: RolloutPlan) -> Ended:
     """From its beginning until it is over or held."""
     traffic, state, requests, interval = Traffic(rng, pool, version, interval_s=plan.terms.interval_s), begin(plan, 0.0), 0, 0
     while True:

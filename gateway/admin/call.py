@@ -203,7 +203,7 @@ class DatabasePolicies:
     reading: Callable[[], AbstractAsyncContextManager[PolicyVersions]]
     """Opens the policy versions for reading. Raises JournalAway."""
     compiled: Callable[[Mapping[str, str]], PolicySet]
-    """Compiles policy files against this gateway's settings. Raises `policies.problems.ConfigError`."""
+    """Compiles policy files against this gateway's settings. Raises `policies.yaml.problems.ConfigError`."""
     refresh: Callable[[], Awaitable[None]]
     """Makes this gateway follow the newest version at once."""
 

@@ -18,12 +18,12 @@ from gateway.prompt.vocabulary import GENERAL, VocabularyError, load_vocabulary
 from policies.compile import PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
 from policies.load import load_policies
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem, listing
 from policies.prompts.schema import PromptDocument
 from policies.rollout.document import RolloutDocument
 from policies.schema import EVERYONE, PolicyDocument
 from policies.shown import meaning, prompt_in_words
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem, listing
 from tenancy.counter_url import StoreKind
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"

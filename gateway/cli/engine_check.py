@@ -27,7 +27,7 @@ from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.printing import fail, out
 from gateway.config.load import load_settings
 from gateway.config.read_secrets import SecretError, read_reference
-from policies.located_yaml import ConfigError
+from policies.yaml.located import ConfigError
 
 WITHIN_S: Final = 10.0
 MAX_REPLY_BYTES: Final = 8 * 1024 * 1024

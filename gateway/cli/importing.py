@@ -13,8 +13,8 @@ from gateway.importing.litellm import carry_models, carry_sections
 from gateway.importing.litellm_people import carry_keys, carry_teams
 from gateway.importing.plan import LATER, SETTINGS, ImportPlan, files_of, write
 from policies.load import load_policies
-from policies.located_yaml import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
-from policies.problems import Problem, listing
+from policies.yaml.located import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
+from policies.yaml.problems import Problem, listing
 
 import_app = typer.Typer(no_args_is_help=True, help="Take over the configuration of another gateway.")
 

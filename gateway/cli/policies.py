@@ -27,8 +27,8 @@ from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
 from policies.load import load_policies
 from policies.parameters import with_prompt_defaults
-from policies.problems import ConfigError, listing
 from policies.shown import differences, meaning, prompt_in_words, treatment
+from policies.yaml.problems import ConfigError, listing
 from tenancy.rights import EVERYTHING
 
 Note = Annotated[str, typer.Option("--note", "-m", help="Why, for those who read the history.")]

@@ -8,12 +8,12 @@ import typer
 
 from gateway.cli.printing import err, fail, out
 from gateway.config.load import load_settings
-from policies.problems import ConfigError, listing
 from policies.prompts.allowed import Registry
 from policies.prompts.folder import PromptFolder
-from policies.prompts.prompt import MAX_RENDERED_CHARS, Prompt
+from policies.prompts.prompt import MAX_RENDERED_CHARS, RegisteredPrompt
 from policies.prompts.template import TooLong
 from policies.prompts.variables import Variable, VariableRefused
+from policies.yaml.problems import ConfigError, listing
 
 prompt_app = typer.Typer(no_args_is_help=True, help="The prompts that there are, and what they say.")
 
@@ -80,7 +80,7 @@ def _declared(name: str, variable: Variable) -> str:
     return declaration if variable.required else f"[{declaration}]"
 
 
-def _values(prompt: Prompt, written: list[str]) -> dict[str, object]:
+def _values(prompt: RegisteredPrompt, written: list[str]) -> dict[str, object]:
     """Values by name, parsed as their variable's type; a value that cannot be parsed stays text, and rendering refuses it."""
     values: dict[str, object] = {}
     for assignment in written:

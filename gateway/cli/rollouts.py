@@ -11,12 +11,12 @@ import typer
 from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
 from gateway.cli.printing import AsJson, err, out, print_json
 from gateway.config.load import load_settings
-from policies.located_yaml import Located, read_yaml
-from policies.problems import ConfigError
 from policies.prompts.folder import names_in
 from policies.rollout.document import RolloutDocument
-from policies.rollout.plan import Step
-from policies.validated import validated
+from policies.rollout.plan import RolloutStep
+from policies.yaml.located import Located, read_yaml
+from policies.yaml.problems import ConfigError
+from policies.yaml.validate import validated
 
 rollout_app = typer.Typer(no_args_is_help=True, help="Rollouts of what is new from pool to pool, and experiments.")
 
@@ -155,7 +155,7 @@ def _meaning(document: RolloutDocument) -> Iterator[str]:
     yield f"  margins {margins}; alpha {plan.terms.alpha:g}"
 
 
-def _step_in_words(name: str, step: Step) -> str:
+def _step_in_words(name: str, step: RolloutStep) -> str:
     text = f"{name}: {step.min_requests:,} requests and {_duration(step.min_s)}, at most {_duration(step.max_s)}; {step.needs.value}"
     return text + ("; waits to be promoted" if step.gate else "")
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from gateway.config.load import load_settings
 from gateway.fleet.sources import problems_in_files
 from policies.load import load_policies
-from policies.located_yaml import ConfigError
+from policies.yaml.located import ConfigError
 
 console = Console(stderr=True, highlight=False)
 

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from domain.strict import Strict
 from gateway.cli.printing import AsJson, err, fail, out, print_json
-from policies.located_yaml import parse_yaml, read_yaml
-from policies.problems import ConfigError
 from policies.routing_choice import RoutingField, routing_of
-from policies.validated import validated
+from policies.yaml.located import parse_yaml, read_yaml
+from policies.yaml.problems import ConfigError
+from policies.yaml.validate import validated
 from routing.choosing import PolicyInstance
 from routing.simulation.comparison import SHOWN, Result, compare, shown
 from routing.simulation.fleet_file import FleetFile

@@ -19,8 +19,8 @@ from backends.dialects.dialect import Dialect
 from backends.load_reports import MAX_RANKS
 from domain.membership import LoadPush
 from gateway.config.addresses import clash, split_address, sqlite_file
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem
 
 if TYPE_CHECKING:
     pass

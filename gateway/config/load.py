@@ -17,10 +17,9 @@ from gateway.config.checks import RawSettings, contradictions
 from gateway.config.pools import PoolSettings
 from gateway.config.secrets import SecretReference
 from gateway.config.settings import ConnectionLimits, Settings
-from policies.literal_secrets import literal_secrets
-from policies.located_yaml import Located, read_yaml
-from policies.problems import ConfigError, Problem
-from policies.validated import checked
+from policies.yaml.located import Located, read_yaml
+from policies.yaml.problems import ConfigError, Problem
+from policies.yaml.validate import checked, literal_secrets
 
 
 class SettingsReading(msgspec.Struct, frozen=True):

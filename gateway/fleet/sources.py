@@ -33,10 +33,9 @@ from domain.strict import Strict
 from gateway.config.load import Settings
 from gateway.config.pools import BackendSettings
 from gateway.process.worker_link import publish
-from policies.literal_secrets import literal_secrets
-from policies.located_yaml import Located, read_yaml
-from policies.problems import ConfigError, Path_, Problem
-from policies.validated import checked
+from policies.yaml.located import Located, read_yaml
+from policies.yaml.problems import ConfigError, Path_, Problem
+from policies.yaml.validate import checked, literal_secrets
 
 log = structlog.get_logger("tidegate.discovery")
 

@@ -13,8 +13,8 @@ import msgspec
 
 from gateway.config.addresses import checked_engine_url
 from gateway.importing.plan import ImportPlan, environment_name, model_scope, nanousd, period, slug, whole
-from policies.located_yaml import Located
-from policies.problems import Path_
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
 
 DIALECTS: Final = {

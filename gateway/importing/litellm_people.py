@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from gateway.importing.plan import ImportPlan, limit_of, nanousd, period, slug, whole
-from policies.located_yaml import Located
-from policies.problems import Path_
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
 
 TEAMLESS: Final = "without-team"

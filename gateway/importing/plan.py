@@ -19,9 +19,9 @@ from typing import Any, Final, Literal
 import msgspec
 import yaml
 
-from policies.located_yaml import Located
-from policies.problems import Path_
 from policies.schema import EVERYONE
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_
 from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION

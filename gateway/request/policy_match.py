@@ -11,7 +11,7 @@ from domain.ask import Ask
 from domain.identity import Caller
 from gateway.request.permissions import TOOLS, exists_for
 from policies.compile import ModelRule, PolicySet, TenantPolicy
-from policies.conditions import Needs
+from policies.conditions import ConditionNeeds
 from policies.rules import Rule
 from tenancy.estimate import likely_prompt
 from tenancy.rights import Allowed
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct, frozen=True):
     model: str = ""
     """The policy's name of the model that answers; empty until the policy is known."""
 
-    def facts(self, needs: Needs) -> dict[str, Any]:
+    def facts(self, needs: ConditionNeeds) -> dict[str, Any]:
         """The values of the variables that are needed, of `policies.conditions.VARIABLES`."""
         values = {name: _FACTS[name](self) for name in needs.variables if name != "headers"}
         if "headers" in needs.variables:

@@ -13,7 +13,7 @@ from gateway.request.permissions import sticky_key
 from gateway.story import Story
 from policies.compile import ModelRule, TenantPolicy
 from policies.prompts.allowed import AllowedVersions
-from policies.prompts.prompt import Prompt
+from policies.prompts.prompt import RegisteredPrompt
 from policies.rollout.assignment import Arm
 
 HEADER: Final = b"x-tidegate-rollout"
@@ -52,8 +52,8 @@ def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
 
 
 def deal_prompt(
-    ask: Ask, caller: Caller, headers: Mapping[bytes, bytes], story: Story, deps: Deps, prompt: Prompt, allowed: AllowedVersions
-) -> Prompt:
+    ask: Ask, caller: Caller, headers: Mapping[bytes, bytes], story: Story, deps: Deps, prompt: RegisteredPrompt, allowed: AllowedVersions
+) -> RegisteredPrompt:
     """The version of a prompt for a request that names no version; the Story keeps the assignment.
 
     Args:

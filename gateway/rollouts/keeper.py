@@ -15,9 +15,9 @@ import structlog
 
 from domain.clock import Clock, WallClock
 from domain.rollouts import RolloutBook, StoredRollout
-from policies.rollout.progress import Outcome, State, Status, tick
+from policies.rollout.progress import LookOutcome, RolloutState, Status, tick
 from policies.rollout.samples import Interval
-from policies.rollout.standing import Read, Standing, Unreadable, brief, read, standing, state_text
+from policies.rollout.state import Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 from tenancy.audit import Entry, canonical
 from tenancy.journal import Change
 
@@ -33,11 +33,11 @@ FORGET_EVERY_S: Final = 300.0
 ACTOR: Final = "rollout"
 """The actor in audit rows of changes that no person made."""
 
-ACTIONS: Final[Mapping[Outcome, str]] = {
-    Outcome.GO_ON: "rollout.advance",
-    Outcome.DONE: "rollout.done",
-    Outcome.ROLL_BACK: "rollout.rollback",
-    Outcome.WAIT: "rollout.gate",
+ACTIONS: Final[Mapping[LookOutcome, str]] = {
+    LookOutcome.GO_ON: "rollout.advance",
+    LookOutcome.DONE: "rollout.done",
+    LookOutcome.ROLL_BACK: "rollout.rollback",
+    LookOutcome.WAIT: "rollout.gate",
 }
 HOLD: Final = "rollout.hold"
 CHANGES: Final = (*ACTIONS.values(), HOLD)
@@ -63,7 +63,7 @@ class RolloutTransaction(Protocol):
 class KeeperState(msgspec.Struct):
     """The state of the keeper, for metrics."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[RolloutStatus, ...] = ()
     """The active rollouts as of the last round."""
     unreadable: int = 0
     """Active rollouts that were started by a version which this one does not understand."""
@@ -130,7 +130,7 @@ class RolloutKeeper:
         tick_s = self._clock()
         self._reachable_since = tick_s if self._reachable_since is None else self._reachable_since
         settled = tick_s - self._reachable_since >= LAG_S
-        standings: list[Standing] = []
+        standings: list[RolloutStatus] = []
         trouble: Exception | None = None
         for rollout, parsed in self._readable(stored):
             try:
@@ -152,7 +152,7 @@ class RolloutKeeper:
         for rollout in stored:
             try:
                 readable.append((rollout, read(rollout)))
-            except Unreadable as why:
+            except UnreadableRollout as why:
                 unreadable.add((rollout.id, rollout.version))
                 if (rollout.id, rollout.version) not in self._logged_unreadable:
                     log.error("a rollout cannot be read by this version and is left alone", rollout=rollout.name, why=str(why))
@@ -160,7 +160,7 @@ class RolloutKeeper:
         self.state.unreadable = len(unreadable)
         return readable
 
-    async def _judge(self, rollout: StoredRollout, parsed: Read, now: float) -> Standing:
+    async def _judge(self, rollout: StoredRollout, parsed: Read, now: float) -> RolloutStatus:
         """Count the finished intervals of a rollout, decide, and write the decision; returns its state afterwards."""
         plan = parsed.plan
         before = parsed.state
@@ -171,19 +171,21 @@ class RolloutKeeper:
         texts = await self._store.sums(rollout.id, before.next_interval, below) if below > before.next_interval else ()
         look = tick(plan, before, now, merged(texts))
         after = look.state
-        outcome = look.outcome if _changed(before, after) or after.status is Status.ROLLED_BACK else Outcome.STAY
-        if outcome is Outcome.STAY and after.next_interval == before.next_interval:
+        outcome = look.outcome if _changed(before, after) or after.status is Status.ROLLED_BACK else LookOutcome.STAY
+        if outcome is LookOutcome.STAY and after.next_interval == before.next_interval:
             return standing(rollout, parsed, now)
         new = msgspec.structs.replace(rollout, state=state_text(after), open=after.status is not Status.ROLLED_BACK, changed_unix=now)
         standing_after = standing(new, msgspec.structs.replace(parsed, state=after), now)
-        if outcome is Outcome.STAY:
+        if outcome is LookOutcome.STAY:
             if await self._store.write(new):
                 await self._store.forget_sums(rollout.id, after.next_interval)
         else:
             await self._change_status(new, after, outcome, standing(rollout, parsed, now), standing_after)
         return standing_after
 
-    async def _change_status(self, new: StoredRollout, after: State, outcome: Outcome, before: Standing, now: Standing) -> None:
+    async def _change_status(
+        self, new: StoredRollout, after: RolloutState, outcome: LookOutcome, before: RolloutStatus, now: RolloutStatus
+    ) -> None:
         action = HOLD if after.status is Status.HELD else ACTIONS[outcome]
         target = f"rollout/{new.name}"
         async with self._change() as books:
@@ -199,7 +201,7 @@ class RolloutKeeper:
         self._tell(message(action, now))
 
 
-def message(event: str, now: Standing) -> dict[str, Any]:
+def message(event: str, now: RolloutStatus) -> dict[str, Any]:
     """The webhook message about a change of a rollout."""
     return {"event": event, "rollout": now.name, "id": now.id, "at": now.changed_unix, **brief(now)}
 
@@ -218,5 +220,5 @@ def merged(texts: Sequence[str]) -> list[Interval]:
     return list(by_index.values())
 
 
-def _changed(before: State, after: State) -> bool:
+def _changed(before: RolloutState, after: RolloutState) -> bool:
     return (before.status, before.phase) != (after.status, after.phase)

@@ -20,7 +20,7 @@ from domain.rollouts import RolloutStore
 from gateway.record import OK, Record
 from policies.rollout.assignment import Arm
 from policies.rollout.in_force import Dealt, InForce, in_force
-from policies.rollout.samples import ArmSums, Interval, Sample, sums_of
+from policies.rollout.samples import ArmSums, Interval, RequestSample, sums_of
 
 FAILED: Final = frozenset(
     {kind.value for kind, source in SOURCE.items() if source is Source.ENGINE}
@@ -32,7 +32,7 @@ KEPT_INTERVALS: Final = 60
 """Intervals of a rollout that a worker holds while they cannot be written; older ones are lost."""
 
 
-def sample_of(record: Record) -> Sample | None:
+def sample_of(record: Record) -> RequestSample | None:
     """The sample of a finished request; None for a request that its caller broke off, or whose failure is not the pool's."""
     whole = record.outcome == OK
     if not whole and record.outcome not in FAILED:
@@ -40,7 +40,7 @@ def sample_of(record: Record) -> Sample | None:
     usage = record.usage
     streamed = record.stream and record.ttft_s is not None
     tokens = usage.completion_tokens
-    return Sample(
+    return RequestSample(
         failed=not whole,
         broken=not whole if streamed else None,
         refused=record.declined if whole else None,
@@ -75,7 +75,7 @@ class IntervalSums:
 
     def _observe(self, dealt: Dealt, record: Record, now_unix: float) -> None:
         if dealt.away:
-            self._add(dealt, Arm.CANARY, sums_of((Sample(failed=True),)), now_unix)
+            self._add(dealt, Arm.CANARY, sums_of((RequestSample(failed=True),)), now_unix)
         elif (sample := sample_of(record)) is not None:
             self._add(dealt, dealt.arm, sums_of((sample,)), now_unix)
 

@@ -17,8 +17,8 @@ from gateway.process.snapshots import PolicyState
 from gateway.process.worker_link import Answer, ask_every
 from policies.compile import PolicySet
 from policies.load import PolicyFolder
-from policies.marks import Mark
-from policies.problems import ConfigError
+from policies.yaml.folder import Mark
+from policies.yaml.problems import ConfigError
 
 log = structlog.get_logger("tidegate.policies")
 

@@ -22,7 +22,7 @@ from domain.policy_versions import PolicyVersion, PolicyVersions
 from gateway.config.settings import CURRENT
 from policies.compile import PolicySet
 from policies.load import load_policies
-from policies.problems import ConfigError, Problem
+from policies.yaml.problems import ConfigError, Problem
 
 log = structlog.get_logger("tidegate.policies")
 

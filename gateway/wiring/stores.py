@@ -19,7 +19,7 @@ from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
-from policies.problems import ConfigError, Problem
+from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectorySource
 from tenancy.journal import JournalAway

@@ -11,13 +11,13 @@ import msgspec
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from domain.strict import Strict
-from policies.located_yaml import Located
-from policies.problems import Path_, Problem
-from policies.prompts.prompt import Prompt
+from policies.prompts.prompt import RegisteredPrompt
 from policies.prompts.schema import PromptId, PromptVersion
-from policies.sticky import place
+from policies.rollout.assignment import place
+from policies.yaml.located import Located
+from policies.yaml.problems import Path_, Problem
 
-Registry = Mapping[str, Mapping[int, Prompt]]
+Registry = Mapping[str, Mapping[int, RegisteredPrompt]]
 """All prompts, by id and version."""
 
 MAX_VERSIONS: Final = 16
@@ -75,12 +75,12 @@ class AllowedVersions(msgspec.Struct, frozen=True):
     """One prompt of a tenant: its versions, and the share of the conversations that each gets."""
 
     id: str
-    versions: Mapping[int, Prompt]
+    versions: Mapping[int, RegisteredPrompt]
     """The versions that exist for the tenant."""
     shares: tuple[tuple[float, int], ...]
     """The end of each version's interval on [0, 1), and the version; at least one."""
 
-    def version(self, wanted: int | None, key: str) -> Prompt | None:
+    def version(self, wanted: int | None, key: str) -> RegisteredPrompt | None:
         """The version that a request gets; None when it names one that does not exist.
 
         Args:
@@ -145,7 +145,7 @@ def allowed_problems(located: Located, registry: Registry) -> Iterator[Problem]:
             yield from _version_problems(located, ("prompts", i), name, registry[name])
 
 
-def _version_problems(located: Located, at: Path_, name: str, versions: Mapping[int, Prompt]) -> Iterator[Problem]:
+def _version_problems(located: Located, at: Path_, name: str, versions: Mapping[int, RegisteredPrompt]) -> Iterator[Problem]:
     listed_versions = located.value(*at, "versions")
     paths = [
         (*at, "version"),

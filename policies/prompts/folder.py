@@ -10,14 +10,13 @@ from typing import Final
 
 import msgspec
 
-from policies.literal_secrets import literal_secrets
-from policies.located_yaml import Located, read_yaml
-from policies.marks import Mark, mark_of, visible_files
-from policies.problems import ConfigError, Path_, Problem
 from policies.prompts.allowed import Registry
-from policies.prompts.prompt import Prompt, prompt_of
+from policies.prompts.prompt import RegisteredPrompt, prompt_of
 from policies.prompts.schema import PromptDocument
-from policies.validated import checked
+from policies.yaml.folder import Mark, mark_of, visible_files
+from policies.yaml.located import Located, read_yaml
+from policies.yaml.problems import ConfigError, Path_, Problem
+from policies.yaml.validate import checked, literal_secrets
 
 MAX_FILES: Final = 10_000
 """Versions of all prompts. All are read at every start; a folder with more has versions that are out of use."""
@@ -27,7 +26,7 @@ _LITERAL_BLOCK: Final = re.compile(r":\s+\|[+-]?\s*(#.*)?$")
 
 class _PromptFile(msgspec.Struct, frozen=True):
     mark: Mark
-    prompt: Prompt | None
+    prompt: RegisteredPrompt | None
     problems: tuple[Problem, ...]
 
 
@@ -67,7 +66,7 @@ class PromptFolder:
         problems = [
             Problem(str(file), 1, 1, "", "would not be read", "call it ID@VERSION.yaml") for file in visible if file.suffix == ".yml"
         ]
-        registry: dict[str, dict[int, Prompt]] = {}
+        registry: dict[str, dict[int, RegisteredPrompt]] = {}
         for prompt_file in self._files.values():
             problems += prompt_file.problems
             prompt = prompt_file.prompt

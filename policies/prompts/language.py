@@ -72,7 +72,7 @@ _LOOP: Final = {"index": _NUMBER, "index0": _NUMBER, "length": _NUMBER, "first":
 _ORDER: Final = frozenset({"lt", "lteq", "gt", "gteq"})
 
 
-class Reader:
+class TemplateReader:
     """Walks over a tree and records the mistakes (`mistakes`), the variables that are named (`used`), and the characters that one
     rendering can touch at most (`work`)."""
 

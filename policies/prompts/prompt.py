@@ -8,17 +8,17 @@ from typing import Final
 import msgspec
 
 from policies.parameters import given_defaults
-from policies.problems import Path_
 from policies.prompts.language import Mistake
 from policies.prompts.schema import PromptDocument
 from policies.prompts.template import Template, template_of
 from policies.prompts.variables import Variable, checked
+from policies.yaml.problems import Path_
 
 MAX_RENDERED_CHARS: Final = 262_144
 """Characters of all messages of one rendering: 65,000 tokens, half of a large context."""
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class RegisteredPrompt(msgspec.Struct, frozen=True):
     """One version of a prompt."""
 
     id: str
@@ -57,7 +57,7 @@ class Prompt(msgspec.Struct, frozen=True):
         return messages
 
 
-def prompt_of(document: PromptDocument) -> tuple[Prompt | None, list[tuple[Path_, Mistake]]]:
+def prompt_of(document: PromptDocument) -> tuple[RegisteredPrompt | None, list[tuple[Path_, Mistake]]]:
     """The prompt of a validated document, and every mistake in its texts with its path; the prompt is None if there is one."""
     mistakes: list[tuple[Path_, Mistake]] = []
     used: set[str] = set()
@@ -77,4 +77,4 @@ def prompt_of(document: PromptDocument) -> tuple[Prompt | None, list[tuple[Path_
     parameters = tuple(given_defaults(document.parameters))
     model = document.model or ""
     digest = hashlib.sha256(json.dumps(document.model_dump(mode="json", exclude_unset=True), sort_keys=True).encode()).hexdigest()
-    return Prompt(document.id, document.version, name, model, parameters, document.variables, tuple(messages), digest), []
+    return RegisteredPrompt(document.id, document.version, name, model, parameters, document.variables, tuple(messages), digest), []

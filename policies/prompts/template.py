@@ -15,7 +15,7 @@ import jinja2
 import jinja2.sandbox
 from jinja2 import nodes
 
-from policies.prompts.language import FILTERS, Mistake, Reader
+from policies.prompts.language import FILTERS, Mistake, TemplateReader
 from policies.prompts.variables import Variable
 
 MAX_WORK_CHARS: Final = 2**22
@@ -70,7 +70,7 @@ def template_of(source: str, variables: Mapping[str, Variable]) -> tuple[Templat
         return None, frozenset(), [Mistake(error.lineno, f"cannot be read: {message}")]
     except (RecursionError, ValueError, OverflowError):
         return None, frozenset(), [Mistake(1, "is nested too deep, or has a number that is too long")]
-    reader = Reader(variables)
+    reader = TemplateReader(variables)
     try:
         reader.read(tree)
     except RecursionError:

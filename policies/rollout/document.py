@@ -1,4 +1,4 @@
-"""The document that starts a rollout or an experiment, as a strict model, and its conversion into a `Plan`. Pure."""
+"""The document that starts a rollout or an experiment, as a strict model, and its conversion into a `RolloutPlan`. Pure."""
 
 import re
 from typing import Annotated, Final, Literal, Self
@@ -7,9 +7,9 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from domain.strict import Strict
-from policies.rollout.plan import DAY_S, DEFAULT_STEPS, MAX_STEPS, Needs, OnTimeout, Plan, Step
+from policies.rollout.plan import DAY_S, DEFAULT_STEPS, MAX_STEPS, OnTimeout, RolloutPlan, RolloutStep, StepNeeds
 from policies.rollout.samples import METRICS
-from policies.rollout.verdict import DEFAULT_MARGINS, Terms
+from policies.rollout.verdict import DEFAULT_MARGINS, ComparisonTerms
 from policies.schema import ModelName, PoolName
 
 MAX_NAMED: Final = 1000
@@ -24,7 +24,7 @@ RolloutName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,
 
 
 def _known_margins(margins: dict[str, float]) -> dict[str, float]:
-    Terms(margins={**DEFAULT_MARGINS, **margins})
+    ComparisonTerms(margins={**DEFAULT_MARGINS, **margins})
     return margins
 
 
@@ -41,9 +41,9 @@ class StepEntry(Strict):
     )
     gate: bool = Field(default=False, description="Whether somebody has to promote it once it is passed.")
 
-    def step(self) -> Step:
+    def step(self) -> RolloutStep:
         """The step of a plan that this entry describes."""
-        return Step(self.share, self.min_requests, self.min_s, self.max_s, Needs[self.needs.upper()], self.gate)
+        return RolloutStep(self.share, self.min_requests, self.min_s, self.max_s, StepNeeds[self.needs.upper()], self.gate)
 
 
 class ShadowEntry(Strict):
@@ -120,20 +120,23 @@ class RolloutDocument(Strict):
         self.plan("check")
         return self
 
-    def plan(self, rollout_id: str) -> Plan:
+    def plan(self, rollout_id: str) -> RolloutPlan:
         """The plan that the document describes. Raises ValueError for an impossible plan."""
         steps = tuple(entry.step() for entry in self.steps) if self.steps else DEFAULT_STEPS
         if self.experiment is not None:
             experiment = self.experiment
-            steps = (Step(experiment.share, experiment.min_requests, 0.0, experiment.max_s, Needs.GOOD_ENOUGH, gate=True), Step(1.0))
+            steps = (
+                RolloutStep(experiment.share, experiment.min_requests, 0.0, experiment.max_s, StepNeeds.GOOD_ENOUGH, gate=True),
+                RolloutStep(1.0),
+            )
         shadow = None
         if self.shadow is not None:
-            shadow = Step(self.shadow.share, self.shadow.min_requests, self.shadow.min_s, self.shadow.max_s, gate=self.shadow.gate)
-        return Plan(
+            shadow = RolloutStep(self.shadow.share, self.shadow.min_requests, self.shadow.min_s, self.shadow.max_s, gate=self.shadow.gate)
+        return RolloutPlan(
             rollout_id,
             steps,
             shadow,
-            Terms(self.alpha, {**DEFAULT_MARGINS, **self.margins}, self.interval_s, self.min_samples),
+            ComparisonTerms(self.alpha, {**DEFAULT_MARGINS, **self.margins}, self.interval_s, self.min_samples),
             self.warm_up_s,
             self.warm_up_requests,
             self.settle_s,

@@ -9,7 +9,7 @@ import msgspec
 from domain.rollouts import StoredRollout
 from policies.rollout.assignment import Arm, assign, mirrored
 from policies.rollout.document import RolloutDocument, document_of
-from policies.rollout.progress import OVER, State, shares
+from policies.rollout.progress import OVER, RolloutState, shares
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]
 
 def _running(stored: StoredRollout, document: RolloutDocument) -> Running:
     plan = document.plan(stored.id)
-    state = msgspec.json.decode(stored.state, type=State)
+    state = msgspec.json.decode(stored.state, type=RolloutState)
     share = shares(plan, state)
     return Running(
         stored.id,

@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-from policies.rollout.verdict import Terms
+from policies.rollout.verdict import ComparisonTerms
 
 DAY_S: Final = 86_400.0
 MAX_STEPS: Final = 32
 
 
-class Needs(Enum):
+class StepNeeds(Enum):
     """The judgement of the canary that a step needs before it is passed."""
 
     NOT_WORSE = "not worse"
@@ -30,7 +30,7 @@ class OnTimeout(Enum):
     """The share stays until an operator promotes or aborts; a canary that turns out worse is still rolled back."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class RolloutStep(msgspec.Struct, frozen=True):
     """One share of the traffic; in a shadow phase, of the requests that are mirrored."""
 
     share: float
@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True):
     min_s: float = 600.0
     max_s: float = 4 * 3600.0
     """Seconds; time at a gate or paused does not count."""
-    needs: Needs = Needs.NOT_WORSE
+    needs: StepNeeds = StepNeeds.NOT_WORSE
     gate: bool = False
     """Whether an operator has to promote the rollout once the step is passed."""
 
@@ -55,15 +55,15 @@ class Step(msgspec.Struct, frozen=True):
 
 
 DEFAULT_STEPS: Final = (
-    Step(0.01, min_requests=50),
-    Step(0.05),
-    Step(0.25, min_requests=500),
-    Step(0.50, min_requests=1000, max_s=DAY_S, needs=Needs.GOOD_ENOUGH),
-    Step(1.0),
+    RolloutStep(0.01, min_requests=50),
+    RolloutStep(0.05),
+    RolloutStep(0.25, min_requests=500),
+    RolloutStep(0.50, min_requests=1000, max_s=DAY_S, needs=StepNeeds.GOOD_ENOUGH),
+    RolloutStep(1.0),
 )
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RolloutPlan(msgspec.Struct, frozen=True):
     """A whole rollout. The last step is all of the traffic: a rollout that gets there is done, since no baseline is left to compare with.
 
     Raises:
@@ -72,10 +72,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     salt: str
     """The rollout's id, so that the first conversations differ between rollouts."""
-    steps: tuple[Step, ...] = DEFAULT_STEPS
-    shadow: Step | None = None
+    steps: tuple[RolloutStep, ...] = DEFAULT_STEPS
+    shadow: RolloutStep | None = None
     """The phase before the first step: requests are mirrored to the canary, and its answers are thrown away."""
-    terms: Terms = Terms()
+    terms: ComparisonTerms = ComparisonTerms()
     warm_up_s: float = 120.0
     warm_up_requests: int = 20
     """At the beginning, intervals are left out until the canary has had both `warm_up_s` seconds and so many requests."""
@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True):
         if self.warm_up_s < 0 or self.settle_s < 0 or self.warm_up_requests < 0:
             raise ValueError("warm_up_s, settle_s and warm_up_requests cannot be below 0")
 
-    def named(self) -> list[tuple[str, Step]]:
+    def named(self) -> list[tuple[str, RolloutStep]]:
         """Every phase in order, with the name that reasons use."""
         shadow = [("shadow", self.shadow)] if self.shadow else []
         return shadow + [(f"{100 * step.share:g} %", step) for step in self.steps]

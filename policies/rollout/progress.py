@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from policies.rollout.evidence import Evidence, no_evidence
-from policies.rollout.plan import Needs, OnTimeout, Plan, Step
+from policies.rollout.plan import OnTimeout, RolloutPlan, RolloutStep, StepNeeds
 from policies.rollout.samples import Interval
 from policies.rollout.verdict import Judgement, Verdict, judge
 
@@ -31,7 +31,7 @@ class Status(Enum):
 OVER: Final = frozenset({Status.ROLLED_BACK, Status.DONE})
 
 
-class Outcome(Enum):
+class LookOutcome(Enum):
     """The outcome of a look."""
 
     STAY = "stay"
@@ -52,7 +52,7 @@ class Shares(msgspec.Struct, frozen=True):
     mirrored: float = 0.0
 
 
-class State(msgspec.Struct, frozen=True):
+class RolloutState(msgspec.Struct, frozen=True):
     """The state of one rollout, as it is stored."""
 
     evidence: Evidence
@@ -62,7 +62,7 @@ class State(msgspec.Struct, frozen=True):
     """When the last event was."""
     status: Status = Status.RUNNING
     phase: int = 0
-    """Index into `Plan.named`."""
+    """Index into `RolloutPlan.named`."""
     spent_s: float = 0.0
     """Seconds that this phase has run, without pauses and gates."""
     before: int = 0
@@ -76,20 +76,20 @@ class State(msgspec.Struct, frozen=True):
     """The reason of the last change, as text."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class EventResult(msgspec.Struct, frozen=True):
     """The result of an event: the new state, the outcome, and the verdict behind it."""
 
-    state: State
-    outcome: Outcome
+    state: RolloutState
+    outcome: LookOutcome
     verdict: Verdict
 
 
-def begin(plan: Plan, now: float) -> State:
+def begin(plan: RolloutPlan, now: float) -> RolloutState:
     """The state of a rollout that starts at `now`."""
-    return State(no_evidence(plan.terms.margins), now, now, next_interval=int(now // plan.terms.interval_s), reason="started")
+    return RolloutState(no_evidence(plan.terms.margins), now, now, next_interval=int(now // plan.terms.interval_s), reason="started")
 
 
-def shares(plan: Plan, state: State) -> Shares:
+def shares(plan: RolloutPlan, state: RolloutState) -> Shares:
     """The canary's shares in this state."""
     if state.status is Status.ROLLED_BACK:
         return Shares(0.0)
@@ -97,37 +97,37 @@ def shares(plan: Plan, state: State) -> Shares:
     return Shares(0.0, step.share) if plan.shadow and not state.phase else Shares(step.share)
 
 
-def tick(plan: Plan, state: State, now: float, intervals: Iterable[Interval] = ()) -> Look:
+def tick(plan: RolloutPlan, state: RolloutState, now: float, intervals: Iterable[Interval] = ()) -> EventResult:
     """Look at the evidence and move the rollout on, hold it, or roll it back.
 
     Args:
         intervals: the intervals closed since the last look, summed over all gateways; intervals already processed are skipped.
     """
     if state.status in OVER:
-        outcome = Outcome.DONE if state.status is Status.DONE else Outcome.ROLL_BACK
-        return Look(state, outcome, judge(plan.terms, state.evidence))
+        outcome = LookOutcome.DONE if state.status is Status.DONE else LookOutcome.ROLL_BACK
+        return EventResult(state, outcome, judge(plan.terms, state.evidence))
     state = _with_intervals(plan, _with_time(state, now), intervals)
     verdict = judge(plan.terms, state.evidence)
     if verdict.judgement is Judgement.WORSE and plan.acts:
-        return Look(_rolled_back(state, verdict.words), Outcome.ROLL_BACK, verdict)
+        return EventResult(_rolled_back(state, verdict.words), LookOutcome.ROLL_BACK, verdict)
     if state.status is not Status.RUNNING:
-        return Look(state, Outcome.STAY if state.status is Status.PAUSED else Outcome.WAIT, verdict)
+        return EventResult(state, LookOutcome.STAY if state.status is Status.PAUSED else LookOutcome.WAIT, verdict)
     name, step = plan.named()[state.phase]
     if _passed(step, state, verdict):
         if step.gate:
             result = "passed, waits to be promoted" if plan.acts else f"{verdict.judgement.value}: {verdict.words}"
             waiting = msgspec.structs.replace(state, status=Status.AT_GATE, reason=f"{name}: {result}")
-            return Look(waiting, Outcome.WAIT, verdict)
+            return EventResult(waiting, LookOutcome.WAIT, verdict)
         return _onward(plan, state, now, f"{name}: passed", verdict)
     if state.spent_s < step.max_s:
-        return Look(state, Outcome.STAY, verdict)
+        return EventResult(state, LookOutcome.STAY, verdict)
     why = f"{name}: no decision within {step.max_s:,.0f} s ({_lacking(step, state, verdict)})"
     if plan.on_timeout is OnTimeout.ROLL_BACK:
-        return Look(_rolled_back(state, why), Outcome.ROLL_BACK, verdict)
-    return Look(msgspec.structs.replace(state, status=Status.HELD, reason=why), Outcome.WAIT, verdict)
+        return EventResult(_rolled_back(state, why), LookOutcome.ROLL_BACK, verdict)
+    return EventResult(msgspec.structs.replace(state, status=Status.HELD, reason=why), LookOutcome.WAIT, verdict)
 
 
-def pause(state: State, now: float) -> State:
+def pause(state: RolloutState, now: float) -> RolloutState:
     """Pause a rollout: the share stays, and the time does not count.
 
     Raises:
@@ -139,7 +139,7 @@ def pause(state: State, now: float) -> State:
     return msgspec.structs.replace(_with_time(state, now), status=Status.PAUSED, reason="paused")
 
 
-def resume(state: State, now: float) -> State:
+def resume(state: RolloutState, now: float) -> RolloutState:
     """Resume a paused rollout.
 
     Raises:
@@ -151,7 +151,7 @@ def resume(state: State, now: float) -> State:
     return msgspec.structs.replace(_with_time(state, now), status=Status.RUNNING, reason="resumed")
 
 
-def promote(plan: Plan, state: State, now: float) -> Look:
+def promote(plan: RolloutPlan, state: RolloutState, now: float) -> EventResult:
     """Move on to the next phase whatever this one lacks: past its gate, out of a hold or a pause, or early.
 
     Raises:
@@ -162,17 +162,17 @@ def promote(plan: Plan, state: State, now: float) -> Look:
     return _onward(plan, _with_time(state, now), now, f"{name}: promoted", judge(plan.terms, state.evidence))
 
 
-def abort(plan: Plan, state: State, now: float, why: str) -> Look:
+def abort(plan: RolloutPlan, state: RolloutState, now: float, why: str) -> EventResult:
     """Roll back to the baseline.
 
     Raises:
         NotNow: the rollout is over.
     """
     _not_over(state, "aborted")
-    return Look(_rolled_back(_with_time(state, now), f"aborted: {why}"), Outcome.ROLL_BACK, judge(plan.terms, state.evidence))
+    return EventResult(_rolled_back(_with_time(state, now), f"aborted: {why}"), LookOutcome.ROLL_BACK, judge(plan.terms, state.evidence))
 
 
-def close(plan: Plan, state: State) -> State:
+def close(plan: RolloutPlan, state: RolloutState) -> RolloutState:
     """Close a rollout that has reached all of the traffic, or an experiment that is finished; the canary gets no requests afterwards.
 
     Raises:
@@ -185,18 +185,18 @@ def close(plan: Plan, state: State) -> State:
     raise NotNow(f"a rollout that is {state.status.value} cannot be closed; promote it until it is done, or abort it")
 
 
-def _not_over(state: State, event: str) -> None:
+def _not_over(state: RolloutState, event: str) -> None:
     if state.status in OVER:
         raise NotNow(f"a rollout that is {state.status.value} cannot be {event}; start another")
 
 
-def _with_time(state: State, now: float) -> State:
+def _with_time(state: RolloutState, now: float) -> RolloutState:
     elapsed = max(0.0, now - state.seen_at)
     spent = state.spent_s + (elapsed if state.status is Status.RUNNING else 0.0)
     return msgspec.structs.replace(state, seen_at=max(now, state.seen_at), spent_s=spent)
 
 
-def _with_intervals(plan: Plan, state: State, intervals: Iterable[Interval]) -> State:
+def _with_intervals(plan: RolloutPlan, state: RolloutState, intervals: Iterable[Interval]) -> RolloutState:
     evidence = state.evidence
     warming = state.warming
     warm = state.warm
@@ -214,23 +214,23 @@ def _with_intervals(plan: Plan, state: State, intervals: Iterable[Interval]) -> 
     return msgspec.structs.replace(state, evidence=evidence, warming=warming, warm=warm, next_interval=next_interval)
 
 
-def _passed(step: Step, state: State, verdict: Verdict) -> bool:
+def _passed(step: RolloutStep, state: RolloutState, verdict: Verdict) -> bool:
     enough = state.spent_s >= step.min_s and state.evidence.requests - state.before >= step.min_requests
     # a canary that is worse gets here only in an experiment, where that verdict passes the step as well
-    return enough and (step.needs is Needs.NOT_WORSE or verdict.judgement is not Judgement.UNDECIDED)
+    return enough and (step.needs is StepNeeds.NOT_WORSE or verdict.judgement is not Judgement.UNDECIDED)
 
 
-def _lacking(step: Step, state: State, verdict: Verdict) -> str:
+def _lacking(step: RolloutStep, state: RolloutState, verdict: Verdict) -> str:
     counted = state.evidence.requests - state.before
     if counted < step.min_requests:
         return f"{counted:,} of {step.min_requests:,} requests"
     return verdict.words
 
 
-def _onward(plan: Plan, state: State, now: float, why: str, verdict: Verdict) -> Look:
+def _onward(plan: RolloutPlan, state: RolloutState, now: float, why: str, verdict: Verdict) -> EventResult:
     next_phase = state.phase + 1
     done = next_phase == len(plan.named()) - 1
-    state = State(
+    state = RolloutState(
         state.evidence,
         entered_at=max(now, state.seen_at),
         seen_at=max(now, state.seen_at),
@@ -242,8 +242,8 @@ def _onward(plan: Plan, state: State, now: float, why: str, verdict: Verdict) ->
         next_interval=state.next_interval,
         reason=why,
     )
-    return Look(state, Outcome.DONE if done else Outcome.GO_ON, verdict)
+    return EventResult(state, LookOutcome.DONE if done else LookOutcome.GO_ON, verdict)
 
 
-def _rolled_back(state: State, why: str) -> State:
+def _rolled_back(state: RolloutState, why: str) -> RolloutState:
     return msgspec.structs.replace(state, status=Status.ROLLED_BACK, reason=why)

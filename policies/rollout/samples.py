@@ -73,7 +73,7 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
 """All metrics that a rollout can compare, by name."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class RequestSample(msgspec.Struct, frozen=True, kw_only=True):
     """One finished request. None stands for a value that is unknown or does not apply; it is left out, never taken for zero.
 
     A request that its caller cancelled, or that was refused before it reached an engine, makes no sample.
@@ -96,7 +96,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of the whole request, in nano-dollars; counted per output token."""
 
 
-def values_of(sample: Sample) -> list[tuple[str, float]]:
+def values_of(sample: RequestSample) -> list[tuple[str, float]]:
     """The values of a sample, by name of the metric: 0 or 1 for a share, a logarithm for a ratio."""
     values = [("errors", float(sample.failed))]
     if sample.broken is not None:
@@ -138,7 +138,7 @@ class ArmSums(msgspec.Struct, frozen=True):
         return ArmSums(self.requests + other.requests, tallies)
 
 
-def sums_of(samples: Iterable[Sample]) -> ArmSums:
+def sums_of(samples: Iterable[RequestSample]) -> ArmSums:
     """The sums of some samples."""
     requests = 0
     tallies: dict[str, Tally] = {}

@@ -9,19 +9,86 @@ of the sum of squares.
 
 No test of these counts can tell whether callers differ. When few end users make up the traffic, sticky assignment may give the canary
 other kinds of requests than the baseline for the whole rollout. Margins absorb some of it, and each larger share mixes the users more.
+
+Anytime-valid confidence bounds, which hold at all looks at once, whenever one stops: the formulas, on plain numbers.
+
+Both are mixture sequential tests (mSPRT: Robbins, "Statistical methods related to the law of the iterated logarithm", 1970; Johari,
+Pekelis, Walsh, "Always valid inference", 2015) turned into bounds: the likelihood of the observations averaged over a prior, divided by
+their likelihood at a value, is a martingale if that value is the true one, so by Ville's inequality the ratio ever exceeds 1/alpha with
+probability alpha at most. The bounds enclose the values at which the ratio does not exceed 1/alpha.
 """
 
 from collections.abc import Mapping
 from enum import Enum
-from math import exp, expm1, hypot, inf, log1p
+from math import exp, expm1, hypot, inf, lgamma, log, log1p, sqrt
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from policies.rollout.bounds import mean_radius, share_low
 from policies.rollout.evidence import WANDER_S, Evidence, RatioEvidence, ShareEvidence
 from policies.rollout.samples import METRICS, Metric, Scale, Worse
+
+_HALF_HALF: Final = 2 * lgamma(0.5)
+"""Logarithm of the Beta function at (1/2, 1/2)."""
+_MAX_NEWTON_STEPS: Final = 60
+_TOLERANCE: Final = 1e-9
+
+
+def mean_radius(variance: float, information: float, blocks: float, alpha: float, tight_at: float) -> float:
+    """The distance from the observed mean within which the true mean lies, on one side, with probability 1 - alpha for all time.
+    Infinite while there are too few blocks.
+
+    With x = t^2 / (T - 1), t the mean over its standard error, T blocks, q = k / (k + I), I the information: the mixture over a normal
+    prior of variance s^2 / k, s unknown, is sqrt(q) * ((1 + x) / (1 + q x))^(T/2) (Lai, "On confidence sequences", 1976; Wang and
+    Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance", 2024). For many blocks it is
+    Robbins' normal mixture, and for data that are not normal an asymptotic confidence sequence (Waudby-Smith, Arbour, Sinha,
+    Kennedy, Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences", 2021). Two sides share 2 alpha.
+
+    Args:
+        variance: of the mean, estimated from how blocks scatter.
+        information: of the observations; any unit in which the mean's variance is inversely proportional to it.
+        blocks: the number of blocks that the variance was estimated from.
+        tight_at: the information at which the bound is to be tightest.
+    """
+    two_sided = min(1.0, 2 * alpha)
+    budget = -2 * log(two_sided)
+    k = tight_at / (budget + log1p(budget))  # Howard, Ramdas, McAuliffe, Sekhon 2021, proposition 3
+    q = k / (k + information)
+    growth = exp((budget - log(q)) / blocks) if blocks > 1 else inf  # (1 / (two_sided sqrt(q)))^(2 / T)
+    if blocks <= 1 or growth * q >= 1:
+        return inf
+    return sqrt(variance * (blocks - 1) * (growth - 1) / (1 - growth * q))
+
+
+def share_low(hits: float, n: float, alpha: float) -> float:
+    """The lower bound of the share of hits, with probability 1 - alpha for all time; the upper bound is `1 - share_low(n - hits, …)`.
+
+    The mixture is over the Beta(1/2, 1/2) prior (Robbins 1970, example 3; Howard and others 2021, section 3.4): the share p is possible
+    while log B(h + 1/2, n - h + 1/2) - log B(1/2, 1/2) - h log p - (n - h) log(1 - p) < log(1 / alpha).
+
+    Args:
+        hits: of `n` samples; both may be fractions: overdispersed counts are scaled down.
+    """
+    if hits <= 0 or n <= 0:
+        return 0.0
+    misses = max(0.0, n - hits)
+    target = lgamma(hits + 0.5) + lgamma(misses + 0.5) - lgamma(n + 1) - _HALF_HALF + log(alpha)
+    if misses < _TOLERANCE:
+        return exp(target / hits)
+    # h log p + (n - h) log(1 - p) is concave in log p: Newton's steps from anywhere left of its top converge from the left. They begin
+    # where the parabola at the top meets the target
+    top = log(hits / n)
+    fall = hits * top + misses * log(misses / n) - target
+    at = top - sqrt(2 * fall * misses / (n * hits))
+    for _ in range(_MAX_NEWTON_STEPS):
+        p = exp(at)
+        step = (target - hits * at - misses * log1p(-p)) / (hits - misses * p / (1 - p))
+        at += step
+        if abs(step) < _TOLERANCE:
+            break
+    return exp(at)
+
 
 TIGHT_AT: Final = 200.0
 """Requests (weights, see `evidence`) at which bounds of ratios are tightest: about as many as reveal a fifth more inter-token latency."""
@@ -37,7 +104,7 @@ class Judgement(Enum):
     UNDECIDED = "undecided"
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ComparisonTerms(msgspec.Struct, frozen=True):
     """The terms of the comparison: metrics, margins and error rate.
 
     Raises:
@@ -70,7 +137,7 @@ class Terms(msgspec.Struct, frozen=True):
                 raise ValueError(f"the margin of {name} is {margin}; it has to be above 0 and below {maximum:g}")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class MetricFinding(msgspec.Struct, frozen=True):
     """The finding on one metric."""
 
     metric: str
@@ -114,7 +181,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """The judgement of all metrics together, and the findings behind it, the worst first."""
 
     judgement: Judgement
-    findings: tuple[Finding, ...]
+    findings: tuple[MetricFinding, ...]
     requests: int
     """Requests of the canary that were counted."""
 
@@ -130,7 +197,7 @@ _MAX_LOG: Final = 700.0
 _ORDER: Final = {Judgement.WORSE: 0, Judgement.UNDECIDED: 1, Judgement.GOOD_ENOUGH: 2}
 
 
-def judge(terms: Terms, evidence: Evidence) -> Verdict:
+def judge(terms: ComparisonTerms, evidence: Evidence) -> Verdict:
     """The verdict of the evidence so far.
 
     Metrics without samples of either arm (no streams, no costs) are left out.
@@ -150,7 +217,7 @@ def judge(terms: Terms, evidence: Evidence) -> Verdict:
     return Verdict(findings[0].judgement if findings else Judgement.UNDECIDED, tuple(findings), evidence.requests)
 
 
-def _of_ratio(metric: Metric, margin: float, alpha: float, terms: Terms, evidence: RatioEvidence) -> Finding:
+def _of_ratio(metric: Metric, margin: float, alpha: float, terms: ComparisonTerms, evidence: RatioEvidence) -> MetricFinding:
     variance, blocks = evidence.scatter(_lasting_variance(metric, terms))
     radius = mean_radius(variance, evidence.weight, blocks, alpha, TIGHT_AT) if blocks and evidence.canary_n >= terms.min_samples else inf
     low = evidence.difference - radius
@@ -159,10 +226,10 @@ def _of_ratio(metric: Metric, margin: float, alpha: float, terms: Terms, evidenc
     canary = exp(evidence.canary / evidence.weight)
     baseline = exp(evidence.baseline / evidence.weight)
     relative_high = expm1(high) if radius < inf else inf
-    return Finding(metric.name, judgement, evidence.canary_n, canary, baseline, expm1(low), relative_high, terms.alpha)
+    return MetricFinding(metric.name, judgement, evidence.canary_n, canary, baseline, expm1(low), relative_high, terms.alpha)
 
 
-def _of_share(metric: Metric, margin: float, alpha: float, terms: Terms, evidence: ShareEvidence) -> Finding:
+def _of_share(metric: Metric, margin: float, alpha: float, terms: ComparisonTerms, evidence: ShareEvidence) -> MetricFinding:
     canary = evidence.hits / evidence.canary_n
     baseline = evidence.expected / evidence.canary_n
     low = -1.0
@@ -176,10 +243,10 @@ def _of_share(metric: Metric, margin: float, alpha: float, terms: Terms, evidenc
         low = canary - baseline - hypot(canary - canary_low, baseline_high - baseline)
         high = canary - baseline + hypot(canary_high - canary, baseline - baseline_low)
     judgement = _judged(low, high, margin, metric.worse)
-    return Finding(metric.name, judgement, evidence.canary_n, canary, baseline, low, high, terms.alpha)
+    return MetricFinding(metric.name, judgement, evidence.canary_n, canary, baseline, low, high, terms.alpha)
 
 
-def _lasting_variance(metric: Metric, terms: Terms) -> float:
+def _lasting_variance(metric: Metric, terms: ComparisonTerms) -> float:
     return metric.wander**2 * WANDER_S / terms.interval_s
 
 

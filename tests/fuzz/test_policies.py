@@ -10,10 +10,10 @@ import pytest
 
 from gateway.config.load import read_settings
 from policies.load import load_policies
-from policies.problems import ConfigError, Problem
 from policies.prompts.folder import PromptFolder
 from policies.prompts.template import TooLong
 from policies.prompts.variables import VariableRefused
+from policies.yaml.problems import ConfigError, Problem
 from tests.fuzz.mutation import Target
 
 CANARY = "canary-of-the-environment"

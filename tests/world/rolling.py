@@ -17,7 +17,7 @@ from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
 from policies.compile import compiled
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.progress import OVER, State, begin
+from policies.rollout.progress import OVER, RolloutState, begin
 from policies.schema import PolicyDocument
 from tenancy.audit import Entry
 from tests.world.accounts import KEYS
@@ -80,7 +80,7 @@ class RollingWorld(World):
         self.books = Books(self.parts.rollouts)
         self.told: list[Mapping[str, Any]] = []
         """What a webhook would be told."""
-        self.last: State
+        self.last: RolloutState
         """As it was seen last."""
         self.over_at: float | None = None
         """When it was over, by this world's clock."""
@@ -104,11 +104,11 @@ class RollingWorld(World):
         )
         return f"{self.last.status.value} after {after}; {sum(not ask.whole for ask in self.asks)} answers cut"
 
-    async def state(self) -> tuple[StoredRollout, State]:
+    async def state(self) -> tuple[StoredRollout, RolloutState]:
         """Of the rollout, as it is kept."""
         found = await self.parts.rollouts.find("v2")
         assert found is not None
-        return found, msgspec.json.decode(found.state, type=State)
+        return found, msgspec.json.decode(found.state, type=RolloutState)
 
     async def _live(self) -> None:
         self.start_store()

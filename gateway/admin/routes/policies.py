@@ -15,7 +15,7 @@ from gateway.admin.call import AdminCall, DatabasePolicies, Done, Entropy, Trans
 from gateway.admin.describe import POST_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import CHANGED, AdminProblem, not_found
-from policies.problems import ConfigError, listing
+from policies.yaml.problems import ConfigError, listing
 
 router = APIRouter(route_class=GuardedRoute, tags=["Policies"])
 

@@ -18,8 +18,8 @@ from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import AdminProblem, etag_of, not_found
 from gateway.rollouts.keeper import message
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.progress import NotNow, State, abort, begin, close, pause, promote, resume
-from policies.rollout.standing import Read, Standing, Unreadable, brief, read, standing, state_text
+from policies.rollout.progress import NotNow, RolloutState, abort, begin, close, pause, promote, resume
+from policies.rollout.state import Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 
 router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
 
@@ -122,7 +122,7 @@ async def start(call: Posting, document: RolloutDocument) -> Response:
     else:
         _check_prompts(document, await asyncio.to_thread(call.parts.prompts))
     now = call.parts.wall()
-    standings: list[Standing] = []
+    standings: list[RolloutStatus] = []
 
     async def work(books: Transactions, entropy: Entropy) -> Done:
         rollout_id = f"ro_{entropy[:ID_BYTES].hex()}"
@@ -180,10 +180,10 @@ async def close_it(call: Posting, rollout: RolloutName) -> Response:
     return await _decide(call, rollout, "rollout.close", lambda current, now: close(current.plan, current.state), ends=True)
 
 
-async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read, float], State], *, ends: bool = False) -> Response:
+async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read, float], RolloutState], *, ends: bool = False) -> Response:
     """Apply one decision to the open rollout of this name, as one change."""
     now = call.parts.wall()
-    standings: list[Standing] = []
+    standings: list[RolloutStatus] = []
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
         for _ in range(WRITES):  # the keeper writes counts without waiting for changes
@@ -204,7 +204,7 @@ async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read
     return reply
 
 
-def _announce(call: AdminCall, action: str, standings: Sequence[Standing]) -> None:
+def _announce(call: AdminCall, action: str, standings: Sequence[RolloutStatus]) -> None:
     """Announce what was done; the list is empty for a repeated request, which did nothing."""
     for stands in standings:
         call.parts.announce(message(action, stands))
@@ -222,7 +222,7 @@ async def _get_readable(book: RolloutBook, name: str) -> StoredRollout:
 def _readable(stored: StoredRollout) -> bool:
     try:
         read(stored)
-    except Unreadable:
+    except UnreadableRollout:
         return False
     return True
 

@@ -14,7 +14,7 @@ from domain.ask import Ask, Endpoint, PromptReference
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type, shown
 from policies.prompts.allowed import AllowedVersions
-from policies.prompts.prompt import MAX_RENDERED_CHARS, Prompt
+from policies.prompts.prompt import MAX_RENDERED_CHARS, RegisteredPrompt
 from policies.prompts.template import TooLong
 from policies.prompts.variables import VariableRefused
 
@@ -51,8 +51,8 @@ def with_prompt(
     ask: Ask,
     prompts: Mapping[str, AllowedVersions],
     key: str,
-    deal: Callable[[Prompt, AllowedVersions], Prompt] = lambda prompt, _: prompt,
-) -> tuple[Ask, Prompt]:
+    deal: Callable[[RegisteredPrompt, AllowedVersions], RegisteredPrompt] = lambda prompt, _: prompt,
+) -> tuple[Ask, RegisteredPrompt]:
     """The Ask with the messages of its prompt in front of its own, and the version of the prompt that was rendered.
 
     Args:
@@ -149,7 +149,7 @@ def _version_number(version: object) -> int | None:
     refuse("Invalid value for 'prompt.version': expected a whole number, such as 2 or '2'.", "prompt.version")
 
 
-def _refuse_variable(refused: VariableRefused, prompt: Prompt) -> NoReturn:
+def _refuse_variable(refused: VariableRefused, prompt: RegisteredPrompt) -> NoReturn:
     param = f"prompt.variables.{_shown_name(refused.name)}"
     if refused.kind == "missing":
         message = f"Missing required parameter: '{param}'. The prompt {prompt.name} expects {refused.expected}."

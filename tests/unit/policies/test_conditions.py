@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, Needs, activation, condition
+from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, ConditionNeeds, activation, condition
 
 FACTS = {"model": "chat", "prompt_tokens": 500, "stream": True, "headers": {"x-team": "red"}, "metadata": {}}
 
@@ -55,7 +55,7 @@ def test_time_is_bounded_whatever_a_condition_asks() -> None:
 
 def test_only_what_is_asked_for_is_needed() -> None:
     assert condition('model == "x" || headers["y"] == "prompt_tokens"').needs.variables == {"model", "headers", "prompt_tokens"}
-    assert Alternatives(["stream", "choices > 1"]).needs == Needs(frozenset({"stream", "choices"}), frozenset())
+    assert Alternatives(["stream", "choices > 1"]).needs == ConditionNeeds(frozenset({"stream", "choices"}), frozenset())
 
 
 @pytest.mark.parametrize(

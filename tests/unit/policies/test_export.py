@@ -9,7 +9,7 @@ from pydantic import Field
 from domain.strict import Strict
 from policies import export
 from policies.export import POLICY_SCHEMA, PROMPT_SCHEMA, REGENERATE, field_table, policy_schemas, with_sections
-from policies.located_yaml import read_yaml
+from policies.yaml.located import read_yaml
 
 ROOT = Path(export.__file__).parents[1]
 

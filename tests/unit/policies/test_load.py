@@ -6,7 +6,7 @@ import pytest
 
 from policies import load
 from policies.load import PolicyFolder, load_policies
-from policies.problems import ConfigError
+from policies.yaml.problems import ConfigError
 
 EXAMPLES = Path(load.__file__).parent / "examples"
 GOOD = sorted(file for file in EXAMPLES.glob("*.yaml") if not file.name.startswith("settings-"))

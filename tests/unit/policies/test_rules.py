@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from policies.conditions import Needs
+from policies.conditions import ConditionNeeds
 from policies.rules import ALWAYS, Rule, RuleBook
 
 FACTS: Mapping[str, Any] = {"stream": True, "choices": 1, "headers": {}}
@@ -38,9 +38,9 @@ def test_a_share_is_of_keys_and_stays() -> None:
 
 def test_nothing_is_asked_where_no_rule_is_for_the_model() -> None:
     book = RuleBook([rule("a", "stream", ("other",))], "t")
-    asked: list[Needs] = []
+    asked: list[ConditionNeeds] = []
 
-    def noted(needs: Needs) -> Mapping[str, Any]:
+    def noted(needs: ConditionNeeds) -> Mapping[str, Any]:
         asked.append(needs)
         return {}
 

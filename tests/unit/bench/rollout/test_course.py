@@ -8,12 +8,12 @@ import msgspec
 from bench.rollout.__main__ import AT_MARGIN, SAME
 from bench.rollout.course import rollout
 from bench.rollout.traffic import Version, pools
-from policies.rollout.plan import OnTimeout, Plan, Step
+from policies.rollout.plan import OnTimeout, RolloutPlan, RolloutStep
 
 POOL = pools(Random(1))
-SHORT = Plan(
+SHORT = RolloutPlan(
     "short",
-    (Step(0.05, 50, 200), Step(0.25, 50, 200), Step(0.5, 50, 400), Step(1.0)),
+    (RolloutStep(0.05, 50, 200), RolloutStep(0.25, 50, 200), RolloutStep(0.5, 50, 400), RolloutStep(1.0)),
     warm_up_s=60.0,
     on_timeout=OnTimeout.HOLD,
 )
@@ -37,7 +37,7 @@ def test_versions_that_are_no_worse_than_their_margins_seldom_go_back() -> None:
 
 
 def test_a_version_that_is_a_third_slower_goes_back() -> None:
-    plan = msgspec.structs.replace(SHORT, steps=(*SHORT.steps[:-2], Step(0.5, 50, 1200), Step(1.0)))
+    plan = msgspec.structs.replace(SHORT, steps=(*SHORT.steps[:-2], RolloutStep(0.5, 50, 1200), RolloutStep(1.0)))
     rng = Random(3)
     ended = [rollout(rng, POOL, Version("slow", {"itl": 1.33}), plan) for _ in range(30)]
     assert sum(one.found_worse for one in ended) >= 29

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from policies.rollout.progress import tick
 from policies.rollout.samples import METRICS, ArmSums, Interval, Scale, Tally
-from policies.rollout.standing import read, state_text
+from policies.rollout.state import read, state_text
 from tenancy.stores.sql import SqlRolloutStore
 from tests.admin_socket import AdminSocket, admin_socket
 

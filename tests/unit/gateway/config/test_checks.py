@@ -1,7 +1,7 @@
 import trustme
 
 from gateway.config.checks import RawSettings, contradictions
-from policies.located_yaml import parse_yaml
+from policies.yaml.located import parse_yaml
 
 DEFAULTS = {
     "data": {"bind": "127.0.0.1:8080", "tls": None},

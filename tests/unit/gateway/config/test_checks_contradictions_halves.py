@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.config.checks import RawSettings, halves
-from policies.located_yaml import parse_yaml
+from policies.yaml.located import parse_yaml
 
 TERMS = "{kv_bytes_token: 1000, bandwidth_gb_s: 10}"
 

@@ -10,8 +10,8 @@ from gateway.cli.check import schemas
 from gateway.config.load import ConnectionLimits, Settings, load_settings, load_settings_again, read_settings
 from gateway.http.edge.connections import EdgeLimits
 from policies import load
-from policies.located_yaml import read_yaml
-from policies.problems import ConfigError
+from policies.yaml.located import read_yaml
+from policies.yaml.problems import ConfigError
 
 EXAMPLES = Path(load.__file__).parent / "examples"
 GOOD = sorted(EXAMPLES.glob("settings-*.yaml"))

@@ -5,7 +5,7 @@ import yaml
 
 from gateway.importing.litellm import carry_models
 from gateway.importing.plan import ImportPlan
-from policies.located_yaml import parse_yaml
+from policies.yaml.located import parse_yaml
 
 ENGINE = {"model": "hosted_vllm/m", "api_base": "http://10.0.0.1:8000/v1"}
 

@@ -5,7 +5,7 @@ import yaml
 
 from gateway.importing.litellm import GENERAL, LITELLM, ROUTER, TOP, carry_sections
 from gateway.importing.plan import ImportPlan
-from policies.located_yaml import parse_yaml
+from policies.yaml.located import parse_yaml
 
 SECTION = {"router_settings": ROUTER, "litellm_settings": LITELLM, "general_settings": GENERAL}
 

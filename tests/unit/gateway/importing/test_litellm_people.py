@@ -4,7 +4,7 @@ import json
 
 from gateway.importing.litellm_people import carry_keys, carry_teams
 from gateway.importing.plan import ImportPlan
-from policies.located_yaml import Located, parse_yaml
+from policies.yaml.located import Located, parse_yaml
 
 
 def listed(name: str, entries: object) -> Located:

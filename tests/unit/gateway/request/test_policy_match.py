@@ -7,7 +7,7 @@ from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.http.openai import interpret
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from policies.compile import compiled
-from policies.conditions import VARIABLES, Needs
+from policies.conditions import VARIABLES, ConditionNeeds
 from policies.schema import PolicyDocument
 from tenancy.rights import EVERYTHING, Allowed, Rights, combined
 
@@ -43,7 +43,7 @@ def test_conditions_can_ask_about_everything_that_is_documented() -> None:
         stream=True,
         tools=[{"type": "function", "function": {"name": "f"}}],
     )
-    facts = request.facts(Needs(VARIABLES.keys() - {"model"}, None))
+    facts = request.facts(ConditionNeeds(VARIABLES.keys() - {"model"}, None))
     assert facts["key_tags"] == {"tier": "gold"}
     assert facts["headers"] == {"x-team": "red"}
     assert facts["metadata"] == {"job": "nightly"}
@@ -57,7 +57,9 @@ def test_conditions_can_ask_about_everything_that_is_documented() -> None:
 
 def test_headers_are_looked_up_by_name_where_that_is_all_that_is_asked() -> None:
     request = asked({b"x-team": b"red", b"authorization": b"Bearer secret"})
-    assert request.facts(Needs(frozenset({"headers"}), frozenset({"x-team", "authorization", "none"}))) == {"headers": {"x-team": "red"}}
+    assert request.facts(ConditionNeeds(frozenset({"headers"}), frozenset({"x-team", "authorization", "none"}))) == {
+        "headers": {"x-team": "red"}
+    }
     assert ruled([rule("a", '"authorization" in headers'), rule("b", 'headers["x-team"] == "red"')], request).rule == "b"
 
 

@@ -18,9 +18,9 @@ from gateway.admin.call import Transactions as OpenBooks
 from gateway.rollouts.keeper import FORGET_EVERY_S, LAG_S, RolloutKeeper, merged
 from gateway.wiring.admin import StoreTransactions
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.progress import Outcome, begin, pause, tick
+from policies.rollout.progress import LookOutcome, begin, pause, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
-from policies.rollout.standing import read, state_text
+from policies.rollout.state import read, state_text
 from tenancy.audit import AuditRow
 from tenancy.stores.sql import SqlJournal, SqlRolloutStore, migrate, open_engine
 
@@ -115,7 +115,7 @@ async def test_a_worse_canary_goes_back_at_the_first_look_after_the_interval_tha
         await world.count("ro_v2", 1.5)
         index = int(world.now // 10) - 1
         look = tick(found.plan, state, world.now + LAG_S, merged(await world.store.sums("ro_v2", index, index + 1)))
-        state, proven = look.state, look.outcome is Outcome.ROLL_BACK
+        state, proven = look.state, look.outcome is LookOutcome.ROLL_BACK
         world.now += LAG_S
         await keeper.look()
         world.now -= LAG_S

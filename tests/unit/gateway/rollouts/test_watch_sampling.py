@@ -10,7 +10,7 @@ from gateway.record import Record
 from gateway.rollouts.watch import KEPT_INTERVALS, IntervalSums, sample_of
 from policies.rollout.assignment import Arm
 from policies.rollout.in_force import Dealt, Running
-from policies.rollout.samples import Sample
+from policies.rollout.samples import RequestSample
 
 RUNNING = Running("ro_1", "v2", "chat", "chat-v2", 0.5, 0.0, counting=True, interval_s=10.0)
 
@@ -23,7 +23,7 @@ def record(outcome: str = "ok", dealt: Dealt | None = None, **fields: Any) -> Re
 
 def test_a_whole_stream_has_every_value() -> None:
     found = sample_of(record(cost_nanousd=500))
-    assert found == Sample(
+    assert found == RequestSample(
         failed=False,
         broken=False,
         refused=False,

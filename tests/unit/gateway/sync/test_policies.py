@@ -8,7 +8,7 @@ from gateway.process.snapshots import PolicyState
 from gateway.sync.policies import MAX_TOLD, RELOAD_LINE, PolicyWatch
 from policies.compile import PolicySet
 from policies.load import PolicyFolder
-from policies.problems import ConfigError
+from policies.yaml.problems import ConfigError
 
 GOOD = "tenant: {tenant}\nmodels: [{{name: {model}, pool: chat}}]\n"
 

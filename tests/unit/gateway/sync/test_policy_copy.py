@@ -9,7 +9,7 @@ import pytest
 from domain.policy_versions import PolicyVersion
 from gateway.sync.policy_copy import CURRENT, MAX_CHARS, PolicyCopy, check_names, compiled_from, texts_of
 from policies.load import PolicyFolder
-from policies.problems import ConfigError
+from policies.yaml.problems import ConfigError
 
 GOOD = 'tenant: "*"\nmodels:\n  - {name: m, pool: chat}\n'
 

@@ -9,10 +9,10 @@ from gateway.telemetry.rollout_gauges import ROLLOUT_COUNTERS, ROLLOUT_GAUGES, R
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.progress import begin, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
-from policies.rollout.standing import Read, Standing, standing, state_text
+from policies.rollout.state import Read, RolloutStatus, standing, state_text
 
 
-def stands() -> Standing:
+def stands() -> RolloutStatus:
     document = RolloutDocument.model_validate(
         {"name": "v2", "baseline": "a", "canary": "b", "warm_up_s": 0.0, "warm_up_requests": 0, "margins": {"itl": 0.05, "errors": 0.01}}
     )
@@ -22,7 +22,7 @@ def stands() -> Standing:
     return standing(StoredRollout("ro", "v2", text_of(document), state_text(state), 1, True, 0.0, 0.0), Read(document, plan, state), 30.0)
 
 
-def figures(*standings: Standing) -> RolloutFigures:
+def figures(*standings: RolloutStatus) -> RolloutFigures:
     keeper = KeeperState(standings, 1, 77.0, {"rollout.advance": 2})
     return RolloutFigures(keeper, HookCounts(sent=3, failed=1))
 

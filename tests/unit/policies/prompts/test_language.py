@@ -2,7 +2,7 @@ import jinja2
 import pytest
 from pydantic import TypeAdapter
 
-from policies.prompts.language import STEP_CHARS, Reader
+from policies.prompts.language import STEP_CHARS, TemplateReader
 from policies.prompts.variables import VariableField
 
 S = STEP_CHARS
@@ -13,7 +13,7 @@ def work(source, **declared):
     variables = {name: READ.validate_python(one) for name, one in declared.items()}
     environment = jinja2.Environment()
     environment.filters |= {"tojson": str}
-    reader = Reader(variables)
+    reader = TemplateReader(variables)
     reader.read(environment.parse(source))
     assert reader.mistakes == []
     return reader.work

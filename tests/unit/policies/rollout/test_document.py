@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policies.located_yaml import read_yaml
-from policies.problems import ConfigError
 from policies.rollout.document import RolloutDocument, document_of, text_of
-from policies.rollout.plan import DEFAULT_STEPS, Needs, OnTimeout
+from policies.rollout.plan import DEFAULT_STEPS, OnTimeout, StepNeeds
 from policies.rollout.verdict import DEFAULT_MARGINS
-from policies.validated import validated
+from policies.yaml.located import read_yaml
+from policies.yaml.problems import ConfigError
+from policies.yaml.validate import validated
 
 POOLS = {"name": "chat-v2", "baseline": "chat", "canary": "chat-v2"}
 
@@ -28,7 +28,7 @@ def test_everything_that_is_written_holds() -> None:
     steps = [{"share": 0.1, "needs": "good_enough", "gate": True, "min_s": 5.0}, {"share": 1.0}]
     document = made(steps=steps, shadow={"share": 0.2, "gate": True}, on_timeout="hold", margins={"itl": 0.1}, interval_s=2.0, alpha=0.05)
     plan = document.plan("ro_1")
-    assert (plan.steps[0].share, plan.steps[0].needs, plan.steps[0].gate, plan.steps[0].min_s) == (0.1, Needs.GOOD_ENOUGH, True, 5.0)
+    assert (plan.steps[0].share, plan.steps[0].needs, plan.steps[0].gate, plan.steps[0].min_s) == (0.1, StepNeeds.GOOD_ENOUGH, True, 5.0)
     assert plan.shadow is not None
     assert plan.shadow.gate
     assert plan.on_timeout is OnTimeout.HOLD

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.plan import Needs, OnTimeout, Plan, Step
+from policies.rollout.plan import OnTimeout, RolloutPlan, RolloutStep, StepNeeds
 from policies.rollout.progress import (
     OVER,
-    Look,
+    EventResult,
+    LookOutcome,
     NotNow,
-    Outcome,
+    RolloutState,
     Shares,
-    State,
     Status,
     abort,
     begin,
@@ -26,11 +26,11 @@ from policies.rollout.progress import (
     tick,
 )
 from policies.rollout.samples import ArmSums, Interval, Tally
-from policies.rollout.verdict import Terms
+from policies.rollout.verdict import ComparisonTerms
 
-TERMS = Terms(margins={"itl": 0.05})
-STEPS = (Step(0.1, 10, 60, 600), Step(0.5, 10, 60, 7200, Needs.GOOD_ENOUGH), Step(1.0))
-PLAN = Plan("r1", STEPS, terms=TERMS, warm_up_s=30, warm_up_requests=5, settle_s=20)
+TERMS = ComparisonTerms(margins={"itl": 0.05})
+STEPS = (RolloutStep(0.1, 10, 60, 600), RolloutStep(0.5, 10, 60, 7200, StepNeeds.GOOD_ENOUGH), RolloutStep(1.0))
+PLAN = RolloutPlan("r1", STEPS, terms=TERMS, warm_up_s=30, warm_up_requests=5, settle_s=20)
 
 
 def interval(index: int, times: float = 1.0, requests: int = 20, rng: Random | None = None) -> Interval:
@@ -39,7 +39,7 @@ def interval(index: int, times: float = 1.0, requests: int = 20, rng: Random | N
     return Interval(index, canary, ArmSums(200, {"itl": Tally(200, 200 * log(0.010))}))
 
 
-def watch(plan: Plan, state: State, until: int, times: float = 1.0, requests: int = 20, start: int = 0) -> Look:
+def watch(plan: RolloutPlan, state: RolloutState, until: int, times: float = 1.0, requests: int = 20, start: int = 0) -> EventResult:
     """Ticks every interval until the state changes its status or phase."""
     was = state.status, state.phase
     for index in range(start, until):
@@ -58,7 +58,7 @@ def test_a_good_version_goes_on_step_by_step_until_it_has_everything() -> None:
         state = look.state
         if state.status in OVER:
             break
-    assert look.outcome is Outcome.DONE
+    assert look.outcome is LookOutcome.DONE
     assert state.reason == "50 %: passed"
     assert sorted(set(seen)) == [0.1, 0.5]
     assert seen == sorted(seen)
@@ -70,7 +70,7 @@ def test_a_slow_version_goes_back_and_says_why() -> None:
     look = watch(PLAN, begin(PLAN, 0.0), 200, times=1.5)
     while look.state.status is Status.RUNNING:
         look = watch(PLAN, look.state, 200, times=1.5, start=look.state.next_interval)
-    assert look.outcome is Outcome.ROLL_BACK
+    assert look.outcome is LookOutcome.ROLL_BACK
     assert shares(PLAN, look.state) == Shares(0.0)
     assert "inter-token latency" in look.state.reason
     assert "% worse" in look.state.reason
@@ -103,9 +103,9 @@ def test_an_interval_counts_once() -> None:
 
 @pytest.mark.parametrize(
     ("on_timeout", "status", "outcome"),
-    [(OnTimeout.ROLL_BACK, Status.ROLLED_BACK, Outcome.ROLL_BACK), (OnTimeout.HOLD, Status.HELD, Outcome.WAIT)],
+    [(OnTimeout.ROLL_BACK, Status.ROLLED_BACK, LookOutcome.ROLL_BACK), (OnTimeout.HOLD, Status.HELD, LookOutcome.WAIT)],
 )
-def test_a_step_that_takes_too_long_ends_as_the_plan_says(on_timeout: OnTimeout, status: Status, outcome: Outcome) -> None:
+def test_a_step_that_takes_too_long_ends_as_the_plan_says(on_timeout: OnTimeout, status: Status, outcome: LookOutcome) -> None:
     plan = msgspec.structs.replace(PLAN, on_timeout=on_timeout)
     look = watch(plan, begin(plan, 0.0), 100, requests=0)
     assert (look.state.status, look.outcome) == (status, outcome)
@@ -116,35 +116,35 @@ def test_who_is_held_stays_until_somebody_promotes() -> None:
     plan = msgspec.structs.replace(PLAN, on_timeout=OnTimeout.HOLD)
     held = watch(plan, begin(plan, 0.0), 100, requests=0).state
     later = tick(plan, held, 5000.0, [interval(100)])
-    assert (later.outcome, shares(plan, later.state)) == (Outcome.WAIT, Shares(0.1))
+    assert (later.outcome, shares(plan, later.state)) == (LookOutcome.WAIT, Shares(0.1))
     assert shares(plan, promote(plan, later.state, 5010.0).state) == Shares(0.5)
 
 
 def test_a_gate_waits_and_still_goes_back_for_a_worse_version() -> None:
     plan = msgspec.structs.replace(PLAN, steps=(msgspec.structs.replace(STEPS[0], gate=True), *STEPS[1:]))
     look = watch(plan, begin(plan, 0.0), 100)
-    assert (look.outcome, look.state.status) == (Outcome.WAIT, Status.AT_GATE)
+    assert (look.outcome, look.state.status) == (LookOutcome.WAIT, Status.AT_GATE)
     assert look.state.reason == "10 %: passed, waits to be promoted"
     start = look.state.next_interval
     assert watch(plan, look.state, start + 200, start=start).state.status is Status.AT_GATE
-    assert watch(plan, look.state, start + 200, times=2.0, start=start).outcome is Outcome.ROLL_BACK
-    assert promote(plan, look.state, 1e4).outcome is Outcome.GO_ON
+    assert watch(plan, look.state, start + 200, times=2.0, start=start).outcome is LookOutcome.ROLL_BACK
+    assert promote(plan, look.state, 1e4).outcome is LookOutcome.GO_ON
 
 
 def test_time_stands_still_in_a_pause_and_when_the_clock_goes_back() -> None:
     state = pause(begin(PLAN, 0.0), 50.0)
     look = tick(PLAN, state, 5000.0)
-    assert (look.outcome, look.state.spent_s) == (Outcome.STAY, 50.0)
+    assert (look.outcome, look.state.spent_s) == (LookOutcome.STAY, 50.0)
     state = tick(PLAN, resume(look.state, 6000.0), 5990.0).state
     assert (state.spent_s, state.seen_at) == (50.0, 6000.0)
 
 
 def test_a_shadow_comes_first_and_gets_no_answers_to_give() -> None:
-    plan = msgspec.structs.replace(PLAN, shadow=Step(0.3, 10, 60, 600))
+    plan = msgspec.structs.replace(PLAN, shadow=RolloutStep(0.3, 10, 60, 600))
     state = begin(plan, 0.0)
     assert shares(plan, state) == Shares(0.0, mirrored=0.3)
     look = watch(plan, state, 100)
-    assert (look.outcome, look.state.reason) == (Outcome.GO_ON, "shadow: passed")
+    assert (look.outcome, look.state.reason) == (LookOutcome.GO_ON, "shadow: passed")
     assert shares(plan, look.state) == Shares(0.1)
 
 
@@ -159,18 +159,18 @@ def test_an_abort_says_why_and_is_final() -> None:
 
 def test_a_state_can_be_stored() -> None:
     state = watch(PLAN, begin(PLAN, 0.0), 12).state
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=RolloutState) == state
 
 
-def ticks(times: float, requests: int) -> Callable[[Plan, State, float], State]:
-    def event(plan: Plan, state: State, now: float) -> State:
+def ticks(times: float, requests: int) -> Callable[[RolloutPlan, RolloutState, float], RolloutState]:
+    def event(plan: RolloutPlan, state: RolloutState, now: float) -> RolloutState:
         first = state.next_interval
         return tick(plan, state, now, [interval(i, times, requests) for i in range(first, min(first + 40, int(now // 10)))]).state
 
     return event
 
 
-EVENTS: list[Callable[[Plan, State, float], State]] = [
+EVENTS: list[Callable[[RolloutPlan, RolloutState, float], RolloutState]] = [
     ticks(1.0, 20),
     lambda plan, state, now: pause(state, now),
     lambda plan, state, now: resume(state, now),
@@ -191,8 +191,8 @@ ALL_EVENTS = {
     st.sampled_from(OnTimeout),
 )
 def test_whatever_happens(events: list[tuple[str, float]], gates: list[bool], shadow: bool, on_timeout: OnTimeout) -> None:
-    steps = tuple(Step(share, 10, 60, 600, gate=gate) for share, gate in zip((0.1, 0.3, 0.6), gates, strict=True))
-    plan = Plan("r1", (*steps, Step(1.0)), Step(0.2) if shadow else None, TERMS, 30, 5, 20, on_timeout)
+    steps = tuple(RolloutStep(share, 10, 60, 600, gate=gate) for share, gate in zip((0.1, 0.3, 0.6), gates, strict=True))
+    plan = RolloutPlan("r1", (*steps, RolloutStep(1.0)), RolloutStep(0.2) if shadow else None, TERMS, 30, 5, 20, on_timeout)
     state, now = begin(plan, 0.0), 0.0
     for name, passed in events:
         now += passed
@@ -221,7 +221,9 @@ def test_whatever_happens(events: list[tuple[str, float]], gates: list[bool], sh
 
 @pytest.mark.parametrize(("times", "found"), [(1.3, "worse: inter-token latency"), (1.0, "good enough: inter-token latency")])
 def test_an_experiment_says_what_it_found_and_changes_nothing(times: float, found: str) -> None:
-    plan = Plan("e1", (Step(0.5, 10, 0, 7200, Needs.GOOD_ENOUGH, gate=True), Step(1.0)), terms=TERMS, warm_up_s=30, acts=False)
+    plan = RolloutPlan(
+        "e1", (RolloutStep(0.5, 10, 0, 7200, StepNeeds.GOOD_ENOUGH, gate=True), RolloutStep(1.0)), terms=TERMS, warm_up_s=30, acts=False
+    )
     look = watch(plan, begin(plan, 0.0), 700, times)
     assert look.state.status is Status.AT_GATE
     assert found in look.state.reason
@@ -233,7 +235,7 @@ def test_what_is_stored_is_what_was(intervals: int, times: float) -> None:
     state = begin(PLAN, 0.0)
     for index in range(intervals):
         state = tick(PLAN, state, (index + 1) * 10.0, [interval(index, times)]).state
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=RolloutState) == state
 
 
 def test_only_what_came_to_its_end_is_closed() -> None:

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout.assignment import Arm
-from policies.rollout.samples import METRICS, ArmSums, Interval, Sample, Scale, from_fields, sums_of, to_fields, values_of
+from policies.rollout.samples import METRICS, ArmSums, Interval, RequestSample, Scale, from_fields, sums_of, to_fields, values_of
 
 SECONDS = st.none() | st.floats(1e-6, 1e4)
 SAMPLES = st.lists(
     st.builds(
-        Sample,
+        RequestSample,
         failed=st.booleans(),
         broken=st.none() | st.booleans(),
         refused=st.none() | st.booleans(),
@@ -32,7 +32,7 @@ def assert_same(one: ArmSums, other: ArmSums) -> None:
 
 
 @given(SAMPLES, SAMPLES, SAMPLES)
-def test_gateways_sums_add_up_to_those_of_all_in_any_order(a: list[Sample], b: list[Sample], c: list[Sample]) -> None:
+def test_gateways_sums_add_up_to_those_of_all_in_any_order(a: list[RequestSample], b: list[RequestSample], c: list[RequestSample]) -> None:
     assert_same(sums_of(a + b + c), sums_of(a) + sums_of(b) + sums_of(c))
     assert_same(sums_of(a) + sums_of(b), sums_of(b) + sums_of(a))
     assert_same((sums_of(a) + sums_of(b)) + sums_of(c), sums_of(a) + (sums_of(b) + sums_of(c)))
@@ -40,7 +40,9 @@ def test_gateways_sums_add_up_to_those_of_all_in_any_order(a: list[Sample], b: l
 
 
 @given(SAMPLES, SAMPLES, SAMPLES)
-def test_a_counter_store_that_adds_fields_has_the_sums_of_all(a: list[Sample], b: list[Sample], c: list[Sample]) -> None:
+def test_a_counter_store_that_adds_fields_has_the_sums_of_all(
+    a: list[RequestSample], b: list[RequestSample], c: list[RequestSample]
+) -> None:
     fields: dict[str, float] = {"canary.of_a_later_version.n": 3}
     for arm, samples in ((Arm.CANARY, a), (Arm.BASELINE, b), (Arm.CANARY, c)):
         for name, value in to_fields(arm, sums_of(samples)).items():
@@ -52,15 +54,15 @@ def test_a_counter_store_that_adds_fields_has_the_sums_of_all(a: list[Sample], b
 
 
 def test_only_one_interval_adds_up() -> None:
-    some = sums_of([Sample(failed=True)])
+    some = sums_of([RequestSample(failed=True)])
     assert (Interval(3, canary=some) + Interval(3, baseline=some)) == Interval(3, some, some)
     with pytest.raises(ValueError, match="intervals 3 and 4"):
         Interval(3) + Interval(4)
 
 
 def test_a_sample_counts_in_what_it_knows() -> None:
-    assert values_of(Sample(failed=True)) == [("errors", 1.0)]
-    whole = Sample(
+    assert values_of(RequestSample(failed=True)) == [("errors", 1.0)]
+    whole = RequestSample(
         failed=False, broken=False, refused=True, ttft_s=0.5, uncached_tokens=744, itl_s=0.01, output_tokens=20, cost_nanousd=4000
     )
     assert dict(values_of(whole)) == {
@@ -77,7 +79,7 @@ def test_a_sample_counts_in_what_it_knows() -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, inf, nan])
 def test_what_has_no_logarithm_is_left_out(value: float) -> None:
-    sample = Sample(failed=False, ttft_s=value, itl_s=value, output_tokens=0, cost_nanousd=10)
+    sample = RequestSample(failed=False, ttft_s=value, itl_s=value, output_tokens=0, cost_nanousd=10)
     assert values_of(sample) == [("errors", 0.0)]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from policies.rollout.evidence import Evidence, no_evidence
 from policies.rollout.samples import METRICS, ArmSums, Interval, Scale, Tally
-from policies.rollout.verdict import Judgement, Terms, Verdict, judge
+from policies.rollout.verdict import ComparisonTerms, Judgement, Verdict, judge
 
 
 def seen(metric: str, values: list[tuple[float, float]], n: int = 20, m: int = 400) -> Evidence:
@@ -25,7 +25,7 @@ def latencies(times: float, intervals: int, spread: float = 0.05) -> list[tuple[
 
 
 def of(metric: str, evidence: Evidence, margin: float | None = None) -> Verdict:
-    return judge(Terms(margins={metric: METRICS[metric].margin if margin is None else margin}), evidence)
+    return judge(ComparisonTerms(margins={metric: METRICS[metric].margin if margin is None else margin}), evidence)
 
 
 def test_a_slower_canary_is_worse_in_words() -> None:
@@ -83,16 +83,16 @@ def test_who_is_worse_by_a_margin_is_worse_by_every_smaller_one(metric: str, mar
 
 def test_more_metrics_make_each_less_easily_worse() -> None:
     evidence = seen("itl", latencies(1.3, 60))
-    alone, among = of("itl", evidence), judge(Terms(), evidence)
+    alone, among = of("itl", evidence), judge(ComparisonTerms(), evidence)
     assert among.findings[0].low < alone.findings[0].low
     assert [finding.metric for finding in among.findings] == ["itl"]  # nothing was seen of the others
 
 
 def test_nothing_is_judged_on_few_samples() -> None:
     evidence = seen("errors", [(1.0, 0.0)] * 2)
-    assert judge(Terms(margins={"errors": 0.005}, min_samples=41), evidence).judgement is Judgement.UNDECIDED
-    assert judge(Terms(margins={"errors": 0.005}, min_samples=40), evidence).judgement is Judgement.WORSE
-    assert judge(Terms(), no_evidence(Terms().margins)).words == "nothing was measured yet"
+    assert judge(ComparisonTerms(margins={"errors": 0.005}, min_samples=41), evidence).judgement is Judgement.UNDECIDED
+    assert judge(ComparisonTerms(margins={"errors": 0.005}, min_samples=40), evidence).judgement is Judgement.WORSE
+    assert judge(ComparisonTerms(), no_evidence(ComparisonTerms().margins)).words == "nothing was measured yet"
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_nothing_is_judged_on_few_samples() -> None:
 )
 def test_terms_that_cannot_be_are_refused(terms: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Terms(**terms)  # type: ignore[arg-type]  # wrong on purpose
+        ComparisonTerms(**terms)  # type: ignore[arg-type]  # wrong on purpose

@@ -10,7 +10,7 @@ import pytest
 
 from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
-from policies.rollout.standing import read, state_text
+from policies.rollout.state import read, state_text
 from tenancy.stores.sql import SqlRolloutStore
 from tests.admin_harness import API, OWNER, Admin, admin_port, bearer
 

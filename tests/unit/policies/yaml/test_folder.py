@@ -1,4 +1,4 @@
-from policies.marks import mark_of, visible_files
+from policies.yaml.folder import mark_of, visible_files
 
 
 def test_another_content_has_another_mark(tmp_path):

@@ -6,12 +6,12 @@ import pytest
 
 from domain.rollouts import StoredRollout
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.progress import State, Status, abort, begin, close, promote, tick
+from policies.rollout.progress import RolloutState, Status, abort, begin, close, promote, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
-from policies.rollout.standing import CLOSED, Unreadable, brief, read, standing, state_text
+from policies.rollout.state import CLOSED, UnreadableRollout, brief, read, standing, state_text
 
 
-def stored(state: State | None = None, **fields: Any) -> StoredRollout:
+def stored(state: RolloutState | None = None, **fields: Any) -> StoredRollout:
     document = RolloutDocument.model_validate(
         {"name": "v2", "baseline": "a", "canary": "b", "warm_up_s": 0.0, "warm_up_requests": 0, "margins": {"itl": 0.05}, **fields}
     )
@@ -19,7 +19,7 @@ def stored(state: State | None = None, **fields: Any) -> StoredRollout:
     return StoredRollout("ro", "v2", text_of(document), state_text(state), 1, True, 100.0, 100.0)
 
 
-def changed(one: StoredRollout, state: State, *, open_: bool = True) -> StoredRollout:
+def changed(one: StoredRollout, state: RolloutState, *, open_: bool = True) -> StoredRollout:
     return msgspec.structs.replace(one, state=state_text(state), open=open_)
 
 
@@ -81,11 +81,11 @@ def test_nobody_is_on_the_canary_of_one_that_is_over() -> None:
     ],
 )
 def test_what_this_version_does_not_know_cannot_be_read(fields: dict[str, str]) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableRollout):
         read(msgspec.structs.replace(stored(), **fields))
 
 
 def test_a_phase_that_the_plan_does_not_have_cannot_be_read() -> None:
     one = stored()
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableRollout):
         read(changed(one, msgspec.structs.replace(read(one).state, phase=9)))

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from policies.literal_secrets import literal_secrets, looks_secret, names_a_secret
-from policies.located_yaml import parse_yaml
+from policies.yaml.located import parse_yaml
+from policies.yaml.validate import literal_secrets, looks_secret, names_a_secret
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 

@@ -7,19 +7,19 @@ import msgspec
 
 from domain.rollouts import StoredRollout
 from policies.rollout.document import RolloutDocument, document_of
-from policies.rollout.plan import Plan
-from policies.rollout.progress import Shares, State, Status, shares
-from policies.rollout.verdict import Finding, judge
+from policies.rollout.plan import RolloutPlan
+from policies.rollout.progress import RolloutState, Shares, Status, shares
+from policies.rollout.verdict import MetricFinding, judge
 
 CLOSED: Final = "closed"
 """Status of a rollout that an operator closed."""
 
 
-class Unreadable(ValueError):
+class UnreadableRollout(ValueError):
     """A stored rollout that this version cannot read, because a newer version started it."""
 
 
-class Shown(msgspec.Struct, frozen=True):
+class MetricStatus(msgspec.Struct, frozen=True):
     """The finding on one metric."""
 
     metric: str
@@ -36,7 +36,7 @@ class Shown(msgspec.Struct, frozen=True):
     words: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class RolloutStatus(msgspec.Struct, frozen=True):
     """The state of one rollout at one moment."""
 
     id: str
@@ -68,7 +68,7 @@ class Standing(msgspec.Struct, frozen=True):
     judgement: str
     reason: str
     """The reason of the last change, as text."""
-    findings: tuple[Shown, ...]
+    findings: tuple[MetricStatus, ...]
     """The findings by metric, the worst first."""
     created_unix: float
     changed_unix: float
@@ -78,28 +78,28 @@ class Read(msgspec.Struct, frozen=True):
     """A stored rollout, decoded."""
 
     document: RolloutDocument
-    plan: Plan
-    state: State
+    plan: RolloutPlan
+    state: RolloutState
 
 
 def read(stored: StoredRollout) -> Read:
     """Decode a stored rollout. Raises Unreadable."""
     try:
         document = document_of(stored.document)
-        state = msgspec.json.decode(stored.state, type=State)
+        state = msgspec.json.decode(stored.state, type=RolloutState)
         plan = document.plan(stored.id)
         plan.named()[state.phase]
     except (ValueError, IndexError, RecursionError) as error:  # msgspec's and pydantic's errors are ValueErrors
-        raise Unreadable(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}") from None
+        raise UnreadableRollout(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}") from None
     return Read(document, plan, state)
 
 
-def state_text(state: State) -> str:
+def state_text(state: RolloutState) -> str:
     """A state as it is stored."""
     return msgspec.json.encode(state).decode()
 
 
-def standing(stored: StoredRollout, rollout: Read, now: float) -> Standing:
+def standing(stored: StoredRollout, rollout: Read, now: float) -> RolloutStatus:
     """The state of a rollout at `now` (seconds since the epoch), for display."""
     plan = rollout.plan
     state = rollout.state
@@ -107,7 +107,7 @@ def standing(stored: StoredRollout, rollout: Read, now: float) -> Standing:
     verdict = judge(plan.terms, state.evidence)
     current = shares(plan, state) if stored.open else Shares(0.0)
     running = stored.open and state.status is Status.RUNNING
-    return Standing(
+    return RolloutStatus(
         id=stored.id,
         name=stored.name,
         baseline=rollout.document.baseline,
@@ -134,8 +134,8 @@ def standing(stored: StoredRollout, rollout: Read, now: float) -> Standing:
     )
 
 
-def _shown(finding: Finding) -> Shown:
-    return Shown(
+def _shown(finding: MetricFinding) -> MetricStatus:
+    return MetricStatus(
         finding.metric,
         finding.judgement.value,
         finding.requests,
@@ -147,7 +147,7 @@ def _shown(finding: Finding) -> Shown:
     )
 
 
-def brief(now: Standing) -> dict[str, object]:
+def brief(now: RolloutStatus) -> dict[str, object]:
     """The record of a change for the audit: the decision and the findings behind it."""
     return {
         "status": now.status,

@@ -1,6 +1,6 @@
 from statistics import mean
 
-from policies.sticky import place
+from policies.rollout.assignment import place
 
 
 def test_a_place_is_on_the_unit_interval_and_stays():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from policies.yaml_scalars import MAX_FILLED_CHARS, filled, resolved
+from policies.yaml.located import MAX_FILLED_CHARS, filled, resolved
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.bounds import mean_radius, share_low
+from policies.rollout.verdict import mean_radius, share_low
 
 ALPHA = 0.01
 

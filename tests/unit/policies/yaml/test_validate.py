@@ -4,9 +4,9 @@ import pytest
 from pydantic import Field, field_validator
 
 from domain.strict import Strict
-from policies.located_yaml import parse_yaml
-from policies.problems import ConfigError
-from policies.validated import checked, validated
+from policies.yaml.located import parse_yaml
+from policies.yaml.problems import ConfigError
+from policies.yaml.validate import checked, validated
 
 
 class Inner(Strict):

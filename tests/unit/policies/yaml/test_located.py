@@ -3,8 +3,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import located_yaml
-from policies.located_yaml import MAX_DEPTH, MAX_FILE_BYTES, MAX_VALUES, ConfigError, parse_yaml, read_yaml
+from policies.yaml import located
+from policies.yaml.located import MAX_DEPTH, MAX_FILE_BYTES, MAX_VALUES, ConfigError, parse_yaml, read_yaml
 
 
 def parse(text, environ=None):
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_pyyamls_own_parser_reads_the_same(monkeypatch):
     text = "a: &x [1, {b: 'c'}]\nd: *x\nd: 2\n"
     fast = parse(text)
-    monkeypatch.setattr(located_yaml, "_LOADER", yaml.SafeLoader)
+    monkeypatch.setattr(located, "_LOADER", yaml.SafeLoader)
     assert parse(text) == fast
 
 

@@ -1,4 +1,4 @@
-from policies.problems import MAX_SHOWN, MAX_TEXT_CHARS, ConfigError, Problem, dotted
+from policies.yaml.problems import MAX_SHOWN, MAX_TEXT_CHARS, ConfigError, Problem, dotted
 
 
 def test_a_problem_reads_as_place_path_message_and_hint():
