@@ -1,6 +1,6 @@
 """The life of one inference request, in order. `docs/life_of_a_request.md` tells the same story with its failure edges.
 
-Each line is a step in `steps.py`, `turns.py` or `forward.py`; each is handed the Story and `Deps`, and writes its own slice of the Story.
+Each line is a step with a file of its name in `gateway/request/`; each is handed the Story and `Deps`, and writes its own slice of the Story.
 Streaming and plain requests take the same way: `forward` joins the engine's socket to the caller's through the reply chain and returns
 when the reply is over.
 
@@ -15,11 +15,14 @@ from domain.ask import Endpoint
 from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
+from gateway.request.admit import admit
+from gateway.request.authenticate import authenticate
 from gateway.request.choose import choose, choose_again, look_ahead
 from gateway.request.fallback import fall_back, release_hold
 from gateway.request.forward import forward
 from gateway.request.holds import OpenHold
-from gateway.request.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
+from gateway.request.interpret import interpret
+from gateway.request.settle import defect, open_story, record, refuse, settle
 from gateway.rollouts.shadow import mirror
 
 

@@ -16,9 +16,12 @@ from domain.usage import Usage
 from gateway.deps import Deps
 from gateway.placement.in_flight import InFlight, learn
 from gateway.placement.place import Placement
+from gateway.request.admit import admit
+from gateway.request.authenticate import authenticate
 from gateway.request.choose import choose, look_ahead
+from gateway.request.interpret import interpret
 from gateway.request.reply_headers import common_headers
-from gateway.request.steps import admit, authenticate, interpret, open_story, settle
+from gateway.request.settle import open_story, settle
 from gateway.story import Story
 from gateway.telemetry.metrics import Metrics
 from gateway.wiring.requests import deps_for

@@ -16,9 +16,10 @@ from gateway.http.edge.head import RequestHead
 from gateway.http.faults import render
 from gateway.http.openai.models import render_model, render_models
 from gateway.lifecycle import serve
+from gateway.request.authenticate import authenticate, grant_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
-from gateway.request.steps import authenticate, defect, grant_of, open_story, record, refuse
+from gateway.request.settle import defect, open_story, record, refuse
 from gateway.story import Story
 
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}

@@ -14,8 +14,8 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.queue.deadlines import may_wait_s
 from gateway.record import Fell
-from gateway.request.apply_policy import apply_policy
 from gateway.request.holds import OpenHold
+from gateway.request.interpret import apply_policy
 from gateway.rollouts.dealing import gave_up
 from gateway.story import Story
 from gateway.uncancelled import uncancelled

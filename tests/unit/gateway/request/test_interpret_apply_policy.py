@@ -9,7 +9,7 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from gateway.http.openai import interpret
-from gateway.request.apply_policy import apply_policy
+from gateway.request.interpret import apply_policy
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.story import Story
 from policies.compile import compiled

@@ -9,12 +9,14 @@ import pytest
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import NO_USAGE, Usage
+from gateway.request.admit import admit
 from gateway.request.holds import OpenHold
-from gateway.request.steps import admit, authenticate, defect, interpret, open_story, record, refuse, settle
+from gateway.request.interpret import interpret
+from gateway.request.settle import defect, open_story, record, refuse, settle
 from gateway.story import Story
 from tenancy.hold import Hold
-from tenancy.limits import UNUSED, Amounts, Level, Limit, Meter, Scope, Window
-from tests.request_path import CALLER, KEY, Engine, Path, caller, fault_of, turns
+from tenancy.limits import Amounts, Level, Limit, Meter, Scope, Window
+from tests.request_path import CALLER, Engine, Path, caller, turns
 
 TENANT = Scope(Level.TENANT, "acme")
 ONE = [Limit(TENANT, Meter.REQUESTS, Window.MINUTE, 1)]
@@ -51,75 +53,6 @@ class SlowStore:
 
 
 # --- who asks for what ----------------------------------------------------------------------------------------------
-
-
-async def test_a_key_is_taken_from_either_header_and_is_the_callers() -> None:
-    path = Path(a=Engine())
-    for headers in ({"authorization": f"Bearer {KEY.text}".encode()}, {"x_api_key": KEY.text.encode()}):
-        story = path.story(caller=None)
-        found = await authenticate(caller(**headers)[0], story, path.deps)
-        assert (found.tenant, story.asked.caller) == ("acme", found)
-
-
-async def test_whatever_is_wrong_with_a_key_is_said_in_one_way() -> None:
-    path = Path(a=Engine())
-    words = set()
-    for given in (b"Bearer nonsense", b"Bearer " + KEY.text.encode()[:-1] + b"?"):
-        story = path.story(caller=None)
-        fault = await fault_of(authenticate(caller(authorization=given)[0], story, path.deps))
-        words.add((fault.kind, fault.message))
-        assert story.asked.caller is None
-    assert len(words) == 1
-    assert (await fault_of(authenticate(caller(authorization=b"Basic x")[0], path.story(), path.deps))).kind is Kind.KEY_MISSING
-
-
-async def test_what_was_asked_for_is_in_the_story() -> None:
-    path = Path(a=Engine())
-    story = open_story(caller(x_request_id=b"mine")[0], path.deps)
-    ask, rule, _ = await interpreted(path, story, {**BODY, "user": "ann"})
-    asked = story.asked
-    assert (story.request_id, story.own_id != "mine", ask.stream, rule.pool) == ("mine", True, True, "chat")
-    assert (asked.model, asked.asked_model, asked.endpoint, asked.stream, asked.user) == ("sim", "", "/v1/chat/completions", True, "ann")
-    assert asked.tenant_policy is not None
-    assert asked.request_bytes > 0
-
-
-async def test_what_is_no_json_or_names_no_model_of_the_callers_is_refused() -> None:
-    path = Path(a=Engine())
-    assert (await fault_of(interpreted(path, path.story(), content_type=b"text/plain"))).kind is Kind.UNSUPPORTED_MEDIA
-    assert (await fault_of(interpreted(path, path.story(), {**BODY, "model": "another"}))).kind is Kind.MODEL_NOT_FOUND
-
-
-# --- holds ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_refused_hold_reserves_nothing() -> None:
-    path = Path(limits=ONE, a=Engine())
-    first = await admitted(path, path.story(own_id="r1"))
-    refused = path.story(own_id="r2")
-    assert (await fault_of(admitted(path, refused))).kind is Kind.REQUEST_LIMIT
-    assert len(path.deps.holds) == 1
-    assert refused.settled.standings, "its reply says how the limit stands"
-    story = first.story
-    story.settled.fault = Fault(Kind.NO_BACKEND, "x")
-    await settle(first, story, path.deps)
-    assert len(path.deps.holds) == 0
-    assert await admitted(path, path.story(own_id="r3")), "the first gave its request back, and the refused one had taken none"
-
-
-async def test_a_request_cancelled_while_it_is_admitted_is_settled_with_nothing() -> None:
-    path, store = Path(limits=ONE, a=Engine()), SlowStore()
-    path.deps = replace(path.deps, counters=store)  # type: ignore[arg-type]  # the two calls that are made
-    task = asyncio.create_task(admitted(path, path.story()))
-    await turns()
-    task.cancel()
-    await turns()
-    assert not task.done(), "it may have been opened: it is closed first"
-    store.go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert [actual for _, actual in store.settled] == [UNUSED]
-    assert len(path.deps.holds) == 0
 
 
 async def test_a_hold_is_settled_once_however_often_the_request_is_cancelled_meanwhile() -> None:

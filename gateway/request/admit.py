@@ -1,0 +1,83 @@
+"""The step of `gateway/lifecycle.py` that reserves: a hold on the worst case in every limit at once, before a backend is chosen."""
+
+import asyncio
+from typing import Final
+
+from domain.ask import Ask
+from domain.identity import Caller
+from gateway.deps import Deps
+from gateway.http.openai.sizes import with_output_cap
+from gateway.placement.place import prompt_of, worth_reading
+from gateway.request.holds import OpenHold
+from gateway.request.limit_replies import fault_of, refused_standing
+from gateway.request.permissions import OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, counts, output_cap
+from gateway.story import Story
+from gateway.uncancelled import uncancelled
+from policies.compile import ModelRule
+from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
+from tenancy.grant import Grant
+from tenancy.hold import Admission, Hold, Refused
+from tenancy.limits import UNUSED, Amounts
+from tenancy.rights import EVERYTHING
+
+UNCOUNTED: Final = Amounts()
+"""The hold of a request that nothing limits."""
+
+
+async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:
+    """Reserve the worst case in every limit at once, of the output what is likely where the policy says so; the Ask comes back with
+    a cap on its output where a limit needs one.
+
+    Raises:
+        Fault: the prompt is longer than the caller's may be, a limit refuses, or money limits it and the ledger's disk is full;
+            nothing is reserved then.
+    """
+    rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
+    price = live.directory.prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix)
+    groups = grant.groups(rule.name, asked.user)
+    if not groups and rights is EVERYTHING:
+        each = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
+        hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
+        return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), each, ask.sequences)
+    if deps.ledger_full():
+        check_ledger(groups, deps.rng.random())
+    tokens = None
+    if rights.max_input_tokens is not None or counts(groups, PROMPT_METERS):
+        tokens = await _counted(caller, ask, rule, story, deps)
+    prompt = likely_prompt(ask, tokens)
+    check_prompt(rights, prompt_for_cap(ask, tokens))
+    cap = output_cap(rights, asked.output_cap, deps.context_tokens.get(rule.pool), prompt)
+    if rights.max_output_tokens is not None or counts(groups, OUTPUT_METERS):
+        ask = with_output_cap(ask, cap)
+    usual = deps.outputs.usual(caller.tenant, rule.name) if asked.statistical else None
+    hold = Hold(story.own_id, caller.tenant, worst_case(ask, tokens, cap, price, usual), groups)
+    if groups:
+        admission = await _decided(hold, deps)
+        settled.degraded = admission.degraded
+        settled.choices = ask.choices
+        if isinstance(admission, Refused):
+            settled.standings = (refused_standing(admission),)
+            raise fault_of(admission, hold.amounts, deps.rng.random())
+        settled.standings = admission.standings
+    each = ask.max_output_tokens if ask.max_output_tokens is not None else cap
+    return ask, deps.holds.open(hold, price, story, prompt, each, ask.sequences)
+
+
+async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
+    """The prompt's tokens. A prompt that is read for placing anyway is read once."""
+    pool = deps.live.fleet.pools[rule.pool]
+    policy = story.asked.tenant_policy
+    if policy is None or not worth_reading(ask, pool, deps.grounds[pool.name].choosing(policy.routing)):
+        return await deps.prompt_counts.count(ask, rule.pool)
+    adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
+    story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
+    return await deps.prompts.count(story.asked.prompt, ask, rule.pool, caller.tenant)
+
+
+async def _decided(hold: Hold, deps: Deps) -> Admission:
+    try:
+        return await deps.counters.admit(hold)
+    except asyncio.CancelledError:
+        # the store may have opened it all the same, and nobody would settle it
+        await uncancelled(deps.counters.settle(hold, UNUSED))
+        raise

@@ -1,0 +1,60 @@
+"""The first step of `gateway/lifecycle.py`: the caller behind the key or token, and what the caller may do."""
+
+from domain.faults import Fault, Kind
+from domain.identity import Caller
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange
+from gateway.story import Story
+from tenancy.grant import Grant
+from tenancy.jwt import looks_like_token
+
+
+async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
+    """The caller behind `Authorization: Bearer` or `x-api-key`: an API key, or where issuers are configured a token. Suspends only
+    for a token signed with a key that is not known yet.
+
+    Raises:
+        Fault: KEY_MISSING, or KEY_INVALID with one wording for whatever is wrong with a key or a token; IDENTITY_UNAVAILABLE
+            when its issuer's keys could never be read.
+    """
+    headers = exchange.head.headers
+    given = headers.get(b"authorization")
+    token = b""
+    if given is not None:
+        scheme, _, token = given.partition(b" ")
+        if scheme.lower() != b"bearer":
+            token = b""
+    token = token or headers.get(b"x-api-key", b"")
+    if not token:
+        raise Fault(Kind.KEY_MISSING, "You did not provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+    text, now_unix = token.decode("latin-1").strip(), deps.wall()
+    if deps.tokens is not None and looks_like_token(text):
+        caller = await deps.tokens.authenticate(text, now_unix, deps.live)
+    else:
+        caller = deps.live.directory.keys.authenticate(text, now_unix)
+    if caller is None:
+        raise _invalid_key()
+    story.asked.caller = caller
+    return caller
+
+
+def _invalid_key() -> Fault:
+    return Fault(Kind.KEY_INVALID, "The API key is not valid. Check it, or ask for a new one.")
+
+
+def grant_of(caller: Caller, deps: Deps) -> Grant:
+    """The caller's rights and limits.
+
+    Raises:
+        Fault: KEY_INVALID when the key, or the project of a token, was taken away since it was looked at.
+    """
+    directory, now_unix = deps.live.directory, deps.wall()
+    if caller.by_token:
+        grant = directory.for_tenant(caller.tenant, caller.project, now_unix)
+        if grant is None:
+            raise _invalid_key()
+        return grant
+    try:
+        return directory.grant(caller.key_id, now_unix)
+    except KeyError:
+        raise _invalid_key() from None

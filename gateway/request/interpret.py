@@ -1,0 +1,87 @@
+"""The step of `gateway/lifecycle.py` that turns body bytes into a checked Ask, finds its policy and applies it."""
+
+from functools import partial
+from typing import Final
+
+from domain.ask import Ask, Endpoint
+from domain.faults import Fault, Kind
+from domain.identity import Caller
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange
+from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.parameters import with_parameters
+from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
+from gateway.request.authenticate import grant_of
+from gateway.request.degrade import HEADER as NO_OTHER
+from gateway.request.fallback_chain import FallbackChain
+from gateway.request.permissions import check_parameters, sticky_key, urgency
+from gateway.request.policy_match import Asked, PolicyMatch, match_policy
+from gateway.rollouts.dealing import deal, deal_prompt
+from gateway.story import Story
+from policies.compile import ModelRule
+from policies.parameters import with_prompt_defaults
+from tenancy.grant import Grant
+
+JSON_TYPE: Final = b"application/json"
+
+
+async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, story: Story, deps: Deps) -> tuple[Ask, ModelRule, Grant]:
+    """Body bytes to a checked Ask, the policy's rule for its model, and what its caller may do.
+
+    Raises:
+        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller may; or the model is unknown
+            or not this caller's, which look the same.
+    """
+    facts, head = story.asked, exchange.head
+    facts.endpoint = endpoint.value
+    content_type = head.headers.get(b"content-type", b"")
+    if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
+        raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
+    body = await exchange.body()
+    story.body_at = deps.clock()
+    facts.request_bytes = len(body)
+    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER))
+    facts.stream = ask.stream
+    facts.user = caller.user or ask.user
+    grant = grant_of(caller, deps)
+    facts.organisation = grant.holder.organisation
+    policies = deps.live.policies
+    facts.policy_digest = policies.digest
+    key = sticky_key(ask, facts.user, story.own_id)
+    if ask.template is not None:
+        dealt = partial(deal_prompt, ask, caller, head.headers, story, deps)
+        ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
+    asked = Asked(ask, caller, facts.user, head.headers, story.at_unix)
+    match = match_policy(policies, asked, grant.rights, key)
+    if match is None:
+        raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
+    if match.model.fallback and NO_OTHER not in asked.headers:
+        facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
+    return *apply_policy(match, ask, grant, exchange, story, deps), grant
+
+
+def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:
+    """The Ask with the policy's parameters, and the rule of its model, dealt out where a rollout moves requests between pools.
+
+    Raises:
+        Fault: INVALID_VALUE or NOT_PERMITTED, the request asks for more than the policy or its caller's rights allow.
+    """
+    policy, rule, asked = match.policy, match.model, story.asked
+    asked.rule = match.rule
+    if deps.live.rollouts.by_pool:
+        assert asked.caller is not None
+        rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
+    parameters = policy.parameters if asked.template is None else with_prompt_defaults(asked.template.parameters, policy.parameters)
+    if parameters is not None:
+        ask = with_parameters(ask, parameters)
+    asked.model = rule.name
+    asked.asked_model = ask.model if ask.model != rule.name else ""
+    asked.expose = policy.expose_headers
+    asked.tenant_policy = policy
+    if policy.deadline_s is not None:
+        asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # the deadline of a model before a fallback goes on
+    asked.output_cap = policy.max_output_tokens
+    asked.statistical = policy.statistical
+    asked.priority_class, asked.retry = urgency(policy, grant.rights, ask, exchange.head.headers)
+    check_parameters(grant.rights, ask)
+    return ask, rule

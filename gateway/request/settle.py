@@ -1,0 +1,84 @@
+"""The ends of a request: its Story is opened and recorded here, a fault is told to the caller, and the hold is closed exactly once."""
+
+from typing import Final
+
+from domain.faults import Fault, Kind
+from gateway.deps import Deps
+from gateway.http.edge.exchange import Exchange, header_lines
+from gateway.http.faults import render, render_event
+from gateway.request.holds import OpenHold
+from gateway.request.reply_headers import common_headers
+from gateway.story import Story
+from gateway.uncancelled import uncancelled
+
+CLIENT_GONE_STATUS: Final = 499
+"""Logged, never sent: nginx's word for a caller that left before there was an answer."""
+
+
+def open_story(exchange: Exchange, deps: Deps) -> Story:
+    """Begin the request's Story; the caller's own request id is kept when it is sane."""
+    deps.budget.request()
+    now = deps.clock()
+    own_id = deps.new_id()
+    return Story(exchange.head.request_id() or own_id, now, deps.wall(), now, own_id)
+
+
+def defect(error: Exception, story: Story, deps: Deps) -> Fault:
+    """A defect of ours as a Fault; the details go to the log only."""
+    deps.log_defect(error, story.request_id)
+    return Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id.", detail=type(error).__name__)
+
+
+def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
+    settled = story.settled
+    settled.fault = fault
+    fault.let_go()
+    if exchange.finished or exchange.gone or fault.kind is Kind.CLIENT_GONE:
+        settled.status = settled.status or (200 if exchange.started else CLIENT_GONE_STATUS)
+        if not exchange.finished:
+            exchange.abandon()
+    elif exchange.started:
+        settled.status = 200
+        exchange.write(render_event(fault, story.request_id))
+        exchange.cut()
+    else:
+        rendered = render(fault, story.request_id)
+        settled.status = rendered.status
+        exchange.reply(rendered.status, header_lines(rendered.headers) + common_headers(exchange, story, deps), rendered.body)
+
+
+async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
+    """Close the hold exactly once: with the engine's usage, with what was counted, or with nothing."""
+    if hold is None:
+        return
+    deps.holds.close(hold)
+    asked, settled = story.asked, story.settled
+    closing = hold.closing()
+    actual = hold.charged(closing)
+    settled.closing = closing.word
+    settled.usage = closing.usage
+    if story.placed.on_used is not None:
+        story.placed.on_used(closing.usage)
+    settled.units = actual.units
+    settled.cost_nanousd = actual.cost_nanousd
+    settled.price_id = hold.price.id
+    if not hold.hold.groups:
+        return
+    if asked.statistical and settled.choices and settled.fault is None and closing.word == "settle":
+        each = -(-closing.usage.completion_tokens // settled.choices)
+        deps.outputs.note(hold.hold.tenant, asked.model, each, hold.output_cap)
+    try:
+        if deps.counters.in_process:
+            await deps.counters.settle(hold.hold, actual)  # never suspends, so nothing can cut it short
+        else:
+            await uncancelled(deps.counters.settle(hold.hold, actual))
+    except Exception as error:  # noqa: BLE001 - a defect of the counters: its lease ends the hold, and the ledger has the request
+        deps.log_defect(error, story.request_id)
+
+
+def record(exchange: Exchange, story: Story, deps: Deps) -> None:
+    """Close the Story; metrics, the access log, the ledger and rollouts read the Record once."""
+    deps.budget.active -= 1
+    story.settled.reply_bytes = exchange.written
+    deps.observe(story.close(deps.clock()))
