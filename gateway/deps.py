@@ -153,7 +153,7 @@ class Deps:
     rng: Rng
     loop: asyncio.AbstractEventLoop
     new_id: RequestIds
-    grounds: PoolStates
+    pool_states: PoolStates
     """The state of each pool that placing needs; kept with the fleet."""
     lines: PoolQueues
     """The requests that wait for room, by pool."""

@@ -1,14 +1,14 @@
 """The life of one inference request, in order. `docs/life_of_a_request.md` tells the same story with its failure edges.
 
-Each line is a step with a file of its name in `gateway/request/`; each is handed the Story and `Deps`, and writes its own slice of the Story.
-Streaming and plain requests take the same way: `forward` joins the engine's socket to the caller's through the reply chain and returns
-when the reply is over.
+Each line is a step with a file of its name in `gateway/request/`; it is handed the Story and `Deps`, and writes its own slice of the
+Story. Streaming and plain requests take the same way: `forward` joins the engine's socket to the caller's through the reply chain and
+returns when the reply is over.
 
 Why this order: the key is checked before the body is read, so strangers cannot make us read; tokens are held before a
 backend is chosen, so a request that may not run never reaches the router, nor waits for its turn; what would wait in vain is refused
-before either, because in an overload that is most of them; and whatever happens, the hold is closed
-exactly once and the request leaves one Record. Where its tenant's policy names other models for one that cannot answer, what comes after
-`interpret` is done for the next one, with a hold of its own.
+before either, because in an overload that is most of them; and whatever happens, the hold is closed exactly once and the request leaves
+one Record. Where the tenant's policy names fallback models, the steps after `interpret` are done again for the next model, with a hold
+of its own.
 """
 
 from domain.ask import Endpoint
@@ -38,9 +38,9 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
                 ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
                 mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
-                placing = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
-                while not await forward(ask, placing, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
-                    placing = await choose_again(ask, placing, exchange, story, deps)  # it gave its place to a more urgent one
+                placement = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
+                while not await forward(ask, placement, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
+                    placement = await choose_again(ask, placement, exchange, story, deps)  # it gave its place to a more urgent one
                 break
             except Fault as fault:
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer

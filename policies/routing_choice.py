@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, With
 from pydantic.json_schema import SkipJsonSchema
 
 from domain.strict import Strict
-from routing.choosing import DEFAULT, Choice, PolicyInstance
+from routing.policy_instance import DEFAULT, Choice, PolicyInstance
 from routing.registry import POLICIES
 
 DEFAULT_ROUTING: Final = "predicted_latency"
@@ -31,7 +31,7 @@ class Routing(msgspec.Struct, frozen=True):
     key: str
     """Identifies the routing policy and its parameters; equal for tenants whose files set the same."""
 
-    def choosing(self) -> PolicyInstance:
+    def policy_instance(self) -> PolicyInstance:
         """A new instance of the routing policy, with a memory of its own."""
         policy = POLICIES[self.policy]
         return PolicyInstance(self.policy, policy, self.params, policy.memory(self.params) if policy.memory else None, self.choice)

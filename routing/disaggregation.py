@@ -96,8 +96,8 @@ class Shared(NamedTuple):
     """What the two upstream calls of a split request need from the decision."""
 
     split: Split
-    demand: RoutingRequest
-    board: LoadTable
+    request: RoutingRequest
+    load_table: LoadTable
 
 
 class Sides(NamedTuple):
@@ -120,7 +120,7 @@ def sides(backends: Sequence[Backend], terms: HandoverTerms) -> Sides:
 
 
 def consider(
-    demand: RoutingRequest, ranked: Sequence[Backend], board: LoadTable, held: Mapping[str, float], terms: HandoverTerms, rng: Rng
+    request: RoutingRequest, ranked: Sequence[Backend], load_table: LoadTable, held: Mapping[str, float], terms: HandoverTerms, rng: Rng
 ) -> Split:
     """Decide whether to split this request, and onto which backends.
 
@@ -129,17 +129,17 @@ def consider(
         held: tokens of the prompt that each backend holds, multiplied by trust, at most the prompt less one token; 0 for missing ids.
     """
     by_role = sides(ranked, terms)
-    decodes, no_room = _decodes(demand, by_role.decode, board, rng)
+    decodes, no_room = _decodes(request, by_role.decode, load_table, rng)
     if not decodes:
         return Split(no_room, (), "no backend that generates for another has room" if no_room else "no backend generates for another")
     decode = decodes[0][1]
-    prefills = _prefills(demand, [b for b in by_role.prefill if b.id != decode.id], board, held, rng)
+    prefills = _prefills(request, [b for b in by_role.prefill if b.id != decode.id], load_table, held, rng)
     decode_candidates = tuple(_candidate(judged) for judged in decodes) + no_room
     prefill_candidates = tuple(_candidate(judged) for judged in prefills)
     if not prefills:
         return Split(decode_candidates, (), "no backend computes prompts for another")
-    pays, why = _pays(demand, by_role.whole[0] if by_role.whole else None, decode, board, held, terms)
-    uncached = demand.prompt_tokens - int(held.get(prefills[0][1].id, 0.0))
+    pays, why = _pays(request, by_role.whole[0] if by_role.whole else None, decode, load_table, held, terms)
+    uncached = request.prompt_tokens - int(held.get(prefills[0][1].id, 0.0))
     if not pays:
         return Split(decode_candidates, prefill_candidates, why, uncached)
     return Split(decode_candidates, prefill_candidates, why, uncached, decode, tuple([judged[1] for judged in prefills]))
@@ -149,21 +149,23 @@ _Judged = tuple[tuple[float, float], Backend, tuple[tuple[str, float], ...]]
 """((cost, random tie-break), backend, terms)"""
 
 
-def _decodes(demand: RoutingRequest, among: Sequence[Backend], board: LoadTable, rng: Rng) -> tuple[list[_Judged], tuple[Candidate, ...]]:
-    tokens = demand.prompt_tokens + demand.output_tokens
-    out = demand.output_tokens
+def _decodes(
+    request: RoutingRequest, among: Sequence[Backend], load_table: LoadTable, rng: Rng
+) -> tuple[list[_Judged], tuple[Candidate, ...]]:
+    tokens = request.prompt_tokens + request.output_tokens
+    out = request.output_tokens
     fits: list[tuple[Backend, float, float]] = []
     full: list[Candidate] = []
     for backend in among:
-        row = board.row_of[backend.id]
-        capacity = board.kv_capacity[row]
-        used = board.kv_tokens[row]
+        row = load_table.row_of[backend.id]
+        capacity = load_table.kv_capacity[row]
+        used = load_table.kv_tokens[row]
         if capacity and used + tokens > capacity:
             full.append(Candidate(backend.id, excluded=f"has no room for {tokens:,} tokens"))
             continue
         share = min(0.999, (used + tokens) / capacity) if capacity else 0.0
-        context = used + demand.prompt_tokens + out / 2
-        step = board.step_s[row] + board.step_s_seq[row] * (board.running[row] + 1) + board.step_s_token[row] * context
+        context = used + request.prompt_tokens + out / 2
+        step = load_table.step_s[row] + load_table.step_s_seq[row] * (load_table.running[row] + 1) + load_table.step_s_token[row] * context
         fits.append((backend, MEMORY_S * share / (1 - share), out * step))
     fastest = min([fit[2] for fit in fits], default=0.0)
     judged: list[_Judged] = [
@@ -174,39 +176,43 @@ def _decodes(demand: RoutingRequest, among: Sequence[Backend], board: LoadTable,
     return judged, tuple(full)
 
 
-def _prefills(demand: RoutingRequest, among: Sequence[Backend], board: LoadTable, held: Mapping[str, float], rng: Rng) -> list[_Judged]:
+def _prefills(
+    request: RoutingRequest, among: Sequence[Backend], load_table: LoadTable, held: Mapping[str, float], rng: Rng
+) -> list[_Judged]:
     judged: list[_Judged] = []
     for backend in among:
-        row = board.row_of[backend.id]
-        uncached = demand.prompt_tokens - held.get(backend.id, 0.0)
-        queued = board.queue_tokens[row] * board.prefill_s_token[row] + board.queue_ctx[row] * board.prefill_s_token_ctx[row]
-        computing = _prefill_s(board, row, uncached, demand.prompt_tokens)
+        row = load_table.row_of[backend.id]
+        uncached = request.prompt_tokens - held.get(backend.id, 0.0)
+        queued = (
+            load_table.queue_tokens[row] * load_table.prefill_s_token[row] + load_table.queue_ctx[row] * load_table.prefill_s_token_ctx[row]
+        )
+        computing = _prefill_s(load_table, row, uncached, request.prompt_tokens)
         judged.append(((queued + computing, rng.random()), backend, (("queued_s", queued), ("prefill_s", computing))))
     judged.sort(key=lambda entry: entry[0])
     return judged
 
 
-def _prefill_s(board: LoadTable, row: int, uncached: float, prompt_tokens: int) -> float:
+def _prefill_s(load_table: LoadTable, row: int, uncached: float, prompt_tokens: int) -> float:
     mean_ctx = prompt_tokens - uncached / 2
-    return board.prefill_s[row] + uncached * (board.prefill_s_token[row] + board.prefill_s_token_ctx[row] * mean_ctx)
+    return load_table.prefill_s[row] + uncached * (load_table.prefill_s_token[row] + load_table.prefill_s_token_ctx[row] * mean_ctx)
 
 
 def _pays(
-    demand: RoutingRequest, whole: Backend | None, decode: Backend, board: LoadTable, held: Mapping[str, float], terms: HandoverTerms
+    request: RoutingRequest, whole: Backend | None, decode: Backend, load_table: LoadTable, held: Mapping[str, float], terms: HandoverTerms
 ) -> tuple[bool, str]:
     if whole is None:
         return True, "split: no backend serves requests whole"
-    tokens = demand.prompt_tokens
+    tokens = request.prompt_tokens
     uncached = tokens - held.get(whole.id, 0.0)
     if uncached < terms.min_uncached_tokens:
         return False, f"whole: {uncached:,.0f} uncached tokens are fewer than {terms.min_uncached_tokens:,}"
     if uncached < terms.min_uncached_share * tokens:
         return False, f"whole: {uncached / tokens:.2f} of the prompt is uncached, less than {terms.min_uncached_share:g}"
-    row = board.row_of[whole.id]
-    avoided = board.running[row] * _prefill_s(board, row, uncached, tokens)
+    row = load_table.row_of[whole.id]
+    avoided = load_table.running[row] * _prefill_s(load_table, row, uncached, tokens)
     moved = tokens - (held.get(decode.id, 0.0) if terms.decode_reuses else 0.0)
     transfer = moved * terms.kv_bytes_token / terms.bandwidth_bytes_s + terms.fixed_s
-    words = f"a stall of {avoided:.3g} s for {board.running[row]:g} requests on {whole.id}, {transfer:.3g} s of handing over"
+    words = f"a stall of {avoided:.3g} s for {load_table.running[row]:g} requests on {whole.id}, {transfer:.3g} s of handing over"
     return avoided > transfer, f"{'split' if avoided > transfer else 'whole'}: {words}"
 
 
@@ -253,41 +259,41 @@ class Reservation:
     The prompt is charged to the prefill backend, KV tokens to both; the decode backend computes no prompt.
     """
 
-    __slots__ = ("_board", "_decode", "_prefill")
+    __slots__ = ("_decode", "_load_table", "_prefill")
 
-    def __init__(self, board: LoadTable, prefill: Charge, decode: Charge) -> None:
-        self._board = board
+    def __init__(self, load_table: LoadTable, prefill: Charge, decode: Charge) -> None:
+        self._load_table = load_table
         self._prefill = prefill
         self._decode = decode
 
     def prefilled(self) -> None:
         """Record that the prompt is computed; its KV tokens stay charged to both backends."""
-        self._board.begun(self._prefill)
+        self._load_table.begun(self._prefill)
 
     def handed_over(self) -> None:
         """Record that the decode backend has the KV, and release the prefill backend."""
-        self._board.begun(self._decode)
-        self._board.release(self._prefill)
+        self._load_table.begun(self._decode)
+        self._load_table.release(self._prefill)
 
     def release(self) -> None:
         """Release both backends: the request is over, or was given up."""
-        self._board.release(self._prefill)
-        self._board.release(self._decode)
+        self._load_table.release(self._prefill)
+        self._load_table.release(self._decode)
 
 
-def reserve(board: LoadTable, prefill: str, decode: str, uncached_tokens: int, demand: RoutingRequest, now: float) -> Reservation:
+def reserve(load_table: LoadTable, prefill: str, decode: str, uncached_tokens: int, request: RoutingRequest, now: float) -> Reservation:
     """Charge both backends for one request, or neither.
 
     Raises:
         KeyError: one of the backends has left the pool; nothing is charged then.
     """
-    first = board.charge(prefill, uncached_tokens, demand.prompt_tokens, now)
+    first = load_table.charge(prefill, uncached_tokens, request.prompt_tokens, now)
     try:
-        second = board.charge(decode, 0, demand.prompt_tokens + demand.output_tokens, now)
+        second = load_table.charge(decode, 0, request.prompt_tokens + request.output_tokens, now)
     except BaseException:
-        board.release(first)
+        load_table.release(first)
         raise
-    return Reservation(board, first, second)
+    return Reservation(load_table, first, second)
 
 
 class DisaggregationSettings(Strict):

@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from routing.choosing import Choice
 from routing.fleet import Backend, Pool
 from routing.load import NO_FACTS, LoadTable
+from routing.policy_instance import Choice
 from routing.ports import UNMATCHED, Adapters, Column, Match, RoutingRequest
 from routing.room import FULL, has_no_room
 
@@ -28,9 +28,9 @@ Eligible = tuple[tuple[Backend, ...], Sequence[int], Column, list[Backend]]
 
 
 def eligible(
-    demand: RoutingRequest,
+    request: RoutingRequest,
     pool: Pool,
-    board: LoadTable,
+    load_table: LoadTable,
     match: Match,
     choice: Choice,
     adapters: Adapters | None,
@@ -39,16 +39,16 @@ def eligible(
 ) -> Eligible:
     """Split the pool's backends that are up into eligible and excluded ones. `shut` and `part` are those of `routing.schedule.place`."""
     up = pool.up
-    rows = board.rows(pool.up)
-    matched = _matched(demand, up, rows, board, match)
-    barred = _barred(demand, up, rows, board, adapters)
-    if barred and not demand.exact and len(barred) == len(up):
-        barred = _doubted(demand, rows, board, barred)
+    rows = load_table.rows(pool.up)
+    matched = _matched(request, up, rows, load_table, match)
+    barred = _barred(request, up, rows, load_table, adapters)
+    if barred and not request.exact and len(barred) == len(up):
+        barred = _doubted(request, rows, load_table, barred)
     if shut:
         _eject(up, shut, barred)
-    if board.limited:
-        _occupied(demand, rows, matched, board, barred, part)
-    full = _full(demand, rows, matched, board, choice)
+    if load_table.limited:
+        _occupied(request, rows, matched, load_table, barred, part)
+    full = _full(request, rows, matched, load_table, choice)
     if full and (choice.refuse_full or len(barred.keys() | full.keys()) < len(up)):
         barred = {**full, **barred}
     if not barred:
@@ -58,24 +58,24 @@ def eligible(
     return tuple([up[at] for at in stay]), [rows[at] for at in stay], [matched[at] for at in stay], out
 
 
-def _matched(demand: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], board: LoadTable, match: Match) -> Column:
+def _matched(request: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], load_table: LoadTable, match: Match) -> Column:
     """Tokens of the prompt that each backend holds, weighed by trust; at most the prompt less one token, which is always computed."""
     if match is UNMATCHED:
         return [0.0] * len(rows)
-    most = max(0.0, demand.prompt_tokens - 1.0)
-    tokens = demand.block_tokens
+    most = max(0.0, request.prompt_tokens - 1.0)
+    tokens = request.block_tokens
     held = match.held
-    trust = board.trust
+    trust = load_table.trust
     return [min(held(backend.id) * tokens, most) * trust[row] for backend, row in zip(up, rows, strict=True)]
 
 
 def _barred(
-    demand: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], board: LoadTable, adapters: Adapters | None
+    request: RoutingRequest, up: tuple[Backend, ...], rows: Sequence[int], load_table: LoadTable, adapters: Adapters | None
 ) -> dict[int, str]:
-    facts = board.facts
+    facts = load_table.facts
     barred = {}
-    tokens = demand.prompt_tokens if demand.one_prompt else 0
-    capacity = board.kv_capacity
+    tokens = request.prompt_tokens if request.one_prompt else 0
+    capacity = load_table.kv_capacity
     for at, row in enumerate(rows):
         fact = facts[row]
         if 0 < capacity[row] <= tokens:
@@ -89,20 +89,22 @@ def _barred(
     return barred
 
 
-def _doubted(demand: RoutingRequest, rows: Sequence[int], board: LoadTable, barred: dict[int, str]) -> dict[int, str]:
+def _doubted(request: RoutingRequest, rows: Sequence[int], load_table: LoadTable, barred: dict[int, str]) -> dict[int, str]:
     """The estimated prompt is too long for every backend. The estimate may be wrong by half, so the backends with the longest context are
     not excluded: the engine checks the exact length."""
-    contexts = [board.facts[row].context_tokens for row in rows]
+    contexts = [load_table.facts[row].context_tokens for row in rows]
     longest = max(contexts)
-    if longest * 2 <= demand.prompt_tokens:
+    if longest * 2 <= request.prompt_tokens:
         return barred
     return {at: why for at, why in barred.items() if contexts[at] < longest or not why.startswith(CONTEXT)}
 
 
-def _occupied(demand: RoutingRequest, rows: Sequence[int], matched: Column, board: LoadTable, barred: dict[int, str], part: float) -> None:
+def _occupied(
+    request: RoutingRequest, rows: Sequence[int], matched: Column, load_table: LoadTable, barred: dict[int, str], part: float
+) -> None:
     """Exclude the backends that have no room, except those that are excluded for good already."""
     for at, row in enumerate(rows):
-        if at not in barred and (why := has_no_room(board, row, demand.prompt_tokens - matched[at], part)):
+        if at not in barred and (why := has_no_room(load_table, row, request.prompt_tokens - matched[at], part)):
             barred[at] = why
 
 
@@ -114,14 +116,14 @@ def _eject(up: tuple[Backend, ...], shut: Mapping[str, str], barred: dict[int, s
         barred.update(failing)
 
 
-def _full(demand: RoutingRequest, rows: Sequence[int], matched: Column, board: LoadTable, choice: Choice) -> dict[int, str]:
-    used = board.kv_tokens
-    capacity = board.kv_capacity
+def _full(request: RoutingRequest, rows: Sequence[int], matched: Column, load_table: LoadTable, choice: Choice) -> dict[int, str]:
+    used = load_table.kv_tokens
+    capacity = load_table.kv_capacity
     fill = choice.kv_fill
     full = {}
-    need = demand.prompt_tokens + demand.output_tokens
+    need = request.prompt_tokens + request.output_tokens
     for at, row in enumerate(rows):
-        if used[row] + need - matched[at] > capacity[row] * fill and capacity[row] and board.reporting(row):
+        if used[row] + need - matched[at] > capacity[row] * fill and capacity[row] and load_table.reporting(row):
             ever = FULL if need - matched[at] <= capacity[row] * fill else ""
             full[at] = (
                 f"{ever}{used[row]:.0f} of {capacity[row]:.0f} tokens of its KV cache are promised, it needs {need - matched[at]:.0f}"

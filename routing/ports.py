@@ -118,7 +118,7 @@ class Scores(NamedTuple):
 class Memory(Protocol):
     """What a policy remembers of its own decisions; most policies have none."""
 
-    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         """Record that the request was sent to this backend."""
         ...
 

@@ -22,7 +22,7 @@ TERM: Final = "adapter_absent"
 """Name of the term in explanations: 0 where the adapter is loaded or being loaded, 1 elsewhere."""
 
 
-def with_adapter(route: Route, there: Collection[str], board: LoadTable) -> Route:
+def with_adapter(route: Route, there: Collection[str], load_table: LoadTable) -> Route:
     """The route with the same backends, reordered so that those with the adapter come first.
 
     Args:
@@ -30,8 +30,8 @@ def with_adapter(route: Route, there: Collection[str], board: LoadTable) -> Rout
     """
     if not route.ranked:
         return route
-    requests = board.requests
-    row_of = board.row_of
+    requests = load_table.requests
+    row_of = load_table.row_of
     most = requests[row_of[route.ranked[0][0].id]] + SPREAD
     absent = [0 if backend.id in there else 1 for backend, _ in route.ranked]
 

@@ -14,7 +14,7 @@ FULL: Final = "full: "
 """How a reason begins that goes away by itself once a request ends."""
 
 
-def has_no_room(board: LoadTable, row: int, tokens: float, part: float = 1.0) -> str:
+def has_no_room(load_table: LoadTable, row: int, tokens: float, part: float = 1.0) -> str:
     """Why the backend takes no more requests now, beginning with `FULL`; empty when it has room.
 
     Args:
@@ -22,17 +22,18 @@ def has_no_room(board: LoadTable, row: int, tokens: float, part: float = 1.0) ->
             otherwise.
         part: share of each bound that this request may use, above 0; the rest is reserved for other tenants. One request always fits.
     """
-    backend_id = board.ids[row]
-    in_flight = board.in_flight(backend_id)
-    cap = board.facts[row].in_flight_cap
+    backend_id = load_table.ids[row]
+    in_flight = load_table.in_flight(backend_id)
+    cap = load_table.facts[row].in_flight_cap
     if cap and in_flight >= _part(cap, part):
         return f"{FULL}{in_flight} requests are in flight there, its cap{_kept(part)}"
-    if in_flight >= _part(board.limit[row], part):
-        return f"{FULL}{in_flight} requests are in flight there, it is taken to bear {board.limit[row]:.0f}{_kept(part)}"
-    if board.limit_tokens[row] < inf:
-        queued = board.unbegun(backend_id)
-        if queued and queued + tokens > board.limit_tokens[row] * part:
-            return f"{FULL}{queued} prompt tokens are being computed there, it is taken to bear {board.limit_tokens[row]:.0f}{_kept(part)}"
+    if in_flight >= _part(load_table.limit[row], part):
+        return f"{FULL}{in_flight} requests are in flight there, it is taken to bear {load_table.limit[row]:.0f}{_kept(part)}"
+    if load_table.limit_tokens[row] < inf:
+        queued = load_table.unbegun(backend_id)
+        limit = load_table.limit_tokens[row]
+        if queued and queued + tokens > limit * part:
+            return f"{FULL}{queued} prompt tokens are being computed there, it is taken to bear {limit:.0f}{_kept(part)}"
     return ""
 
 
@@ -44,13 +45,13 @@ def _kept(part: float) -> str:
     return "" if part == 1.0 else f", and {1.0 - part:.0%} of that is kept for tenants that have less there"
 
 
-def room_without(board: LoadTable, row: int, tokens: float, charge: Charge) -> bool:
+def room_without(load_table: LoadTable, row: int, tokens: float, charge: Charge) -> bool:
     """Whether the backend would have room for a prompt of `tokens` uncached tokens if the request of `charge`, whose first token has not
     come, were not there."""
-    backend_id = board.ids[row]
-    in_flight = board.in_flight(backend_id) - 1
-    cap = board.facts[row].in_flight_cap
-    if (cap and in_flight >= cap) or in_flight >= board.limit[row]:
+    backend_id = load_table.ids[row]
+    in_flight = load_table.in_flight(backend_id) - 1
+    cap = load_table.facts[row].in_flight_cap
+    if (cap and in_flight >= cap) or in_flight >= load_table.limit[row]:
         return False
-    queued = board.unbegun(backend_id) - charge.uncached_tokens
-    return not queued or queued + tokens <= board.limit_tokens[row]
+    queued = load_table.unbegun(backend_id) - charge.uncached_tokens
+    return not queued or queued + tokens <= load_table.limit_tokens[row]

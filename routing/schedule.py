@@ -12,10 +12,10 @@ import msgspec
 
 from domain.clock import Rng
 from domain.explain import Candidate, Explanation
-from routing.choosing import PolicyInstance
 from routing.eligible import eligible
 from routing.fleet import Backend, Pool
 from routing.load import NO_FACTS, LoadTable
+from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Adapters, Candidates, Column, Match, RoutingRequest
 from routing.registry import POLICIES
 from routing.room import FULL, has_no_room
@@ -68,11 +68,11 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 def place(
-    demand: RoutingRequest,
+    request: RoutingRequest,
     pool: Pool,
-    board: LoadTable,
+    load_table: LoadTable,
     match: Match,
-    choosing: PolicyInstance,
+    policy_instance: PolicyInstance,
     now: float,
     rng: Rng,
     *,
@@ -90,25 +90,29 @@ def place(
         part: share of each backend's capacity that this request may use; the rest is reserved for other tenants.
     """
     if len(pool.up) == 1 and adapters is None and match is UNMATCHED:
-        row = board.row_of[pool.up[0].id]
-        fits = not 0 < board.kv_capacity[row] <= demand.prompt_tokens
-        if fits and board.facts[row] is NO_FACTS and not (board.limited and has_no_room(board, row, demand.prompt_tokens, part)):
-            return Route(choosing.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
-    board.settle()
-    backends, rows, matched, out = eligible(demand, pool, board, match, choosing.choice, adapters, shut, part)
+        row = load_table.row_of[pool.up[0].id]
+        fits = not 0 < load_table.kv_capacity[row] <= request.prompt_tokens
+        if (
+            fits
+            and load_table.facts[row] is NO_FACTS
+            and not (load_table.limited and has_no_room(load_table, row, request.prompt_tokens, part))
+        ):
+            return Route(policy_instance.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
+    load_table.settle()
+    backends, rows, matched, out = eligible(request, pool, load_table, match, policy_instance.choice, adapters, shut, part)
     excluded = (*pool.not_up, *out) if out else pool.not_up
     if not rows:
-        return Route(choosing.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
-    sight = Candidates(
+        return Route(policy_instance.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
+    candidates = Candidates(
         rows,
         matched,
-        min(match.common * demand.block_tokens, demand.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
+        min(match.common * request.block_tokens, request.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
         () if adapters is None else [0.0 if backend.id in adapters.there else adapters.load_s for backend in backends],
         _position(holder, backends),
         _shares(backends, now),
     )
-    scores = choosing.policy.score(demand, sight, board, choosing.params, choosing.memory, now, rng)
-    order, why = choose(demand, sight, board, scores, choosing, rng)
+    scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, now, rng)
+    order, why = choose(request, candidates, load_table, scores, policy_instance, rng)
     if scores.barred:
         barred = scores.barred
         excluded += tuple([msgspec.structs.replace(backends[i], reason=barred[i]) for i in order if i in barred])
@@ -116,7 +120,7 @@ def place(
     terms = list(zip(*scores.terms, strict=True))
     cost = scores.cost
     return Route(
-        choosing.name,
+        policy_instance.name,
         tuple([(backends[i], terms[i]) for i in order]),
         excluded,
         costs=tuple([cost[i] for i in order]),

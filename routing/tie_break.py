@@ -9,15 +9,15 @@ For any other policy the least cost wins and exact ties are drawn at random. Sou
 """
 
 from domain.clock import Rng
-from routing.choosing import PolicyInstance
 from routing.load import LoadTable
+from routing.policy_instance import PolicyInstance
 from routing.ports import Candidates, RoutingRequest, Scores
 
 
 def choose(
-    demand: RoutingRequest, sight: Candidates, board: LoadTable, scores: Scores, choosing: PolicyInstance, rng: Rng
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, scores: Scores, policy_instance: PolicyInstance, rng: Rng
 ) -> tuple[list[int], str]:
-    """Positions in `sight.rows`, best first; and what decided when it was not the least cost, else an empty string."""
+    """Positions in `candidates.rows`, best first; and what decided when it was not the least cost, else an empty string."""
     cost = scores.cost
     n = len(cost)
     start = rng.randrange(n)
@@ -25,7 +25,7 @@ def choose(
     order.sort(key=cost.__getitem__)  # stable: equal costs stay in the order of the randomly rotated list
     best = order[0]
     least = cost[best]
-    if not choosing.policy.in_seconds:
+    if not policy_instance.policy.in_seconds:
         bound = least + scores.margin
         if n == 1 or cost[order[1]] > bound:
             return order, ""
@@ -33,7 +33,7 @@ def choose(
         first = ties[rng.randrange(len(ties))]
         why = ""
     else:
-        first, why = _among_near(demand, sight, board, scores, choosing, order, rng)
+        first, why = _among_near(request, candidates, load_table, scores, policy_instance, order, rng)
     if first != best:
         order.remove(first)
         order.insert(0, first)
@@ -41,22 +41,28 @@ def choose(
 
 
 def _among_near(
-    demand: RoutingRequest, sight: Candidates, board: LoadTable, scores: Scores, choosing: PolicyInstance, order: list[int], rng: Rng
+    request: RoutingRequest,
+    candidates: Candidates,
+    load_table: LoadTable,
+    scores: Scores,
+    policy_instance: PolicyInstance,
+    order: list[int],
+    rng: Rng,
 ) -> tuple[int, str]:
     cost = scores.cost
-    choice = choosing.choice
-    rows = sight.rows
+    choice = policy_instance.choice
+    rows = candidates.rows
     best = order[0]
     least = cost[best]
-    slo = demand.ttft_slo_s
+    slo = request.ttft_slo_s
     sticky_s = choice.sticky_s if slo is None else min(choice.sticky_s, choice.sticky_slo_share * slo)
     if choice.explore_share and (slo is None or slo > choice.tight_slo_s) and rng.random() < choice.explore_share:
         drawn = rng.randrange(len(order))
         if cost[drawn] - least <= sticky_s:
             return drawn, "explored"
     margin = max(choice.tie_share * abs(least), scores.margin)
-    if sight.sticky >= 0 and cost[sight.sticky] - least <= max(sticky_s, margin) and _still_holds(sight):
-        return sight.sticky, "" if sight.sticky == best else "session"
+    if candidates.sticky >= 0 and cost[candidates.sticky] - least <= max(sticky_s, margin) and _still_holds(candidates):
+        return candidates.sticky, "" if candidates.sticky == best else "session"
     bound = least + margin
     if len(order) == 1 or cost[order[1]] > bound:
         return best, ""
@@ -65,18 +71,18 @@ def _among_near(
         if cost[at] > bound:
             break
         near.append(at)
-    matched = sight.matched
-    requests = board.requests
+    matched = candidates.matched
+    requests = load_table.requests
     longest = max([matched[at] for at in near])
-    if longest > sight.common:
+    if longest > candidates.common:
         near = [at for at in near if matched[at] == longest]
     fewest = min([requests[rows[at]] for at in near])
     near = [at for at in near if requests[rows[at]] == fewest]
     if len(near) > 1:
         return near[rng.randrange(len(near))], "dice"
-    return near[0], "" if near[0] == best else "match" if longest > sight.common else "fewest requests"
+    return near[0], "" if near[0] == best else "match" if longest > candidates.common else "fewest requests"
 
 
-def _still_holds(sight: Candidates) -> bool:
+def _still_holds(candidates: Candidates) -> bool:
     """Whether the session's backend holds as much of the prompt as any. If not, another gateway process sent the last turn elsewhere."""
-    return sight.matched[sight.sticky] >= max(sight.matched)
+    return candidates.matched[candidates.sticky] >= max(candidates.matched)

@@ -11,20 +11,11 @@ machine drives both (tests/property/test_quota.py).
 An admit of a known hold, a settlement of a settled or unknown one, and a beat of a settled one change nothing. A request that
 failed is settled with nothing, `Amounts(requests=0)`.
 
-Expiry of settled and reaped holds, in one order over all tags, so that a tag without requests keeps nothing either. Pure.
-
-There is an entry for every request of the last two minutes, so an entry is no object of its own: two references, beside the id and the
-time that the tag's own dictionary has.
-
-Which end users of a tenant have counters of their own. Pure; its Lua twin is in `stores/valkey/lua/books.lua`.
-
-Callers choose labels, so their number is not bounded. An end user that comes when the tenant has as many as the bound allows counts
-as the end user that stands for all others, until the time of another one is over.
-
-The counters of one tag: the state of every limit whose group has this tag, and the holds counted in it. Pure.
-
-State is plain integers in dictionaries; `tenancy.quota` has the life cycle of a hold. This is the hottest code of admission: it
-loops once per kind of limit, and calls no function per limit.
+`TagCounters` keeps the state of every limit whose group has one tag, as plain integers in dictionaries: the hottest code of admission,
+which loops once per kind of limit and calls no function per limit. `EndUsers` says which end users of a tenant have counters of their
+own; callers choose labels, so an end user beyond the bound counts as the one that stands for all others, until another one's time is
+over (its Lua twin is in `stores/valkey/lua/books.lua`). `Forgetting` drops settled and reaped holds in one order over all tags, so that
+a tag without requests keeps nothing either; an entry for every request of the last two minutes is no object of its own.
 """
 
 from collections import deque

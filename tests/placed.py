@@ -41,7 +41,7 @@ class Worker:
         up = tuple([Backend(one, POOL, Availability.UP, "") for one in ids])
         made.live.fleet = made.live.fleet.with_backends(POOL, up)
         for one in ids:
-            self.deps.grounds.add(POOL, one, (traits or {}).get(one, NO_TRAITS))
+            self.deps.pool_states.add(POOL, one, (traits or {}).get(one, NO_TRAITS))
             self.report(one)
         self.now += 1.0
         found = policies.for_tenant("acme")
@@ -49,17 +49,17 @@ class Worker:
         self.policy: TenantPolicy = found
 
     @property
-    def board(self) -> Any:
-        return self.deps.grounds[POOL].board
+    def load_table(self) -> Any:
+        return self.deps.pool_states[POOL].load_table
 
     def report(self, backend_id: str, **values: float) -> None:
         """The engine's word, now."""
         whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
-        self.board.report(backend_id, **whole, read_at=self.now, asked_at=self.now)
+        self.load_table.report(backend_id, **whole, read_at=self.now, asked_at=self.now)
 
-    def held(self, placing: Placement, backend_id: str) -> int:
+    def held(self, placement: Placement, backend_id: str) -> int:
         """Blocks of the prompt that the index says it holds now."""
-        return self.deps.grounds.index.match(placing.demand.chain, self.now).held(backend_id)
+        return self.deps.pool_states.index.match(placement.request.chain, self.now).held(backend_id)
 
     async def placed(self, ask: Ask, session: str = "") -> Placement:
         """Where the request would go."""

@@ -134,8 +134,8 @@ class Path:
 
     def in_flight(self) -> dict[str, int]:
         """Requests of this worker by backend."""
-        board = self.deps.grounds[POOL].board
-        return {backend: board.in_flight(backend) for backend in self.engines}
+        load_table = self.deps.pool_states[POOL].load_table
+        return {backend: load_table.in_flight(backend) for backend in self.engines}
 
     def calls(self) -> dict[str, int]:
         """Calls by backend."""
@@ -158,11 +158,11 @@ def caller(body: object = None, path: str = "/v1/chat/completions", **headers: b
     return exchange, connection
 
 
-def only(placing: Placement, *ids: str) -> Placement:
+def only(placement: Placement, *ids: str) -> Placement:
     """The placing with these candidates, in this order."""
-    ranked = {backend.id: (backend, scores) for backend, scores in placing.route.ranked}
-    route = msgspec.structs.replace(placing.route, ranked=tuple([ranked[one] for one in ids]))
-    return msgspec.structs.replace(placing, route=route)
+    ranked = {backend.id: (backend, scores) for backend, scores in placement.route.ranked}
+    route = msgspec.structs.replace(placement.route, ranked=tuple([ranked[one] for one in ids]))
+    return msgspec.structs.replace(placement, route=route)
 
 
 async def turns(count: int = 3) -> None:

@@ -8,16 +8,16 @@ from collections import defaultdict
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from routing.choosing import PolicyInstance
 from routing.load import Charge, LoadTable
+from routing.policy_instance import PolicyInstance
 from routing.ports import RoutingRequest
 from routing.schedule import place
-from tests.placing import Held, pool_of, tell
+from tests.placement import Held, pool_of, tell
 
 
 class Arrival(NamedTuple):
     at: float
-    demand: RoutingRequest
+    request: RoutingRequest
     prefix: str = ""
     """What it shares with others; empty when nothing."""
     shared: int = 0
@@ -34,36 +34,36 @@ class Outcome(NamedTuple):
 
 def run(how: PolicyInstance, arrivals: list[Arrival], speeds: dict[str, float], *, seed: int = 1, step_s: float = 0.0) -> list[Outcome]:
     """What became of each arrival; `speeds` are tokens of prefill a second."""
-    board, pool, rng = LoadTable(speeds), pool_of(*speeds), random.Random(seed)
+    load_table, pool, rng = LoadTable(speeds), pool_of(*speeds), random.Random(seed)
     for one in speeds:
-        tell(board, one, -1.0, kv_capacity=1e9)
+        tell(load_table, one, -1.0, kv_capacity=1e9)
     free_at = dict.fromkeys(speeds, 0.0)
     holds: dict[str, dict[str, int]] = defaultdict(dict)
     events: list[tuple[float, int, bool, Charge]] = []
     outcomes = []
-    for number, (at, demand, prefix, shared) in enumerate(arrivals):
+    for number, (at, request, prefix, shared) in enumerate(arrivals):
         while events and events[0][0] <= at:
             _, _, over, charge = heappop(events)
-            (board.release if over else board.begun)(charge)
-        match = Held(**{one: tokens / demand.block_tokens for one, tokens in holds[prefix].items()}) if prefix else Held()
-        first = place(demand, pool, board, match, how, at, rng).backends[0].id
+            (load_table.release if over else load_table.begun)(charge)
+        match = Held(**{one: tokens / request.block_tokens for one, tokens in holds[prefix].items()}) if prefix else Held()
+        first = place(request, pool, load_table, match, how, at, rng).backends[0].id
         cached = holds[prefix].get(first, 0) if prefix else 0
-        uncached = demand.prompt_tokens - cached
+        uncached = request.prompt_tokens - cached
         if prefix:
             holds[prefix][first] = max(cached, shared)
-        charge = board.charge(first, uncached, uncached + demand.output_tokens, at)
+        charge = load_table.charge(first, uncached, uncached + request.output_tokens, at)
         if how.memory is not None:
-            how.memory.placed(demand, first, uncached, at)
+            how.memory.placed(request, first, uncached, at)
         free_at[first] = begun_at = max(free_at[first], at) + uncached / speeds[first]
         heappush(events, (begun_at, 2 * number, False, charge))
-        heappush(events, (begun_at + demand.output_tokens * step_s, 2 * number + 1, True, charge))
-        outcomes.append(Outcome(at, first, begun_at - at, cached / demand.prompt_tokens))
+        heappush(events, (begun_at + request.output_tokens * step_s, 2 * number + 1, True, charge))
+        outcomes.append(Outcome(at, first, begun_at - at, cached / request.prompt_tokens))
     return outcomes
 
 
-def poisson(rate: float, seconds: float, demand: RoutingRequest, *, seed: int = 7, prefix: str = "", shared: int = 0) -> list[Arrival]:
+def poisson(rate: float, seconds: float, request: RoutingRequest, *, seed: int = 7, prefix: str = "", shared: int = 0) -> list[Arrival]:
     """Arrivals of one kind of request, `rate` a second."""
     rng, at, arrivals = random.Random(seed), 0.0, []
     while (at := at + rng.expovariate(rate)) < seconds:
-        arrivals.append(Arrival(at, demand, prefix, shared))
+        arrivals.append(Arrival(at, request, prefix, shared))
     return arrivals

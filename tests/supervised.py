@@ -26,7 +26,7 @@ if sys.argv[-1] == "--rehearse":
 
 import asyncio, random, signal
 from gateway.process.hot_restart import this_program
-from gateway.process.supervisor import CannotStart, Plan, run
+from gateway.process.supervisor import CannotStart, ProcessPlan, run
 
 home, workers, grace_s, ready_within_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 with (home / "starts").open("a") as starts:
@@ -62,7 +62,7 @@ def admin(seat):
     seat.ready()
     os.read(seat.lifeline, 1)
 
-plan = Plan(data_host="127.0.0.1", data_port=0, admin_host="127.0.0.1", admin_port=0, workers=workers,
+plan = ProcessPlan(data_host="127.0.0.1", data_port=0, admin_host="127.0.0.1", admin_port=0, workers=workers,
             accept_s=0.0, grace_s=grace_s, ready_within_s=ready_within_s)
 sys.exit(run(plan, worker, admin, clock=time.monotonic, rng=random.Random(1), run_dir=home / "run", again=this_program()))
 """

@@ -28,7 +28,7 @@ from routing.load import Charge, LoadTable
 from routing.room import has_no_room
 from tenancy.fair_queue import QueueBounds
 from tenancy.fair_tier import QueuedRequest
-from tests.placing import pool_of
+from tests.placement import pool_of
 
 SWEEP_S: Final = 0.25
 PREFIX, QUESTION, OUTPUT = 384, 128, 27.0
@@ -100,12 +100,12 @@ class _Seat:
         self.world, self.charge = world, charge
 
     @property
-    def staked(self) -> "_Seat":
+    def reserved(self) -> "_Seat":
         return self
 
     def over(self) -> None:
         if self.charge is not None:
-            self.world.board.release(self.charge)
+            self.world.load_table.release(self.charge)
 
 
 class World:
@@ -114,10 +114,10 @@ class World:
     def __init__(self, case: Case, seed: int = 1) -> None:
         self.case, self.dice = case, random.Random(seed)
         self.now = 0.0
-        self.board = LoadTable("a")
-        self.board.set_limit("a", requests=case.seats)
+        self.load_table = LoadTable("a")
+        self.load_table.set_limit("a", requests=case.seats)
         self.pool = pool_of("a")
-        self.holders = TenantShares(case.kept_free)
+        self.tenant_shares = TenantShares(case.kept_free)
         self.found = Found()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -131,8 +131,8 @@ class World:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         self.line = PoolQueue(
-            "p", self.case.bounds, self.board, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
-            log_defect=_raise, part_of=lambda tenant: self.holders.part(tenant, self.now),
+            "p", self.case.bounds, self.load_table, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
+            log_defect=_raise, part_of=lambda tenant: self.tenant_shares.part(tenant, self.now),
         )  # fmt: skip
         self._at(0.0, self._arrive)
         self._at(SWEEP_S, self._sweep)
@@ -140,7 +140,7 @@ class World:
         while self._events:
             at, _, event = heapq.heappop(self._events)
             if self.case.warm_s <= at < self.case.seconds:
-                taken_s += self.board.in_flight("a") * (at - max(self.now, self.case.warm_s))
+                taken_s += self.load_table.in_flight("a") * (at - max(self.now, self.case.warm_s))
             self.now = at
             event()
             for _ in range(3 if self.line.waiting or self._tasks else 0):
@@ -190,17 +190,17 @@ class World:
         self.found.served_of[place.tenant] += counts
         if counts:
             self.found.waited_of.setdefault(place.tenant, []).append(self.now - place.entered_at)
-        charge = self.board.charge("a", 1, 1, self.now)
-        self.holders.took(place.tenant)
+        charge = self.load_table.charge("a", 1, 1, self.now)
+        self.tenant_shares.took(place.tenant)
         self._at(self.now + takes_s, partial(self._end, place.tenant, charge))
         return _Seat(self, charge)
 
     def _end(self, tenant: str, charge: Charge) -> None:
-        self.holders.gave_back(tenant, self.now)
-        self.board.release(charge)
+        self.tenant_shares.gave_back(tenant, self.now)
+        self.load_table.release(charge)
 
     def _fits(self, tenant: str) -> bool:
-        return not has_no_room(self.board, 0, 1.0, self.holders.part(tenant, self.now))
+        return not has_no_room(self.load_table, 0, 1.0, self.tenant_shares.part(tenant, self.now))
 
     async def _wait(self, place: QueuedRequest, may_s: float, takes_s: float, counts: bool) -> None:
         begun, predicted = self.now, self.line.predicted_s(place)

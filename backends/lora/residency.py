@@ -71,7 +71,7 @@ class _State(Enum):
     list."""
 
 
-class _Entry:
+class _AdapterEntry:
     __slots__ = ("state", "used_at")
 
     def __init__(self, state: _State, used_at: float) -> None:
@@ -94,7 +94,7 @@ class LoadedAdapters:
         self.loads = loads
         self.changes = 0
         """Number of changes that this process made; used by `reported` to recognise an outdated list."""
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _AdapterEntry] = {}
         # adapters requested or listed; the first are bounded by the configuration, the second by the size of a list
         self._in_use: dict[str, int] = {}
         self._barred: dict[str, tuple[float, str]] = {}
@@ -172,7 +172,7 @@ class LoadedAdapters:
         victims, _ = self._victims(served, busy)
         for victim in victims:
             self._entries[victim].state = _State.LEAVING
-        self._entries[served] = _Entry(_State.LOADING, now)
+        self._entries[served] = _AdapterEntry(_State.LOADING, now)
         self.changes += 1
         return victims
 
@@ -186,7 +186,7 @@ class LoadedAdapters:
         another call loads it already."""
         if served in self._entries or self._victims(served, NONE) != ((), ""):
             return False
-        self._entries[served] = _Entry(_State.LOADING, used_at)
+        self._entries[served] = _AdapterEntry(_State.LOADING, used_at)
         self.changes += 1
         return True
 
@@ -214,7 +214,7 @@ class LoadedAdapters:
 
     def loaded(self, served: str, now: float) -> None:
         """The engine has loaded the adapter, or replied that it had it already."""
-        self._entries[served] = _Entry(_State.RESIDENT, now)
+        self._entries[served] = _AdapterEntry(_State.RESIDENT, now)
         self._barred.pop(served, None)
         self.changes += 1
 
@@ -270,7 +270,7 @@ class LoadedAdapters:
         for name in on_engine:
             entry = entries.get(name)
             if entry is None:
-                entries[name] = _Entry(_State.RESIDENT, 0.0)  # no request of this process used it: the first to be evicted
+                entries[name] = _AdapterEntry(_State.RESIDENT, 0.0)  # no request of this process used it: the first to be evicted
             elif entry.state is _State.UNSURE:
                 entry.state = _State.RESIDENT
             self._barred.pop(name, None)

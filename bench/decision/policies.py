@@ -12,9 +12,9 @@ import timeit
 from collections.abc import Callable
 
 from bench.results_file import Row, machine, write_rows
-from routing.choosing import choosing
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
+from routing.policy_instance import policy_instance
 from routing.ports import RoutingRequest
 from routing.prefix.chain import of_text, root
 from routing.prefix.index import PrefixIndex
@@ -34,30 +34,30 @@ class Scene:
         rng = random.Random(size)
         ids = [f"gpu-{at}" for at in range(size)]
         self.pool: Pool = Fleet({"p": Pool("p", "m", "1", "vllm", tuple(Backend(one, "p", Availability.UP, "") for one in ids))}).pools["p"]
-        self.board = LoadTable(ids)
+        self.load_table = LoadTable(ids)
         self.index = PrefixIndex(1_000_000)
         self.chain = of_text(ROOT, PROMPT)
         self.rng = rng
         for at, one in enumerate(ids):
             load = {"running": rng.randrange(80), "waiting": rng.randrange(4), "queued_tokens": rng.randrange(20_000)}
-            self.board.report(one, **load, kv_usage=rng.random() * 0.9, kv_capacity=440_000, read_at=0.0, asked_at=0.0)
+            self.load_table.report(one, **load, kv_usage=rng.random() * 0.9, kv_capacity=440_000, read_at=0.0, asked_at=0.0)
             if at % 3 == 0:
                 self.index.stored(one, self.chain[: rng.randrange(1, len(self.chain) + 1)])
-        self.demand = RoutingRequest(4096, self.chain, session=12345, tenant="t", output_tokens=256)
-        self.match = self.index.match(self.chain, 0.0, self.board.row_of)
+        self.request = RoutingRequest(4096, self.chain, session=12345, tenant="t", output_tokens=256)
+        self.match = self.index.match(self.chain, 0.0, self.load_table.row_of)
 
     def decide(self, policy: str) -> Callable[[], object]:
-        how = choosing(policy)
-        return lambda: place(self.demand, self.pool, self.board, self.match, how, 1.0, self.rng, holder="gpu-3")
+        how = policy_instance(policy)
+        return lambda: place(self.request, self.pool, self.load_table, self.match, how, 1.0, self.rng, holder="gpu-3")
 
     def whole(self, policy: str) -> Callable[[], object]:
-        how = choosing(policy)
+        how = policy_instance(policy)
 
         def decided() -> object:
             chain = of_text(ROOT, PROMPT)
-            match = self.index.match(chain, 1.0, self.board.row_of)
-            demand = RoutingRequest(4096, chain, session=12345, tenant="t", output_tokens=256)
-            return place(demand, self.pool, self.board, match, how, 1.0, self.rng, holder="gpu-3")
+            match = self.index.match(chain, 1.0, self.load_table.row_of)
+            request = RoutingRequest(4096, chain, session=12345, tenant="t", output_tokens=256)
+            return place(request, self.pool, self.load_table, match, how, 1.0, self.rng, holder="gpu-3")
 
         return decided
 
@@ -72,7 +72,7 @@ def measure(repeat: int) -> list[Row]:
     found: list[tuple[str, str, float]] = [("hash_us_16kb", "chain", best_us(lambda: of_text(ROOT, PROMPT), repeat))]
     for size in SIZES:
         scene = Scene(size)
-        found.append((f"match_us_{size}", "index", best_us(lambda at=scene: at.index.match(at.chain, 1.0, at.board.row_of), repeat)))
+        found.append((f"match_us_{size}", "index", best_us(lambda at=scene: at.index.match(at.chain, 1.0, at.load_table.row_of), repeat)))
         found.append((f"whole_us_{size}", DEFAULT, best_us(scene.whole(DEFAULT), repeat)))
         found += [(f"decision_us_{size}", policy, best_us(scene.decide(policy), repeat)) for policy in POLICIES]
     return [Row(metric=metric, subject=subject, value=round(value, 2), unit="us", n=repeat) for metric, subject, value in found]

@@ -20,7 +20,7 @@ from bench.fleet.page import text
 from bench.fleet.workloads import CASES, Case, source
 from bench.results_file import Row, read_rows, refresh, rows_of, write_rows
 from domain.clock import Rng
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.registry import POLICIES
 from routing.simulation.comparison import Result, compare
 from routing.simulation.fleet_file import FleetFile
@@ -81,7 +81,7 @@ def ran(variant: Variant, arguments: argparse.Namespace) -> tuple[Result | None,
         made.append(workload)
     left = iter(made)
     names = [one for one in arguments.policies.split(",") if not variant.rivals_only or one in RIVALS]
-    policies = {name: partial(choosing, name) for name in names}
+    policies = {name: partial(policy_instance, name) for name in names}
     seeds = [dice(arguments.first_seed + seed) for seed in range(arguments.seeds)]
     result = compare(lambda _: next(left), FleetFile.model_validate(variant.fleet), policies, seeds, lambda policy, seed, done: None)
     return result, time.process_time() - began

@@ -29,7 +29,7 @@ from bench.overhead.peers import installed
 from bench.overhead.processes import LOAD_CPU, cpu_s, running, start, wait_for
 from bench.overhead.subjects import MODEL
 from bench.results_file import machine, percentile, refresh, rows_of, write_rows
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.figures import figures as simulated_figures
 from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import FleetFile
@@ -144,7 +144,7 @@ def simulated(names: list[str], seeds: int, seconds: float, warm_s: float) -> No
             runs = []
             for seed in range(seeds):
                 workload = WORKLOADS[name](dice(seed), seconds)
-                outcomes = SimulatedFleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
+                outcomes = SimulatedFleet(fleet, workload, partial(policy_instance, policy), dice(seed)).run()
                 for at, arrived in enumerate(outcomes.arrived):
                     if arrived < warm_s:
                         outcomes.state[at] = RequestEnd.PENDING

@@ -94,8 +94,8 @@ def _prepared(body: bytes, count: int, backends: int = 0) -> tuple[Callable[[], 
         ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)
         ask, hold = await admit(caller, ask, rule, grant, story, deps)
         if backends:
-            placing = await choose(ask, rule, exchange, story, deps)
-            _served(ask, placing, story, deps)
+            placement = await choose(ask, rule, exchange, story, deps)
+            _served(ask, placement, story, deps)
         story.attempt.usage = Usage(300, 20)
         await settle(hold, story, deps)
         deps.budget.active -= 1
@@ -109,12 +109,12 @@ def _join(deps: Deps, backends: int) -> None:
     """Every backend is up and has just told of its load."""
     up = tuple([Backend(f"e{at}", "chat", Availability.UP, "") for at in range(backends)])
     deps.live.fleet = deps.live.fleet.with_backends("chat", up)
-    board, now = deps.grounds["chat"].board, deps.clock()
+    load_table, now = deps.pool_states["chat"].load_table, deps.clock()
     for at, one in enumerate(up):
-        deps.grounds.add("chat", one.id)
-        deps.grounds.capacity(one.id, 440_000)
+        deps.pool_states.add("chat", one.id)
+        deps.pool_states.capacity(one.id, 440_000)
         load = {"running": at % 5, "waiting": 0, "queued_tokens": 0, "kv_usage": 0.05 * (at % 7), "kv_capacity": 440_000}
-        board.report(one.id, **load, read_at=now, asked_at=now)
+        load_table.report(one.id, **load, read_at=now, asked_at=now)
 
 
 def _varied(body: bytes) -> Iterator[bytes]:
@@ -123,17 +123,17 @@ def _varied(body: bytes) -> Iterator[bytes]:
     return (b"%b%08d%b" % (body[:at], number % 10**8, body[at + 8 :]) for number in itertools.count())
 
 
-def _served(ask: Any, placing: Placement, story: Story, deps: Deps) -> None:
+def _served(ask: Any, placement: Placement, story: Story, deps: Deps) -> None:
     """What `forward` does for placing around one good attempt, without the attempt."""
-    stake = InFlight(placing, placing.route.backends[0].id, deps, stream=True)
-    if placing.route.why != ALONE:
-        story.attempt.on_begun = stake.begun
-    story.tried.backend = stake.backend
+    in_flight = InFlight(placement, placement.route.backends[0].id, deps, stream=True)
+    if placement.route.why != ALONE:
+        story.attempt.on_begun = in_flight.begun
+    story.tried.backend = in_flight.backend
     story.attempt.note_event(deps.clock())
-    story.attempt.usage, story.attempt.cached = Usage(300, 20), int(placing.held_tokens(stake.backend))
-    learn(ask, placing, stake, story, deps)
+    story.attempt.usage, story.attempt.cached = Usage(300, 20), int(placement.held_tokens(in_flight.backend))
+    learn(ask, placement, in_flight, story, deps)
     story.attempt.on_begun = None
-    stake.over()
+    in_flight.over()
 
 
 def _headers(exchange: Any, story: Story, deps: Any) -> Callable[[], object]:

@@ -202,7 +202,7 @@ class _Server(uvicorn.Server):
 
 
 def admin_main(
-    seat: WorkerSlot,
+    slot: WorkerSlot,
     *,
     version: str,
     workers: int,
@@ -215,11 +215,11 @@ def admin_main(
     SIGTERM only turns `/readyz` to 503: load balancers must see the 503 for as long as workers still drain.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(seat, version, workers, pools, bookkeeper, api))
+        runner.run(_serve(slot, version, workers, pools, bookkeeper, api))
 
 
 async def _serve(
-    seat: WorkerSlot,
+    slot: WorkerSlot,
     version: str,
     workers: int,
     pools: Sequence[PoolShown],
@@ -229,16 +229,16 @@ async def _serve(
     draining = asyncio.Event()
 
     async def ask(*, with_metrics: bool) -> list[WorkerSnapshot]:
-        return await collect(seat.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
+        return await collect(slot.run_dir, FLEET_WITHIN_S, with_metrics=with_metrics)
 
     books = bookkeeper()
-    running = api(seat) if api is not None else None
+    running = api(slot) if api is not None else None
     app = create_admin_app(
         ask,
         version=version,
         workers=workers,
         draining=draining.is_set,
-        supervised=lambda: supervision(seat.run_dir),
+        supervised=lambda: supervision(slot.run_dir),
         pools=pools,
         booking=lambda: books.state() if books is not None else None,
         api=running.parts if running is not None else None,
@@ -255,7 +255,7 @@ async def _serve(
         timeout_keep_alive=75,  # above the 60 s at which common load balancers reuse connections
         timeout_graceful_shutdown=2,
     )
-    server = _Server(config, seat.ready)
+    server = _Server(config, slot.ready)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
 
@@ -263,17 +263,17 @@ async def _serve(
         server.should_exit = True
 
     def stop_accepting() -> None:
-        loop.remove_reader(seat.lifeline)
+        loop.remove_reader(slot.lifeline)
         # no new connections; those accepted a moment ago are still answered, because their requests are on the way
         for listener in server.servers:
             listener.close()
         loop.call_later(LAST_REQUESTS_S, stop_server)
 
-    loop.add_reader(seat.lifeline, stop_accepting)
+    loop.add_reader(slot.lifeline, stop_accepting)
     api_task = asyncio.create_task(running.run()) if running is not None else None
     if books is not None:
         books.start()
-    await server.serve([seat.sock])
+    await server.serve([slot.sock])
     if books is not None:
         await books.close()
     if running is not None and api_task is not None:

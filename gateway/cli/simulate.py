@@ -17,7 +17,7 @@ from policies.routing_choice import RoutingField, routing_of
 from policies.yaml.located import parse_yaml, read_yaml
 from policies.yaml.problems import ConfigError
 from policies.yaml.validate import validated
-from routing.choosing import PolicyInstance
+from routing.policy_instance import PolicyInstance
 from routing.simulation.comparison import SHOWN, Result, compare, shown
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.page import PlotsMissing, drawn, page
@@ -88,7 +88,7 @@ def _contenders(written: str) -> Contenders:
             {} if isinstance(choice, str) else {name: getattr(choice, name) for name in sorted(choice.model_fields_set - {"policy"})}
         )
         name = " ".join((routing.policy, *(f"{key}={value}" for key, value in parameters.items())))
-        contenders[name] = routing.choosing
+        contenders[name] = routing.policy_instance
     return contenders
 
 

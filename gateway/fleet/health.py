@@ -135,9 +135,9 @@ class HealthWatch:
         silence_s: how long a backend may send nothing before Health suspects it.
     """
 
-    def __init__(self, live: Live, grounds: PoolStates, watch: Watch, silence_s: float, clock: Clock) -> None:
+    def __init__(self, live: Live, pool_states: PoolStates, watch: Watch, silence_s: float, clock: Clock) -> None:
         self._live = live
-        self._grounds = grounds
+        self._pool_states = pool_states
         self._watch = watch
         self._silence_s = silence_s
         self._clock = clock
@@ -176,10 +176,10 @@ class HealthWatch:
         """Evaluate the evidence once, start the probes that are due, and show the states that follow."""
         now = self._clock()
         live = self._live
-        self._grounds.stale(now)
+        self._pool_states.stale(now)
         signs = self._watch.last_events()
         for backend_id, health in live.health.items():
-            if not self._grounds.in_flight(backend_id):
+            if not self._pool_states.in_flight(backend_id):
                 health.idle(now)
             elif backend_id in signs:
                 health.progressed(signs[backend_id])
@@ -188,7 +188,7 @@ class HealthWatch:
             if health.up_since is not None and health.up_since != self._recovered_at.get(backend_id):
                 self._recovered_at[backend_id] = health.up_since
                 live.breakers.fresh(backend_id)
-                self._grounds.restarted(backend_id)  # assumed: the backend was away, so its cache may be empty
+                self._pool_states.restarted(backend_id)  # assumed: the backend was away, so its cache may be empty
         live.breakers.tidy(now)
         if live.suspects:
             for tenant, engines in live.suspects.look(self._away_at, now):
@@ -201,7 +201,7 @@ class HealthWatch:
                 if health.suspicion and health.standing is HealthState.UP and may_eject(healths):
                     health.eject(now)
             show(live, pool.name, now)
-            self._grounds[pool.name].recovering(live.fleet.pools[pool.name], now)
+            self._pool_states[pool.name].recovering(live.fleet.pools[pool.name], now)
         for relay in self._watch.relays():
             health_of_reply = live.health.get(relay.backend)
             if health_of_reply is not None and health_of_reply.standing in (HealthState.DOWN, HealthState.EJECTED):

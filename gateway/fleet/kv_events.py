@@ -65,11 +65,11 @@ class KvWatch:
         live: Live,
         subscriptions: Mapping[str, KvSubscription],
         count: Callable[[str, int, int], None],
-        grounds: PoolStates,
+        pool_states: PoolStates,
         clock: Clock,
     ) -> None:
         self._live = live
-        self._grounds = grounds
+        self._pool_states = pool_states
         self._clock = clock
         self._subscriptions = dict(subscriptions)
         self._count = count
@@ -107,7 +107,7 @@ class KvWatch:
             self._live.kv[backend] = state
             batches, gaps = (before.counts.batches, before.counts.gaps) if before else (0, 0)
             self._count(backend, state.counts.batches - batches, state.counts.gaps - gaps)
-            self._grounds.events(backend, connected=subscription.stream.up, stored=state.counts.stored, now=self._clock())
+            self._pool_states.events(backend, connected=subscription.stream.up, stored=state.counts.stored, now=self._clock())
             self._log_change(backend, state)
 
     def _note_restart(self, backend: str, subscription: KvSubscription) -> None:
@@ -151,7 +151,7 @@ class KvListener:
         self._count = count
         self._pools: dict[str, str] = {}
         self._zeromq = zeromq
-        self.watch = KvWatch(deps.live, {}, self._counted, deps.grounds, deps.clock)
+        self.watch = KvWatch(deps.live, {}, self._counted, deps.pool_states, deps.clock)
 
     def attach(self, member: Member) -> Callable[[], Awaitable[None]]:
         """Subscribe to a backend, if it publishes events and its endpoints are allowed. Returns how to end the subscription."""
@@ -176,9 +176,9 @@ class KvListener:
         deps = self._deps
         backend = member.id
         root_of = self._rooted.get(member.pool)
-        blocks: KvConsumer = HeldBlocks() if root_of is None else EngineBlocks(deps.grounds.index, backend, root_of)
+        blocks: KvConsumer = HeldBlocks() if root_of is None else EngineBlocks(deps.pool_states.index, backend, root_of)
         if root_of is not None:
-            deps.grounds.use_events(backend)
+            deps.pool_states.use_events(backend)
         stream = KvStream(blocks, can_replay=events.replay is not None)
         self.watch.add(
             backend,
@@ -189,7 +189,7 @@ class KvListener:
 
     def _end(self, backend: str) -> Awaitable[None]:
         self.watch.remove(backend)
-        self._deps.grounds.use_predictions(backend)
+        self._deps.pool_states.use_predictions(backend)
         self._pools.pop(backend, None)
         return _nothing()
 

@@ -71,12 +71,12 @@ class LoadWatch:
     def __init__(
         self,
         live: Live,
-        board: SignalBoard,
+        signal_board: SignalBoard,
         clock: Clock,
         count: Callable[[str, int, int], None] = lambda backend, reports, gaps: None,
     ) -> None:
         self._live = live
-        self._board = board
+        self._signal_board = signal_board
         self._clock = clock
         self._count = count
         self._pushers: dict[str, _Pusher] = {}
@@ -91,7 +91,7 @@ class LoadWatch:
         if pusher is not None:
             pusher.subscription.close()
         self._live.pushes.pop(backend, None)
-        self._board.silent(backend)
+        self._signal_board.silent(backend)
 
     def heard(self, backend: str, rank: int, number: int | None, payload: bytes) -> None:
         """Take a message of one rank of a backend."""
@@ -105,9 +105,9 @@ class LoadWatch:
     def _show(self, backend: str, pusher: _Pusher, now: float) -> None:
         pushed = pusher.reports.pushed(now)
         if pushed is None:
-            self._board.silent(backend)
+            self._signal_board.silent(backend)
         else:
-            self._board.push(backend, pushed, now - COUNTED_WITHIN_S)
+            self._signal_board.push(backend, pushed, now - COUNTED_WITHIN_S)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -124,7 +124,7 @@ class LoadWatch:
             if pusher.subscription.trouble:
                 state = PushState(pusher.subscription.trouble, state.counts)
             if pusher.reports.pushed(now) is None:
-                self._board.silent(backend)
+                self._signal_board.silent(backend)
             before = self._live.pushes.get(backend)
             self._live.pushes[backend] = state
             reports, gaps = (before.counts.reports, before.counts.gaps) if before else (0, 0)
@@ -157,7 +157,7 @@ class LoadListener:
     """
 
     def __init__(
-        self, deps: Deps, reach: Reach, decoders: Mapping[str, Decode], board: SignalBoard, count: CountPush, zeromq: ZeroMq
+        self, deps: Deps, reach: Reach, decoders: Mapping[str, Decode], signal_board: SignalBoard, count: CountPush, zeromq: ZeroMq
     ) -> None:
         self._deps = deps
         self._reach = reach
@@ -165,7 +165,7 @@ class LoadListener:
         self._count = count
         self._zeromq = zeromq
         self._pools: dict[str, str] = {}
-        self.watch = LoadWatch(deps.live, board, deps.clock, self._counted)
+        self.watch = LoadWatch(deps.live, signal_board, deps.clock, self._counted)
 
     def attach(self, member: Member) -> Callable[[], Awaitable[None]]:
         """Subscribe to a backend, if it pushes its load and its endpoint is allowed. Returns how to end the subscription."""

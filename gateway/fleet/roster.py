@@ -36,7 +36,7 @@ Attach = Callable[[Member], Detach]
 """Starts a kind of work for a backend: to poll it, to read its signals."""
 
 
-class _Entry:
+class _RosterEntry:
     """One backend of the fleet, with its place between joining and leaving."""
 
     __slots__ = ("attached", "cut", "leaving", "member", "stays_until", "until", "upstream")
@@ -70,7 +70,7 @@ class Roster:
         self._upstream = upstream
         self._attach = tuple(attach)
         self._grace_s = grace_s
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _RosterEntry] = {}
         self._wanted: Mapping[str, Member] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = asyncio.Event()
@@ -89,7 +89,7 @@ class Roster:
         for backend_id, entry in self._entries.items():
             member = wanted.get(backend_id)
             if member is not None and member.same_place(entry.member) and member.traits != entry.member.traits:
-                self._deps.grounds.configure(backend_id, member.traits)
+                self._deps.pool_states.configure(backend_id, member.traits)
             if member is None or not member.same_place(entry.member):
                 if not entry.leaving and entry.stays_until is None:
                     self._leave(entry, member)
@@ -106,7 +106,7 @@ class Roster:
                     self._resume(entry)
         self._join_missing()
 
-    def _leave(self, entry: _Entry, now_wanted: Member | None) -> None:
+    def _leave(self, entry: _RosterEntry, now_wanted: Member | None) -> None:
         if now_wanted is None and entry.until is None and self._has_to_be_relieved(entry.member):
             entry.stays_until = self._deps.clock() + RELIEF_S
             log.info("backend stays until another one is up", pool=entry.member.pool, backend=entry.member.id)
@@ -114,7 +114,7 @@ class Roster:
             return
         self._leave_now(entry, now_wanted)
 
-    def _leave_now(self, entry: _Entry, now_wanted: Member | None) -> None:
+    def _leave_now(self, entry: _RosterEntry, now_wanted: Member | None) -> None:
         entry.leaving = True
         entry.stays_until = None
         self._drain(entry, self._grace_s, self._why_leaving(entry.member, now_wanted))
@@ -138,15 +138,15 @@ class Roster:
     def _join(self, member: Member) -> None:
         deps = self._deps
         upstream = self._upstream(member)
-        deps.grounds.add(member.pool, member.id, member.traits)
+        deps.pool_states.add(member.pool, member.id, member.traits)
         deps.upstreams[member.id] = upstream
         deps.live.fleet = deps.live.fleet.with_member(_unpolled(member))
-        entry = self._entries[member.id] = _Entry(member, upstream, [attach(member) for attach in self._attach])
+        entry = self._entries[member.id] = _RosterEntry(member, upstream, [attach(member) for attach in self._attach])
         log.info("backend joins", pool=member.pool, backend=member.id, source=member.owner)
         if member.drain_grace_s is not None:
             self._drain(entry, member.drain_grace_s, "drained by an operator")
 
-    def _drain(self, entry: _Entry, grace_s: float, why: str) -> None:
+    def _drain(self, entry: _RosterEntry, grace_s: float, why: str) -> None:
         deps = self._deps
         member = entry.member
         entry.until = deps.clock() + grace_s
@@ -159,7 +159,7 @@ class Roster:
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)
         self._draining.set()
 
-    def _resume(self, entry: _Entry) -> None:
+    def _resume(self, entry: _RosterEntry) -> None:
         """Take requests again, with all knowledge of the backend reset: the process behind the address may be a new one."""
         deps = self._deps
         member = entry.member
@@ -173,8 +173,8 @@ class Roster:
         entry.attached = [attach(member) for attach in self._attach]
         log.info("backend resumes", pool=member.pool, backend=member.id)
 
-    def _in_flight(self, entry: _Entry) -> int:
-        return self._deps.grounds.in_flight(entry.member.id)
+    def _in_flight(self, entry: _RosterEntry) -> int:
+        return self._deps.pool_states.in_flight(entry.member.id)
 
     async def run(self) -> None:
         """Carry drains out until cancelled."""
@@ -203,7 +203,7 @@ class Roster:
             self._draining.clear()
         self._join_missing()  # a backend may have waited for its predecessor under the same id to leave
 
-    def _cut(self, entry: _Entry) -> None:
+    def _cut(self, entry: _RosterEntry) -> None:
         """End the requests that run after the grace. Called at every tick: a request may be between two attempts at the first one."""
         member = entry.member
         if not entry.cut:
@@ -219,12 +219,12 @@ class Roster:
                     )
                 )
 
-    def _remove(self, entry: _Entry) -> None:
+    def _remove(self, entry: _RosterEntry) -> None:
         deps = self._deps
         member = entry.member
         del self._entries[member.id]
         deps.live.fleet = deps.live.fleet.without(member.pool, member.id)
-        deps.grounds.drop(member.id)
+        deps.pool_states.drop(member.id)
         self._let_go(entry)
         self._forget(member.id)
         self._later(entry.upstream.close())
@@ -236,7 +236,7 @@ class Roster:
             by_backend.pop(backend_id, None)
         self._deps.loras.forget(backend_id)
 
-    def _let_go(self, entry: _Entry) -> None:
+    def _let_go(self, entry: _RosterEntry) -> None:
         for detach in entry.attached:
             self._later(detach())
         entry.attached = []

@@ -29,9 +29,9 @@ from gateway.placement.pool_state import PoolStates
 class SignalBoard:
     """Writes readings and pushed reports to `live.signals` and the load tables; one per worker, one entry per backend."""
 
-    def __init__(self, live: Live, grounds: PoolStates) -> None:
+    def __init__(self, live: Live, pool_states: PoolStates) -> None:
         self._live = live
-        self._grounds = grounds
+        self._pool_states = pool_states
         self._read: dict[str, tuple[Signals, float]] = {}
         self._pushed: dict[str, tuple[Pushed, float]] = {}
 
@@ -51,7 +51,7 @@ class SignalBoard:
 
     def restarted(self, backend: str) -> None:
         """Forget the cache contents of a backend whose counters show that its process is a new one."""
-        self._grounds.restarted(backend)
+        self._pool_states.restarted(backend)
 
     def unread(self, backend: str) -> None:
         """Drop the reading of a backend whose metrics are read no more."""
@@ -81,9 +81,9 @@ class SignalBoard:
             live.signals.pop(backend, None)
             return
         live.signals[backend] = signals
-        self._grounds.capacity(backend, signals.kv_capacity_tokens)
-        if (ground := self._grounds.of(backend)) is not None:
-            ground.board.report(
+        self._pool_states.capacity(backend, signals.kv_capacity_tokens)
+        if (pool_state := self._pool_states.of(backend)) is not None:
+            pool_state.load_table.report(
                 backend,
                 running=signals.running,
                 waiting=signals.waiting,
@@ -93,7 +93,7 @@ class SignalBoard:
                 read_at=signals.load_at,
                 asked_at=asked_at,
             )
-            self._grounds.limits.reported(backend, signals, signals.load_at)
+            self._pool_states.limits.reported(backend, signals, signals.load_at)
 
 
 log = structlog.get_logger("tidegate.signals")
@@ -127,9 +127,9 @@ def pause_s(every_s: float, took_s: float, draw: float) -> float:
 class SignalWatch:
     """Reads every backend about every `every_s` seconds; a slow backend (`pause_s`) or one that pushes its load less often."""
 
-    def __init__(self, live: Live, board: SignalBoard, every_s: float, clock: Clock, rng: Rng) -> None:
+    def __init__(self, live: Live, signal_board: SignalBoard, every_s: float, clock: Clock, rng: Rng) -> None:
         self._live = live
-        self._board = board
+        self._signal_board = signal_board
         self._every_s = every_s
         self._clock = clock
         self._rng = rng
@@ -149,7 +149,7 @@ class SignalWatch:
         """Stop reading a backend at once; the awaitable that is returned ends when its connections are closed."""
         self._reads.pop(backend, None)
         self._trouble.pop(backend, None)
-        self._board.unread(backend)
+        self._signal_board.unread(backend)
         return closed(self._loops.drop(backend), self._upstreams.pop(backend, None))
 
     async def run(self) -> None:
@@ -176,13 +176,13 @@ class SignalWatch:
             if backend not in self._reads:
                 return self._every_s  # the backend left meanwhile
             live = self._live
-            before = self._board.last_read(backend)
-            self._board.read(backend, signals, asked_at)
+            before = self._signal_board.last_read(backend)
+            self._signal_board.read(backend, signals, asked_at)
             live.prefill[backend] = measured(live.prefill.get(backend), signals)
             is_new_process = before is not None and restarted(before, signals)
             note_signals(live, backend, signals, self._clock(), restarted=is_new_process)
             if is_new_process:
-                self._board.restarted(backend)
+                self._signal_board.restarted(backend)
             trouble = f"no series for {', '.join(signals.missing)}: taken for unknown" if signals.missing else ""
         if trouble != self._trouble.get(backend, ""):
             self._trouble[backend] = trouble
@@ -190,5 +190,5 @@ class SignalWatch:
                 log.warning("signals in doubt", backend=backend, reason=trouble)
             else:
                 log.info("signals complete", backend=backend)
-        every_s = max(self._every_s, PUSHED_EVERY_S) if self._board.is_pushed(backend) else self._every_s
+        every_s = max(self._every_s, PUSHED_EVERY_S) if self._signal_board.is_pushed(backend) else self._every_s
         return pause_s(every_s, self._clock() - asked_at, self._rng.random())

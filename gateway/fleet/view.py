@@ -23,10 +23,10 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
     signals = deps.live.signals.get(backend.id)
     now = deps.clock()
     age_s = None if signals is None else now - signals.read_at
-    ground = deps.grounds[backend.pool]
+    pool_state = deps.pool_states[backend.pool]
     prefill = deps.live.prefill.get(backend.id)
-    in_flight = ground.board.in_flight(backend.id)
-    sent, ended = (0, 0) if signals is None else ground.board.since(backend.id)
+    in_flight = pool_state.load_table.in_flight(backend.id)
+    sent, ended = (0, 0) if signals is None else pool_state.load_table.since(backend.id)
     member = fleet.roster.member(backend.id) if fleet else None
     return BackendState(
         backend.pool,
@@ -46,13 +46,13 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
         state=backend.state.value,
         source=member.owner if member else "",
         url=member.url if member else "",
-        trust=ground.board.trust[ground.board.row_of[backend.id]],
-        index_off=deps.grounds.trusts.of(backend.id).alarm,
+        trust=pool_state.load_table.trust[pool_state.load_table.row_of[backend.id]],
+        index_off=deps.pool_states.trusts.of(backend.id).alarm,
         breaker=_worst([breaker.state(now) for _, breaker in deps.live.breakers.seen(backend.id)]),
         breaker_opens=deps.live.breakers.opens.get(backend.id, 0),
-        residual_s=deps.grounds.residual_s(backend.id),
-        limit=(limit := deps.grounds.limits.shown(backend.id)),
-        processes=None if limit is None else deps.grounds.limits.part(backend.pool).processes,
+        residual_s=deps.pool_states.residual_s(backend.id),
+        limit=(limit := deps.pool_states.limits.shown(backend.id)),
+        processes=None if limit is None else deps.pool_states.limits.part(backend.pool).processes,
     )
 
 

@@ -59,11 +59,11 @@ UNKNOWN: Final = ReplicaShare(0)
 class _LimitedBackend:
     """One backend with its limiter."""
 
-    __slots__ = ("board", "heard_at", "limiter", "pool", "supposed")
+    __slots__ = ("heard_at", "limiter", "load_table", "pool", "supposed")
 
-    def __init__(self, pool: str, board: LoadTable, bounds: LimitBounds) -> None:
+    def __init__(self, pool: str, load_table: LoadTable, bounds: LimitBounds) -> None:
         self.pool = pool
-        self.board = board
+        self.load_table = load_table
         self.limiter = Limiter(bounds)
         self.heard_at: float | None = None
         self.supposed: deque[tuple[float, Charge]] = deque()
@@ -79,10 +79,10 @@ class ConcurrencyLimits:
         self._counted: dict[str, ReplicaShare] = {}
         """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
 
-    def add(self, pool: str, backend_id: str, board: LoadTable, bounds: LimitBounds | None) -> None:
+    def add(self, pool: str, backend_id: str, load_table: LoadTable, bounds: LimitBounds | None) -> None:
         """Add a backend that joins; `bounds` None for a backend without a limit."""
         if bounds is not None:
-            self._backends[backend_id] = backend = _LimitedBackend(pool, board, bounds)
+            self._backends[backend_id] = backend = _LimitedBackend(pool, load_table, bounds)
             self._write(backend_id, backend)
 
     def drop(self, backend_id: str) -> None:
@@ -134,11 +134,11 @@ class ConcurrencyLimits:
 
     def _look(self, backend_id: str, backend: _LimitedBackend, signals: Signals | None, now: float) -> None:
         supposed = backend.supposed
-        board = backend.board
+        load_table = backend.load_table
         while supposed and supposed[0][0] <= now:
-            board.begun(supposed.popleft()[1])
-        own = board.in_flight(backend_id)
-        begun = board.begun_on(backend_id)
+            load_table.begun(supposed.popleft()[1])
+        own = load_table.in_flight(backend_id)
+        begun = load_table.begun_on(backend_id)
         if signals is None:
             heard = Heard(own, begun)
         else:
@@ -148,16 +148,16 @@ class ConcurrencyLimits:
 
     def _write(self, backend_id: str, backend: _LimitedBackend) -> None:
         limiter = backend.limiter
-        board = backend.board
+        load_table = backend.load_table
         if limiter.told and not self.part(backend.pool).processes:
             requests, tokens = limiter.room()
         else:
             part = self._counted.get(backend.pool, ALONE)
             requests, tokens = limiter.share(part.processes, part.rank)
-        row = board.row_of[backend_id]
-        limit_tokens = board.limit_tokens[row]
-        if requests != board.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
-            board.set_limit(backend_id, requests, tokens)
+        row = load_table.row_of[backend_id]
+        limit_tokens = load_table.limit_tokens[row]
+        if requests != load_table.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
+            load_table.set_limit(backend_id, requests, tokens)
 
     def shown(self, backend_id: str) -> LimitView | None:
         """The limit of a backend, for display; None where there is no limit."""
@@ -165,9 +165,9 @@ class ConcurrencyLimits:
         if backend is None:
             return None
         limiter = backend.limiter
-        board = backend.board
+        load_table = backend.load_table
         tokens = None if limiter.tokens == inf else float(round(limiter.tokens))
-        return LimitView(float(round(limiter.whole)), tokens, board.limit[board.row_of[backend_id]])
+        return LimitView(float(round(limiter.whole)), tokens, load_table.limit[load_table.row_of[backend_id]])
 
 
 log = structlog.get_logger("tidegate.limits")
@@ -218,9 +218,9 @@ class ReplicaWatch:
         self._heard_at = self._clock()
         if self._lost:
             self._lost = False
-            log.info("gateways know of each other again", processes=max(seat.count for seat in seats))
-        for pool, seat in zip(self._pools, seats, strict=True):
-            self._share(pool, ReplicaShare(max(1, seat.count), seat.rank))
+            log.info("gateways know of each other again", processes=max(slot.count for slot in seats))
+        for pool, slot in zip(self._pools, seats, strict=True):
+            self._share(pool, ReplicaShare(max(1, slot.count), slot.rank))
 
     def _away(self, why: str) -> None:
         if self._lost or (self._heard_at is not None and self._clock() - self._heard_at <= GONE_S):

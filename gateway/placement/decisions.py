@@ -187,22 +187,22 @@ class Decision(msgspec.Struct, gc=False, eq=False):
 
 
 def decision(
-    route: Route, demand: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
+    route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
 ) -> Decision:
     """The values of one request's placement that are kept."""
     return Decision(
         route,
         ids,
         at_unix,
-        demand.tenant,
+        request.tenant,
         model,
         pool,
-        demand.prompt_tokens,
-        demand.output_tokens,
-        demand.output_tokens_p90,
-        len(demand.chain),
-        demand.lora,
-        demand.session != 0,
+        request.prompt_tokens,
+        request.output_tokens,
+        request.output_tokens_p90,
+        len(request.chain),
+        request.lora,
+        request.session != 0,
         split,
     )
 

@@ -146,17 +146,17 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
         return WouldAnswer(refusal=NoPlacement(message, "request.model"))
     policy = match.policy
     rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
-    placing = decide(await prepare(ask, rule, policy, asked.tenant, {}, deps), deps, dice)
-    pool = placing.pool
-    route = placing.route
-    story.placed.lora = placing.demand.lora
+    placement = decide(await prepare(ask, rule, policy, asked.tenant, {}, deps), deps, dice)
+    pool = placement.pool
+    route = placement.route
+    story.placed.lora = placement.request.lora
     if pool.halves or pool.name in deps.sharing:
         try:
-            route = split_request(ask, placing, story, deps, dice)
+            route = split_request(ask, placement, story, deps, dice)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
     split = story.placed.shared.split if story.placed.shared is not None else None
-    would_be = decision(route, placing.demand, (SUPPOSED,), now_unix, rule.name, pool.name, split)
+    would_be = decision(route, placement.request, (SUPPOSED,), now_unix, rule.name, pool.name, split)
     would_be.asked_model = ask.model if ask.model != rule.name else ""
     would_be.rule = match.rule
     would_be.rollout = in_words(story.asked.dealt, story.asked.dealt_prompt)

@@ -28,14 +28,14 @@ class InFlight:
 
     __slots__ = (
         "_before",
-        "_board",
         "_chain",
         "_deps",
         "_guess",
-        "_holders",
+        "_load_table",
         "_prediction",
         "_shown",
         "_tenant",
+        "_tenant_shares",
         "_uncached",
         "at",
         "backend",
@@ -47,45 +47,45 @@ class InFlight:
         "queued_ctx",
     )
 
-    def __init__(self, placing: Placement, backend_id: str, deps: Deps, *, stream: bool) -> None:
-        demand, board, now = placing.demand, placing.ground.board, deps.clock()
-        row = board.row_of[backend_id]
-        uncached: float = demand.prompt_tokens
-        if placing.match is not UNMATCHED:
-            uncached -= placing.held_tokens(backend_id) * board.trust[row]
+    def __init__(self, placement: Placement, backend_id: str, deps: Deps, *, stream: bool) -> None:
+        request, load_table, now = placement.request, placement.pool_state.load_table, deps.clock()
+        row = load_table.row_of[backend_id]
+        uncached: float = request.prompt_tokens
+        if placement.match is not UNMATCHED:
+            uncached -= placement.held_tokens(backend_id) * load_table.trust[row]
         self.backend = backend_id
         self.at = now
-        self.queued = board.queue_tokens[row]
+        self.queued = load_table.queue_tokens[row]
         """Uncached tokens that were before it."""
-        self.queued_ctx = board.queue_ctx[row]
+        self.queued_ctx = load_table.queue_ctx[row]
         """The sum of the contexts they attend to."""
         self.began = (0.0, 0.0)
         """Sequences on the backend and tokens in their contexts when its first token came."""
         self.ended = False
-        self._holders = placing.ground.holders
-        self._tenant = demand.tenant
-        self._holders.took(self._tenant)
-        self._board = board
-        self._chain = demand.chain
+        self._tenant_shares = placement.pool_state.tenant_shares
+        self._tenant = request.tenant
+        self._tenant_shares.took(self._tenant)
+        self._load_table = load_table
+        self._chain = request.chain
         self._deps = deps
         self._shown = False
-        self.limiter = deps.grounds.limits.of(backend_id)
+        self.limiter = deps.pool_states.limits.of(backend_id)
         """The backend's concurrency limiter; None where it has none."""
-        self._before = board.unbegun(backend_id)
-        self._uncached = uncached if placing.adapter is None else 0.0  # the time that loading one takes says nothing of the engine
+        self._before = load_table.unbegun(backend_id)
+        self._uncached = uncached if placement.adapter is None else 0.0  # the time that loading one takes says nothing of the engine
         self._guess: TimerHandle | None = None
         if not stream and uncached >= LONG_PREFILL_TOKENS:
-            self._guess = deps.loop.call_later(_ttft_s(placing, row, uncached), self._suppose)
-        self._prediction = deps.grounds.index.predict(backend_id, demand.chain, now) if demand.chain else None
-        placing.ground.recovery.sent(uncached)
-        self.charge = board.charge(backend_id, uncached, uncached + demand.output_tokens, now, demand.prompt_tokens - uncached)
+            self._guess = deps.loop.call_later(_ttft_s(placement, row, uncached), self._suppose)
+        self._prediction = deps.pool_states.index.predict(backend_id, request.chain, now) if request.chain else None
+        placement.pool_state.recovery.sent(uncached)
+        self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
         if not stream and self._guess is None and self.limiter is not None:
-            deps.grounds.limits.suppose(backend_id, now + _ttft_s(placing, row, uncached), self.charge)
-        memory = placing.choosing.memory
+            deps.pool_states.limits.suppose(backend_id, now + _ttft_s(placement, row, uncached), self.charge)
+        memory = placement.policy_instance.memory
         if memory is not None:
-            memory.placed(demand, backend_id, uncached, now)
-        if demand.session:
-            placing.ground.sessions.held(demand.session, backend_id)
+            memory.placed(request, backend_id, uncached, now)
+        if request.session:
+            placement.pool_state.sessions.held(request.session, backend_id)
 
     def begun(self) -> None:
         """The attempt's first token came: its prompt is computed."""
@@ -93,31 +93,31 @@ class InFlight:
         if self.limiter is not None and self._uncached and not self._shown:
             self.limiter.began(self._uncached, self._before, now - self.at)
         self._shown = True
-        self._board.begun(self.charge)
+        self._load_table.begun(self.charge)
         self.began = self.now()
         if self._prediction is not None:
-            self._deps.grounds.index.confirm(self._prediction, now)
-            self._deps.grounds.answered(self.charge.id, self._chain, now)
+            self._deps.pool_states.index.confirm(self._prediction, now)
+            self._deps.pool_states.answered(self.charge.id, self._chain, now)
 
     def now(self) -> tuple[float, float]:
         """Sequences in the backend's batch, and tokens in their contexts."""
-        board = self._board
-        row = board.row_of[self.backend]
-        return board.running[row], board.kv_tokens[row]
+        load_table = self._load_table
+        row = load_table.row_of[self.backend]
+        return load_table.running[row], load_table.kv_tokens[row]
 
     def _suppose(self) -> None:
-        self._board.begun(self.charge)
+        self._load_table.begun(self.charge)
 
     def over(self) -> None:
         """The attempt ended, however; idempotent. Where no token came, the backend is not taken to hold anything of the prompt."""
-        if self._holders.kept and not self.ended:
-            self._holders.gave_back(self._tenant, self._deps.clock())
+        if self._tenant_shares.kept and not self.ended:
+            self._tenant_shares.gave_back(self._tenant, self._deps.clock())
         self.ended = True
         if self._guess is not None:
             self._guess.cancel()
         if self._prediction is not None and not self._shown:
-            self._deps.grounds.index.withdraw(self._prediction)
-        self._board.release(self.charge)
+            self._deps.pool_states.index.withdraw(self._prediction)
+        self._load_table.release(self.charge)
 
 
 class InFlightPair:
@@ -126,29 +126,29 @@ class InFlightPair:
     __slots__ = ("over",)
 
     def __init__(self, shared: Shared, prefill: Backend, decode: Backend, now: float) -> None:
-        self.over: Final = reserve(shared.board, prefill.id, decode.id, shared.split.uncached_tokens, shared.demand, now).release
+        self.over: Final = reserve(shared.load_table, prefill.id, decode.id, shared.split.uncached_tokens, shared.request, now).release
 
 
-def stake_for(placing: Placement, backend_id: str, deps: Deps, *, stream: bool) -> InFlight:
+def in_flight_on(placement: Placement, backend_id: str, deps: Deps, *, stream: bool) -> InFlight:
     """The stake of an attempt on this backend: the one that the request was let through with, if it is for this backend, or a new one."""
-    given = placing.staked
+    given = placement.reserved
     if isinstance(given, InFlight) and given.backend == backend_id and not given.ended:
         return given
-    return InFlight(placing, backend_id, deps, stream=stream)
+    return InFlight(placement, backend_id, deps, stream=stream)
 
 
-def _ttft_s(placing: Placement, row: int, uncached: float) -> float:
-    board = placing.ground.board
-    ahead = board.queue_tokens[row] + uncached
-    ctx = board.queue_ctx[row] + uncached * (placing.demand.prompt_tokens - uncached / 2)
-    return board.prefill_s[row] + board.prefill_s_token[row] * ahead + board.prefill_s_token_ctx[row] * ctx
+def _ttft_s(placement: Placement, row: int, uncached: float) -> float:
+    load_table = placement.pool_state.load_table
+    ahead = load_table.queue_tokens[row] + uncached
+    ctx = load_table.queue_ctx[row] + uncached * (placement.request.prompt_tokens - uncached / 2)
+    return load_table.prefill_s[row] + load_table.prefill_s_token[row] * ahead + load_table.prefill_s_token_ctx[row] * ctx
 
 
 MIN_STEPS: Final = 8
 """Decode steps from which on their mean time counts: the first few tokens of an answer come together."""
 
 
-def learn(ask: Ask, placing: Placement, stake: InFlight, story: Story, deps: Deps) -> None:
+def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, deps: Deps) -> None:
     """A whole answer came. Where nobody else was up there is nothing to learn for but the backend's limit."""
     attempt = story.attempt
     usage, first, last = attempt.usage, attempt.first_event_at, attempt.last_event_at
@@ -156,37 +156,37 @@ def learn(ask: Ask, placing: Placement, stake: InFlight, story: Story, deps: Dep
     step_s: float | None = None
     if steps >= MIN_STEPS and first is not None and last is not None and last > first:
         step_s = (last - first) / steps
-    if stake.limiter is not None and ask.stream and step_s is not None:
-        stake.limiter.ended(step_s)
-    if len(placing.pool.up) == 1:
+    if in_flight.limiter is not None and ask.stream and step_s is not None:
+        in_flight.limiter.ended(step_s)
+    if len(placement.pool.up) == 1:
         return
-    prompt, demand = placing.prompt, placing.demand
-    prompt_tokens = demand.prompt_tokens
+    prompt, request = placement.prompt, placement.request
+    prompt_tokens = request.prompt_tokens
     if usage is not None and usage.prompt_tokens:
         prompt_tokens = usage.prompt_tokens
         if prompt is not None:
-            deps.prompts.learn(prompt, placing.pool.name, prompt_tokens)
+            deps.prompts.learn(prompt, placement.pool.name, prompt_tokens)
             if attempt.cached is not None:
-                predicted = placing.held_tokens(stake.backend)
-                deps.grounds.compared(stake.backend, predicted, attempt.cached)
-                placing.ground.board.reuse.found(prompt_tokens, attempt.cached)
-                deps.count_prefix(placing.pool.name, stake.backend, predicted, attempt.cached)
+                predicted = placement.held_tokens(in_flight.backend)
+                deps.pool_states.compared(in_flight.backend, predicted, attempt.cached)
+                placement.pool_state.load_table.reuse.found(prompt_tokens, attempt.cached)
+                deps.count_prefix(placement.pool.name, in_flight.backend, predicted, attempt.cached)
         if ask.sequences:
             template = prompt.template if prompt is not None else 0
             each = -(-usage.completion_tokens // ask.sequences)
-            deps.lengths.note(demand.tenant, route_of(ask, placing.pool), template, each, ask.max_output_tokens)
-    if ask.stream and placing.adapter is None and first is not None:  # an adapter's load is no speed of its engine
-        cached = attempt.cached if attempt.cached is not None else placing.held_tokens(stake.backend)
-        _calibrate(stake, prompt_tokens, cached, first - stake.at, step_s, deps)
+            deps.lengths.note(request.tenant, route_of(ask, placement.pool), template, each, ask.max_output_tokens)
+    if ask.stream and placement.adapter is None and first is not None:  # an adapter's load is no speed of its engine
+        cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
+        _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, step_s, deps)
 
 
-def _calibrate(stake: InFlight, prompt_tokens: int, cached: float, ttft_s: float, step_s: float | None, deps: Deps) -> None:
+def _calibrate(in_flight: InFlight, prompt_tokens: int, cached: float, ttft_s: float, step_s: float | None, deps: Deps) -> None:
     """Give the backend's latency model one sample: its time to first token, and the mean time of a decode step."""
-    calibration = deps.grounds.to_learn(stake.backend)
+    calibration = deps.pool_states.to_learn(in_flight.backend)
     if calibration is None:
         return
-    calibration.first_token(max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2, stake.queued, ttft_s, stake.queued_ctx)
+    calibration.first_token(max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2, in_flight.queued, ttft_s, in_flight.queued_ctx)
     if step_s is not None:
-        then, now = stake.began, stake.now()
+        then, now = in_flight.began, in_flight.now()
         calibration.step((then[0] + now[0]) / 2, (then[1] + now[1]) / 2, step_s)
-    deps.grounds.learned(stake.backend, calibration)
+    deps.pool_states.learned(in_flight.backend, calibration)

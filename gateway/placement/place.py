@@ -17,9 +17,9 @@ from gateway.placement.salts import salted
 from gateway.prompt.reader import Prompt
 from gateway.queue.waiter import Reserved
 from policies.compile import ModelRule, TenantPolicy
-from routing.choosing import PolicyInstance
 from routing.fleet import Pool
 from routing.output_length import PRIOR
+from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Adapters, Match, RoutingRequest
 from routing.residency import with_adapter
 from routing.room import FULL
@@ -41,10 +41,10 @@ def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
     return ask.session
 
 
-def worth_reading(ask: Ask, pool: Pool, choosing: PolicyInstance) -> bool:
+def worth_reading(ask: Ask, pool: Pool, policy_instance: PolicyInstance) -> bool:
     """Whether anything about its placing can depend on what stands in the prompt: with one backend, or a policy that looks at no cache,
     nothing does, and then nobody reads it."""
-    return len(pool.up) > 1 and not choosing.policy.blind and ask.endpoint.generates
+    return len(pool.up) > 1 and not policy_instance.policy.blind and ask.endpoint.generates
 
 
 async def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: Deps) -> Prompt:
@@ -52,7 +52,7 @@ async def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, 
     return await deps.prompts.read(ask, pool.name, salted(deps.salts, deps.salt_secret, tenant, pool, adapter).root, tenant)
 
 
-def demand_of(
+def routing_request_of(
     ask: Ask,
     prompt: Prompt | None,
     pool: Pool,
@@ -106,22 +106,22 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     """One request's place in a pool."""
 
     pool: Pool
-    ground: PoolState
-    choosing: PolicyInstance
-    demand: RoutingRequest
+    pool_state: PoolState
+    policy_instance: PolicyInstance
+    request: RoutingRequest
     match: Match
     route: Route
     adapter: Adapter | None
     prompt: Prompt | None
-    staked: Reserved | None = None
+    reserved: Reserved | None = None
     """The load that was reserved on the first backend of the route when a request that waited was let through, so that no other request
     takes its place before it is sent."""
 
     def give_back(self) -> None:
         """Give back what was reserved when the request was let through, if it waited: nothing will be sent there, or another
         reservation takes its place at once."""
-        if self.staked is not None:
-            self.staked.over()
+        if self.reserved is not None:
+            self.reserved.over()
 
     @property
     def served(self) -> str:
@@ -130,8 +130,8 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
     def held_tokens(self, backend_id: str) -> float:
         """Tokens of the prompt that the index says this backend holds, believed or not; at least one is always computed."""
-        demand = self.demand
-        return min(self.match.held(backend_id) * demand.block_tokens, max(0, demand.prompt_tokens - 1))
+        request = self.request
+        return min(self.match.held(backend_id) * request.block_tokens, max(0, request.prompt_tokens - 1))
 
 
 async def prepare(
@@ -149,44 +149,52 @@ async def prepare(
         prompt: where it was read already.
     """
     pool = deps.live.fleet.pools[rule.pool]
-    ground = deps.grounds[pool.name]
-    choosing = ground.choosing(policy.routing)
+    pool_state = deps.pool_states[pool.name]
+    policy_instance = pool_state.policy_instance(policy.routing)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    if prompt is None and worth_reading(ask, pool, choosing):
+    if prompt is None and worth_reading(ask, pool, policy_instance):
         prompt = await prompt_of(ask, pool, adapter, tenant, deps)
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
-    demand = demand_of(ask, prompt, pool, adapter, policy, tenant, session_named(ask, headers), deps)
-    return Placement(pool, ground, choosing, demand, UNMATCHED, UNDECIDED, adapter, prompt)
+    request = routing_request_of(ask, prompt, pool, adapter, policy, tenant, session_named(ask, headers), deps)
+    return Placement(pool, pool_state, policy_instance, request, UNMATCHED, UNDECIDED, adapter, prompt)
 
 
-def decide(placing: Placement, deps: Deps, rng: Rng) -> Placement:
+def decide(placement: Placement, deps: Deps, rng: Rng) -> Placement:
     """Place the request on the Fleet as it is now, by the policy that it came under. Never suspends, counts nothing, and remembers
     nothing, so a request that waits is decided on as often as there may be room for it."""
-    ground, demand, choosing, adapter, now = placing.ground, placing.demand, placing.choosing, placing.adapter, deps.clock()
-    pool = deps.live.fleet.pools[placing.pool.name]
-    match: Match = deps.grounds.index.match(demand.chain, now, ground.among(pool)) if demand.chain else UNMATCHED
-    if ground.recovery.held(now):
+    pool_state, request, policy_instance, adapter, now = (
+        placement.pool_state,
+        placement.request,
+        placement.policy_instance,
+        placement.adapter,
+        deps.clock(),
+    )
+    pool = deps.live.fleet.pools[placement.pool.name]
+    match: Match = deps.pool_states.index.match(request.chain, now, pool_state.among(pool)) if request.chain else UNMATCHED
+    if pool_state.recovery.held(now):
         held = tuple([msgspec.structs.replace(backend, reason=COMING_BACK) for backend in pool.up])
-        route = Route(choosing.name, (), pool.not_up + held, full=bool(held))
-        return Placement(pool, ground, choosing, demand, match, route, adapter, placing.prompt)
-    holder = ground.sessions.holder(demand.session)
-    part = ground.holders.part(demand.tenant, now)
-    shut = deps.live.breakers.shut(placing.served, now)
+        route = Route(policy_instance.name, (), pool.not_up + held, full=bool(held))
+        return Placement(pool, pool_state, policy_instance, request, match, route, adapter, placement.prompt)
+    holder = pool_state.sessions.holder(request.session)
+    part = pool_state.tenant_shares.part(request.tenant, now)
+    shut = deps.live.breakers.shut(placement.served, now)
     adapters: Adapters | None = None
     if adapter is not None:
         adapters = Adapters(*deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter))
-    route = place(demand, pool, ground.board, match, choosing, now, rng, holder=holder, adapters=adapters, shut=shut, part=part)
-    if adapters is not None and not choosing.policy.in_seconds:
-        route = with_adapter(route, adapters.there, ground.board)
-    return Placement(pool, ground, choosing, demand, match, route, adapter, placing.prompt)
+    route = place(
+        request, pool, pool_state.load_table, match, policy_instance, now, rng, holder=holder, adapters=adapters, shut=shut, part=part
+    )
+    if adapters is not None and not policy_instance.policy.in_seconds:
+        route = with_adapter(route, adapters.there, pool_state.load_table)
+    return Placement(pool, pool_state, policy_instance, request, match, route, adapter, placement.prompt)
 
 
-def longest_context(placing: Placement) -> int:
+def longest_context(placement: Placement) -> int:
     """Tokens that the most patient backend of the pool takes, up or not, where the prompt is too long for every one of them; else 0."""
-    board, demand = placing.ground.board, placing.demand
-    tokens = demand.prompt_tokens if demand.exact else demand.prompt_tokens // 2
-    if not demand.one_prompt:
+    load_table, request = placement.pool_state.load_table, placement.request
+    tokens = request.prompt_tokens if request.exact else request.prompt_tokens // 2
+    if not request.one_prompt:
         return 0
-    rows = [board.row_of.get(backend.id) for backend in placing.pool.backends]
-    contexts = [board.facts[row].context_tokens for row in rows if row is not None]
+    rows = [load_table.row_of.get(backend.id) for backend in placement.pool.backends]
+    contexts = [load_table.facts[row].context_tokens for row in rows if row is not None]
     return max(contexts, default=0) if all(0 < context <= tokens for context in contexts) else 0

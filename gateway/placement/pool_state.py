@@ -27,9 +27,9 @@ from domain.membership import NO_TRAITS, Traits
 from gateway.placement.concurrency import ConcurrencyLimits
 from policies.routing_choice import Routing
 from routing.calibration import Calibration
-from routing.choosing import PolicyInstance
 from routing.fleet import Backend, Pool
 from routing.load import NO_FACTS, PRIORS, UNKNOWN, BackendFacts, LoadTable, Rates
+from routing.policy_instance import PolicyInstance
 from routing.prefix.chain import BLOCK_TOKENS
 from routing.prefix.index import PrefixIndex
 from routing.prefix.trust import EventCheck, Trusts
@@ -41,10 +41,10 @@ MAX_SESSIONS: Final = 50_000
 class Sessions:
     """The conversations of one pool; `most` bounds their number."""
 
-    __slots__ = ("_holders", "_life", "_lives", "_most")
+    __slots__ = ("_life", "_lives", "_most", "_tenant_shares")
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:
-        self._holders: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        self._tenant_shares: OrderedDict[int, tuple[str, int]] = OrderedDict()
         """The backend of each session, and the life of the backend in which it served it."""
         self._lives: dict[str, int] = {}
         """The number of the current life of each backend: forgetting a backend costs O(1), however many sessions it held."""
@@ -52,11 +52,11 @@ class Sessions:
         self._most = most
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._tenant_shares)
 
     def holder(self, session: int) -> str:
         """The id of the backend that served the last turn; empty when it is unknown, and for session 0 (none)."""
-        entry = self._holders.get(session) if session else None
+        entry = self._tenant_shares.get(session) if session else None
         return entry[0] if entry is not None and self._lives.get(entry[0]) == entry[1] else ""
 
     def held(self, session: int, backend_id: str) -> None:
@@ -67,10 +67,10 @@ class Sessions:
         if life is None:
             self._life += 1
             life = self._lives[backend_id] = self._life
-        self._holders[session] = (backend_id, life)
-        self._holders.move_to_end(session)
-        if len(self._holders) > self._most:
-            self._holders.popitem(last=False)
+        self._tenant_shares[session] = (backend_id, life)
+        self._tenant_shares.move_to_end(session)
+        if len(self._tenant_shares) > self._most:
+            self._tenant_shares.popitem(last=False)
 
     def forget(self, backend_id: str) -> None:
         """Drop the sessions of a backend that has left or lost its cache."""
@@ -202,34 +202,34 @@ engine."""
 class PoolState:
     """The routing state of one pool."""
 
-    __slots__ = ("_among", "_choosings", "_up", "board", "holders", "name", "recovery", "sessions")
+    __slots__ = ("_among", "_policy_instances", "_up", "load_table", "name", "recovery", "sessions", "tenant_shares")
 
     def __init__(self, name: str, kept_free: float = 0.0) -> None:
         self.name = name
-        self.holders = TenantShares(kept_free)
-        self.board = LoadTable()
+        self.tenant_shares = TenantShares(kept_free)
+        self.load_table = LoadTable()
         self.recovery = Recovery()
         """Limits the requests to a pool that comes back after all its backends were out of service."""
         self.sessions = Sessions()
-        self._choosings: dict[str, PolicyInstance] = {}
+        self._policy_instances: dict[str, PolicyInstance] = {}
         self._up: tuple[Backend, ...] = ()
         self._among: frozenset[str] = frozenset()
 
-    def choosing(self, routing: Routing) -> PolicyInstance:
+    def policy_instance(self, routing: Routing) -> PolicyInstance:
         """The policy instance of a routing setting, with its memory. Tenants with equal settings share one instance: its memory is about
         backends, and about tenants only for fairness between them."""
-        choosing = self._choosings.get(routing.key)
-        if choosing is None:
-            choosing = self._choosings[routing.key] = routing.choosing()
-            if len(self._choosings) > MAX_CHOOSINGS:  # policy files have changed that often
-                del self._choosings[next(iter(self._choosings))]
-        return choosing
+        policy_instance = self._policy_instances.get(routing.key)
+        if policy_instance is None:
+            policy_instance = self._policy_instances[routing.key] = routing.policy_instance()
+            if len(self._policy_instances) > MAX_CHOOSINGS:  # policy files have changed that often
+                del self._policy_instances[next(iter(self._policy_instances))]
+        return policy_instance
 
     def recovering(self, pool: Pool, now: float) -> None:
         """Update the recovery of this pool from the load of its backends; called twice a second."""
-        board = self.board
-        rows = [board.row_of[backend.id] for backend in pool.up if backend.id in board.row_of]
-        queued_s = min([board.queue_tokens[row] * board.prefill_s_token[row] for row in rows], default=0.0)
+        load_table = self.load_table
+        rows = [load_table.row_of[backend.id] for backend in pool.up if backend.id in load_table.row_of]
+        queued_s = min([load_table.queue_tokens[row] * load_table.prefill_s_token[row] for row in rows], default=0.0)
         self.recovery.look(bool(rows), queued_s, now)
 
     def among(self, pool: Pool) -> frozenset[str]:
@@ -286,50 +286,50 @@ class PoolStates:
 
     def add(self, pool: str, backend_id: str, traits: Traits = NO_TRAITS) -> None:
         """Add a backend that joins, with nothing in flight and unknown cache contents."""
-        ground = self._of[backend_id] = self._by_pool[pool]
+        pool_state = self._of[backend_id] = self._by_pool[pool]
         usual = self._usual[pool]
         facts = facts_of(traits, usual)
         rates = rates_of(traits, usual)
-        ground.board.add(backend_id, rates, facts)
+        pool_state.load_table.add(backend_id, rates, facts)
         self._calibrations[backend_id] = Calibration(rates)
-        self.limits.add(pool, backend_id, ground.board, usual.bounds)
+        self.limits.add(pool, backend_id, pool_state.load_table, usual.bounds)
         log.info("routing facts", pool=pool, backend=backend_id, **effective(facts, traits, usual))
         self._sources[backend_id] = _Source()
         self._size(backend_id, self._sources[backend_id])
 
     def configure(self, backend_id: str, traits: Traits) -> None:
         """Change the configured facts of a backend. Its measured speed stays; a new prior applies when it joins again."""
-        ground = self._of.get(backend_id)
-        if ground is not None:
-            facts = facts_of(traits, self._usual[ground.name])
-            ground.board.set_facts(backend_id, facts)
-            log.info("routing facts", pool=ground.name, backend=backend_id, **effective(facts, traits, self._usual[ground.name]))
+        pool_state = self._of.get(backend_id)
+        if pool_state is not None:
+            facts = facts_of(traits, self._usual[pool_state.name])
+            pool_state.load_table.set_facts(backend_id, facts)
+            log.info("routing facts", pool=pool_state.name, backend=backend_id, **effective(facts, traits, self._usual[pool_state.name]))
 
     def drop(self, backend_id: str) -> None:
         """Remove a backend that has left: it matches no prefix from now on. Raises ValueError while requests are in flight on it."""
-        ground = self._of.get(backend_id)
-        if ground is None:
+        pool_state = self._of.get(backend_id)
+        if pool_state is None:
             return
-        ground.board.drop(backend_id)
+        pool_state.load_table.drop(backend_id)
         self.limits.drop(backend_id)
-        ground.sessions.forget(backend_id)
+        pool_state.sessions.forget(backend_id)
         self.index.forget(backend_id)
         self.trusts.forget(backend_id)
         del self._of[backend_id], self._sources[backend_id], self._calibrations[backend_id]
 
     def in_flight(self, backend_id: str) -> int:
         """Requests of this worker in flight on a backend; 0 for a backend that has left."""
-        ground = self._of.get(backend_id)
-        return 0 if ground is None else ground.board.in_flight(backend_id)
+        pool_state = self._of.get(backend_id)
+        return 0 if pool_state is None else pool_state.load_table.in_flight(backend_id)
 
     def total(self) -> int:
         """Requests of this worker in flight on all backends; a request with prefill and decode on two backends counts on both."""
-        return sum(ground.board.total() for ground in self._by_pool.values())
+        return sum(pool_state.load_table.total() for pool_state in self._by_pool.values())
 
     def stale(self, now: float) -> None:
         """Mark the backends whose engines have not reported their load for `STALE_S`, and update the limits; called twice a second."""
-        for ground in self._by_pool.values():
-            ground.board.stale(now, STALE_S)
+        for pool_state in self._by_pool.values():
+            pool_state.load_table.stale(now, STALE_S)
         self.limits.tick(now)
 
     def residual_s(self, backend_id: str) -> float:
@@ -346,7 +346,7 @@ class PoolStates:
 
     def learned(self, backend_id: str, calibration: Calibration) -> None:
         """Use the rates of a calibration that took a sample."""
-        self._of[backend_id].board.set_rates(backend_id, calibration.rates, calibration.residual_s)
+        self._of[backend_id].load_table.set_rates(backend_id, calibration.rates, calibration.residual_s)
 
     # --- cache contents -------------------------------------------------------------------------------------------
 
@@ -411,11 +411,11 @@ class PoolStates:
 
     def restarted(self, backend_id: str) -> None:
         """Forget the cache contents of a backend whose process is a new one. Contents taken from events stay: events report it too."""
-        ground = self._of.get(backend_id)
-        if ground is None:
+        pool_state = self._of.get(backend_id)
+        if pool_state is None:
             return
         self.limits.restarted(backend_id)
-        ground.sessions.forget(backend_id)
+        pool_state.sessions.forget(backend_id)
         self.trusts.forget(backend_id)
         source = self._sources[backend_id]
         if source.check is None:
@@ -440,4 +440,4 @@ class PoolStates:
         self._believe(backend_id, source)
 
     def _believe(self, backend_id: str, source: _Source) -> None:
-        self._of[backend_id].board.set_trust(backend_id, 0.0 if source.disconnected else self.trusts.share(backend_id))
+        self._of[backend_id].load_table.set_trust(backend_id, 0.0 if source.disconnected else self.trusts.share(backend_id))

@@ -226,7 +226,7 @@ def _ready_once(fd: int) -> Callable[[], None]:
     return ready
 
 
-def _run_child(seat: WorkerSlot, entry: Entry, release: Callable[[], None], parent: int) -> NoReturn:
+def _run_child(slot: WorkerSlot, entry: Entry, release: Callable[[], None], parent: int) -> NoReturn:
     """Run the child: never returns into the parent's code, whatever `entry` does."""
     code = 1
     try:
@@ -241,7 +241,7 @@ def _run_child(seat: WorkerSlot, entry: Entry, release: Callable[[], None], pare
             signal.signal(number, signal.SIG_IGN)
         release()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-        entry(seat)
+        entry(slot)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

@@ -54,24 +54,24 @@ class Server(Protocol):
         ...
 
 
-def store_main(seat: WorkerSlot, open_server: Callable[[Path], Server], refusal: type[Exception]) -> None:
+def store_main(slot: WorkerSlot, open_server: Callable[[Path], Server], refusal: type[Exception]) -> None:
     """Keep one server until the lifeline closes.
 
     Exits with 1 when the server cannot start (`refusal`) or ends by itself: the supervisor then starts another keeper.
     """
     # workers drain for minutes after SIGTERM and need the store to the end; the supervisor closes its lifeline after them
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    server = open_server(Path(seat.run_dir))
+    server = open_server(Path(slot.run_dir))
     try:
         pid = server.start()
     except refusal as error:
         store_log.error("the counter store cannot be started", reason=str(error))
         raise SystemExit(1) from None
-    seat.ready()
+    slot.ready()
     store_log.info("counter store started", pid=pid)
     with contextlib.closing(selectors.DefaultSelector()) as waiting:
         watched = os.pidfd_open(pid)
-        waiting.register(seat.lifeline, selectors.EVENT_READ)
+        waiting.register(slot.lifeline, selectors.EVENT_READ)
         waiting.register(watched, selectors.EVENT_READ)
         waiting.select()
         os.close(watched)
@@ -102,15 +102,15 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
     """
     configure_logs(settings.log.level, role="supervisor")
 
-    def worker(seat: WorkerSlot) -> None:
+    def worker(slot: WorkerSlot) -> None:
         try:
-            worker_main(seat, load_settings_again(config, os.environ, settings))
+            worker_main(slot, load_settings_again(config, os.environ, settings))
         except (ConfigError, SecretError, StoreError, VocabularyError) as error:
             # a changed file is wrong (after SIGHUP): one line, as at the start
-            log.error("cannot serve with this configuration", worker=seat.index, reason=str(error))
+            log.error("cannot serve with this configuration", worker=slot.index, reason=str(error))
             raise SystemExit(1) from None
 
-    def admin(seat: WorkerSlot) -> None:
+    def admin(slot: WorkerSlot) -> None:
         configure_logs(settings.log.level, role="admin")
         try:
             # read again as workers do, so that SIGHUP takes up pools and the token here too
@@ -122,17 +122,17 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
             log.error("cannot serve with this configuration", reason=str(error))
             raise SystemExit(1) from None
         admin_main(
-            seat,
+            slot,
             version=installed_version(),
             workers=settings.workers,
             pools=[PoolShown(pool.name, pool.model, pool.dialect) for pool in current.pools],
             bookkeeper=lambda: bookkeeper_for(current),
-            api=lambda seat: api_run_for(current, seat, pepper, token, hook_secret),
+            api=lambda slot: api_run_for(current, slot, pepper, token, hook_secret),
         )
 
-    def store(seat: WorkerSlot) -> None:
+    def store(slot: WorkerSlot) -> None:
         configure_logs(settings.log.level, role="store")
-        store_main(seat, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
+        store_main(slot, lambda run_dir: embedded_server(settings, run_dir), CannotStartStore)
 
     try:
         # once, before the workers start: they only read the store, and migrating would cost each of them memory for good

@@ -118,17 +118,17 @@ BACKLOG: Final = 4096
 """Connections that wait in the kernel's queue; net.core.somaxconn (4096 on current kernels) bounds them anyway."""
 
 
-def worker_main(seat: WorkerSlot, settings: Settings) -> None:
+def worker_main(slot: WorkerSlot, settings: Settings) -> None:
     """Serve until SIGTERM, then drain; returns when the last reply is out or the grace is over."""
-    configure_logs(settings.log.level, worker=seat.index)
+    configure_logs(settings.log.level, worker=slot.index)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Worker(seat, settings).run())
+        runner.run(_Worker(slot, settings).run())
 
 
 class _Worker:
-    def __init__(self, seat: WorkerSlot, settings: Settings) -> None:
-        self._seat = seat
-        self._index = seat.index
+    def __init__(self, slot: WorkerSlot, settings: Settings) -> None:
+        self._slot = slot
+        self._index = slot.index
         self._settings = settings
         self._state: State = "starting"
         self._waiting_for = ["keys", "policies", "usage", "fleet"]
@@ -151,7 +151,7 @@ class _Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         answering = {**answers(lambda: self._deps), **self._policies.answers()}
-        link = WorkerLink(worker_socket(Path(self._seat.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
+        link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
             self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
@@ -165,7 +165,7 @@ class _Worker:
             settle_memory()
             server = await self._listen(deps)
             self._state = "ready"
-            self._seat.ready()
+            self._slot.ready()
             broken = await first_to_end(stop, loops)
             await self._drain(server, deps)
             for task in loops:
@@ -194,7 +194,7 @@ class _Worker:
             stack.push_async_callback(usage.close)
         policies = self._policies.first()
         self._waiting_for.remove("policies")
-        run_dir = Path(self._seat.run_dir)
+        run_dir = Path(self._slot.run_dir)
         tokens = await token_gate_for(settings, self._metrics.count_token, run_dir)
         books = self._books = LimitBooks(settings, stores.spend, self._usage)
         stack.push_async_callback(books.close)
@@ -220,7 +220,7 @@ class _Worker:
             deps,
             registered=RegisteredSource(stores.members),
             run_dir=run_dir,
-            own_ports=OwnPorts(settings, self._seat),
+            own_ports=OwnPorts(settings, self._slot),
             count_kv=self._metrics.count_kv_events,
             count_push=self._metrics.count_load_reports,
         )
@@ -231,7 +231,7 @@ class _Worker:
         rollouts = self._rollouts = RolloutWatch(stores.rollouts, deps.new_id(), time.time)
         stack.push_async_callback(rollouts.close)
         await rollouts.look(deps.live)
-        limits = books.loops(deps.grounds.limits.share, lambda: self._state == "draining")
+        limits = books.loops(deps.pool_states.limits.share, lambda: self._state == "draining")
         loops = [*fleet.loops(), *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
@@ -253,7 +253,7 @@ class _Worker:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.minimum_version = ssl.TLSVersion.TLSv1_2
             tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
-        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._seat.sock, backlog=BACKLOG, ssl=tls)
+        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=BACKLOG, ssl=tls)
 
     async def _sweep(self) -> None:
         while True:
@@ -322,7 +322,7 @@ class _Worker:
                 self._metrics.set_ledger(ledger.written, ledger.dropped)
             if self._books is not None and deps is not None:
                 limits = self._books.state(len(deps.holds))
-                self._metrics.set_index(deps.grounds.index.evicted)
+                self._metrics.set_index(deps.pool_states.index.evicted)
                 self._metrics.set_limits(limits)
             metrics = self._metrics.snapshot(self._access_log.dropped if self._access_log else 0)
         return WorkerSnapshot(
@@ -338,7 +338,7 @@ class _Worker:
             policies=self._policies.state,
             issuers=deps.tokens.states() if deps and deps.tokens else (),
             metrics=metrics,
-            prefixes=IndexState(deps.grounds.index.blocks, deps.grounds.index_bound) if deps else None,
+            prefixes=IndexState(deps.pool_states.index.blocks, deps.pool_states.index_bound) if deps else None,
             lines=deps.lines.states() if deps else (),
             ledger=ledger,
             limits=limits,

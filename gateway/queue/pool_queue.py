@@ -41,10 +41,10 @@ class Capacity:
     """The capacity of one pool. The result for a tenant is remembered until the next `look`, because a long queue asks for the same tenants
     again and again."""
 
-    __slots__ = ("_any", "_board", "_free_for", "_part_of", "_pool_of")
+    __slots__ = ("_any", "_free_for", "_load_table", "_part_of", "_pool_of")
 
-    def __init__(self, board: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
-        self._board = board
+    def __init__(self, load_table: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
+        self._load_table = load_table
         self._pool_of = pool_of
         self._part_of: Final = part_of
         self._any = False
@@ -69,8 +69,8 @@ class Capacity:
         return self._part_of(tenant) == 1.0
 
     def _free(self, part: float) -> bool:
-        board = self._board
-        return any([not has_no_room(board, board.row_of[backend.id], 1.0, part) for backend in self._pool_of().up])
+        load_table = self._load_table
+        return any([not has_no_room(load_table, load_table.row_of[backend.id], 1.0, part) for backend in self._pool_of().up])
 
 
 LONGEST_S: Final = 3600.0
@@ -94,10 +94,10 @@ class PoolQueue:
     """
 
     __slots__ = (
-        "_board",
         "_caution",
         "_clock",
         "_hopeless",
+        "_load_table",
         "_log_defect",
         "_loop",
         "_make_room",
@@ -117,7 +117,7 @@ class PoolQueue:
         self,
         name: str,
         bounds: QueueBounds,
-        board: LoadTable,
+        load_table: LoadTable,
         pool_of: Callable[[], Pool],
         *,
         clock: Clock,
@@ -129,9 +129,9 @@ class PoolQueue:
     ) -> None:
         self._name = name
         self._queue = FairQueue(bounds)
-        self._board = board
+        self._load_table = load_table
         self._pool_of = pool_of
-        self._room = Capacity(board, pool_of, part_of)
+        self._room = Capacity(load_table, pool_of, part_of)
         self._clock = clock
         self._loop = loop
         self._rng = rng
@@ -170,7 +170,7 @@ class PoolQueue:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
         if not self._pool_of().up:
             return None
-        if not self.waiting and (not self._board.limited or (self._room.look() and self._room.free_for(place.tenant))):
+        if not self.waiting and (not self._load_table.limited or (self._room.look() and self._room.free_for(place.tenant))):
             return AT_ONCE
         return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
 
@@ -225,7 +225,7 @@ class PoolQueue:
         self.waiting += 1
         if self.waiting == 1:
             self._rate.busy(now)
-            self._board.freed = self._wake
+            self._load_table.freed = self._wake
         self._dispatch()
 
     def _abandoned(self, waiter: Waiter[Any]) -> None:
@@ -234,8 +234,8 @@ class PoolQueue:
             self.end(waiter, refusals.GONE, None)
         elif waiter.outcome.done() and not waiter.outcome.cancelled():
             outcome = waiter.outcome.result()
-            if not isinstance(outcome, Fault) and outcome.staked is not None:
-                outcome.staked.over()
+            if not isinstance(outcome, Fault) and outcome.reserved is not None:
+                outcome.reserved.over()
 
     # --- dispatch -------------------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class PoolQueue:
         self._queue.take(place)
         self._rate.dispatched(place.cost, self._clock())
         self._learn(waiter, served=True)
-        turn = waiter.stake(turn)
+        turn = waiter.reserve(turn)
         self._forget(waiter)
         waiter.word = refusals.SERVED
         waiter.outcome.set_result(turn)
@@ -332,7 +332,7 @@ class PoolQueue:
         self.waiting -= 1
         if not self.waiting:
             self._rate.idle(self._clock())
-            self._board.freed = None
+            self._load_table.freed = None
 
     def sweep(self, now: float) -> None:
         """Check the deadlines and heartbeats of all waiters, and whether a changed fleet has capacity. A deadline is late by one sweep at

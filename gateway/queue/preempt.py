@@ -108,14 +108,20 @@ class Pulling:
         relays: all running relays, of every pool.
     """
 
-    __slots__ = ("_board", "_clock", "_limits", "_lowest", "_pace", "_pool", "_relays")
+    __slots__ = ("_clock", "_limits", "_load_table", "_lowest", "_pace", "_pool", "_relays")
 
     def __init__(
-        self, pool: str, lowest: Class, board: LoadTable, limits: ConcurrencyLimits, relays: Callable[[], Iterable[object]], clock: Clock
+        self,
+        pool: str,
+        lowest: Class,
+        load_table: LoadTable,
+        limits: ConcurrencyLimits,
+        relays: Callable[[], Iterable[object]],
+        clock: Clock,
     ) -> None:
         self._pool = pool
         self._lowest = lowest
-        self._board = board
+        self._load_table = load_table
         self._limits = limits
         self._relays = relays
         self._clock = clock
@@ -144,10 +150,10 @@ class Pulling:
         self._pace.found_none(now)
 
     def _helps(self, charge: Charge, lacking: Mapping[str, float]) -> bool:
-        board = self._board
+        load_table = self._load_table
         tokens = lacking.get(charge.id)
-        row = board.row_of[charge.id]
-        return tokens is not None and has_no_room(board, row, tokens) != "" and room_without(board, row, tokens, charge)
+        row = load_table.row_of[charge.id]
+        return tokens is not None and has_no_room(load_table, row, tokens) != "" and room_without(load_table, row, tokens, charge)
 
     def _candidates(self, tier: int) -> list[PreemptibleRequest[tuple[ReplyRelay, Story, Charge]]]:
         candidates = []

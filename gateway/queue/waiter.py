@@ -22,7 +22,7 @@ class Dispatch(Protocol):
     """The routing result of a request that is dispatched."""
 
     @property
-    def staked(self) -> Reserved | None:
+    def reserved(self) -> Reserved | None:
         """The load that is counted on its backends already; None before that."""
 
 
@@ -75,7 +75,7 @@ class Waiter(Listener, Generic[T]):
         "outcome",
         "place",
         "predicted_s",
-        "stake",
+        "reserve",
         "turn",
         "waits",
         "word",
@@ -86,7 +86,7 @@ class Waiter(Listener, Generic[T]):
         place: QueuedRequest,
         may_s: float,
         again: Callable[[], T | None],
-        stake: Callable[[T], T],
+        reserve: Callable[[T], T],
         beat: Callable[[float], float],
         loop: asyncio.AbstractEventLoop,
         lacking: Callable[[], Mapping[str, float]] = dict,
@@ -94,7 +94,7 @@ class Waiter(Listener, Generic[T]):
         self.place = place
         self.may_s = may_s
         self.again = again
-        self.stake = stake
+        self.reserve = reserve
         self.beat = beat
         self.lacking = lacking
         self.outcome: asyncio.Future[T | Fault] = loop.create_future()

@@ -67,7 +67,7 @@ async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps
     """The prompt's tokens. A prompt that is read for placing anyway is read once."""
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
-    if policy is None or not worth_reading(ask, pool, deps.grounds[pool.name].choosing(policy.routing)):
+    if policy is None or not worth_reading(ask, pool, deps.pool_states[pool.name].policy_instance(policy.routing)):
         return await deps.prompt_counts.count(ask, rule.pool)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
     story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)

@@ -17,9 +17,9 @@ from gateway.deps import Deps
 from gateway.fleet.health import breaker_moved, note_outcome
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.relay import ReplyRelay, Source
+from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.taps import taps_for
-from gateway.placement.in_flight import InFlight, learn, stake_for
+from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
 from gateway.request.reply_headers import reply_headers
 from gateway.story import AttemptFacts, Story
@@ -34,7 +34,7 @@ class Attempt(msgspec.Struct, eq=False):
     call: Call
     engine_model: str
     """The model that the engine is asked for: the pool's, or an adapter."""
-    placing: Placement
+    placement: Placement
     exchange: Exchange
     story: Story
     deps: Deps
@@ -92,27 +92,27 @@ class Attempt(msgspec.Struct, eq=False):
         refused = self.refusal()
         if refused is not None:
             work.close()
-            self.placing.give_back()
+            self.placement.give_back()
             return refused
-        deps, placing, story = self.deps, self.placing, self.story
-        stake = stake_for(placing, self.backend.id, deps, stream=self.ask.stream)
-        if placing.route.why != ALONE or stake.limiter is not None:
-            self.on_begun = stake.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
-        if deps.live.breakers.of(self.backend.id, placing.served).enter(story.own_id, stake.at):
-            self.on_begun = partial(self._probe_begun, stake)
+        deps, placement, story = self.deps, self.placement, self.story
+        in_flight = in_flight_on(placement, self.backend.id, deps, stream=self.ask.stream)
+        if placement.route.why != ALONE or in_flight.limiter is not None:
+            self.on_begun = in_flight.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
+        if deps.live.breakers.of(self.backend.id, placement.served).enter(story.own_id, in_flight.at):
+            self.on_begun = partial(self._probe_begun, in_flight)
         if story.placed.decision is not None:
             story.placed.decision.served_by = self.backend.id
-        story.tried.charge = stake.charge
+        story.tried.charge = in_flight.charge
         try:
             fault = await work
             if fault is None:
-                learn(self.ask, placing, stake, story, deps)
+                learn(self.ask, placement, in_flight, story, deps)
             return fault
         finally:
             self.on_begun = None
             if self.facts is not None:
                 self.facts.on_begun = None
-            stake.over()
+            in_flight.over()
 
     async def dispatch(self) -> Fault | None:
         """Send the call, and return when the reply is over. The caller of this has reserved the load."""
@@ -128,10 +128,10 @@ class Attempt(msgspec.Struct, eq=False):
             exchange,
             story,
             chain,
-            Source(
+            ReplySource(
                 backend.id,
                 self.ask.endpoint,
-                (self.placing.pool.model, story.placed.lora),
+                (self.placement.pool.model, story.placed.lora),
                 self.first_event_timeout_s,
                 self.first_token_timeout_s,
             ),
@@ -151,19 +151,19 @@ class Attempt(msgspec.Struct, eq=False):
                 relay.flight = None
             deps.watch.forget(relay)
         facts.usage, facts.cached = chain.usage, chain.cached
-        note_outcome(deps.live, backend, self.placing.served, fault, story.own_id, deps.clock(), deps.rng)
+        note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
 
     def _names(self) -> frozenset[str] | None:
         """The models that the reply may name; None where the dialect's engines answer with any name."""
-        pool = self.placing.pool
+        pool = self.placement.pool
         if not self.deps.dialects[pool.name].answers_as_listed:
             return None
         return self.deps.live.names.get(self.backend.id) if self.engine_model == pool.model else frozenset((self.engine_model,))
 
-    def _probe_begun(self, stake: InFlight) -> None:
+    def _probe_begun(self, in_flight: InFlight) -> None:
         """The first token of the request that probes a backend whose breaker is half open: others may follow."""
         deps, now = self.deps, self.deps.clock()
-        if deps.live.breakers.begun(self.backend.id, self.placing.served, self.story.own_id, now):
+        if deps.live.breakers.begun(self.backend.id, self.placement.served, self.story.own_id, now):
             breaker_moved(deps.live, self.backend, now)
-        stake.begun()
+        in_flight.begun()

@@ -106,25 +106,25 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     if deps.live.suspects.guilty:
         refuse_deadly(ask, caller.tenant, story, deps)
     unplaced = await prepare(ask, rule, policy, caller.tenant, exchange.head.headers, deps, asked.prompt)
-    placing = decide(unplaced, deps, deps.rng)
-    pool = placing.pool
-    placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placing.demand.lora
+    placement = decide(unplaced, deps, deps.rng)
+    pool = placement.pool
+    placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
     if pool.halves or pool.name in deps.sharing:
-        placing = _split(ask, placing, story, deps)
-    _keep(placing, story, deps)
-    if deps.lines[pool.name].waiting or not placing.route.ranked:
-        if not placing.route.ranked and not placing.route.full:
-            deps.observe_decision(placing.route, deps.clock() - begun)
-            raise _nobody(ask, placing, deps)
+        placement = _split(ask, placement, story, deps)
+    _keep(placement, story, deps)
+    if deps.lines[pool.name].waiting or not placement.route.ranked:
+        if not placement.route.ranked and not placement.route.full:
+            deps.observe_decision(placement.route, deps.clock() - begun)
+            raise _nobody(ask, placement, deps)
         took_s = deps.clock() - begun
-        placing = await _in_line(ask, placing, exchange, story, deps)
-        _keep(placing, story, deps)
+        placement = await _in_line(ask, placement, exchange, story, deps)
+        _keep(placement, story, deps)
         begun = deps.clock() - took_s
-    deps.observe_decision(placing.route, deps.clock() - begun)
-    return placing
+    deps.observe_decision(placement.route, deps.clock() - begun)
+    return placement
 
 
-async def choose_again(ask: Ask, placing: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
+async def choose_again(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
     """Another turn for a request that gave its place on a backend to a more urgent one, within what is left of its time.
 
     Raises:
@@ -132,22 +132,22 @@ async def choose_again(ask: Ask, placing: Placement, exchange: Exchange, story: 
     """
     if exchange.gone:
         raise caller_gone()
-    placing = await _in_line(ask, placing, exchange, story, deps)
-    _keep(placing, story, deps)
-    return placing
+    placement = await _in_line(ask, placement, exchange, story, deps)
+    _keep(placement, story, deps)
+    return placement
 
 
-def _split(ask: Ask, placing: Placement, story: Story, deps: Deps) -> Placement:
-    return msgspec.structs.replace(placing, route=split_request(ask, placing, story, deps, deps.rng))
+def _split(ask: Ask, placement: Placement, story: Story, deps: Deps) -> Placement:
+    return msgspec.structs.replace(placement, route=split_request(ask, placement, story, deps, deps.rng))
 
 
-def _keep(placing: Placement, story: Story, deps: Deps) -> None:
+def _keep(placement: Placement, story: Story, deps: Deps) -> None:
     """Keep the decision for `tidegate explain`; the decision after a wait takes the place of the one before."""
     asked, placed = story.asked, story.placed
-    placed.route = placing.route
+    placed.route = placement.route
     ids = (story.request_id,) if story.own_id == story.request_id else (story.request_id, story.own_id)
     split = placed.shared.split if placed.shared is not None else None
-    kept = placed.decision = decision(placing.route, placing.demand, ids, story.at_unix, asked.model, placing.pool.name, split)
+    kept = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name, split)
     deps.decisions.keep(kept)
     kept.asked_model, kept.steps, kept.passed_over, kept.rule = asked.asked_model, asked.steps, asked.passed_over, asked.rule
     if story.fell_back:
@@ -166,13 +166,13 @@ def _note_wait(story: Story) -> None:
         placed.decision.queued_ahead = placed.queued_ahead
 
 
-async def _in_line(ask: Ask, placing: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
+async def _in_line(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
     """Wait until there is room and it is the request's turn. Its place on the backend is taken then."""
-    line, place, waiting = deps.lines[placing.pool.name], _place(placing, story, deps), story.placed
+    line, place, waiting = deps.lines[placement.pool.name], _place(placement, story, deps), story.placed
     may_s = round(place.deadline - deps.clock(), 1) if waiting.pulled_back else may_wait_s(story)
 
     def again() -> Placement | None:
-        placed = decide(placing, deps, deps.rng)
+        placed = decide(placement, deps, deps.rng)
         if placed.pool.halves or placed.pool.name in deps.sharing:
             placed = _split(ask, placed, story, deps)
         if placed.route.ranked:
@@ -181,8 +181,8 @@ async def _in_line(ask: Ask, placing: Placement, exchange: Exchange, story: Stor
             return None  # backends that are away may be back in time
         raise _nobody(ask, placed, deps)
 
-    def stake(placed: Placement) -> Placement:
-        return msgspec.structs.replace(placed, staked=_staked(ask, placed, story, deps))
+    def reserve(placed: Placement) -> Placement:
+        return msgspec.structs.replace(placed, reserved=_staked(ask, placed, story, deps))
 
     # the time on a backend that the request was taken back from was waiting, too
     since = story.dispatched_at if story.dispatched_at is not None else deps.clock()
@@ -196,7 +196,7 @@ async def _in_line(ask: Ask, placing: Placement, exchange: Exchange, story: Stor
         deps.timeouts.heartbeat_s if ask.stream else 0.0,
         deps.clock(),
     )
-    waiter = Waiter(place, may_s, again, stake, heartbeat.beat, deps.loop, partial(_lacking, placing, deps))
+    waiter = Waiter(place, may_s, again, reserve, heartbeat.beat, deps.loop, partial(_lacking, placement, deps))
     exchange.listener = waiter
     try:
         placed = await line.wait(waiter)
@@ -208,43 +208,43 @@ async def _in_line(ask: Ask, placing: Placement, exchange: Exchange, story: Stor
     return placed
 
 
-def _lacking(placing: Placement, deps: Deps) -> dict[str, float]:
+def _lacking(placement: Placement, deps: Deps) -> dict[str, float]:
     """The backends that lack nothing but room for the request, each with the tokens that it would have to compute there."""
-    placed = decide(placing, deps, deps.rng)
-    prompt = placing.demand.prompt_tokens
+    placed = decide(placement, deps, deps.rng)
+    prompt = placement.request.prompt_tokens
     return {backend.id: prompt - placed.held_tokens(backend.id) for backend in placed.route.excluded if backend.reason.startswith(FULL)}
 
 
-def _place(placing: Placement, story: Story, deps: Deps) -> QueuedRequest:
+def _place(placement: Placement, story: Story, deps: Deps) -> QueuedRequest:
     """The request's place in the queue: a new one, or the one that it has kept."""
     waited = story.placed
     if waited.pulled_back and waited.queue_place is not None:
         return waited.queue_place
-    demand = placing.demand
-    held = max([placing.held_tokens(backend.id) for backend in placing.pool.up], default=0.0) if demand.chain else 0.0
-    cost = demand.prompt_tokens - int(held) + 2 * demand.output_tokens
+    request = placement.request
+    held = max([placement.held_tokens(backend.id) for backend in placement.pool.up], default=0.0) if request.chain else 0.0
+    cost = request.prompt_tokens - int(held) + 2 * request.output_tokens
     return place_of(cost, int(held), may_wait_s(story), story, deps.clock())
 
 
-def _staked(ask: Ask, placing: Placement, story: Story, deps: Deps) -> Reserved:
+def _staked(ask: Ask, placement: Placement, story: Story, deps: Deps) -> Reserved:
     """Reserve the request's load on the first backend of its route, before the next one in the queue is placed."""
-    first = placing.route.ranked[0][0]
-    deps.live.breakers.of(first.id, placing.served).enter(story.own_id, deps.clock())
+    first = placement.route.ranked[0][0]
+    deps.live.breakers.of(first.id, placement.served).enter(story.own_id, deps.clock())
     shared = story.placed.shared
     prefills = shared.split.prefills_for(first) if shared is not None else ()
     if prefills and shared is not None:
         return InFlightPair(shared, prefills[0], first, deps.clock())
-    return InFlight(placing, first.id, deps, stream=ask.stream)
+    return InFlight(placement, first.id, deps, stream=ask.stream)
 
 
-def _nobody(ask: Ask, placing: Placement, deps: Deps) -> Fault:
+def _nobody(ask: Ask, placement: Placement, deps: Deps) -> Fault:
     """Why no backend of the pool, busy or not, can serve the request."""
-    longest = longest_context(placing)
+    longest = longest_context(placement)
     if not longest:
-        return refusals.nobody(deps.rng.random(), placing.route.explanation().sentence())
-    about = "" if placing.demand.exact else "about "
+        return refusals.nobody(deps.rng.random(), placement.route.explanation().sentence())
+    about = "" if placement.request.exact else "about "
     return Fault(
         Kind.CONTEXT_TOO_LONG,
-        f"This model's context is {longest:,} tokens, the prompt has {about}{placing.demand.prompt_tokens:,}. Send less text.",
+        f"This model's context is {longest:,} tokens, the prompt has {about}{placement.request.prompt_tokens:,}. Send less text.",
         param=ask.endpoint.prompt_fields[0],
     )

@@ -22,7 +22,7 @@ from routing.fleet import Backend
 from routing.room import has_no_room
 
 
-async def forward(ask: Ask, placing: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
+async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
     """Relay the reply of the first candidate that begins to answer. False when a more urgent request took the place of this one before
     that (`gateway.queue.preempt`): it is to wait for another turn.
 
@@ -30,18 +30,18 @@ async def forward(ask: Ask, placing: Placement, exchange: Exchange, story: Story
         Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only
             before the first byte and within the budget.
     """
-    adapter = placing.adapter
-    engine_model = model_asked(deps.dialects[placing.pool.name], placing.pool.model, adapter.served if adapter else "")
+    adapter = placement.adapter
+    engine_model = model_asked(deps.dialects[placement.pool.name], placement.pool.model, adapter.served if adapter else "")
     try:
-        call = _call(ask, placing, engine_model, exchange, story, deps)
+        call = _call(ask, placement, engine_model, exchange, story, deps)
     except Fault:
-        placing.give_back()
+        placement.give_back()
         raise
     first_dispatch_at = story.dispatched_at = deps.clock()
-    candidates = placing.route.backends
+    candidates = placement.route.backends
     retry: RetryState | None = None
     for index, backend in enumerate(candidates):
-        attempt = Attempt(ask, call, engine_model, placing, exchange, story, deps, backend)
+        attempt = Attempt(ask, call, engine_model, placement, exchange, story, deps, backend)
         try:
             fault = await _wrapped(attempt, first=index == 0)
         finally:
@@ -54,7 +54,7 @@ async def forward(ask: Ask, placing: Placement, exchange: Exchange, story: Story
             return True
         if isinstance(fault, PulledBack):
             return False
-        left = candidates[index + 1 :] = _left(candidates[index + 1 :], placing, deps)
+        left = candidates[index + 1 :] = _left(candidates[index + 1 :], placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
         if not retry.may_retry(fault, backend, left, attempt.first_event_timeout_s):
             raise retry.final_fault(fault)
@@ -66,19 +66,19 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
     if attempt.prefills:
         return with_prefill(attempt)
     attempt.story.tried.prefill = ""  # that of a pair that failed
-    if attempt.placing.adapter is not None:
+    if attempt.placement.adapter is not None:
         return with_adapter(attempt)
-    if first and attempt.placing.pool.name in attempt.deps.hedges:
+    if first and attempt.placement.pool.name in attempt.deps.hedges:
         return hedged(attempt)
     return attempt.run()
 
 
-def _call(ask: Ask, placing: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
+def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
     """The call that engines are sent. Raises Fault: a field that the pool's engines do not follow."""
-    pool, dialect = placing.pool, deps.dialects[placing.pool.name]
+    pool, dialect = placement.pool, deps.dialects[placement.pool.name]
     salt = None
     if dialect.salts(ask.endpoint):
-        salt = salted(deps.salts, deps.salt_secret, placing.demand.tenant, pool, placing.adapter).salt
+        salt = salted(deps.salts, deps.salt_secret, placement.request.tenant, pool, placement.adapter).salt
     priority = _priority(dialect, pool.name, ask, story, deps)
     body = body_for(dialect, fit(dialect.fields, ask), engine_model, cache_salt=salt, priority=priority)
     traceparent, tracestate = exchange.head.trace()
@@ -93,14 +93,14 @@ def _priority(dialect: Dialect, pool: str, ask: Ask, story: Story, deps: Deps) -
     return members[story.asked.priority_class] if story.asked.priority_class is not None else b""
 
 
-def _left(candidates: list[Backend], placing: Placement, deps: Deps) -> list[Backend]:
+def _left(candidates: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:
     """The candidates that are still in the fleet: those with room first, and last those whose breaker has opened meanwhile.
 
     Where no backend has room a retry goes over the limit by one. The request has waited its turn once, its first backend has one request
     less than was let through to it, and the retry budget bounds how many such requests there are.
     """
     left = [backend for backend in candidates if backend.id in deps.upstreams]
-    shut, board = deps.live.breakers.shut(placing.served, deps.clock()), placing.ground.board
-    if board.limited:
-        left.sort(key=lambda backend: has_no_room(board, board.row_of[backend.id], 1.0) != "")
+    shut, load_table = deps.live.breakers.shut(placement.served, deps.clock()), placement.pool_state.load_table
+    if load_table.limited:
+        left.sort(key=lambda backend: has_no_room(load_table, load_table.row_of[backend.id], 1.0) != "")
     return sorted(left, key=lambda backend: backend.id in shut) if shut else left

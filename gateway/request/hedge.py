@@ -25,13 +25,13 @@ async def hedged(attempt: Attempt) -> Fault | None:
 
 def hedge_for(attempt: Attempt) -> Hedge | None:
     """The pool's hedge where the request may use it: a stream with a short prompt that no backend holds anything of."""
-    placing = attempt.placing
-    hedge = attempt.deps.hedges.get(placing.pool.name)
-    if hedge is None or not attempt.ask.stream or placing.adapter is not None or attempt.story.placed.shared is not None:
+    placement = attempt.placement
+    hedge = attempt.deps.hedges.get(placement.pool.name)
+    if hedge is None or not attempt.ask.stream or placement.adapter is not None or attempt.story.placed.shared is not None:
         return None
-    if len(placing.route.ranked) < 2 or placing.demand.prompt_tokens > hedge.max_prompt_tokens:
+    if len(placement.route.ranked) < 2 or placement.request.prompt_tokens > hedge.max_prompt_tokens:
         return None
-    return None if placing.held_tokens(attempt.backend.id) else hedge
+    return None if placement.held_tokens(attempt.backend.id) else hedge
 
 
 class Race(Listener):
@@ -94,18 +94,23 @@ class Race(Listener):
     def _spare(self) -> Backend | None:
         """Another backend that would begin soon; None where all have enough to do."""
         first, delay_s = self._attempts[0], self._hedge.delay_s
-        placing, deps = first.placing, first.deps
-        board, demand, now = placing.ground.board, placing.demand, deps.clock()
-        if deps.lines[placing.pool.name].waiting or delay_s is None:
+        placement, deps = first.placement, first.deps
+        load_table, request, now = placement.pool_state.load_table, placement.request, deps.clock()
+        if deps.lines[placement.pool.name].waiting or delay_s is None:
             return None
-        shut = deps.live.breakers.shut(placing.served, now)
-        part = placing.ground.holders.part(demand.tenant, now)
+        shut = deps.live.breakers.shut(placement.served, now)
+        part = placement.pool_state.tenant_shares.part(request.tenant, now)
         spares = []
-        for rank, backend in enumerate(placing.route.backends[1:]):
-            row = board.row_of.get(backend.id)
-            if row is None or backend.id not in deps.upstreams or backend.id in shut or has_no_room(board, row, demand.prompt_tokens, part):
+        for rank, backend in enumerate(placement.route.backends[1:]):
+            row = load_table.row_of.get(backend.id)
+            if (
+                row is None
+                or backend.id not in deps.upstreams
+                or backend.id in shut
+                or has_no_room(load_table, row, request.prompt_tokens, part)
+            ):
                 continue
-            spares.append((board.queue_tokens[row] * board.prefill_s_token[row], rank, backend))
+            spares.append((load_table.queue_tokens[row] * load_table.prefill_s_token[row], rank, backend))
         if not spares:
             return None
         queued_s, _, spare = min(spares)

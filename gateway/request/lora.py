@@ -40,7 +40,7 @@ class _CallerLeft(Listener):
 
 async def with_adapter(attempt: Attempt) -> Fault | None:
     """The attempt, with its adapter loaded on the backend and kept there meanwhile; the load counts on the backend from the beginning."""
-    adapter = attempt.placing.adapter
+    adapter = attempt.placement.adapter
     assert adapter is not None
     return await attempt.counted(_loaded(attempt, adapter))
 

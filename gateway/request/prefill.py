@@ -19,7 +19,7 @@ from gateway.deps import Deps
 from gateway.fleet.health import note_outcome
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone, no_engine, unusable_reply
 from gateway.http.edge.prefill_leg import PrefillLeg
-from gateway.http.edge.relay import Heartbeat, Source
+from gateway.http.edge.relay import Heartbeat, ReplySource
 from gateway.http.edge.timeouts import RETRY_SOON
 from gateway.placement.place import Placement
 from gateway.request.attempt import Attempt
@@ -36,14 +36,14 @@ ROOMS: Final = 2**53
 """Numbers that halves may meet under: as many as a JSON number holds exactly everywhere."""
 
 
-def split_request(ask: Ask, placing: Placement, story: Story, deps: Deps, rng: Rng) -> Route:
+def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng: Rng) -> Route:
     """The Route without the backends that serve one half only; where the request is split, the decode backend comes first, then the
     backends that serve whole requests, then further decode backends.
 
     Raises:
         Fault: the request cannot be split, and no backend in the pool, up or not, serves requests whole.
     """
-    pool, route, board, demand = placing.pool, placing.route, placing.ground.board, placing.demand
+    pool, route, load_table, request = placement.pool, placement.route, placement.pool_state.load_table, placement.request
     terms, way = deps.sharing.get(pool.name), deps.dialects[pool.name].disaggregation
     obstacle = "" if terms is None or way is None else _obstacle(ask, story, way)
     split: Split | None = None
@@ -55,8 +55,8 @@ def split_request(ask: Ask, placing: Placement, story: Story, deps: Deps, rng: R
             )
     elif terms is not None:
         held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
-        split = consider(demand, route.backends, board, held, terms, rng)
-        story.placed.shared = Shared(split, demand, board)
+        split = consider(request, route.backends, load_table, held, terms, rng)
+        story.placed.shared = Shared(split, request, load_table)
     return halved(route, split)
 
 
@@ -78,7 +78,7 @@ async def with_prefill(attempt: Attempt) -> Fault | None:
     `prefills` is tried; in both cases the failed one is written down as such.
     """
     story, tried, deps, decode = attempt.story, attempt.story.tried, attempt.deps, attempt.backend
-    attempt.placing.give_back()  # nothing runs between this and the pair's own reservation
+    attempt.placement.give_back()  # nothing runs between this and the pair's own reservation
     begun, budget = deps.clock(), deps.budget
     left = [backend for backend in attempt.prefills if backend.id not in tried.failed and backend.id in deps.upstreams]
     retrying = False
@@ -130,9 +130,9 @@ class PrefillDecodePair:
         assert shared is not None  # `forward` pairs no other requests
         leg, now = self._leg(), deps.clock()
         try:  # both, before either is sent anything
-            reservation = reserve(shared.board, prefill.id, decode.id, shared.split.uncached_tokens, shared.demand, now)
+            reservation = reserve(shared.load_table, prefill.id, decode.id, shared.split.uncached_tokens, shared.request, now)
         except KeyError as error:
-            return backend_drained(f"{error} has left the pool", RETRY_SOON), prefill.id not in shared.board.row_of
+            return backend_drained(f"{error} has left the pool", RETRY_SOON), prefill.id not in shared.load_table.row_of
         self._reservation = reservation
         for backend in (prefill, decode):
             deps.live.breakers.of(backend.id).enter(story.own_id, now)
@@ -154,7 +154,7 @@ class PrefillDecodePair:
             heartbeat = Heartbeat(
                 exchange, lambda: reply_headers(exchange, story, None, deps, stream=True), deps.timeouts.heartbeat_s, deps.clock()
             )
-        source = Source(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeout_s, timeout_s)
+        source = ReplySource(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeout_s, timeout_s)
         return PrefillLeg(exchange, source, heartbeat=heartbeat, fetched=self._fetched, clock=deps.clock)
 
     def _fetched(self) -> bool:

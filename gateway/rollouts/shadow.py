@@ -94,9 +94,9 @@ async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
     try:
         if deps.lines[rule.pool].waiting:
             return
-        placing = await choose(ask, rule, nowhere, story, deps)
-        only = msgspec.structs.replace(placing.route, ranked=placing.route.ranked[:1])
-        if not await forward(ask, msgspec.structs.replace(placing, route=only), nowhere, story, deps):
+        placement = await choose(ask, rule, nowhere, story, deps)
+        only = msgspec.structs.replace(placement.route, ranked=placement.route.ranked[:1])
+        if not await forward(ask, msgspec.structs.replace(placement, route=only), nowhere, story, deps):
             return  # preempted by a more urgent request
     except Fault as fault:
         if fault.kind in NO_ROOM:

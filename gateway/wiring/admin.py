@@ -173,13 +173,13 @@ log = structlog.get_logger("tidegate.admin")
 class AdminApiRun:
     """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
 
-    def __init__(self, settings: Settings, seat: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> None:
+    def __init__(self, settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> None:
         engine = open_engine(settings.sql_url)
         journal = SqlJournal(engine, time.time)
         books = StoreTransactions(journal)
         self._watch = directory_watch_for(settings, stores_on(engine), pepper)
-        self._counters = CounterView(settings, Path(seat.run_dir))
-        self._run_dir = Path(seat.run_dir)
+        self._counters = CounterView(settings, Path(slot.run_dir))
+        self._run_dir = Path(slot.run_dir)
         self._settings = settings
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
@@ -196,14 +196,14 @@ class AdminApiRun:
             text_of=text_of,
             entropy=secrets.token_bytes,
             wall=time.time,
-            registry=registry_for(settings, seat),
+            registry=registry_for(settings, slot),
             seen=self._seen,
             limit_states=self._counters.look,
             usage=SqlUsageQueries(engine),
             adapters=[{"pool": p.name, "name": lora.name, "digest": lora.digest} for p in settings.pools for lora in p.loras],
             bounds=settings.tenants.bounds(),
-            explaining=WorkersExplain(Path(seat.run_dir)),
-            reloading=WorkersReload(Path(seat.run_dir)),
+            explaining=WorkersExplain(Path(slot.run_dir)),
+            reloading=WorkersReload(Path(slot.run_dir)),
             rollouts=books.rollouts,
             prompts=lambda: names_in(settings.prompts_dir),
             pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
@@ -280,6 +280,6 @@ def _log_token(issuer: str, outcome: JwtOutcome) -> None:
     log.debug("token", issuer=issuer, outcome=outcome.value)
 
 
-def api_run_for(settings: Settings, seat: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> AdminApiRun:
+def api_run_for(settings: Settings, slot: WorkerSlot, pepper: Pepper, token: str | None, hook_secret: bytes | None) -> AdminApiRun:
     """The admin API of this process."""
-    return AdminApiRun(settings, seat, pepper, token, hook_secret)
+    return AdminApiRun(settings, slot, pepper, token, hook_secret)

@@ -94,9 +94,9 @@ class OwnPorts:
     """The ports of our own listeners. The supervisor writes them to the run directory when all are bound, which may be after the
     reading process has started; so they are looked up at each use until they are known."""
 
-    def __init__(self, settings: Settings, seat: WorkerSlot) -> None:
-        self._run_dir = Path(seat.run_dir)
-        self._ports = {seat.sock.getsockname()[1], settings.data.bind_address[1], settings.admin.bind_address[1]}
+    def __init__(self, settings: Settings, slot: WorkerSlot) -> None:
+        self._run_dir = Path(slot.run_dir)
+        self._ports = {slot.sock.getsockname()[1], settings.data.bind_address[1], settings.admin.bind_address[1]}
         self._known = False
 
     def __contains__(self, port: object) -> bool:
@@ -133,12 +133,12 @@ def fleet_for(
     upstreams = _Upstreams(settings, deps, reach_of(settings, own_ports))
     engines = settings.engines
     fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
-    health_watch = HealthWatch(deps.live, deps.grounds, deps.watch, engines.first_token_base_s, deps.clock)
-    board = SignalBoard(deps.live, deps.grounds)
+    health_watch = HealthWatch(deps.live, deps.pool_states, deps.watch, engines.first_token_base_s, deps.clock)
+    signal_board = SignalBoard(deps.live, deps.pool_states)
     zeromq = ZeroMq()
-    signal_watch = SignalWatch(deps.live, board, engines.signals_s, deps.clock, deps.rng)
+    signal_watch = SignalWatch(deps.live, signal_board, engines.signals_s, deps.clock, deps.rng)
     kv_listener = KvListener(deps, upstreams.reach, count_kv, zeromq, _rooted(settings, deps))
-    load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), board, count_push, zeromq)
+    load_listener = LoadListener(deps, upstreams.reach, _decoders(settings), signal_board, count_push, zeromq)
     attach: tuple[Attach, ...] = (
         partial(_judged, upstreams, health_watch),
         partial(_polled, upstreams, fleet_watch),
@@ -188,16 +188,16 @@ def _sources(settings: Settings) -> list[MemberSource]:
     return sources
 
 
-def registry_for(settings: Settings, seat: WorkerSlot) -> Registry:
+def registry_for(settings: Settings, slot: WorkerSlot) -> Registry:
     """The registry that the admin port changes the fleet with; built in the admin process, inside its event loop."""
     loop = asyncio.get_running_loop()
     return Registry(
         pools=[pool.name for pool in settings.pools],
         pushing=_decoders(settings),
         static=[b.id for pool in settings.pools for b in pool.backends],
-        reach=reach_of(settings, OwnPorts(settings, seat)),
+        reach=reach_of(settings, OwnPorts(settings, slot)),
         resolve=lambda host, port: resolved(host, port, loop),
-        run_dir=Path(seat.run_dir),
+        run_dir=Path(slot.run_dir),
         grace_s=settings.drain.grace_s,
         wall=time.time,
     )

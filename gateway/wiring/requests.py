@@ -55,7 +55,7 @@ from tenancy.stores.memory import MemoryCounters
 def lines_for(
     settings: Settings,
     live: Live,
-    grounds: PoolStates,
+    pool_states: PoolStates,
     watch: Watch,
     clock: Clock,
     *,
@@ -68,22 +68,22 @@ def lines_for(
     gives_way = settings.queue.gives_way
 
     def line(pool: str) -> PoolQueue:
-        board = grounds[pool].board
-        holders = grounds[pool].holders
+        load_table = pool_states[pool].load_table
+        tenant_shares = pool_states[pool].tenant_shares
         make_room = None
         if gives_way is not None:
-            make_room = Pulling(pool, gives_way, board, grounds.limits, watch.relays, clock).make_room
+            make_room = Pulling(pool, gives_way, load_table, pool_states.limits, watch.relays, clock).make_room
         return PoolQueue(
             pool,
             bounds,
-            board,
+            load_table,
             lambda: live.fleet.pools[pool],
             clock=clock,
             loop=loop,
             rng=rng,
             log_defect=log_defect,
             make_room=make_room,
-            part_of=(lambda tenant: holders.part(tenant, clock())) if holders.kept else everything,
+            part_of=(lambda tenant: tenant_shares.part(tenant, clock())) if tenant_shares.kept else everything,
         )
 
     return PoolQueues({pool.name: line(pool.name) for pool in settings.pools})
@@ -142,7 +142,7 @@ def deps_for(
         pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
         for pool in settings.pools
     }
-    grounds = PoolStates(usual, settings.routing.index_blocks)
+    pool_states = PoolStates(usual, settings.routing.index_blocks)
     rng = random.Random(secrets.randbits(64))
     watch = Watch()
     return Deps(
@@ -152,8 +152,8 @@ def deps_for(
         rng=rng,
         loop=loop,
         new_id=RequestIds(secrets.token_hex(5)),
-        grounds=grounds,
-        lines=lines_for(settings, live, grounds, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
+        pool_states=pool_states,
+        lines=lines_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),
         budget=RetryBudget(),
         counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, time.monotonic)),

@@ -28,7 +28,7 @@ def _known_margins(margins: dict[str, float]) -> dict[str, float]:
     return margins
 
 
-class StepEntry(Strict):
+class RolloutStepEntry(Strict):
     """One share of the traffic."""
 
     share: Share = Field(description="Of the conversations that the canary answers, 0 to 1.")
@@ -84,7 +84,7 @@ class RolloutDocument(Strict):
     models: list[ModelName] | None = Field(
         default=None, min_length=1, max_length=MAX_NAMED, description="Only requests for these public names; null for all of the pool's."
     )
-    steps: list[StepEntry] | None = Field(
+    steps: list[RolloutStepEntry] | None = Field(
         default=None, min_length=2, max_length=MAX_STEPS, description="Growing shares, the last 1; null for 1, 5, 25, 50 and 100 %."
     )
     shadow: ShadowEntry | None = Field(default=None, description="Mirror requests before the first step; null for no such phase.")

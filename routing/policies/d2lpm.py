@@ -56,29 +56,31 @@ class Deficits:
             self._by_tenant[tenant] = dict(zip(ids, deficits, strict=True))
         return deficits
 
-    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         tenants = self._by_tenant
         params = self._params
-        deficits = tenants.setdefault(demand.tenant, {})
-        tenants.move_to_end(demand.tenant)
+        deficits = tenants.setdefault(request.tenant, {})
+        tenants.move_to_end(request.tenant)
         if len(tenants) > TENANTS:
             tenants.popitem(last=False)
-        spent = uncached_tokens + params.output_weight * demand.output_tokens
+        spent = uncached_tokens + params.output_weight * request.output_tokens
         deficits[backend_id] = deficits.get(backend_id, params.quantum) - spent
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Deficits, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Deficits, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's rule."""
-    rows = sight.rows
-    ids = board.ids
-    deficits = memory.of(demand.tenant, [ids[row] for row in rows])
-    longest = max(sight.matched)
-    missing = [longest - held for held in sight.matched]
-    queued = [board.queue_tokens[row] for row in rows]
+    rows = candidates.rows
+    ids = load_table.ids
+    deficits = memory.of(request.tenant, [ids[row] for row in rows])
+    longest = max(candidates.matched)
+    missing = [longest - held for held in candidates.matched]
+    queued = [load_table.queue_tokens[row] for row in rows]
     cost = [
         lacks + tokens / SPENT + (0.0 if deficit > 0.0 else SPENT) for lacks, tokens, deficit in zip(missing, queued, deficits, strict=True)
     ]
-    return Scores(spare(cost, sight.shares, rng), (missing, queued, deficits))
+    return Scores(spare(cost, candidates.shares, rng), (missing, queued, deficits))
 
 
 POLICY: Final = Policy(score, Params, TERMS, Deficits)

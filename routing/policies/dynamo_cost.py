@@ -36,16 +36,18 @@ class Params(Strict):
     temperature: float = Field(default=0.0, ge=0, description="0 takes the least cost; more draws from a softmax.")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    rows = sight.rows
+    rows = candidates.rows
     block = params.block_tokens
-    queued = board.queue_tokens
-    used = board.kv_tokens
-    requests = board.requests
-    prompt = demand.prompt_tokens / block
+    queued = load_table.queue_tokens
+    used = load_table.kv_tokens
+    requests = load_table.requests
+    prompt = request.prompt_tokens / block
     waiting = [queued[row] / block for row in rows]
-    credit = [params.overlap_score_credit * held / block for held in sight.matched]
+    credit = [params.overlap_score_credit * held / block for held in candidates.matched]
     if params.decay:
         least = min(waiting)
         credit = [
@@ -67,7 +69,7 @@ def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: P
         scaled = 1.0 / max(params.temperature * (high - low or 1.0), LEAST)
         # the least of value plus Gumbel noise is a draw from the softmax
         cost = [(value - low) * scaled + log(-log(1.0 - rng.random() or 1e-300) or 1e-300) for value in cost]
-    return Scores(spare(cost, sight.shares, rng), (prefill, decode, request_blocks))
+    return Scores(spare(cost, candidates.shares, rng), (prefill, decode, request_blocks))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

@@ -15,11 +15,13 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("in_flight", "share")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    requests = board.requests
-    in_flight = [requests[row] for row in sight.rows]
-    shares = sight.shares
+    requests = load_table.requests
+    in_flight = [requests[row] for row in candidates.rows]
+    shares = candidates.shares
     if not shares:
         return Scores([count + 1.0 for count in in_flight], (in_flight, [1.0] * len(in_flight)))
     return Scores([(count + 1.0) / part for count, part in zip(in_flight, shares, strict=True)], (in_flight, shares))

@@ -16,13 +16,15 @@ REQUEST: Final = 1e-3
 """Tokens that a request counts for: less than one token, so that requests decide between equal tokens only."""
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    tokens = [board.queue_tokens[row] for row in sight.rows]
-    requests = [board.requests[row] for row in sight.rows]
+    tokens = [load_table.queue_tokens[row] for row in candidates.rows]
+    requests = [load_table.requests[row] for row in candidates.rows]
     cost = [queued + REQUEST * (count + 1.0) for queued, count in zip(tokens, requests, strict=True)]
-    if sight.shares:
-        cost = [value / share for value, share in zip(cost, sight.shares, strict=True)]
+    if candidates.shares:
+        cost = [value / share for value, share in zip(cost, candidates.shares, strict=True)]
     return Scores(cost, (tokens, requests))
 
 

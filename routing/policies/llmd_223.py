@@ -30,16 +30,18 @@ class Params(Strict):
     prefix: float = Field(default=3.0, ge=0, description="Weight of the share of the prompt that is cached.")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula; terms are the weighted scores, negated because lower costs win."""
-    waiting = [board.waiting[row] for row in sight.rows]
+    waiting = [load_table.waiting[row] for row in candidates.rows]
     most = max(waiting)
     span = max(waiting) - min(waiting)
     queue = [-params.queue * ((most - depth) / span if span else 1.0) for depth in waiting]
-    free = [-params.kv * (1.0 - used) for used in kv_pressure(demand, sight, board)]
-    prefix = [-params.prefix * share for share in prefix_overlap(demand, sight, board)]
+    free = [-params.kv * (1.0 - used) for used in kv_pressure(request, candidates, load_table)]
+    prefix = [-params.prefix * share for share in prefix_overlap(request, candidates, load_table)]
     cost = [queue_cost + kv_cost + prefix_cost for queue_cost, kv_cost, prefix_cost in zip(queue, free, prefix, strict=True)]
-    return Scores(spare(cost, sight.shares, rng), (queue, free, prefix))
+    return Scores(spare(cost, candidates.shares, rng), (queue, free, prefix))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

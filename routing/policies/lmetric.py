@@ -14,17 +14,19 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("tokens", "batch")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    queued = board.queue_tokens
-    requests = board.requests
-    rows = sight.rows
-    prompt = demand.prompt_tokens
-    tokens = [prompt - held + queued[row] for row, held in zip(rows, sight.matched, strict=True)]
+    queued = load_table.queue_tokens
+    requests = load_table.requests
+    rows = candidates.rows
+    prompt = request.prompt_tokens
+    tokens = [prompt - held + queued[row] for row, held in zip(rows, candidates.matched, strict=True)]
     batch = [requests[row] + 1.0 for row in rows]
     cost = [to_compute * batch_size for to_compute, batch_size in zip(tokens, batch, strict=True)]
-    if sight.shares:
-        cost = [value / share for value, share in zip(cost, sight.shares, strict=True)]
+    if candidates.shares:
+        cost = [value / share for value, share in zip(cost, candidates.shares, strict=True)]
     return Scores(cost, (tokens, batch))
 
 

@@ -14,14 +14,16 @@ from routing.warmth import SPARED
 TERMS: Final = ("in_flight", "drawn")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    requests = board.requests
-    rows = sight.rows
+    requests = load_table.requests
+    rows = candidates.rows
     in_flight = [requests[row] for row in rows]
     load = [count + 1.0 for count in in_flight]
-    if sight.shares:
-        load = [count / share for count, share in zip(load, sight.shares, strict=True)]
+    if candidates.shares:
+        load = [count / share for count, share in zip(load, candidates.shares, strict=True)]
     n = len(rows)
     drawn = [0.0] * n
     first = rng.randrange(n)

@@ -56,8 +56,8 @@ class RecentWork:
         """Requests sent within the window."""
         return len(self._sent)
 
-    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
-        placement = (now, backend_id, uncached_tokens, demand.prompt_tokens - uncached_tokens)
+    def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
+        placement = (now, backend_id, uncached_tokens, request.prompt_tokens - uncached_tokens)
         self._sent.append(placement)
         sums = self.sums.setdefault(backend_id, [0.0, 0.0, 0.0])
         for at, amount in enumerate((*placement[2:], 1.0)):
@@ -79,38 +79,40 @@ class RecentWork:
 NO_SUMS: Final = [0.0, 0.0, 0.0]
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: RecentWork, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: RecentWork, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's rules."""
     memory.forget_old(now)
-    rows = sight.rows
-    ids = board.ids
+    rows = candidates.rows
+    ids = load_table.ids
     sums = memory.sums
-    tokens = float(demand.prompt_tokens)
-    need = float(demand.prompt_tokens + demand.output_tokens)
+    tokens = float(request.prompt_tokens)
+    need = float(request.prompt_tokens + request.output_tokens)
     load = []
     evict = []
     prefill = []
-    for row, held in zip(rows, sight.matched, strict=True):
+    for row, held in zip(rows, candidates.matched, strict=True):
         computed, cached, _ = sums.get(ids[row], NO_SUMS)
-        token_s = board.prefill_s_token[row]
-        active = board.requests[row]
-        step_s = board.step_s[row] + board.step_s_seq[row] * active + board.step_s_token[row] * board.kv_tokens[row]
-        load.append(computed * token_s + active * demand.output_tokens * step_s)
-        size = board.kv_capacity[row]
-        leaves = max(0.0, board.kv_tokens[row] + computed + need - held - size) if size else 0.0
+        token_s = load_table.prefill_s_token[row]
+        active = load_table.requests[row]
+        step_s = load_table.step_s[row] + load_table.step_s_seq[row] * active + load_table.step_s_token[row] * load_table.kv_tokens[row]
+        load.append(computed * token_s + active * request.output_tokens * step_s)
+        size = load_table.kv_capacity[row]
+        leaves = max(0.0, load_table.kv_tokens[row] + computed + need - held - size) if size else 0.0
         hit = cached / (cached + computed) if cached else 0.0
         evict.append(min(leaves, need - held) * token_s * hit)
         prefill.append((tokens - held) * token_s)
-    longest = max(sight.matched)
+    longest = max(candidates.matched)
     heaviest = max(load)
-    exploits = [longest > tokens - longest and held == longest for held in sight.matched]
+    exploits = [longest > tokens - longest and held == longest for held in candidates.matched]
     if memory.sent >= params.busy * len(rows) and heaviest > params.imbalance * min(load):
         exploits = [exploit and seconds < heaviest for exploit, seconds in zip(exploits, load, strict=True)]
     if any(exploits):
         cost = [seconds if exploit else ELSEWHERE + seconds for exploit, seconds in zip(exploits, load, strict=True)]
     else:
         cost = [sum(parts) for parts in zip(load, evict, prefill, strict=True)]
-    return Scores(spare(cost, sight.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
+    return Scores(spare(cost, candidates.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
 
 
 POLICY: Final = Policy(score, Params, TERMS, RecentWork)

@@ -55,27 +55,29 @@ class Params(Strict):
     )
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    rows = sight.rows
-    matched = sight.matched
-    tokens = float(demand.prompt_tokens)
-    output = float(demand.output_tokens)
-    fixed_s = board.prefill_s
-    token_s = board.prefill_s_token
-    ctx_s = board.prefill_s_token_ctx
-    step_s = board.step_s
-    seq_s = board.step_s_seq
-    kv_s = board.step_s_token
-    requests = board.requests
-    queued = board.queue_tokens
-    used = board.kv_tokens
-    crowding = params.unshared + (1.0 - params.unshared) * board.reuse.share
+    rows = candidates.rows
+    matched = candidates.matched
+    tokens = float(request.prompt_tokens)
+    output = float(request.output_tokens)
+    fixed_s = load_table.prefill_s
+    token_s = load_table.prefill_s_token
+    ctx_s = load_table.prefill_s_token_ctx
+    step_s = load_table.step_s
+    seq_s = load_table.step_s_seq
+    kv_s = load_table.step_s_token
+    requests = load_table.requests
+    queued = load_table.queue_tokens
+    used = load_table.kv_tokens
+    crowding = params.unshared + (1.0 - params.unshared) * load_table.reuse.share
     w_t = params.ttft
     w_d = params.decode * crowding
     w_x = params.others * crowding
     output_there = output * params.horizon / (output + params.horizon)
-    queued_ctx = board.queue_ctx
+    queued_ctx = load_table.queue_ctx
     queue = [w_t * (queued[row] * token_s[row] + queued_ctx[row] * ctx_s[row]) for row in rows]
     own = [
         fixed_s[row] + (tokens - held) * (token_s[row] + 0.5 * ctx_s[row] * (tokens + held))
@@ -89,24 +91,24 @@ def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: P
     out_w = w_d * output_there
     decode = [out_w * (step - least) for step in steps]
     others = [w_x * requests[row] * (seconds + output_there * added_s) for row, seconds, added_s in zip(rows, own, added, strict=True)]
-    crowded = _memory(rows, matched, board, tokens + output, params.memory_s * crowding)
-    leaving = _leaving(sight, token_s, ctx_s, params.leaving)
-    adapter = [w_t * seconds for seconds in sight.lora_s] if sight.lora_s else [0.0] * len(rows)
+    crowded = _memory(rows, matched, load_table, tokens + output, params.memory_s * crowding)
+    leaving = _leaving(candidates, token_s, ctx_s, params.leaving)
+    adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else [0.0] * len(rows)
     cost = [sum(parts) for parts in zip(queue, prefill, adapter, decode, others, crowded, leaving, strict=True)]
     late = [0.0] * len(rows)
-    promised = demand.tpot_slo_s
+    promised = request.tpot_slo_s
     if promised is not None and least <= promised:
         late = [params.late_s if step > promised else 0.0 for step in steps]
         cost = [seconds + late_s for seconds, late_s in zip(cost, late, strict=True)]
-    shares = sight.shares or [1.0] * len(rows)
-    if sight.shares:
+    shares = candidates.shares or [1.0] * len(rows)
+    if candidates.shares:
         cost = [seconds / share for seconds, share in zip(cost, shares, strict=True)]
     return Scores(cost, (queue, prefill, adapter, decode, others, crowded, leaving, late, shares))
 
 
-def _memory(rows: Sequence[int], matched: Column, board: LoadTable, need: float, weight_s: float) -> Column:
-    used = board.kv_tokens
-    capacity = board.kv_capacity
+def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: float, weight_s: float) -> Column:
+    used = load_table.kv_tokens
+    capacity = load_table.kv_capacity
     seconds = [0.0] * len(rows)
     unknown = 0
     for at, row in enumerate(rows):
@@ -124,15 +126,15 @@ def _memory(rows: Sequence[int], matched: Column, board: LoadTable, need: float,
     return seconds
 
 
-def _leaving(sight: Candidates, token_s: Column, ctx_s: Column, weight: float) -> Column:
-    longest = max(sight.matched)
-    common = sight.common
+def _leaving(candidates: Candidates, token_s: Column, ctx_s: Column, weight: float) -> Column:
+    longest = max(candidates.matched)
+    common = candidates.common
     if longest <= common or not weight:
-        return [0.0] * len(sight.rows)
-    held = [tokens if tokens > common else common for tokens in sight.matched]
+        return [0.0] * len(candidates.rows)
+    held = [tokens if tokens > common else common for tokens in candidates.matched]
     return [
         weight * (longest - tokens) * (token_s[row] + 0.5 * ctx_s[row] * (longest + tokens))
-        for row, tokens in zip(sight.rows, held, strict=True)
+        for row, tokens in zip(candidates.rows, held, strict=True)
     ]
 
 

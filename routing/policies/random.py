@@ -13,11 +13,13 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("draw",)
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula."""
-    draws = [-log(1.0 - rng.random()) for _ in sight.rows]
-    if sight.shares:
-        draws = [draw / share for draw, share in zip(draws, sight.shares, strict=True)]
+    draws = [-log(1.0 - rng.random()) for _ in candidates.rows]
+    if candidates.shares:
+        draws = [draw / share for draw, share in zip(draws, candidates.shares, strict=True)]
     return Scores(draws, (draws,))
 
 

@@ -20,19 +20,19 @@ class NextBackend:
     def __init__(self, params: Nothing) -> None:
         self.last = ""
 
-    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         self.last = backend_id
 
 
 def score(
-    demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Nothing, memory: NextBackend, now: float, rng: Rng
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: NextBackend, now: float, rng: Rng
 ) -> Scores:
     """The cost by the module's formula."""
-    rows = sight.rows
-    size = len(board.ids)
-    after = board.row_of.get(memory.last, -1) + 1
+    rows = candidates.rows
+    size = len(load_table.ids)
+    after = load_table.row_of.get(memory.last, -1) + 1
     steps = [float((row - after) % size) for row in rows]
-    return Scores(spare(steps, sight.shares, rng), (steps,))
+    return Scores(spare(steps, candidates.shares, rng), (steps,))
 
 
 POLICY: Final = Policy(score, Nothing, TERMS, NextBackend, blind=True)

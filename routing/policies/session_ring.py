@@ -41,7 +41,7 @@ class Points:
             points = self._of = {backend_id: (crc32(backend_id.encode()) << 32 | crc32(backend_id[::-1].encode())) for backend_id in ids}
         return points
 
-    def placed(self, demand: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
+    def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         """Does nothing: the ring does not depend on past decisions."""
 
 
@@ -52,21 +52,23 @@ def _mixed(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Points, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Points, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's rule."""
-    ids = board.ids
-    rows = sight.rows
-    requests = [board.requests[row] for row in rows]
-    if not demand.session:
-        return Scores(spare(requests, sight.shares, rng), ([0.0] * len(rows), requests))
+    ids = load_table.ids
+    rows = candidates.rows
+    requests = [load_table.requests[row] for row in rows]
+    if not request.session:
+        return Scores(spare(requests, candidates.shares, rng), ([0.0] * len(rows), requests))
     points = memory.of(ids)
-    session = demand.session
+    session = request.session
     place = [_mixed(points[ids[row]] ^ session) / MASK for row in rows]
     room = params.bound * (sum(requests) + 1.0) / len(rows)
     # full backends rank after all others, the emptiest of them first
     cost = [at if count + 1.0 <= room or count == 0 else 1.0 + count for at, count in zip(place, requests, strict=True)]
-    if sight.shares:  # drawn by the session's hash and not at random, or a conversation would move between backends
-        cost = [value if _mixed(session) / MASK < share else value + SPARED for value, share in zip(cost, sight.shares, strict=True)]
+    if candidates.shares:  # drawn by the session's hash and not at random, or a conversation would move between backends
+        cost = [value if _mixed(session) / MASK < share else value + SPARED for value, share in zip(cost, candidates.shares, strict=True)]
     return Scores(cost, (place, requests))
 
 

@@ -33,20 +33,22 @@ class Params(Strict):
     balance_rel: float = Field(default=1.5, ge=1, description="And the factor by which it may.")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's cases."""
-    requests = [board.requests[row] for row in sight.rows]
+    requests = [load_table.requests[row] for row in candidates.rows]
     most = max(requests)
     least = min(requests)
     imbalanced = most - least > params.balance_abs and most > params.balance_rel * least
-    longest = max(sight.matched)
-    if not imbalanced and longest > params.cache_threshold * demand.prompt_tokens:
-        missing = [longest - held for held in sight.matched]
+    longest = max(candidates.matched)
+    if not imbalanced and longest > params.cache_threshold * request.prompt_tokens:
+        missing = [longest - held for held in candidates.matched]
         cost = [count + FIRST * lacks for count, lacks in zip(requests, missing, strict=True)]
     else:
         missing = [0.0] * len(requests)
         cost = requests
-    return Scores(spare(cost, sight.shares, rng), (requests, missing, [float(imbalanced)] * len(requests)))
+    return Scores(spare(cost, candidates.shares, rng), (requests, missing, [float(imbalanced)] * len(requests)))
 
 
 POLICY: Final = Policy(score, Params, TERMS)

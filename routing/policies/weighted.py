@@ -59,19 +59,21 @@ class Params(Strict):
     floor: float | None = Field(default=None, description="Backends that score less take nothing; null: no floor.")
 
 
-def score(demand: RoutingRequest, sight: Candidates, board: LoadTable, params: Params, memory: Any, now: float, rng: Rng) -> Scores:
+def score(
+    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
+) -> Scores:
     """The cost by the module's formula. Terms are parts of the cost, so a scorer that counts for a backend gives a negative term."""
-    nothing = [0.0] * len(sight.rows)
+    nothing = [0.0] * len(candidates.rows)
     terms = []
     for name, scorer, sign in PARTS:
         weight = -sign * getattr(params, name)
-        terms.append([weight * value for value in scorer(demand, sight, board)] if weight else nothing)
+        terms.append([weight * value for value in scorer(request, candidates, load_table)] if weight else nothing)
     cost = [sum(parts) for parts in zip(*terms, strict=True)]
     barred = {}
     if params.floor is not None:
         low = -params.floor
         barred = {at: f"it scores {-value:.3f}, the floor is {params.floor:g}" for at, value in enumerate(cost) if value > low}
-    return Scores(spare(cost, sight.shares, rng), tuple(terms), barred=barred)
+    return Scores(spare(cost, candidates.shares, rng), tuple(terms), barred=barred)
 
 
 POLICY: Final = Policy(score, Params, TERMS)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from routing.choosing import PolicyInstance
+from routing.policy_instance import PolicyInstance
 from routing.simulation.figures import Figures, averaged, balance, curve, figures, intervals, pooled_hit_rate
 from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import FleetFile
@@ -92,8 +92,8 @@ def compare(
     shown = Workload("", [])
     for number, dice in enumerate(seeds):
         workload = make(dice)
-        for policy, choosing in policies.items():
-            outcomes = SimulatedFleet(fleet, workload, choosing, dice, lambda done, p=policy, n=number: progress(p, n, done)).run()  # type: ignore[misc]  # mypy knows no defaults of lambdas
+        for policy, policy_instance in policies.items():
+            outcomes = SimulatedFleet(fleet, workload, policy_instance, dice, lambda done, p=policy, n=number: progress(p, n, done)).run()  # type: ignore[misc]  # mypy knows no defaults of lambdas
             runs[policy].append(figures(workload, fleet, outcomes))
             if not number:
                 first[policy] = curve(workload, outcomes), balance(fleet, workload, outcomes)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from routing.choosing import PolicyInstance
 from routing.disaggregation import HandoverTerms
+from routing.policy_instance import PolicyInstance
 from routing.ports import Adapters
 from routing.simulation.decoders import Decoding
 from routing.simulation.engine import IDLE, SimulatedEngine
@@ -163,7 +163,7 @@ class SimulatedFleet:
         self,
         fleet: FleetFile,
         workload: Workload,
-        choosing: Callable[[], PolicyInstance],
+        policy_instance: Callable[[], PolicyInstance],
         dice: Dice,
         progress: Callable[[int], None] = lambda done: None,
     ) -> None:
@@ -173,7 +173,9 @@ class SimulatedFleet:
         self._kinds = [kind for kind in fleet.engines for _ in range(kind.count)]
         self.names = [f"engine-{i}" for i in range(len(self._kinds))]
         self._spread = dice("replicas")
-        self.replicas = [Replica(self.names, fleet, workload.block_tokens, choosing(), dice(f"replica {i}")) for i in range(fleet.replicas)]
+        self.replicas = [
+            Replica(self.names, fleet, workload.block_tokens, policy_instance(), dice(f"replica {i}")) for i in range(fleet.replicas)
+        ]
         self.engines = [self._engine(i, workload.block_tokens) for i in range(len(self._kinds))]
         self._shelves = [SimulatedAdapters(kind.lora_slots, kind.lora_load_s) for kind in self._kinds]
         self._alive = [True] * len(self.engines)
@@ -282,11 +284,11 @@ class SimulatedFleet:
         turn = flight.turn
         adapters = adapters_for(turn.lora, self.names, self._shelves) if turn.lora else None
         priority = turn.priority if (tenant := self._fleet.tenants.get(turn.tenant)) is None else tenant.priority
-        demand, route, split = flight.replica.route(turn, priority, self.now, adapters, not_on)
+        request, route, split = flight.replica.route(turn, priority, self.now, adapters, not_on)
         if not route.ranked:
             self._close(flight.index, RequestEnd.REFUSED if not not_on else RequestEnd.FAILED, self.now)
             return
-        flight.sent = flight.replica.send(demand, route, split, self.now)
+        flight.sent = flight.replica.send(request, route, split, self.now)
         at = self.names.index(flight.sent.backend)
         self.outcomes.engine[flight.index] = at
         self.outcomes.predicted[flight.index] = flight.sent.predicted
@@ -394,7 +396,7 @@ class SimulatedFleet:
         capacity = self._kinds[at].timing.kv_tokens
         report = {"running": running, "waiting": waiting, "queued_tokens": queued, "kv_usage": usage, "kv_capacity": capacity}
         for replica in self.replicas:
-            replica.board.report(self.names[at], **report, read_at=when, asked_at=when)
+            replica.load_table.report(self.names[at], **report, read_at=when, asked_at=when)
 
     # faults
 

@@ -8,11 +8,11 @@ import msgspec
 
 from domain.clock import Rng
 from routing.calibration import Calibration
-from routing.choosing import PolicyInstance
 from routing.disaggregation import HandoverTerms, Reservation, Split, consider, halved, reserve
 from routing.fleet import Availability, Backend, Pool
 from routing.load import BackendFacts, Charge, LoadTable, Rates
 from routing.output_length import OutputLengths
+from routing.policy_instance import PolicyInstance
 from routing.ports import Adapters, RoutingRequest
 from routing.prefix.index import Prediction, PrefixIndex
 from routing.schedule import Route, place
@@ -57,11 +57,11 @@ class SentRequest(msgspec.Struct, gc=False):
 class Replica:
     """One gateway process. Index and sessions are bounded by constants, the rest by the fleet and the requests in flight."""
 
-    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, choosing: PolicyInstance, rng: Rng) -> None:
+    def __init__(self, names: Sequence[str], fleet: FleetFile, block_tokens: int, policy_instance: PolicyInstance, rng: Rng) -> None:
         self._rng = rng
         self._fleet = fleet
         self._block_tokens = block_tokens
-        self._choosing = choosing
+        self._choosing = policy_instance
         kinds = [kind for kind in fleet.engines for _ in range(kind.count)]
         self._roles = {name: kind.role for name, kind in zip(names, kinds, strict=True)}
         self._halves = any(role != "both" for role in self._roles.values())
@@ -69,11 +69,11 @@ class Replica:
         self._terms: HandoverTerms | None = fleet.disaggregation.terms(pairs_whole=True) if fleet.disaggregation else None
         self._backends = {name: Backend(name, "pool", Availability.UP, "", role=self._roles[name]) for name in names}
         self._pool = Pool("pool", "model", "r1", "vllm", tuple(self._backends.values()), tuple(self._backends.values()))
-        self.board = LoadTable()
+        self.load_table = LoadTable()
         self.index = PrefixIndex(MAX_INDEX_BLOCKS)
         for name, kind in zip(names, kinds, strict=True):
             facts = BackendFacts(context_tokens=kind.context_tokens, price=kind.price, region=kind.region)
-            self.board.add(name, rates_of(kind.timing), facts)
+            self.load_table.add(name, rates_of(kind.timing), facts)
             if not fleet.signals.kv_events:
                 self.index.size(name, kind.timing.kv_tokens // block_tokens)
         self._speeds = {name: Calibration(rates_of(kind.timing)) for name, kind in zip(names, kinds, strict=True)}
@@ -91,7 +91,7 @@ class Replica:
             not_on: id of a backend to leave out, on a retry; empty for none.
         """
         p50, p90 = (turn.output_tokens,) * 2 if self._fleet.known_output else self._lengths.expect(turn.tenant, "", 0, None)
-        demand = RoutingRequest(
+        request = RoutingRequest(
             prompt_tokens=turn.prompt_tokens,
             chain=turn.chain,
             block_tokens=self._block_tokens,
@@ -105,57 +105,57 @@ class Replica:
         )
         if now - self._checked_at > 1.0:
             self._checked_at = now
-            self.board.stale(now, self._fleet.signals.every_s + self._fleet.signals.delay_s + STALE_S)
+            self.load_table.stale(now, self._fleet.signals.every_s + self._fleet.signals.delay_s + STALE_S)
             self._end_slow_starts(now)
         match = self.index.match(turn.chain, now, self._backends)
         holder = self._sessions.get(turn.session, "") if turn.session else ""
         pool = self._pool if not not_on else self._pool_now(without=not_on)
-        route = place(demand, pool, self.board, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
+        route = place(request, pool, self.load_table, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
         split: Split | None = None
         if self._terms is not None and not turn.lora:
             held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
-            split = consider(demand, route.backends, self.board, held, self._terms, self._rng)
-        return demand, halved(route, split) if self._halves or split is not None else route, split
+            split = consider(request, route.backends, self.load_table, held, self._terms, self._rng)
+        return request, halved(route, split) if self._halves or split is not None else route, split
 
-    def send(self, demand: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
+    def send(self, request: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
         """Charge the route's first backend, and the prefill backend of a split request."""
         decode = route.ranked[0][0]
         prefills = split.prefills_for(decode) if split is not None else ()
         backend = prefills[0].id if prefills else decode.id
-        row = self.board.row_of[backend]
-        queued = self.board.queue_tokens[row]
-        queued_ctx = self.board.queue_ctx[row]
+        row = self.load_table.row_of[backend]
+        queued = self.load_table.queue_tokens[row]
+        queued_ctx = self.load_table.queue_ctx[row]
         held: Charge | Reservation
         if split is not None and prefills:
-            matched = float(demand.prompt_tokens - split.uncached_tokens)
+            matched = float(request.prompt_tokens - split.uncached_tokens)
             uncached: float = split.uncached_tokens
-            held = reserve(self.board, backend, decode.id, split.uncached_tokens, demand, now)
+            held = reserve(self.load_table, backend, decode.id, split.uncached_tokens, request, now)
         else:
             matched = route.matched[0]
-            uncached = demand.prompt_tokens - matched
-            held = self.board.charge(backend, uncached, uncached + demand.output_tokens, now, matched)
+            uncached = request.prompt_tokens - matched
+            held = self.load_table.charge(backend, uncached, uncached + request.output_tokens, now, matched)
         if self._choosing.memory is not None:
-            self._choosing.memory.placed(demand, backend, uncached, now)
-        prediction = self.index.predict(backend, demand.chain, now)
-        if demand.session:
-            self._sessions[demand.session] = backend
-            self._sessions.move_to_end(demand.session)
+            self._choosing.memory.placed(request, backend, uncached, now)
+        prediction = self.index.predict(backend, request.chain, now)
+        if request.session:
+            self._sessions[request.session] = backend
+            self._sessions.move_to_end(request.session)
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        return SentRequest(held, prediction, matched, backend, decode.id, now, demand.prompt_tokens, queued, queued_ctx)
+        return SentRequest(held, prediction, matched, backend, decode.id, now, request.prompt_tokens, queued, queued_ctx)
 
     def prefilled(self, sent: SentRequest, cached: int, now: float) -> None:
         """Learn that the prompt is computed, and how many of its tokens the engine had cached."""
         if isinstance(sent.held, Reservation):
             sent.held.prefilled()
         else:
-            self.board.begun(sent.held)
+            self.load_table.begun(sent.held)
         self.index.confirm(sent.prediction, now)
-        self.board.reuse.found(sent.prompt, cached)
+        self.load_table.reuse.found(sent.prompt, cached)
         calibration = self._speeds[sent.backend]
         uncached = sent.prompt - cached
         calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)
-        self.board.set_rates(sent.backend, calibration.rates, calibration.residual_s)
+        self.load_table.set_rates(sent.backend, calibration.rates, calibration.residual_s)
 
     def begun(self, sent: SentRequest, now: float) -> None:
         """Learn that the first token came."""
@@ -183,11 +183,11 @@ class Replica:
         if isinstance(sent.held, Reservation):
             sent.held.release()
         else:
-            self.board.release(sent.held)
+            self.load_table.release(sent.held)
 
     def _batch(self, backend: str) -> tuple[float, float]:
-        row = self.board.row_of[backend]
-        return self.board.running[row], self.board.kv_tokens[row]
+        row = self.load_table.row_of[backend]
+        return self.load_table.running[row], self.load_table.kv_tokens[row]
 
     def set_up(self, name: str, up: bool, now: float) -> None:
         """The replica learns that this engine is up, with an empty cache, or down."""

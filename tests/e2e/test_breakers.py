@@ -11,7 +11,7 @@ from backends.simengine.faults import FaultRule
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
 from tests.gateway_harness import Gateway, chat, gateway, stream
-from tests.grounds import charged, released
+from tests.pool_states import charged, released
 from tests.scale import scaled
 
 Note = Callable[[str, object], None]
@@ -55,7 +55,7 @@ async def test_of_three_backends_one_that_fails_is_hardly_noticed(share_failed: 
         record_property("figure", said)
         assert share >= 0.99
         assert set(opens) <= {"e0"}
-        assert (running.open_holds, running.deps.grounds.total()) == (0, 0)
+        assert (running.open_holds, running.deps.pool_states.total()) == (0, 0)
         if share_failed == 0.5:
             return  # the dice say whether it opens
         assert bad.count < len(records) / 4, "it gets less than its share"
@@ -73,7 +73,7 @@ async def test_a_request_that_ends_two_engines_never_reaches_a_third() -> None:
         async with gateway(*(e.url for e in engines), third.url, engines={"poll_s": 0.1}, policies=[BY_COUNT]) as running:
             for engine in engines:
                 engine.inject([FaultRule("reset_before_headers")])
-            charge = charged(running.deps.grounds, "e2", running.deps.clock())  # so that the others are tried first
+            charge = charged(running.deps.pool_states, "e2", running.deps.clock())  # so that the others are tried first
             async with running.client() as client:
                 first = await client.post("/v1/chat/completions", json=chat(max_tokens=3))
                 assert (first.status_code, first.headers["x-should-retry"]) == (502, "false")
@@ -85,7 +85,7 @@ async def test_a_request_that_ends_two_engines_never_reaches_a_third() -> None:
                 assert (again.status_code, again.json()["error"]["code"]) == (400, "request_crashes_engines")
                 assert third.count == 0
                 assert (await client.post("/v1/chat/completions", json=chat(max_tokens=2))).status_code == 200
-            released(running.deps.grounds, charge)
+            released(running.deps.pool_states, charge)
 
 
 @pytest.mark.req("R11")

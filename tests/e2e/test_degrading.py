@@ -23,7 +23,7 @@ LADDER: list[Any] = [{"trim_output_tokens": 4}, {"model": "hidden"}, {"model": "
 
 async def until(running: Gateway, in_flight: int) -> None:
     async with asyncio.timeout(10):
-        while running.deps.grounds.total() != in_flight:
+        while running.deps.pool_states.total() != in_flight:
             await asyncio.sleep(0.005)
 
 

@@ -61,7 +61,7 @@ class Pair:
     def left(self) -> dict[str, object]:
         """What there still is, by where it is."""
         deps = self.gateway.deps
-        found: dict[str, object] = {"in flight": deps.grounds.total(), "relays": deps.watch.relays()}
+        found: dict[str, object] = {"in flight": deps.pool_states.total(), "relays": deps.watch.relays()}
         for name, one in self.engines.items():
             found |= {f"{name} {what}": value for what, value in one.halves.values().items() if what in LEFT}
             found |= {f"{name} blocks": one.batcher.kv.used, f"{name} in flight": one.in_flight}
@@ -122,7 +122,7 @@ async def test_both_halves_are_explained_also_of_a_request_that_nobody_sends() -
             assert one.chosen == "d"
             assert one.split.startswith("split: no backend serves requests whole; decode d (memory_s=")
             assert {c.backend: c.lost for c in one.contenders}["p"] == "serves one half of requests only (prefill)"
-        assert deps.grounds.total() == 0
+        assert deps.pool_states.total() == 0
         two = (await supposed(Would("acme", "/v1/chat/completions", json.dumps(long(n=2)).encode()), deps)).refusal
         assert two is not None
         assert "cannot answer requests with more than one answer" in two.message
@@ -185,13 +185,13 @@ async def test_no_word_of_a_caller_reaches_what_makes_engines_meet(dialect: str)
 async def test_no_half_is_asked_before_both_are_reserved(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pool(dialect, STRICT) as pair:
         deps, seen = pair.gateway.deps, []
-        board = deps.grounds["chat"].board
+        load_table = deps.pool_states["chat"].load_table
         for name in STRICT:
             way = deps.upstreams[name]
             send = way.dispatch
 
             def dispatched(call: Any, sink: Any, send: Any = send, name: str = name) -> Any:
-                seen.append((name, board.in_flight("p"), board.in_flight("d")))
+                seen.append((name, load_table.in_flight("p"), load_table.in_flight("d")))
                 return send(call, sink)
 
             monkeypatch.setattr(way, "dispatch", dispatched)
@@ -209,8 +209,8 @@ async def test_a_half_that_leaves_after_the_decision_leaves_no_charge_and_no_cal
 ) -> None:
     async with pool(dialect, STRICT) as pair:
 
-        def gone(board: Any, prefill: str, decode: str, *rest: Any) -> Any:
-            return reserve(board, *("nobody" if name == leaves else name for name in (prefill, decode)), *rest)
+        def gone(load_table: Any, prefill: str, decode: str, *rest: Any) -> Any:
+            return reserve(load_table, *("nobody" if name == leaves else name for name in (prefill, decode)), *rest)
 
         monkeypatch.setattr("gateway.request.prefill.reserve", gone)
         assert (await pair.ask()).status_code == 502
@@ -355,16 +355,16 @@ async def test_a_prefill_engine_that_hangs_is_given_up_in_time_and_the_caller_he
 
 async def test_short_prompts_are_served_whole_and_long_ones_by_two_when_others_would_wait() -> None:
     async with pool("vllm", {"a": "both", "b": "both"}, terms={"min_uncached_tokens": 200, "fixed_s": 0.0}) as pair:
-        board = pair.gateway.deps.grounds["chat"].board
+        load_table = pair.gateway.deps.pool_states["chat"].load_table
         for name in ("a", "b"):
-            board.prefill_s_token[board.row_of[name]] = 1e-3
+            load_table.prefill_s_token[load_table.row_of[name]] = 1e-3
         assert (await pair.ask()).status_code == 200
         assert pair["a"].halves.values()["kv_fetched"] + pair["b"].halves.values()["kv_fetched"] == 0
-        others = [board.charge(name, 0, 100, 0.0) for name in ("a", "b") for _ in range(8)]
+        others = [load_table.charge(name, 0, 100, 0.0) for name in ("a", "b") for _ in range(8)]
         for one in others:
-            board.begun(one)
+            load_table.begun(one)
         for name in ("a", "b"):
-            board.prefill_s_token[board.row_of[name]] = 1e-3  # as slow as before, whatever the first answer taught
+            load_table.prefill_s_token[load_table.row_of[name]] = 1e-3  # as slow as before, whatever the first answer taught
         reply = await pair.ask(messages=[{"role": "user", "content": f"another {WORDS}"}])  # of the first one the prompt is cached
         assert reply.status_code == 200
         assert "split: a stall of" in reply.headers["x-tidegate-reason"]
@@ -372,18 +372,18 @@ async def test_short_prompts_are_served_whole_and_long_ones_by_two_when_others_w
         short = await pair.ask(messages=[{"role": "user", "content": "hello"}])
         assert "whole: " in short.headers["x-tidegate-reason"]
         for one in others:
-            board.release(one)
+            load_table.release(one)
         await pair.clean()
 
 
 async def test_an_engine_that_can_serves_the_request_whole_when_the_prompts_engine_fails() -> None:
     async with pool("vllm", {"p": "prefill", "a": "both"}, terms={"min_uncached_tokens": 200, "fixed_s": 0.0}) as pair:
-        board = pair.gateway.deps.grounds["chat"].board
+        load_table = pair.gateway.deps.pool_states["chat"].load_table
         for name in ("a", "p"):
-            board.prefill_s_token[board.row_of[name]] = 1e-3
-        others = [board.charge("a", 0, 100, 0.0) for _ in range(8)]
+            load_table.prefill_s_token[load_table.row_of[name]] = 1e-3
+        others = [load_table.charge("a", 0, 100, 0.0) for _ in range(8)]
         for one in others:
-            board.begun(one)
+            load_table.begun(one)
         pair["p"].misbehave([FaultRule("status_500")])
         assert (await pair.ask()).status_code == 200
         (record,) = await pair.gateway.recorded(1)
@@ -391,7 +391,7 @@ async def test_an_engine_that_can_serves_the_request_whole_when_the_prompts_engi
         (call,) = pair.calls("a")
         assert "kv_transfer_params" not in call
         for one in others:
-            board.release(one)
+            load_table.release(one)
         await pair.clean()
 
 
@@ -433,15 +433,15 @@ async def test_many_shared_requests_leave_nothing_behind(dialect: str) -> None:
 @BOTH_DIALECTS
 async def test_pairs_wait_for_room_on_both_backends_and_take_both_at_once(dialect: str) -> None:
     async with pool(dialect, STRICT, limit={"enabled": False}) as pair:
-        board = pair.gateway.deps.grounds["chat"].board
-        board.set_limit("d", requests=2)
-        board.set_limit("p", requests=1)
+        load_table = pair.gateway.deps.pool_states["chat"].load_table
+        load_table.set_limit("d", requests=2)
+        load_table.set_limit("p", requests=1)
         most = {"p": 0, "d": 0}
 
         async def look() -> None:
             while True:
                 for name in most:
-                    most[name] = max(most[name], board.in_flight(name), pair[name].in_flight)
+                    most[name] = max(most[name], load_table.in_flight(name), pair[name].in_flight)
                 await asyncio.sleep(0.001)
 
         looking = asyncio.create_task(look())

@@ -71,7 +71,7 @@ async def until(running: Gateway, backend_id: str, state: Availability | None, w
 
 def nothing_left_of(running: Gateway, backend_id: str) -> bool:
     deps = running.deps
-    keepers = (deps.upstreams, deps.grounds["chat"].board.row_of, deps.live.names, deps.live.signals)
+    keepers = (deps.upstreams, deps.pool_states["chat"].load_table.row_of, deps.live.names, deps.live.signals)
     return backend(running, backend_id) is None and not any(backend_id in keeper for keeper in keepers)
 
 
@@ -134,7 +134,7 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
             await store.set_drain("late", 20.0)
             await until(running, "late", Availability.DRAINING, within_s=5.0)
             async with asyncio.timeout(10):
-                while running.deps.grounds.in_flight("late"):
+                while running.deps.pool_states.in_flight("late"):
                     await asyncio.sleep(0.01)
             drained = two.counters.finished
             await asyncio.sleep(0.3)
@@ -159,7 +159,7 @@ async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Pa
                 order_drain(tmp_path, f"e{i}", 30.0)
                 await until(running, f"e{i}", Availability.DRAINING)
                 async with asyncio.timeout(10):
-                    while running.deps.grounds.in_flight(f"e{i}"):
+                    while running.deps.pool_states.in_flight(f"e{i}"):
                         await asyncio.sleep(0.01)
                 # the upgrade: another process at the same address
                 port = engine.port
@@ -183,7 +183,7 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
         async with running.client() as client:
             asked = asyncio.create_task(stream(client, max_tokens=4000, ignore_eos=True))
             async with asyncio.timeout(5):
-                while not running.deps.grounds.in_flight("x"):
+                while not running.deps.pool_states.in_flight("x"):
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)
             await store.set_drain("x", 0.2)
@@ -191,7 +191,7 @@ async def test_what_outlives_its_grace_ends_with_an_error_event() -> None:
         assert [e["code"] for e in seen.errors] == ["upstream_error"]
         assert not seen.done
         assert (await running.recorded(1))[0].outcome == "backend_drained"
-        assert running.deps.grounds.in_flight("x") == 0
+        assert running.deps.pool_states.in_flight("x") == 0
         assert engine.in_flight == 0
         assert running.open_holds == 0
 
@@ -244,5 +244,5 @@ async def test_a_thousand_joins_and_leaves_leave_nothing(record_property: pytest
         assert after[0] <= before[0] + 2
         assert after[1] <= before[1] + 4
         assert after[2] <= before[2] + 4
-        assert running.deps.grounds.total() == 0
+        assert running.deps.pool_states.total() == 0
         record_property("figure", f"{cycles} joins and leaves: tasks {before[0]} -> {after[0]}, objects {before[1]} -> {after[1]}")  # type: ignore[operator]

@@ -185,7 +185,7 @@ async def all_taken(running: Gateway, client: httpx.AsyncClient) -> AsyncIterato
     held = asyncio.create_task(ask(client, "busy", max_tokens=3000))
     try:
         async with asyncio.timeout(10):
-            while running.deps.grounds.total() != 1:
+            while running.deps.pool_states.total() != 1:
                 await asyncio.sleep(0.005)
         yield
     finally:

@@ -15,7 +15,7 @@ from backends.simengine.settings import SimSettings
 from gateway.record import Record
 from routing.fleet import Availability
 from tests.gateway_harness import Gateway, chat, gateway, stream
-from tests.grounds import charged, released
+from tests.pool_states import charged, released
 from tests.scale import LONG, scaled
 
 SIM = SimSettings(models=("sim",), speed=20)
@@ -79,7 +79,7 @@ async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: boo
             record_property("figure", f"ejected after {ejected_after_s:.1f} s, {share:.2%} of {len(running.records)} failed")  # type: ignore[operator]
             assert share <= (0.01 if LONG else 0.05)  # in the short form the ejection is an eighth of the time, not a fifteenth
             assert running.open_holds == 0
-            assert [running.deps.grounds.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
+            assert [running.deps.pool_states.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
             frozen.misbehave([])
             await until(running, "e0", Availability.UP, 40.0)
 
@@ -89,14 +89,14 @@ async def test_a_frozen_engine_is_out_soon_and_few_requests_notice(streamed: boo
 async def test_a_plain_request_on_an_engine_that_froze_is_answered_by_another() -> None:
     async with SimEngine(SIM) as frozen, SimEngine(SIM) as good, gateway(frozen.url, good.url, engines=QUICK) as running:
         frozen.misbehave([FaultRule("frozen")])
-        charge = charged(running.deps.grounds, "e1", running.deps.clock())  # so that the frozen one is tried first
+        charge = charged(running.deps.pool_states, "e1", running.deps.clock())  # so that the frozen one is tried first
         async with running.client() as client:
             reply = await client.post("/v1/chat/completions", json=chat(max_tokens=3))
         assert reply.status_code == 200
         record = (await running.recorded(1))[0]
         assert (record.backend, record.failed, record.attempts) == ("e1", ("e0",), 2)
         assert record.duration_s < 5.0  # and not plain_timeout_s, which is ten minutes
-        released(running.deps.grounds, charge)
+        released(running.deps.pool_states, charge)
 
 
 @pytest.mark.fault("accepts, never answers")
@@ -166,15 +166,15 @@ async def test_a_dripping_engine_is_ended_at_the_limit_and_the_others_do_not_not
         async with running.client() as client:
             spans = {"before": await spans_of(client, 40)}
             drip.misbehave([FaultRule("slow_drip", bytes_per_s=1.0)])
-            charge = charged(running.deps.grounds, "e1", running.deps.clock())  # so that one request drips
+            charge = charged(running.deps.pool_states, "e1", running.deps.clock())  # so that one request drips
             dripping = asyncio.create_task(stream(client, max_tokens=5))
             await asyncio.sleep(0.05)
-            released(running.deps.grounds, charge)
+            released(running.deps.pool_states, charge)
             # so that a reading taken just as a request came, which counts it twice for a moment, makes no tie of them
-            more = [charged(running.deps.grounds, "e0", running.deps.clock()) for _ in range(3)]
+            more = [charged(running.deps.pool_states, "e0", running.deps.clock()) for _ in range(3)]
             spans["beside"] = await spans_of(client, 40)
             for one in more:
-                released(running.deps.grounds, one)
+                released(running.deps.pool_states, one)
             seen = await dripping
         assert not seen.done
         assert (seen.errors and seen.errors[0]["code"] == "upstream_timeout") or seen.status == 504

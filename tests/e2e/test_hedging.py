@@ -9,7 +9,7 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.record import Record
 from tests.gateway_harness import Gateway, Stream, gateway, stream
-from tests.grounds import charged, released
+from tests.pool_states import charged, released
 
 SIM = SimSettings(models=("sim",), speed=200)
 BY_COUNT = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "routing": "least_load"}
@@ -28,11 +28,11 @@ async def hedging(first: SimEngine, second: SimEngine) -> AsyncIterator[Gateway]
         await running.recorded(50)
         assert running.deps.hedges["chat"].delay_s is not None
         running.records.clear()
-        charge = charged(running.deps.grounds, "e1", running.deps.clock(), tokens=0)
+        charge = charged(running.deps.pool_states, "e1", running.deps.clock(), tokens=0)
         yield running
-        released(running.deps.grounds, charge)
+        released(running.deps.pool_states, charge)
         async with asyncio.timeout(2):  # both are given back, by the engines and by us
-            while running.deps.grounds.total() or first.in_flight or second.in_flight:
+            while running.deps.pool_states.total() or first.in_flight or second.in_flight:
                 await asyncio.sleep(0.01)
         assert running.open_holds == 0
 
@@ -73,7 +73,7 @@ async def test_a_caller_that_leaves_stops_both_engines() -> None:
         async with running.client() as client:
             call = asyncio.create_task(stream(client, max_tokens=3))
             async with asyncio.timeout(2):
-                while running.deps.grounds.in_flight("e1") < 2:
+                while running.deps.pool_states.in_flight("e1") < 2:
                     await asyncio.sleep(0.01)
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)

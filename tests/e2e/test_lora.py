@@ -232,7 +232,7 @@ async def test_a_load_that_takes_too_long_is_given_up() -> None:
         assert reply.status_code == 503
         assert "within 0.2 s" in running.records[0].detail or "no answer within" in running.records[0].detail
         assert engine.count == 0
-        assert running.deps.grounds.total() == 0
+        assert running.deps.pool_states.total() == 0
 
 
 async def test_a_load_does_not_spend_the_time_in_which_another_engine_is_tried() -> None:
@@ -255,7 +255,7 @@ async def test_whoever_leaves_while_an_adapter_is_loaded_is_let_go_at_once_and_t
                 await client.post("/v1/chat/completions", json=chat(model="support-bot"), timeout=0.3)
         (record,) = await running.recorded(1)
         assert (record.outcome, record.lora_wait_s < 1.2) == ("client_gone", True)
-        assert running.deps.grounds.total() == 0
+        assert running.deps.pool_states.total() == 0
         assert await said(running, "support-bot")
         assert engine.loras.loads == 1
 
@@ -265,14 +265,14 @@ async def test_a_drain_ends_the_wait_for_an_adapter(tmp_path: Path) -> None:
     async with SimEngine(stuck) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), run_dir=tmp_path) as running:
         async with running.client() as client:
             waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat(model="support-bot")))
-            while not running.deps.grounds.total():
+            while not running.deps.pool_states.total():
                 await asyncio.sleep(0.01)
             order_drain(tmp_path, "e0", 60.0)
             async with asyncio.timeout(5):
                 reply = await waiting
         assert (reply.status_code, "retry-after" in reply.headers) == (503, True)
         assert running.records[0].detail == "e0: it has left the fleet"
-        assert running.deps.grounds.total() == 0
+        assert running.deps.pool_states.total() == 0
 
 
 async def test_what_the_engine_says_it_runs_is_not_unloaded_by_us() -> None:
@@ -292,9 +292,9 @@ async def test_what_the_engine_says_it_runs_is_not_unloaded_by_us() -> None:
 async def test_adapters_wait_for_room_as_well_and_hold_their_place_while_they_load() -> None:
     slow = SimSettings(models=("sim",), max_loras=2, lora_load_s=0.2, max_queued=1)
     async with SimEngine(slow) as engine, gateway(engine.url, policies=POLICIES, pool=pool(limit={"enabled": False})) as running:
-        running.deps.grounds["chat"].board.set_limit("e0", requests=1)
+        running.deps.pool_states["chat"].load_table.set_limit("e0", requests=1)
         answers = await asyncio.gather(*[said(running, name) for name in ("support-bot", "sales-bot", "support-bot", "sim")])
         assert len(answers) == 4
         assert {(record.outcome, record.attempts) for record in running.records} == {("ok", 1)}
         assert [record.queued for record in running.records] == ["", "served", "served", "served"]
-        assert running.deps.grounds.total() == 0
+        assert running.deps.pool_states.total() == 0

@@ -56,10 +56,10 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def nothing_left(running: Gateway) -> bool:
-    board = running.deps.grounds["chat"].board
-    rows = range(len(board.ids))
-    return not board.total() and not any(
-        board._rows[row].unbegun_tokens or board._rows[row].unbegun_ctx or board._rows[row].kv for row in rows
+    load_table = running.deps.pool_states["chat"].load_table
+    rows = range(len(load_table.ids))
+    return not load_table.total() and not any(
+        load_table._rows[row].unbegun_tokens or load_table._rows[row].unbegun_ctx or load_table._rows[row].kv for row in rows
     )
 
 
@@ -72,9 +72,9 @@ async def test_what_begins_alike_goes_where_it_was() -> None:
                 reply = await ask(client, [*system(name), {"role": "user", "content": f"turn {turn} of {name}"}])
                 assert went(reply) == home
                 assert int(reply.headers["x-tidegate-prefix-hit-tokens"]) > 2000
-        board = running.deps.grounds["chat"].board
-        assert min(board.trust) > 0.8
-        assert board.reuse.share > 0.1, "and it is learned that what engines cache is used again"
+        load_table = running.deps.pool_states["chat"].load_table
+        assert min(load_table.trust) > 0.8
+        assert load_table.reuse.share > 0.1, "and it is learned that what engines cache is used again"
 
 
 @pytest.mark.req("ROUTERS-28")
@@ -148,7 +148,7 @@ async def test_a_dispatch_that_fails_leaves_no_prediction() -> None:
             engine.inject([FaultRule("status_503")])
         body = chat(messages=system("lost"), max_tokens=4)
         assert (await client.post("/v1/chat/completions", json=body)).status_code >= 500
-        assert running.deps.grounds.index.predicted == 0
+        assert running.deps.pool_states.index.predicted == 0
         told = await supposed(Would("acme", "/v1/chat/completions", httpx.Request("POST", "http://x", json=body).content), running.deps)
         assert told.explained is not None
         assert {one.held_tokens for one in told.explained.contenders} == {0.0}
@@ -179,9 +179,9 @@ async def test_a_backend_that_leaves_is_forgotten_at_once() -> None:
         home = went(await ask(client, system("gone")))
         running.fleet.roster.apply({})
         running.fleet.roster.tick()
-        assert running.deps.grounds.of(home) is None
+        assert running.deps.pool_states.of(home) is None
         chain = list(range(1, 9))
-        assert running.deps.grounds.index.match(chain, running.deps.clock()).held(home) == 0
+        assert running.deps.pool_states.index.match(chain, running.deps.clock()).held(home) == 0
 
 
 async def test_one_backend_costs_no_look_at_the_prompt() -> None:
@@ -189,7 +189,7 @@ async def test_one_backend_costs_no_look_at_the_prompt() -> None:
         reply = await ask(client, system("alone"))
         found = running.deps.decisions.find(reply.headers["x-request-id"])
         assert found is not None
-        assert (found.chain_blocks, running.deps.grounds.index.blocks) == (0, 0)
+        assert (found.chain_blocks, running.deps.pool_states.index.blocks) == (0, 0)
 
 
 def tokenizer(folder: Path) -> str:
@@ -251,7 +251,7 @@ async def test_engines_events_say_where_a_prompt_is(tmp_path: Path) -> None:
         seen = await settled(held(running, ids), lambda seen: seen[home] > 900)
         assert seen[home] == 1024 - 1 or seen[home] % BLOCK_TOKENS == 0
         assert min(seen.values()) == 0.0
-        assert running.deps.grounds.is_exact(home)
+        assert running.deps.pool_states.is_exact(home)
         assert went(await complete(client, [*ids, *range(2000, 2100)])) == home
         assert set((await held(running, ids, "bolt")()).values()) == {0.0}
         # the engine drops its cache, says so, and nobody is sent there for it any more

@@ -78,13 +78,15 @@ async def test_what_is_critical_need_not_wait_for_batch_that_has_not_begun_and_b
         taken = sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in records if one.tenant == "acme")
         assert await charged(running) == (taken, 0), "each answer once, and nothing for what was computed in vain"
         assert running.deps.budget.retrying == 0
-        assert not running.deps.grounds.total()
+        assert not running.deps.pool_states.total()
 
 
 async def test_an_answer_that_has_begun_is_never_taken_back() -> None:
     async with world() as (engine, running, batch, urgent):
         tasks = [asyncio.create_task(stream(batch, max_tokens=100)) for _ in range(CAP)]
-        await until(lambda: len(running.deps.watch.last_events()) == 1 and running.deps.grounds["chat"].board.begun_on("e0") == CAP)
+        await until(
+            lambda: len(running.deps.watch.last_events()) == 1 and running.deps.pool_states["chat"].load_table.begun_on("e0") == CAP
+        )
         critical = await stream(urgent, max_tokens=3)
         assert critical.done
         replies = await asyncio.gather(*tasks)
@@ -114,5 +116,5 @@ async def test_who_gets_no_second_turn_in_time_is_told_as_any_other_and_who_leav
         for task in [*tasks, *long]:
             task.cancel()
         await asyncio.gather(*tasks, *long, return_exceptions=True)
-        await until(lambda: not (running.open_holds or running.deps.grounds.total() or running.deps.budget.active or engine.in_flight))
+        await until(lambda: not (running.open_holds or running.deps.pool_states.total() or running.deps.budget.active or engine.in_flight))
         assert (await charged(running))[1] == 0

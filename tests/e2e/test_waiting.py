@@ -60,7 +60,7 @@ async def _all_gone(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def nothing_left(running: Gateway) -> bool:
-    return not (waiting(running) or running.deps.grounds.total() or running.open_holds or running.deps.budget.active)
+    return not (waiting(running) or running.deps.pool_states.total() or running.open_holds or running.deps.budget.active)
 
 
 async def test_no_engine_ever_has_more_than_it_may_and_everybody_is_answered_each_tenant_in_turn() -> None:
@@ -174,11 +174,11 @@ async def test_a_backend_that_comes_lets_go_on_and_one_that_goes_for_good_ends_t
     async with capped() as (engines, running), busy(running, engines), running.client() as client:
         task = asyncio.create_task(ask(client))
         await until(lambda: waiting(running) == 1)
-        running.deps.grounds["chat"].board.set_facts("e0", BackendFacts(in_flight_cap=3))
+        running.deps.pool_states["chat"].load_table.set_facts("e0", BackendFacts(in_flight_cap=3))
         await until(lambda: waiting(running) == 0)  # it is sent now, and refused by the engine
         assert (await task).status_code == 503
         task = asyncio.create_task(ask(client))
-        running.deps.grounds["chat"].board.set_limit("e0", requests=0)
+        running.deps.pool_states["chat"].load_table.set_limit("e0", requests=0)
         await until(lambda: waiting(running) == 1)
         running.deps.live.fleet = running.deps.live.fleet.with_backends("chat", ())
         reply = await task
@@ -250,6 +250,6 @@ async def test_a_request_whose_first_engine_fails_goes_on_to_one_with_room_and_o
         assert {reply.status_code for reply in replies} <= {200, 503}, "an engine that was sent one too many says so"
         assert sum(reply.status_code == 200 for reply in replies) >= CAP * 2 - 2
         engines[0].inject([FaultRule("reset_before_headers")])
-        running.deps.grounds["chat"].board.set_limit("e1", requests=1)
+        running.deps.pool_states["chat"].load_table.set_limit("e1", requests=1)
         assert (await ask(client)).status_code == 200, "with room elsewhere it costs nobody anything"
         await until(lambda: nothing_left(running))

@@ -173,7 +173,7 @@ async def test_all_callers_leave_at_once(record_property: Note) -> None:
         await running.recorded(count)
         assert {r.outcome for r in running.records} == {"client_gone"}
         assert engine.counters.aborted >= there
-        assert engine.counters.finished == running.open_holds == running.deps.grounds.total() == 0
+        assert engine.counters.finished == running.open_holds == running.deps.pool_states.total() == 0
         assert told_s <= 1.0
         record_property("figure", f"{count} at once, {there} of them on the engine: told of the last after {told_s * 1000:.0f} ms")
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from domain.clock import Rng
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.figures import quantile
 from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import EngineFault, Engines, FleetFile
@@ -42,7 +42,7 @@ def p99_by_window(seed: int, restart: bool) -> tuple[dict[float, float], int]:
     workload = WORKLOADS["chat"](dice(seed)).scaled(speed).first(scaled(3000, 100_000))
     faults = [EngineFault(at_s=RESTART_S, engine=0, kind="kill", for_s=AWAY_S)] if restart else []
     fleet = FleetFile(engines=[Engines(machine="h100-8b", count=8)], faults=faults)
-    outcomes = SimulatedFleet(fleet, workload, partial(choosing, "predicted_latency"), dice(seed)).run()
+    outcomes = SimulatedFleet(fleet, workload, partial(policy_instance, "predicted_latency"), dice(seed)).run()
     waits: dict[float, list[float]] = defaultdict(list)
     for at, first, state in zip(outcomes.arrived, outcomes.first, outcomes.state, strict=True):
         if state is RequestEnd.DONE and RESTART_S - WINDOW_S <= at < LAST_S:

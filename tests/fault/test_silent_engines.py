@@ -109,7 +109,7 @@ async def test_a_host_that_swallows_everything_is_out_soon(fault: Fault, record_
             record_property("figure", f"{fault.kind}: out after {out_s:.1f} s, {share:.2%} of {len(since)} failed")
             assert share <= (0.01 if LONG else 0.05)
             assert running.open_holds == 0
-            assert [running.deps.grounds.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
+            assert [running.deps.pool_states.in_flight(one) for one in ("e0", "e1", "e2")] == [0, 0, 0]
             proxy.fault = PASS
             await until(running, "e0", Availability.UP, 40.0)
 

@@ -61,7 +61,7 @@ async def over_after(running: Gateway, silence_s: float, engine: "subprocess.Pop
 
         tasks = [asyncio.create_task(streaming()), asyncio.create_task(waiting("answer awaited"))]
         async with asyncio.timeout(30):
-            while running.deps.grounds.in_flight("e0") < 2:
+            while running.deps.pool_states.in_flight("e0") < 2:
                 await asyncio.sleep(0.05)
             # leaves an idle connection, which the last one then takes
             assert (await client.post("/v1/chat/completions", json=chat(max_tokens=1))).status_code == 200
@@ -70,7 +70,7 @@ async def over_after(running: Gateway, silence_s: float, engine: "subprocess.Pop
         tasks.append(asyncio.create_task(waiting("request that never arrived")))
         await asyncio.wait_for(asyncio.gather(*tasks), silence_s)
         assert running.open_holds == 0
-        assert running.deps.grounds.in_flight("e0") == 0
+        assert running.deps.pool_states.in_flight("e0") == 0
         return {name: end - lost_at for name, end in ends.items()}
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from domain.clock import Rng
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.figures import figures
 from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, SignalDelays
@@ -30,7 +30,7 @@ def eight(**more: object) -> FleetFile:
 
 
 def run(workload: Workload, fleet: FleetFile, policy: str = POLICY, seed: int = 0) -> Outcomes:
-    return SimulatedFleet(fleet, workload, partial(choosing, policy), dice(seed)).run()
+    return SimulatedFleet(fleet, workload, partial(policy_instance, policy), dice(seed)).run()
 
 
 def share_of_each(outcomes: Outcomes, after_s: float = 0.0, count: int = 8) -> list[float]:

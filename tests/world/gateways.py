@@ -144,7 +144,7 @@ class Gateway:
         self.draining = False
         sock: Any = SimpleNamespace(getsockname=lambda: (name, 8080))
         self.worker: Any = None
-        self._seat = WorkerSlot(index, sock, parts.run_dir, -1, self._is_ready)
+        self._slot = WorkerSlot(index, sock, parts.run_dir, -1, self._is_ready)
         self.task = loop.begin(self.host, self._run())
 
     @property
@@ -158,7 +158,7 @@ class Gateway:
 
     async def _run(self) -> None:
         HERE.get().gateway = self  # type: ignore[attr-defined]
-        self.worker = gateway.process.worker._Worker(self._seat, self.parts.settings)
+        self.worker = gateway.process.worker._Worker(self._slot, self.parts.settings)
         observe = self.worker._observe
 
         def seen(record: Record) -> None:

@@ -61,12 +61,12 @@ class Judge:
 
     def _counts(self, gateway: Gateway, deps: Deps | None) -> None:
         assert deps is not None
-        board = deps.grounds["chat"].board
-        for name, count in (("active", deps.budget.active), ("retrying", deps.budget.retrying), ("on its board", board.total())):
+        load_table = deps.pool_states["chat"].load_table
+        for name, count in (("active", deps.budget.active), ("retrying", deps.budget.retrying), ("on its board", load_table.total())):
             if count < 0:
                 self._breach(f"{gateway.name}: {count} requests {name}")
-        if board.total() > deps.budget.active:
-            self._breach(f"{gateway.name}: {board.total()} on the board of {deps.budget.active} requests")
+        if load_table.total() > deps.budget.active:
+            self._breach(f"{gateway.name}: {load_table.total()} on the board of {deps.budget.active} requests")
 
     def _within(self, limit: Limit) -> None:
         """A limit that the store alone decides on holds at every moment."""
@@ -136,7 +136,7 @@ class Judge:
             "retrying": deps.budget.retrying,
             "holds": len(deps.holds),
             "waiting": deps.lines["chat"].waiting,
-            "on the board": deps.grounds["chat"].board.total(),
+            "on the board": deps.pool_states["chat"].load_table.total(),
             "watched": len(deps.watch.relays()),
             "connections": len(gateway.worker._door.connections),
         }

@@ -16,7 +16,7 @@ from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
-from gateway.http.edge.relay import MAX_ERROR_BODY_BYTES, Heartbeat, Source
+from gateway.http.edge.relay import MAX_ERROR_BODY_BYTES, Heartbeat, ReplySource
 from gateway.http.edge.timeouts import RETRY_SOON, no_first_token
 
 
@@ -62,7 +62,7 @@ class PrefillLeg(Listener):
     )
 
     def __init__(
-        self, exchange: Exchange, source: Source, *, heartbeat: Heartbeat | None, fetched: Callable[[], bool], clock: Clock
+        self, exchange: Exchange, source: ReplySource, *, heartbeat: Heartbeat | None, fetched: Callable[[], bool], clock: Clock
     ) -> None:
         self._exchange = exchange
         self._source = source

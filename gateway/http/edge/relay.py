@@ -27,7 +27,7 @@ MAX_ERROR_BODY_BYTES: Final = 64 * 1024
 """Engine error bodies are under 1 KiB; what is longer is cut, not trusted."""
 
 
-class Source(msgspec.Struct, frozen=True, gc=False):
+class ReplySource(msgspec.Struct, frozen=True, gc=False):
     """Where a reply comes from, as far as its relay has to know. The defaults are an answer from memory: no backend, no deadline."""
 
     backend: str = ""
@@ -41,7 +41,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     """The same for an engine that was taken out of rotation; shorter for plain replies."""
 
 
-FROM_MEMORY: Final = Source()
+FROM_MEMORY: Final = ReplySource()
 
 
 class Heartbeat:
@@ -114,7 +114,7 @@ class ReplyRelay(Listener):
         exchange: Exchange,
         story: Story,
         chain: Tap,
-        source: Source,
+        source: ReplySource,
         *,
         headers: Callable[[], bytes],
         timeouts: Timeouts,

@@ -4,152 +4,23 @@ One tap of every chain judges whether the answer is whole: `StreamTap` or `Plain
 finish reason, whatever else the engine says: engines send `[DONE]` after errors and close cleanly after crashes. A tap never sends a
 broken part on: on a fault it returns the good bytes before it and sets `fault`; the relay ends the attempt. `taps_for` builds the chain:
 a further tap is one line there.
-
-The parts of an engine's reply that decide anything: a streamed event or a whole body as a typed struct that skips the rest.
-
-Each event is decoded once. That is cheaper than searching the bytes for the four things we must see, and it means no byte
-reaches a caller that was not valid JSON (`docs/decisions/0002-one-typed-decode-per-event.md`).
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from backends.sse import EventSplitter, EventTooLarge
 from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
+from gateway.http.edge.reply_document import NOT_A_REPLY, ReplyDocument, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
 from gateway.http.edge.timeouts import RETRY_SOON
 from gateway.story import AttemptFacts, Story
-
-NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors that the decoders raise."""
-
-MAX_TOKENS: Final = 2**31 - 1
-"""Of one reply; above any context times any number of choices."""
-
-
-def _sane(count: int | None) -> int:
-    return count if count is not None and 0 <= count <= MAX_TOKENS else MAX_TOKENS if count and count > 0 else 0
-
-
-class _TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class ReportedUsage(msgspec.Struct, gc=False):
-    """Token counts as engines write them."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: _TokenDetails | None = None
-    input_tokens_details: _TokenDetails | None = None
-    """The name of `prompt_tokens_details` in newer APIs (routers no. 31)."""
-    completion_tokens_details: _TokenDetails | None = None
-    reasoning_tokens: int | None = None
-
-    @property
-    def cached(self) -> int | None:
-        """Prompt tokens that were in the prefix cache; None where the engine does not say, which is not zero."""
-        details = self.prompt_tokens_details or self.input_tokens_details
-        return None if details is None or details.cached_tokens is None else _sane(details.cached_tokens)
-
-    def value(self) -> Usage:
-        """The counts as a Usage. A count that no reply can have is taken as the most, or as nothing: a negative count would give its
-        tenant quota back."""
-        reasoning = self.completion_tokens_details
-        return Usage(
-            prompt_tokens=_sane(self.prompt_tokens),
-            completion_tokens=_sane(self.completion_tokens),
-            cached_tokens=self.cached or 0,
-            reasoning_tokens=_sane(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
-        )
-
-
-class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
-    finish_reason: str | None = None
-
-
-class _Item(msgspec.Struct, gc=False):
-    index: int = 0
-
-
-class ReplyDocument(msgspec.Struct, gc=False):
-    """The parts of a chunk or a reply that decide; everything else is skipped, though it must be JSON."""
-
-    choices: list[_Choice] | None = None
-    data: list[_Item] | None = None
-    """The answer of an endpoint that generates nothing; read from the field that `Endpoint.reply_field` names."""
-    usage: ReportedUsage | UnsetType | None = UNSET
-    error: msgspec.Raw | None = None
-    object: str | None = None
-    model: str | None = None
-
-
-class _PlainChoice(msgspec.Struct, gc=False):
-    finish_reason: None = None
-
-
-class PlainChunk(msgspec.Struct, gc=False):
-    """A chunk that decides nothing: no finish reason, usage or error. Nearly all are; those that are not do not decode as this,
-    so the decoder has looked at everything there was to look at."""
-
-    object: Literal["chat.completion.chunk", "text_completion"]
-    choices: list[_PlainChoice]
-    usage: UnsetType | None = UNSET
-    error: UnsetType = UNSET
-
-
-_decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
-_decode_document = msgspec.json.Decoder(ReplyDocument).decode
-
-
-def _plain_decoder(endpoint: Endpoint) -> Callable[[bytes], ReplyDocument]:
-    if endpoint.generates:
-        return _decode_document
-    # `rename` holds for the fields of a class itself, so the inherited one is written again
-    items = [("data", list[_Item] | None, None)]
-    renamed: Any = msgspec.defstruct("Document", items, bases=(ReplyDocument,), rename={"data": endpoint.reply_field}, gc=False)
-    decode: Callable[[bytes], ReplyDocument] = msgspec.json.Decoder(renamed).decode
-    return decode
-
-
-_PLAIN_DECODERS: Final[Mapping[Endpoint, Callable[[bytes], ReplyDocument]]] = {endpoint: _plain_decoder(endpoint) for endpoint in Endpoint}
-
-
-# msgspec does not look into strings that it skips, so UTF-8 is checked apart; for ASCII, which JSON from engines mostly is, that
-# is one fast scan.
-
-
-def decode_document(data: bytes) -> ReplyDocument:
-    """A streamed event's payload. Raises one of `NOT_A_REPLY`."""
-    if not data.isascii():
-        data.decode()
-    return _decode_document(data)
-
-
-def decode_plain_reply(body: bytes, endpoint: Endpoint) -> ReplyDocument:
-    """The whole body of a reply that is not streamed. Raises one of `NOT_A_REPLY`."""
-    if not body.isascii():
-        body.decode()
-    return _PLAIN_DECODERS[endpoint](body)
-
-
-def plain_chunk(data: bytes) -> PlainChunk | None:
-    """A streamed event's payload as a chunk with which nothing ends and nothing is reported; None if it is anything else."""
-    try:
-        if not data.isascii():
-            data.decode()
-        return _decode_plain_chunk(data)
-    except NOT_A_REPLY:
-        return None
-
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": ping\n\n"

@@ -17,13 +17,13 @@ def test_every_policy_may_be_written_by_its_name_or_with_parameters(name: str) -
     assert (by_name.choice.tie_share, mapped.choice.tie_share) == (0.03, 0.5)
     assert isinstance(mapped.params, POLICIES[name].params)
     assert by_name.key != mapped.key
-    assert mapped.choosing().name == name
+    assert mapped.policy_instance().name == name
     assert set(POLICIES[name].params.model_fields) <= set(WITH_PARAMETERS[name].model_fields)
 
 
 def test_parameters_are_the_policys_own() -> None:
     routing = routing_of(written({"policy": "weighted", "prefix": 0.9}).routing)
-    assert routing.choosing().params.model_dump()["prefix"] == 0.9
+    assert routing.policy_instance().params.model_dump()["prefix"] == 0.9
     with pytest.raises(ValidationError, match="extra"):
         written({"policy": "lmetric", "prefix": 0.9})
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from domain.strict import Strict
-from routing.choosing import Choice, choosing
 from routing.fleet import Availability, Backend
+from routing.policy_instance import Choice, policy_instance
 from routing.ports import RoutingRequest
 from routing.registry import POLICIES
 from routing.schedule import place
-from tests.placing import Held, board_of, decide, pool_of, spread, tell
+from tests.placement import Held, board_of, decide, pool_of, spread, tell
 
 IGNORE_LOAD = {"round_robin", "random"}
 LOOK_AT_LOAD = sorted(POLICIES.keys() - IGNORE_LOAD)
@@ -23,8 +23,8 @@ EVERY = pytest.mark.parametrize("name", sorted(POLICIES))
 
 @EVERY
 def test_equals_are_treated_equally(name: str) -> None:
-    board, rng = board_of(*"abcd"), random.Random(7)
-    firsts = Counter(decide(choosing(name), board, RoutingRequest(3000), rng=rng).backends[0].id for _ in range(1200))
+    load_table, rng = board_of(*"abcd"), random.Random(7)
+    firsts = Counter(decide(policy_instance(name), load_table, RoutingRequest(3000), rng=rng).backends[0].id for _ in range(1200))
     if name == "round_robin":
         assert firsts == {"a": 1200}  # nothing was placed, so the turn did not move
     else:
@@ -33,17 +33,17 @@ def test_equals_are_treated_equally(name: str) -> None:
 
 @EVERY
 def test_every_backend_is_ranked_once_with_finite_terms_whatever_the_board_says(name: str) -> None:
-    rng, how = random.Random(3), choosing(name)
+    rng, how = random.Random(3), policy_instance(name)
     for _ in range(60):
-        board, ids = board_of(), [f"b{at}" for at in range(rng.randrange(1, 9))]
+        load_table, ids = board_of(), [f"b{at}" for at in range(rng.randrange(1, 9))]
         for one in ids:
-            board.add(one)
+            load_table.add(one)
             if rng.random() < 0.8:
                 told = {"running": rng.randrange(300), "waiting": rng.randrange(50), "queued_tokens": rng.randrange(10**6)}
-                tell(board, one, 1.0, kv_usage=rng.random(), kv_capacity=rng.choice([0, 100_000, 500_000]), **told)
+                tell(load_table, one, 1.0, kv_usage=rng.random(), kv_capacity=rng.choice([0, 100_000, 500_000]), **told)
         match = Held(common=rng.randrange(3), **{one: rng.randrange(200) for one in ids if rng.random() < 0.5})
         route = decide(
-            how, board, RoutingRequest(rng.choice([0, 1, 17, 9000]), session=rng.randrange(4), tenant="t"), match, rng=rng, holder="b1"
+            how, load_table, RoutingRequest(rng.choice([0, 1, 17, 9000]), session=rng.randrange(4), tenant="t"), match, rng=rng, holder="b1"
         )
         assert sorted(one.id for one in (*route.backends, *route.excluded)) == ids and route.backends
         assert all(isfinite(value) for one in route.explanation().candidates for _, value in one.terms)
@@ -54,32 +54,32 @@ def test_every_backend_is_ranked_once_with_finite_terms_whatever_the_board_says(
 
 @EVERY
 def test_the_same_dice_give_the_same_route(name: str) -> None:
-    board = board_of(*"abcdef")
-    routes = [decide(choosing(name), board, RoutingRequest(3000, session=5), Held(a=4), rng=random.Random(9)) for _ in range(2)]
+    load_table = board_of(*"abcdef")
+    routes = [decide(policy_instance(name), load_table, RoutingRequest(3000, session=5), Held(a=4), rng=random.Random(9)) for _ in range(2)]
     assert routes[0] == routes[1]
 
 
 @pytest.mark.req("ROUTERS-5")
 @pytest.mark.parametrize("name", LOOK_AT_LOAD)
 def test_a_burst_on_frozen_metrics_is_spread(name: str) -> None:
-    board = board_of(*"abcdefgh", at=-10.0)
-    for at, one in enumerate(board.ids):
-        tell(board, one, -9.0, running=20 + at % 2, queued_tokens=100 * at)
-    board.stale(1.0, 2.0)
+    load_table = board_of(*"abcdefgh", at=-10.0)
+    for at, one in enumerate(load_table.ids):
+        tell(load_table, one, -9.0, running=20 + at % 2, queued_tokens=100 * at)
+    load_table.stale(1.0, 2.0)
     demands = [RoutingRequest(1000, output_tokens=200, tenant="t", session=at + 1 if name == "session_ring" else 0) for at in range(200)]
-    went = spread(choosing(name), board, demands, rng=random.Random(5))
+    went = spread(policy_instance(name), load_table, demands, rng=random.Random(5))
     assert max(went.values()) <= 1.5 * 200 / 8
 
 
 @pytest.mark.req("ROUTERS-6")
 @pytest.mark.parametrize("name", LOOK_AT_LOAD)
 def test_a_backend_that_lost_a_series_gets_no_more_than_others(name: str) -> None:
-    board = board_of(*"abcd")
+    load_table = board_of(*"abcd")
     for one in "abc":
-        tell(board, one, 1.0, running=30, waiting=5, queued_tokens=20_000, kv_usage=0.5)
-    board.report("d", running=None, waiting=0, queued_tokens=None, kv_usage=None, kv_capacity=400_000, read_at=1.0, asked_at=1.0)
+        tell(load_table, one, 1.0, running=30, waiting=5, queued_tokens=20_000, kv_usage=0.5)
+    load_table.report("d", running=None, waiting=0, queued_tokens=None, kv_usage=None, kv_capacity=400_000, read_at=1.0, asked_at=1.0)
     demands = [RoutingRequest(1000, output_tokens=200, tenant="t", session=at + 1 if name == "session_ring" else 0) for at in range(100)]
-    assert spread(choosing(name), board, demands, rng=random.Random(5))["d"] <= 35
+    assert spread(policy_instance(name), load_table, demands, rng=random.Random(5))["d"] <= 35
 
 
 @pytest.mark.req("R43")
@@ -87,7 +87,7 @@ def test_a_backend_that_lost_a_series_gets_no_more_than_others(name: str) -> Non
 def test_a_backend_with_an_empty_cache_is_spared(name: str) -> None:
     pool = pool_of("a", "b", "c", Backend("d", "p", Availability.UP, "", warming_since=1.0))
     demands = [RoutingRequest(2000, output_tokens=100, tenant="t", session=at + 1 if name == "session_ring" else 0) for at in range(200)]
-    went = spread(choosing(name), board_of(*"abcd"), demands, rng=random.Random(2), pool=pool)
+    went = spread(policy_instance(name), board_of(*"abcd"), demands, rng=random.Random(2), pool=pool)
     assert went["d"] <= 25  # a quarter would be 50
 
 
@@ -116,15 +116,15 @@ def test_a_decision_costs_no_more_than_its_share_in_a_large_pool(record_property
     """A thousand backends cost less than a thousand sixteenths of sixteen; both are measured in turn, in CPU time."""
 
     def timer(backends: int) -> timeit.Timer:
-        board, rng, how = board_of(*(f"b{at}" for at in range(backends))), random.Random(1), choosing("predicted_latency")
-        for one in board.ids:
-            tell(board, one, 1.0, running=rng.randrange(80), queued_tokens=rng.randrange(20_000), kv_usage=rng.random() * 0.9)
-        pool, demand, match = (
-            pool_of(*board.ids),
+        load_table, rng, how = board_of(*(f"b{at}" for at in range(backends))), random.Random(1), policy_instance("predicted_latency")
+        for one in load_table.ids:
+            tell(load_table, one, 1.0, running=rng.randrange(80), queued_tokens=rng.randrange(20_000), kv_usage=rng.random() * 0.9)
+        pool, request, match = (
+            pool_of(*load_table.ids),
             RoutingRequest(4096, session=7),
-            Held(**{one: rng.randrange(64) for one in board.ids[::3]}),
+            Held(**{one: rng.randrange(64) for one in load_table.ids[::3]}),
         )
-        return timeit.Timer(lambda: place(demand, pool, board, match, how, 1.0, rng, holder="b3"), timer=time.process_time)
+        return timeit.Timer(lambda: place(request, pool, load_table, match, how, 1.0, rng, holder="b3"), timer=time.process_time)
 
     few, many = timer(16), timer(1000)
     took = [(few.timeit(125) / 125, many.timeit(5) / 5) for _ in range(9)]
@@ -143,15 +143,15 @@ def test_a_decision_costs_no_more_than_its_share_in_a_large_pool(record_property
     ],
 )
 def test_extreme_parameters_place_what_is_extreme(name: str, params: dict[str, float]) -> None:
-    board, how, rng = board_of(*"abc"), choosing(name, params), random.Random(1)
+    load_table, how, rng = board_of(*"abc"), policy_instance(name, params), random.Random(1)
     for at, (tokens, output) in enumerate([(0, 0), (1, 10**15), (1000, 1)] * 3):
-        demand = RoutingRequest(tokens, output_tokens=output, output_tokens_p90=output, tenant="t", session=at)
-        first = decide(how, board, demand, Held(a=5), rng=rng).backends[0].id
+        request = RoutingRequest(tokens, output_tokens=output, output_tokens_p90=output, tenant="t", session=at)
+        first = decide(how, load_table, request, Held(a=5), rng=rng).backends[0].id
         if how.memory is not None:
-            how.memory.placed(demand, first, tokens, float(at))
+            how.memory.placed(request, first, tokens, float(at))
 
 
 @pytest.mark.parametrize("params", [{"quantum": 1e-320}, {"quantum": 1e308}, {"output_weight": 1e300}])
 def test_deficits_that_no_float_can_count_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"d2lpm|Params"):
-        choosing("d2lpm", params)
+        policy_instance("d2lpm", params)

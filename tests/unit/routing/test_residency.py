@@ -5,9 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.choosing import choosing
 from routing.fleet import Availability, Backend, Pool
 from routing.load import LoadTable
+from routing.policy_instance import policy_instance
 from routing.ports import UNMATCHED, Adapters, RoutingRequest
 from routing.residency import SPREAD, with_adapter
 from routing.schedule import Route, place
@@ -17,18 +17,20 @@ IDS = ["a", "b", "c", "d"]
 
 def routed(in_flight: dict[str, int], unable: dict[str, str] | None = None, warming: str = "") -> tuple[Route, LoadTable]:
     backends = tuple(Backend(name, "p", Availability.UP, "", 0.0 if name == warming else None) for name in in_flight)
-    board = LoadTable(in_flight)
+    load_table = LoadTable(in_flight)
     for name, count in in_flight.items():
         for _ in range(count):
-            board.charge(name, 1, 1, 0.0)
+            load_table.charge(name, 1, 1, 0.0)
     pool = Pool("p", "m", "1", "vllm", backends, up=backends)
     adapters = Adapters((), unable or {})
-    return place(RoutingRequest(9), pool, board, UNMATCHED, choosing("least_load"), 1.0, random.Random(1), adapters=adapters), board
+    return place(
+        RoutingRequest(9), pool, load_table, UNMATCHED, policy_instance("least_load"), 1.0, random.Random(1), adapters=adapters
+    ), load_table
 
 
 def order(in_flight: dict[str, int], there: set[str]) -> list[str]:
-    route, board = routed(in_flight)
-    return [backend.id for backend in with_adapter(route, there, board).backends]
+    route, load_table = routed(in_flight)
+    return [backend.id for backend in with_adapter(route, there, load_table).backends]
 
 
 def test_who_has_it_comes_first() -> None:
@@ -41,23 +43,23 @@ def test_but_not_when_it_carries_much_more() -> None:
 
 
 def test_who_has_come_back_lately_is_spared_though_it_has_it() -> None:
-    route, board = routed({"a": 0, "b": 0}, warming="a")
-    assert [backend.id for backend in with_adapter(route, {"a"}, board).backends] == ["b", "a"]
+    route, load_table = routed({"a": 0, "b": 0}, warming="a")
+    assert [backend.id for backend in with_adapter(route, {"a"}, load_table).backends] == ["b", "a"]
 
 
 def test_who_cannot_is_out_and_says_why() -> None:
-    route, board = routed({"a": 0, "b": 1}, {"a": "all slots in use"})
-    placed = with_adapter(route, {"b"}, board)
+    route, load_table = routed({"a": 0, "b": 1}, {"a": "all slots in use"})
+    placed = with_adapter(route, {"b"}, load_table)
     assert placed.explanation().sentence() == ("least_load: b (in_flight=1, share=1, adapter_absent=0); excluded a: all slots in use")
-    nobody, board = routed({"a": 0, "b": 0}, {"a": "no", "b": "no"})
-    assert with_adapter(nobody, (), board).backends == []
+    nobody, load_table = routed({"a": 0, "b": 0}, {"a": "no", "b": "no"})
+    assert with_adapter(nobody, (), load_table).backends == []
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(IDS, st.integers(0, 30))), st.sets(st.sampled_from(IDS)), st.sets(st.sampled_from(IDS)))
 def test_laws(in_flight: dict[str, int], there: set[str], unable: set[str]) -> None:
     there = there - unable
-    route, board = routed(in_flight, dict.fromkeys(unable, "no"))
-    placed = with_adapter(route, there, board)
+    route, load_table = routed(in_flight, dict.fromkeys(unable, "no"))
+    placed = with_adapter(route, there, load_table)
     assert {backend.id for backend in placed.backends} == set(IDS) - unable
     if placed.backends:
         assert in_flight[placed.backends[0].id] <= min(in_flight[backend.id] for backend in placed.backends) + SPREAD

@@ -3,9 +3,9 @@ from collections import Counter
 
 import pytest
 
-from routing.choosing import choosing
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
+from routing.policy_instance import policy_instance
 from routing.ports import UNMATCHED, RoutingRequest
 from routing.schedule import Route, place
 
@@ -17,8 +17,8 @@ def pool(**states: Availability) -> Pool:
     return Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
 
 
-def routed(there: Pool, board: LoadTable, rng: random.Random, now: float = 0.0) -> Route:
-    return place(DEMAND, there, board, UNMATCHED, choosing("least_load"), now, rng)
+def routed(there: Pool, load_table: LoadTable, rng: random.Random, now: float = 0.0) -> Route:
+    return place(DEMAND, there, load_table, UNMATCHED, policy_instance("least_load"), now, rng)
 
 
 def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:
@@ -36,12 +36,14 @@ def test_nobody_up_is_an_empty_route() -> None:
 
 
 def test_the_least_loaded_comes_first_and_ties_are_drawn_evenly() -> None:
-    board, rng = LoadTable("abc"), random.Random(3)
-    board.charge("b", 1, 1, 0.0)
-    firsts = Counter(routed(pool(a=Availability.UP, b=Availability.UP, c=Availability.UP), board, rng).backends[0].id for _ in range(600))
+    load_table, rng = LoadTable("abc"), random.Random(3)
+    load_table.charge("b", 1, 1, 0.0)
+    firsts = Counter(
+        routed(pool(a=Availability.UP, b=Availability.UP, c=Availability.UP), load_table, rng).backends[0].id for _ in range(600)
+    )
     assert set(firsts) == {"a", "c"}
     assert min(firsts.values()) > 240
-    route = routed(pool(a=Availability.UP, b=Availability.UP), board, rng)
+    route = routed(pool(a=Availability.UP, b=Availability.UP), load_table, rng)
     assert (route.backends[-1].id, route.costs) == ("b", (1.0, 2.0))
 
 
@@ -51,10 +53,10 @@ def test_a_backend_with_an_empty_cache_starts_with_a_tenth_and_has_its_share_aft
     backends = (Backend("old", "p", Availability.UP, ""), Backend("back", "p", Availability.UP, "", warming_since=100.0))
     warming = Fleet({"p": Pool("p", "m", "1", "vllm", backends)}).pools["p"]
     for now, least, most in ((100.0, 0.05, 0.14), (115.0, 0.30, 0.40), (130.0, 0.47, 0.53)):
-        board = LoadTable(["old", "back"])
+        load_table = LoadTable(["old", "back"])
         for _ in range(1000):  # requests that stay: the shares in flight are what the policy aims at
-            board.charge(routed(warming, board, rng, now).backends[0].id, 1, 1, now)
-        assert least < board.in_flight("back") / 1000 < most
+            load_table.charge(routed(warming, load_table, rng, now).backends[0].id, 1, 1, now)
+        assert least < load_table.in_flight("back") / 1000 < most
 
 
 def test_the_same_dice_give_the_same_route() -> None:

@@ -13,12 +13,12 @@ from routing.scorers import (
     session_affinity,
     tenant_priority,
 )
-from tests.placing import board_of, tell
+from tests.placement import board_of, tell
 
 DEMAND = RoutingRequest(1000, output_tokens_p90=500, priority=-0.5, region="eu")
 
 
-def board() -> LoadTable:
+def load_table() -> LoadTable:
     made = board_of("a", "b")
     tell(made, "a", 1.0, queued_tokens=40_000, kv_usage=0.5, kv_capacity=2000)
     made.set_facts("a", BackendFacts(price=2.0, region="us"))
@@ -42,21 +42,23 @@ def board() -> LoadTable:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_each_sees(scorer: object, expected: Column) -> None:
-    sight = Candidates([0, 1], [800.0, 0.0], lora_s=[0.0, 3.0], sticky=1)
-    assert scorer(DEMAND, sight, board()) == pytest.approx(expected)  # type: ignore[operator]  # a scorer
+    candidates = Candidates([0, 1], [800.0, 0.0], lora_s=[0.0, 3.0], sticky=1)
+    assert scorer(DEMAND, candidates, load_table()) == pytest.approx(expected)  # type: ignore[operator]  # a scorer
 
 
 @pytest.mark.req("ROUTERS-6")
 @pytest.mark.parametrize("scorer", [kv_pressure, expected_output])
 def test_an_unknown_cache_counts_as_the_mean_of_the_others(scorer: object) -> None:
-    made = board()
+    made = load_table()
     made.add("c")
     values = scorer(DEMAND, Candidates([0, 1, 2], [0.0, 0.0, 0.0]), made)  # type: ignore[operator]  # a scorer
     assert values[2] == pytest.approx((values[0] + values[1]) / 2) and values[2] > 0
 
 
 def test_nobody_said_anything() -> None:
-    plain, sight = board_of("a", "b"), Candidates([0, 1], [0.0, 0.0])
-    assert price(DEMAND, sight, plain) == region(DEMAND, sight, plain) == session_affinity(DEMAND, sight, plain) == [0.0, 0.0]
-    assert lora_residency(DEMAND, sight, plain) == [1.0, 1.0]
-    assert prefix_overlap(RoutingRequest(0), sight, plain) == [0.0, 0.0]
+    plain, candidates = board_of("a", "b"), Candidates([0, 1], [0.0, 0.0])
+    assert (
+        price(DEMAND, candidates, plain) == region(DEMAND, candidates, plain) == session_affinity(DEMAND, candidates, plain) == [0.0, 0.0]
+    )
+    assert lora_residency(DEMAND, candidates, plain) == [1.0, 1.0]
+    assert prefix_overlap(RoutingRequest(0), candidates, plain) == [0.0, 0.0]

@@ -140,7 +140,7 @@ PROGRAM = """
 import asyncio, os, random, signal, sys, time
 from pathlib import Path
 from gateway.admin.app import admin_main
-from gateway.process.supervisor import Plan, run
+from gateway.process.supervisor import ProcessPlan, run
 from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.process.snapshots import WorkerSnapshot
 from gateway.telemetry.metrics import Metrics
@@ -162,7 +162,7 @@ async def serve(seat):
         await asyncio.sleep(0.01)
     await link.close()
 
-plan = Plan(data_host="127.0.0.1", data_port=0, admin_host="127.0.0.1", admin_port=0, workers=2, accept_s=0.0, grace_s=10.0)
+plan = ProcessPlan(data_host="127.0.0.1", data_port=0, admin_host="127.0.0.1", admin_port=0, workers=2, accept_s=0.0, grace_s=10.0)
 sys.exit(run(plan, lambda seat: asyncio.run(serve(seat)), lambda seat: admin_main(seat, version="1.2.3", workers=2),
              clock=time.monotonic, rng=random.Random(1), run_dir=home / "run"))
 """

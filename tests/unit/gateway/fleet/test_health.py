@@ -10,7 +10,7 @@ from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
 from gateway.fleet.health import HealthWatch, note_outcome, note_signals
 from routing.fleet import Availability, Backend, Fleet, Pool
-from tests.grounds import charged, grounds_of
+from tests.pool_states import charged, grounds_of
 
 SILENCE_S = 10.0
 
@@ -34,11 +34,11 @@ class World:
         self.now = 0.0
         backends = tuple(Backend(name, "p") for name in names)
         self.live = Live(None, None, Fleet({"p": Pool("p", "m", "1", "vllm", backends)}))  # type: ignore[arg-type]  # keys and policies play no part
-        self.grounds = grounds_of(*names)
+        self.pool_states = grounds_of(*names)
         self.watch = Watch()
         self.answers = dict.fromkeys(names, ProbeResult(ProbeOutcome.TOKEN))
         self.probes = dict.fromkeys(names, 0)
-        self.health_watch = HealthWatch(self.live, self.grounds, self.watch, SILENCE_S, lambda: self.now)
+        self.health_watch = HealthWatch(self.live, self.pool_states, self.watch, SILENCE_S, lambda: self.now)
         for name in names:
             self.health_watch.add(name, self._probe(name))
             self.live.health[name].polled(PollResult(""), 0.0)
@@ -67,7 +67,7 @@ class World:
     def waits_on(self, name: str) -> Waiting:
         waiting = Waiting(name)
         self.watch.add(waiting)  # type: ignore[arg-type]  # it has what the watch uses
-        charged(self.grounds, name, self.now)
+        charged(self.pool_states, name, self.now)
         return waiting
 
 

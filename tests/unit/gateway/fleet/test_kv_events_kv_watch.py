@@ -9,8 +9,8 @@ from backends.kv.stream import KvStream
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.kv_events import KvWatch
-from tests.grounds import grounds_of
 from tests.kv_events import Engine, served, stored
+from tests.pool_states import grounds_of
 
 
 class Fed:

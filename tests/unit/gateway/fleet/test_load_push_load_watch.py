@@ -7,8 +7,8 @@ from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.load_push import LoadWatch
 from gateway.fleet.signals import SignalBoard
-from tests.grounds import charged, grounds_of, released, requests_on
 from tests.load_push import report
+from tests.pool_states import charged, grounds_of, released, requests_on
 
 
 class Sockets:
@@ -28,11 +28,11 @@ class Listening:
     def __init__(self, ranks: int = 1) -> None:
         self.now = 100.0
         self.live = Live(None, None, None)  # type: ignore[arg-type]  # only signals are looked at
-        self.grounds = grounds_of("a")
-        self.board = SignalBoard(self.live, self.grounds)
+        self.pool_states = grounds_of("a")
+        self.signal_board = SignalBoard(self.live, self.pool_states)
         self.sockets = Sockets()
         self.counted: list[tuple[str, int, int]] = []
-        self.watch = LoadWatch(self.live, self.board, lambda: self.now, lambda *seen: self.counted.append(seen))
+        self.watch = LoadWatch(self.live, self.signal_board, lambda: self.now, lambda *seen: self.counted.append(seen))
         self.watch.add("a", LoadReports(ranks, read_report), self.sockets)
         self.number = 0
 
@@ -42,12 +42,12 @@ class Listening:
 
     def believed(self) -> float:
         """What the engine is taken to have, running and waiting."""
-        return requests_on(self.grounds, "a")
+        return requests_on(self.pool_states, "a")
 
 
 def test_a_report_is_shown_as_it_comes() -> None:
     heard = Listening()
-    heard.board.read("a", Signals(read_at=90.0, running=0, waiting=0, prefill_tokens=5), 90.0)
+    heard.signal_board.read("a", Signals(read_at=90.0, running=0, waiting=0, prefill_tokens=5), 90.0)
     heard.hear(report(3, 2))
     signals = heard.live.signals["a"]
     assert (signals.running, signals.waiting, signals.prefill_tokens, signals.load_at, signals.read_at) == (3, 2, 5, 100.0, 90.0)
@@ -56,7 +56,7 @@ def test_a_report_is_shown_as_it_comes() -> None:
 @pytest.mark.req("ROUTERS-6")
 def test_silence_gives_the_word_back_to_the_polls() -> None:
     heard = Listening()
-    heard.board.read("a", Signals(read_at=90.0, running=7, waiting=7), 90.0)
+    heard.signal_board.read("a", Signals(read_at=90.0, running=7, waiting=7), 90.0)
     heard.hear(report(0, 0))
     heard.now += FRESH_S + 0.1
     heard.watch.look()
@@ -78,7 +78,7 @@ def test_what_a_report_cannot_know_yet_counts_on_top_of_it() -> None:
     heard = Listening()
     heard.hear(report(0, 0))
     for _ in range(5):
-        charged(heard.grounds, "a", heard.now)
+        charged(heard.pool_states, "a", heard.now)
     for after_s, running in ((0.02, 0), (0.1, 2), (0.2, 5)):
         heard.now = 100.0 + after_s
         heard.hear(report(running, 0))
@@ -93,7 +93,7 @@ def test_what_a_report_cannot_know_yet_counts_on_top_of_it() -> None:
 def test_what_the_engine_does_not_count_in_its_first_prefill_is_not_forgotten() -> None:
     heard = Listening()
     for _ in range(3):
-        charged(heard.grounds, "a", heard.now)
+        charged(heard.pool_states, "a", heard.now)
     heard.now += 10
     for _ in range(20):
         heard.now += 0.05
@@ -103,11 +103,11 @@ def test_what_the_engine_does_not_count_in_its_first_prefill_is_not_forgotten() 
 
 def test_what_ends_after_a_report_is_taken_off_it() -> None:
     heard = Listening()
-    charges = [charged(heard.grounds, "a", heard.now) for _ in range(4)]
+    charges = [charged(heard.pool_states, "a", heard.now) for _ in range(4)]
     for _ in range(20):
         heard.now += 0.05
         heard.hear(report(4, 6))
-    released(heard.grounds, charges[0])
+    released(heard.pool_states, charges[0])
     assert heard.believed() == 9
     heard.now += 0.05
     heard.hear(report(4, 6))

@@ -14,7 +14,7 @@ from gateway.deps import Live
 from gateway.fleet.roster import RELIEF_S, Detach, Roster
 from gateway.placement.pool_state import PoolStates, Usual
 from routing.fleet import Availability, Fleet, Pool
-from tests.grounds import charged, released
+from tests.pool_states import charged, released
 
 
 class Way(Upstream):
@@ -42,7 +42,7 @@ class World:
         self.live = Live(None, None, Fleet(pools))  # type: ignore[arg-type]  # only the fleet and what is known of it
         self.deps: Any = SimpleNamespace(
             live=self.live,
-            grounds=PoolStates({"p": Usual()}),
+            pool_states=PoolStates({"p": Usual()}),
             upstreams={},
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),
@@ -69,10 +69,10 @@ class World:
         self.roster.apply({m.id: m for m in members})
 
     def charge(self, backend_id: str) -> None:
-        self.charges.setdefault(backend_id, []).append(charged(self.deps.grounds, backend_id, self.now))
+        self.charges.setdefault(backend_id, []).append(charged(self.deps.pool_states, backend_id, self.now))
 
     def release(self, backend_id: str) -> None:
-        released(self.deps.grounds, self.charges[backend_id].pop())
+        released(self.deps.pool_states, self.charges[backend_id].pop())
 
     def state(self, backend_id: str) -> Availability | None:
         return next((b.state for b in self.live.fleet.pools["p"].backends if b.id == backend_id), None)
@@ -84,7 +84,7 @@ class World:
 
     def left(self, backend_id: str) -> bool:
         live = self.live
-        keepers = (self.deps.upstreams, self.deps.grounds["p"].board.row_of, live.names, live.signals, live.prefill, self.attached)
+        keepers = (self.deps.upstreams, self.deps.pool_states["p"].load_table.row_of, live.names, live.signals, live.prefill, self.attached)
         return self.state(backend_id) is None and not any(backend_id in keeper for keeper in keepers)
 
 
@@ -96,7 +96,7 @@ async def test_a_backend_joins_unknown_and_is_attended_to() -> None:
     world = World()
     world.apply(member())
     assert world.state("a") is Availability.UNKNOWN
-    assert world.deps.grounds["p"].board.ids == ["a"]
+    assert world.deps.pool_states["p"].load_table.ids == ["a"]
     assert world.attached == ["a"]
     world.apply(member())
     assert (world.attached, len(world.roster)) == (["a"], 1)
@@ -196,7 +196,7 @@ async def test_the_same_id_at_another_address_waits_until_the_old_one_is_gone() 
     world.release("a")
     world.roster.tick()
     assert world.roster.member("a") == member(url="http://h:2")
-    assert (world.state("a"), world.deps.grounds.in_flight("a")) == (Availability.UNKNOWN, 0)
+    assert (world.state("a"), world.deps.pool_states.in_flight("a")) == (Availability.UNKNOWN, 0)
     assert world.deps.upstreams["a"] is world.ways["http://h:2"]
 
 
@@ -223,7 +223,7 @@ async def test_a_thousand_joins_and_leaves_leave_nothing() -> None:
         world.roster.tick()
         assert world.left(f"b{n}")
     await world.roster.close()
-    assert (len(world.roster), world.attached, world.deps.grounds["p"].board.ids) == (0, [], [])
+    assert (len(world.roster), world.attached, world.deps.pool_states["p"].load_table.ids) == (0, [], [])
     assert {way.closed for way in world.ways.values()} == {1}
 
 

@@ -10,7 +10,7 @@ from backends.ports import PollResult
 from backends.signals import Signals
 from gateway.deps import Live
 from gateway.fleet.signals import BUDGET_SHARE, LONGEST_PAUSE_S, SignalBoard, SignalWatch, pause_s
-from tests.grounds import charged, grounds_of, requests_on
+from tests.pool_states import charged, grounds_of, requests_on
 
 
 class Engine:
@@ -20,13 +20,13 @@ class Engine:
         self.next: Signals | Exception = Signals(read_at=0.0)
         self.takes_s = 0.0
         self.now = 0.0
-        self.grounds = grounds_of("a")
+        self.pool_states = grounds_of("a")
         self.meanwhile = 0
 
     async def __call__(self) -> Signals:
         self.now += self.takes_s
         for _ in range(self.meanwhile):
-            charged(self.grounds, "a", 7.0 + self.now)
+            charged(self.pool_states, "a", 7.0 + self.now)
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -37,7 +37,7 @@ def watched() -> tuple[Live, SignalWatch, Engine]:
     live = Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
     live.health["a"].polled(PollResult(""), 0.0)
-    watch = SignalWatch(live, SignalBoard(live, engine.grounds), 0.1, lambda: 7.0 + engine.now, random.Random(1))
+    watch = SignalWatch(live, SignalBoard(live, engine.pool_states), 0.1, lambda: 7.0 + engine.now, random.Random(1))
     watch.add("a", engine)
     return live, watch, engine
 
@@ -104,17 +104,17 @@ async def test_what_is_sent_while_an_engine_answers_is_not_taken_for_counted() -
     engine.takes_s, engine.meanwhile = 0.01, 3
     engine.next = Signals(read_at=7.02, running=0, waiting=0)
     await watch.read_once("a")
-    assert requests_on(engine.grounds, "a") == 3
+    assert requests_on(engine.pool_states, "a") == 3
     engine.meanwhile, engine.now = 0, 1.0
     engine.next = Signals(read_at=8.02, running=3, waiting=0)
     await watch.read_once("a")
-    assert requests_on(engine.grounds, "a") == 3
+    assert requests_on(engine.pool_states, "a") == 3
 
 
 @pytest.mark.req("ROUTERS-10")
 async def test_a_restart_seen_in_the_counters_empties_what_the_backend_is_taken_to_hold() -> None:
     _, watch, engine = watched()
-    index = engine.grounds.index
+    index = engine.pool_states.index
     index.touch("a", [1, 2, 3], 7.0)
     for prefilled, held in ((500, 3), (20, 0)):
         engine.next = Signals(read_at=6.0, prefill_tokens=prefilled)
@@ -143,19 +143,19 @@ async def test_an_engine_that_pushes_its_load_is_read_once_a_second_and_its_coun
     engine, live = Engine(), Live(None, None, None)  # type: ignore[arg-type]  # only signals and health are looked at
     live.health["a"] = Health(10.0)
     live.health["a"].polled(PollResult(""), 0.0)
-    board = SignalBoard(live, engine.grounds)
-    watch = SignalWatch(live, board, 0.1, lambda: 7.0, random.Random(1))
+    signal_board = SignalBoard(live, engine.pool_states)
+    watch = SignalWatch(live, signal_board, 0.1, lambda: 7.0, random.Random(1))
     watch.add("a", engine)
     engine.next = Signals(read_at=6.0, running=9, waiting=9, prefill_tokens=500)
     assert await watch.read_once("a") < 0.2
-    board.push("a", Pushed(7.0, 1, 0), 6.7)
+    signal_board.push("a", Pushed(7.0, 1, 0), 6.7)
     assert 0.75 <= await watch.read_once("a") <= 1.25
     assert (live.signals["a"].running, live.health["a"].up_since) == (1, None)
     engine.next = Signals(read_at=7.0, running=0, waiting=0, prefill_tokens=20)
     await watch.read_once("a")
     assert live.health["a"].up_since == 7.0
     assert (live.signals["a"].running, live.signals["a"].prefill_tokens) == (1, 20)
-    board.silent("a")
+    signal_board.silent("a")
     assert await watch.read_once("a") < 0.2
     await watch.remove("a")
     assert live.signals == {}

@@ -14,14 +14,14 @@ class Kept:
     """One backend's limit on a board."""
 
     def __init__(self, bounds: LimitBounds | None = SIXTY) -> None:
-        self.board = LoadTable(["a"])
+        self.load_table = LoadTable(["a"])
         self.limits = ConcurrencyLimits()
-        self.limits.add("p", "a", self.board, bounds)
+        self.limits.add("p", "a", self.load_table, bounds)
         self.now = 0.0
 
     @property
     def limit(self) -> float:
-        return self.board.limit[0]
+        return self.load_table.limit[0]
 
     def told(self, running: int, waiting: int, times: int = 1) -> None:
         for _ in range(times):
@@ -31,7 +31,7 @@ class Kept:
 
 def test_what_is_found_is_written_on_the_board() -> None:
     kept = Kept()
-    assert (kept.limit, kept.board.limit_tokens[0]) == (60, inf)
+    assert (kept.limit, kept.load_table.limit_tokens[0]) == (60, inf)
     kept.told(30, 30, 10)
     assert kept.limit == 32
     limiter = kept.limits.of("a")
@@ -39,7 +39,7 @@ def test_what_is_found_is_written_on_the_board() -> None:
     for _ in range(10):
         limiter.began(1000, 0.0, 0.1)
     kept.told(30, 0)
-    assert 2048 <= kept.board.limit_tokens[0] < inf
+    assert 2048 <= kept.load_table.limit_tokens[0] < inf
 
 
 def test_where_limits_are_off_nothing_is_kept() -> None:
@@ -94,18 +94,18 @@ def test_a_restart_begins_anew() -> None:
 
 def test_plain_requests_are_taken_to_have_begun_when_they_should_have() -> None:
     kept = Kept()
-    charge = kept.board.charge("a", 400, 500, 0.0)
+    charge = kept.load_table.charge("a", 400, 500, 0.0)
     kept.limits.suppose("a", 0.25, charge)
     kept.told(1, 0, 2)
-    assert kept.board.unbegun("a") == 400
+    assert kept.load_table.unbegun("a") == 400
     kept.told(1, 0)
-    assert kept.board.unbegun("a") == 0
+    assert kept.load_table.unbegun("a") == 0
 
 
 def test_the_board_is_written_only_when_something_changed() -> None:
     kept = Kept()
     woken: list[int] = []
-    kept.board.freed = lambda: woken.append(1)
+    kept.load_table.freed = lambda: woken.append(1)
     kept.told(10, 0, 50)
     assert woken == []
 

@@ -10,11 +10,11 @@ BODY = b'{"model":"sim","messages":[{"role":"user","content":"hello"}]}'
 
 async def test_a_decision_is_told_by_its_id_and_one_that_is_not_there_is_not() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat())
-    worker.deps.decisions.keep(decision(placing.route, placing.demand, ("theirs", "req-1"), 5.0, "sim", "chat"))
+    placement = await worker.placed(chat())
+    worker.deps.decisions.keep(decision(placement.route, placement.request, ("theirs", "req-1"), 5.0, "sim", "chat"))
     explain = answers(lambda: worker.deps)[EXPLAIN_LINE]
     found = msgspec.msgpack.decode(await explain(b"req-1"), type=Explained)
-    assert (found.request_id, found.chosen, len(found.contenders)) == ("theirs", placing.route.backends[0].id, 2)
+    assert (found.request_id, found.chosen, len(found.contenders)) == ("theirs", placement.route.backends[0].id, 2)
     assert (await explain(b"another"), await explain(b"\xff")) == (b"", b"")
     assert await answers(lambda: None)[EXPLAIN_LINE](b"req-1") == b""
 
@@ -28,7 +28,7 @@ async def test_what_would_be_chosen_is_told_and_nothing_comes_of_it() -> None:
     again = await supposed(Would("acme", Endpoint.CHAT.value, BODY), worker.deps)
     assert again.explained is not None
     assert again.explained.chosen == told.explained.chosen  # it throws no dice
-    assert (worker.deps.grounds.total(), len(worker.deps.decisions)) == (0, 0)
+    assert (worker.deps.pool_states.total(), len(worker.deps.decisions)) == (0, 0)
 
 
 async def test_a_request_that_would_be_refused_is_told_why() -> None:

@@ -4,70 +4,70 @@ import msgspec
 import pytest
 
 from backends.lora.residency import Adapter
-from gateway.placement.in_flight import InFlight, InFlightPair, stake_for
+from gateway.placement.in_flight import InFlight, InFlightPair, in_flight_on
 from routing.disaggregation import Shared, Split
 from routing.fleet import Backend
 from tests.placed import Worker, chat
 
 
 def state(worker: Worker) -> tuple[list[float], list[float], list[float]]:
-    board = worker.board
-    board.settle()
-    return list(board.requests), list(board.queue_tokens), list(board.kv_tokens)
+    load_table = worker.load_table
+    load_table.settle()
+    return list(load_table.requests), list(load_table.queue_tokens), list(load_table.kv_tokens)
 
 
 @pytest.mark.req("ROUTERS-29")
 async def test_each_part_is_taken_back_once_however_it_ends() -> None:
     worker = Worker("a", "b")
     before = state(worker)
-    placing = await worker.placed(chat())
+    placement = await worker.placed(chat())
     for begun in (True, False):
-        stake = InFlight(placing, "a", worker.deps, stream=True)
+        in_flight = InFlight(placement, "a", worker.deps, stream=True)
         assert state(worker) != before
         if begun:
-            stake.begun()
-            stake.begun()
-        stake.over()
-        stake.over()
+            in_flight.begun()
+            in_flight.begun()
+        in_flight.over()
+        in_flight.over()
         assert state(worker) == before
-    assert worker.deps.grounds.total() == 0
+    assert worker.deps.pool_states.total() == 0
 
 
 @pytest.mark.req("ROUTERS-14")
 async def test_the_prompt_counts_as_there_from_its_dispatch_and_not_after_a_failed_one() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat())
-    blocks = len(placing.demand.chain)
-    assert worker.held(placing, "a") == 0
-    stake = InFlight(placing, "a", worker.deps, stream=True)
-    assert (worker.held(placing, "a"), worker.held(placing, "b")) == (blocks, 0)
-    stake.over()
-    assert worker.held(placing, "a") == 0
-    good = InFlight(placing, "a", worker.deps, stream=True)
+    placement = await worker.placed(chat())
+    blocks = len(placement.request.chain)
+    assert worker.held(placement, "a") == 0
+    in_flight = InFlight(placement, "a", worker.deps, stream=True)
+    assert (worker.held(placement, "a"), worker.held(placement, "b")) == (blocks, 0)
+    in_flight.over()
+    assert worker.held(placement, "a") == 0
+    good = InFlight(placement, "a", worker.deps, stream=True)
     good.begun()
     good.over()
     worker.now += 60
-    assert worker.held(placing, "a") == blocks
+    assert worker.held(placement, "a") == blocks
 
 
 async def test_a_first_token_takes_the_prompt_out_of_the_queue() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat())
-    first = InFlight(placing, "a", worker.deps, stream=True)
-    second = InFlight(placing, "a", worker.deps, stream=True)
+    placement = await worker.placed(chat())
+    first = InFlight(placement, "a", worker.deps, stream=True)
+    second = InFlight(placement, "a", worker.deps, stream=True)
     assert first.queued == 0
-    assert second.queued == placing.demand.prompt_tokens
+    assert second.queued == placement.request.prompt_tokens
     first.begun()
     assert first.began[0] == 1
-    third = InFlight(placing, "a", worker.deps, stream=True)
-    assert third.queued < 2 * placing.demand.prompt_tokens
+    third = InFlight(placement, "a", worker.deps, stream=True)
+    assert third.queued < 2 * placement.request.prompt_tokens
     for one in (first, second, third):
         one.over()
 
 
 async def test_a_plain_reply_s_prompt_leaves_the_queue_after_what_it_should_take() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat(stream=False))
+    placement = await worker.placed(chat(stream=False))
     asked: list[float] = []
     loop = asyncio.get_running_loop()
 
@@ -77,37 +77,37 @@ async def test_a_plain_reply_s_prompt_leaves_the_queue_after_what_it_should_take
             return loop.call_later(1e-9, callback)  # type: ignore[arg-type]  # a callable
 
     object.__setattr__(worker.deps, "loop", Loop())
-    stake = InFlight(placing, "a", worker.deps, stream=False)
-    assert worker.board.queue_tokens[0] > 0
+    in_flight = InFlight(placement, "a", worker.deps, stream=False)
+    assert worker.load_table.queue_tokens[0] > 0
     await asyncio.sleep(0)
-    while worker.board.queue_tokens[0]:
+    while worker.load_table.queue_tokens[0]:
         await asyncio.sleep(0)
     assert 0.05 < asked[0] < 1.0
-    stake.over()
-    assert worker.board.requests[0] == 0
+    in_flight.over()
+    assert worker.load_table.requests[0] == 0
 
 
 async def test_the_conversation_is_where_its_last_attempt_went() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat(), session="talk")
+    placement = await worker.placed(chat(), session="talk")
     for backend in ("b", "a"):
-        InFlight(placing, backend, worker.deps, stream=True).over()
-        assert worker.deps.grounds["chat"].sessions.holder(placing.demand.session) == backend
+        InFlight(placement, backend, worker.deps, stream=True).over()
+        assert worker.deps.pool_states["chat"].sessions.holder(placement.request.session) == backend
 
 
 async def test_a_request_that_waited_has_one_place_which_its_attempt_takes_over() -> None:
     worker = Worker("a", "b")
     before = state(worker)
-    placing = await worker.placed(chat())
-    first = placing.route.backends[0].id
-    given = InFlight(placing, first, worker.deps, stream=True)
-    let_through = msgspec.structs.replace(placing, staked=given)
-    assert stake_for(let_through, first, worker.deps, stream=True) is given
-    assert worker.deps.grounds.total() == 1
+    placement = await worker.placed(chat())
+    first = placement.route.backends[0].id
+    given = InFlight(placement, first, worker.deps, stream=True)
+    let_through = msgspec.structs.replace(placement, reserved=given)
+    assert in_flight_on(let_through, first, worker.deps, stream=True) is given
+    assert worker.deps.pool_states.total() == 1
     given.over()
-    another = stake_for(let_through, first, worker.deps, stream=True)
+    another = in_flight_on(let_through, first, worker.deps, stream=True)
     assert another is not given, "one that is over stakes nothing any more"
-    elsewhere = stake_for(let_through, "b" if first == "a" else "a", worker.deps, stream=True)
+    elsewhere = in_flight_on(let_through, "b" if first == "a" else "a", worker.deps, stream=True)
     another.over()
     elsewhere.over()
     assert state(worker) == before
@@ -115,37 +115,37 @@ async def test_a_request_that_waited_has_one_place_which_its_attempt_takes_over(
 
 async def test_a_pair_is_staked_on_both_backends_and_given_back_together() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat())
-    shared = Shared(Split((), (), "", 100), placing.demand, worker.board)
+    placement = await worker.placed(chat())
+    shared = Shared(Split((), (), "", 100), placement.request, worker.load_table)
     pair = InFlightPair(shared, Backend("a", "chat"), Backend("b", "chat"), 1.0)
-    assert [worker.deps.grounds.in_flight(one) for one in "ab"] == [1, 1]
+    assert [worker.deps.pool_states.in_flight(one) for one in "ab"] == [1, 1]
     pair.over()
     pair.over()
-    assert worker.deps.grounds.total() == 0
+    assert worker.deps.pool_states.total() == 0
 
 
 async def test_a_first_token_teaches_the_backends_limit_once_and_an_adapters_not_at_all() -> None:
     worker = Worker("a", "b")
     seen: list[tuple[float, float, float]] = []
-    placing = await worker.placed(chat())
+    placement = await worker.placed(chat())
     for adapter in (None, Adapter("bot", "", "")):
-        stake = InFlight(msgspec.structs.replace(placing, adapter=adapter), "a", worker.deps, stream=True)
-        stake.limiter = Noted(seen)  # type: ignore[assignment]  # one method of it is called
+        in_flight = InFlight(msgspec.structs.replace(placement, adapter=adapter), "a", worker.deps, stream=True)
+        in_flight.limiter = Noted(seen)  # type: ignore[assignment]  # one method of it is called
         worker.now += 0.5
-        stake.begun()
-        stake.begun()
-        stake.over()
-    assert seen == [(placing.demand.prompt_tokens, 0, 0.5)]
+        in_flight.begun()
+        in_flight.begun()
+        in_flight.over()
+    assert seen == [(placement.request.prompt_tokens, 0, 0.5)]
 
 
 async def test_a_plain_reply_that_should_have_begun_no_longer_counts_as_being_computed() -> None:
     worker = Worker("a")
-    stake = InFlight(await worker.placed(chat("x" * 400)), "a", worker.deps, stream=False)
-    assert worker.board.unbegun("a") > 0
+    in_flight = InFlight(await worker.placed(chat("x" * 400)), "a", worker.deps, stream=False)
+    assert worker.load_table.unbegun("a") > 0
     worker.now += 5.0
-    worker.deps.grounds.limits.tick(worker.now)
-    assert worker.board.unbegun("a") == 0
-    stake.over()
+    worker.deps.pool_states.limits.tick(worker.now)
+    assert worker.load_table.unbegun("a") == 0
+    in_flight.over()
 
 
 class Noted:
@@ -155,14 +155,14 @@ class Noted:
 
 async def test_its_tenant_has_one_request_more_for_as_long_as_it_runs() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat())
-    tenant, holders = placing.demand.tenant, placing.ground.holders
-    holders.kept = 0.5
-    holders.took("other")
-    stakes = [InFlight(placing, "a", worker.deps, stream=True) for _ in range(5)]
-    assert holders.part(tenant, worker.now) == 0.5
-    for stake in stakes[1:]:
-        stake.over()
-        stake.over()
-    assert holders.part(tenant, worker.now) == 1.0
+    placement = await worker.placed(chat())
+    tenant, tenant_shares = placement.request.tenant, placement.pool_state.tenant_shares
+    tenant_shares.kept = 0.5
+    tenant_shares.took("other")
+    stakes = [InFlight(placement, "a", worker.deps, stream=True) for _ in range(5)]
+    assert tenant_shares.part(tenant, worker.now) == 0.5
+    for in_flight in stakes[1:]:
+        in_flight.over()
+        in_flight.over()
+    assert tenant_shares.part(tenant, worker.now) == 1.0
     stakes[0].over()

@@ -8,28 +8,28 @@ from tests.placed import Worker, chat
 
 async def test_placing_changes_nothing() -> None:
     worker = Worker("a", "b")
-    placing = await worker.placed(chat(), session="talk")
-    assert sorted(one.id for one in placing.route.backends) == ["a", "b"]
-    grounds = worker.deps.grounds
-    assert (grounds.total(), len(worker.deps.decisions), grounds["chat"].sessions.holder(placing.demand.session)) == (
+    placement = await worker.placed(chat(), session="talk")
+    assert sorted(one.id for one in placement.route.backends) == ["a", "b"]
+    pool_states = worker.deps.pool_states
+    assert (pool_states.total(), len(worker.deps.decisions), pool_states["chat"].sessions.holder(placement.request.session)) == (
         0, 0, "",
     )  # fmt: skip
-    assert worker.held(placing, "a") == worker.held(placing, "b") == 0
+    assert worker.held(placement, "a") == worker.held(placement, "b") == 0
 
 
 async def test_where_nobody_else_is_up_no_prompt_is_read() -> None:
-    placing = await Worker("a").placed(chat())
-    assert (placing.prompt, len(placing.demand.chain), placing.route.why) == (None, 0, "alone")
+    placement = await Worker("a").placed(chat())
+    assert (placement.prompt, len(placement.request.chain), placement.route.why) == (None, 0, "alone")
 
 
 async def test_one_token_is_always_computed() -> None:
     worker = Worker("a", "b")
     first = await worker.placed(chat("x" * 2_560))
-    stake = InFlight(first, "a", worker.deps, stream=True)
+    in_flight = InFlight(first, "a", worker.deps, stream=True)
     again = await worker.placed(chat("x" * 2_560))
-    assert 0 < again.held_tokens("a") <= again.demand.prompt_tokens - 1
+    assert 0 < again.held_tokens("a") <= again.request.prompt_tokens - 1
     assert again.held_tokens("b") == 0
-    stake.over()
+    in_flight.over()
 
 
 @pytest.mark.req("ROUTERS-25")
@@ -52,5 +52,5 @@ async def test_a_context_acts_and_an_estimate_refuses_nobody_who_may_fit() -> No
     far_too_long = await worker.placed(chat("x" * 80_000))
     assert (far_too_long.route.backends, longest_context(far_too_long)) == ([], 4_000)
     assert longest_context(await worker.placed(chat("x" * 20_000))) == 0
-    worker.deps.grounds.configure("b", Traits())
+    worker.deps.pool_states.configure("b", Traits())
     assert [one.id for one in (await worker.placed(chat("x" * 80_000))).route.backends] == ["b"]

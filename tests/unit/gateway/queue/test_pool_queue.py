@@ -18,7 +18,7 @@ from routing.load import Charge, LoadTable
 from routing.room import has_no_room
 from tenancy.fair_queue import QueueBounds
 from tenancy.fair_tier import QueuedRequest
-from tests.placing import pool_of
+from tests.placement import pool_of
 
 
 class Went:
@@ -29,12 +29,12 @@ class Went:
         self.charge = charge
 
     @property
-    def staked(self) -> "Went":
+    def reserved(self) -> "Went":
         return self
 
     def over(self) -> None:
         if self.charge is not None:
-            self.world.board.release(self.charge)
+            self.world.load_table.release(self.charge)
 
 
 class World:
@@ -42,9 +42,9 @@ class World:
 
     def __init__(self, cap: int = 1, bounds: QueueBounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.now = 0.0
-        self.board = LoadTable("a")
+        self.load_table = LoadTable("a")
         self.pool = pool_of("a")
-        self.board.set_limit("a", requests=cap)
+        self.load_table.set_limit("a", requests=cap)
         self.defects: list[BaseException] = []
         self.bounds = bounds or QueueBounds()
         self.parts = parts
@@ -56,7 +56,7 @@ class World:
         return PoolQueue(
             "p",
             self.bounds,
-            self.board,
+            self.load_table,
             lambda: self.pool,
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),
@@ -67,16 +67,16 @@ class World:
         )
 
     def fill(self, count: int = 1) -> list[Charge]:
-        return [self.board.charge("a", 10, 10, self.now) for _ in range(count)]
+        return [self.load_table.charge("a", 10, 10, self.now) for _ in range(count)]
 
     def waiter(self, tenant: str = "t", cost: int = 100, may_s: float = 10.0, tier: int = 2, **options: Any) -> Waiter[Went]:
         fits: Callable[[], bool] = options.pop("fits", lambda: True)
 
         def again() -> Went | None:
-            return Went(self) if fits() and not has_no_room(self.board, 0, 1.0, self.parts.get(tenant, 1.0)) else None
+            return Went(self) if fits() and not has_no_room(self.load_table, 0, 1.0, self.parts.get(tenant, 1.0)) else None
 
-        def stake(went: Went) -> Went:
-            charge = self.board.charge("a", cost, cost, self.now)
+        def reserve(went: Went) -> Went:
+            charge = self.load_table.charge("a", cost, cost, self.now)
             self.charges.append(charge)
             return Went(self, charge)
 
@@ -85,7 +85,7 @@ class World:
             return now + 5.0
 
         place = QueuedRequest(tenant, tier, False, cost, self.now + may_s, self.now, 1000)
-        return Waiter(place, may_s, options.pop("again", again), stake, options.pop("beat", beat), asyncio.get_running_loop())
+        return Waiter(place, may_s, options.pop("again", again), reserve, options.pop("beat", beat), asyncio.get_running_loop())
 
     async def come(self, **options: Any) -> tuple[Waiter[Went], "asyncio.Task[Went]"]:
         waiter = self.waiter(**options)
@@ -115,15 +115,15 @@ async def test_one_that_ends_lets_one_through_and_two_wake_ups_take_one_place_on
     held = world.fill(2)
     tasks = [(await world.come(tenant=name))[1] for name in "abc"]
     assert world.line.waiting == 3
-    world.board.release(held[0])
-    world.board.begun(held[1])
+    world.load_table.release(held[0])
+    world.load_table.begun(held[1])
     world.line.sweep(world.now)
     await turns()
     assert [task.done() for task in tasks].count(True) == 1
-    assert world.board.in_flight("a") == 2
-    world.board.release(held[1])
+    assert world.load_table.in_flight("a") == 2
+    world.load_table.release(held[1])
     await turns()
-    assert (world.line.waiting, world.board.in_flight("a")) == (1, 2)
+    assert (world.line.waiting, world.load_table.in_flight("a")) == (1, 2)
 
 
 async def test_who_comes_while_there_is_room_and_nobody_is_before_it_does_not_wait() -> None:
@@ -131,7 +131,7 @@ async def test_who_comes_while_there_is_room_and_nobody_is_before_it_does_not_wa
     _, task = await world.come()
     await turns()
     assert task.done()
-    assert world.board.freed is None, "and nobody is told of anything while nobody waits"
+    assert world.load_table.freed is None, "and nobody is told of anything while nobody waits"
 
 
 async def test_a_limit_that_grows_and_a_backend_that_comes_up_let_through() -> None:
@@ -139,12 +139,12 @@ async def test_a_limit_that_grows_and_a_backend_that_comes_up_let_through() -> N
     world.fill(1)
     _, first = await world.come()
     _, second = await world.come()
-    world.board.set_limit("a", requests=2)
+    world.load_table.set_limit("a", requests=2)
     await turns()
     assert (first.done(), second.done()) == (True, False)
-    world.board.add("b")
+    world.load_table.add("b")
     world.pool = pool_of("a", "b")
-    world.board.set_limit("a", requests=3)
+    world.load_table.set_limit("a", requests=3)
     await world.later(0.25)
     assert second.done()
 
@@ -158,9 +158,9 @@ async def test_who_leaves_is_out_at_once_and_leaves_nothing() -> None:
     waiter.gone()
     await turns()
     assert (fault_of(task).kind, waiter.word, world.line.waiting) == (Kind.CLIENT_GONE, refusals.GONE, 0)
-    world.board.release(held[0])
+    world.load_table.release(held[0])
     await turns()
-    assert world.board.in_flight("a") == 0
+    assert world.load_table.in_flight("a") == 0
 
 
 async def test_a_place_that_was_given_to_a_task_that_is_cancelled_meanwhile_is_given_back() -> None:
@@ -168,13 +168,13 @@ async def test_a_place_that_was_given_to_a_task_that_is_cancelled_meanwhile_is_g
     held = world.fill()
     _, first = await world.come()
     _, second = await world.come()
-    world.board.release(held[0])
+    world.load_table.release(held[0])
     await asyncio.sleep(0)  # let through, and not told yet
     first.cancel()
     await turns()
     assert first.cancelled()
     assert second.done()
-    assert world.board.in_flight("a") == 1
+    assert world.load_table.in_flight("a") == 1
     third, task = await world.come()
     task.cancel()
     await turns()
@@ -200,10 +200,10 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
         held = world.fill()
         _, task = await world.come()
         await world.later(1.0)
-        world.board.release(held[0])
+        world.load_table.release(held[0])
         await turns()
         assert task.done()
-        world.board.release(world.charges[-1])
+        world.load_table.release(world.charges[-1])
     world.fill()
     for _ in range(5):
         await world.come(may_s=60.0)
@@ -227,9 +227,9 @@ async def test_an_outage_does_not_make_everybody_afterwards_look_late() -> None:
         held = world.fill()
         await world.come()
         await world.later(1.0)
-        world.board.release(held[0])
+        world.load_table.release(held[0])
         await turns()
-        world.board.release(world.charges[-1])
+        world.load_table.release(world.charges[-1])
     held = world.fill()
     await world.come(may_s=600.0)
     pace, up = world.line.state().tokens_per_s, world.pool
@@ -282,7 +282,7 @@ async def test_one_that_can_never_be_placed_does_not_keep_the_others() -> None:
     _, second = await world.come(again=broken)
     _, third = await world.come(fits=lambda: False)
     _, fourth = await world.come()
-    world.board.release(held[0])
+    world.load_table.release(held[0])
     await turns()
     assert (fault_of(first).kind, hopeless.word) == (Kind.CONTEXT_TOO_LONG, refusals.NOBODY)
     assert fault_of(second).kind is Kind.INTERNAL
@@ -319,12 +319,12 @@ async def test_a_tenant_that_took_less_than_it_was_thought_to_has_its_turn_soone
         waiter, first = await world.come(tenant="t", cost=20_000)
         tasks = {name: (await world.come(tenant=name, cost=20_000))[1] for name in "tutu"}
         del tasks
-        world.board.release(held[0])
+        world.load_table.release(held[0])
         await turns()
         assert first.done()
         world.line.used(waiter.place, Usage(used, 0))
         went = len(world.charges)
-        world.board.release(world.charges[-1])
+        world.load_table.release(world.charges[-1])
         await turns()
         assert len(world.charges) == went + 1
         order.append([one.place.tenant for one in world.line._waiters.values()])
@@ -371,7 +371,7 @@ async def test_the_one_whose_turn_it_is_may_be_made_room_for_and_nobody_else() -
     await world.come(tier=2)
     assert [waiter for waiter, _ in asked] == [batch, urgent, urgent]
     assert all(may_wait for _, may_wait in asked)
-    world.board.release(held[0])
+    world.load_table.release(held[0])
     await turns()
     assert task.done()
     asked.clear()
@@ -390,7 +390,7 @@ async def test_a_defect_while_room_is_made_is_told_and_keeps_nobody_waiting() ->
     world.line = world.made(defect)
     _, task = await world.come(tier=0)
     assert [str(one) for one in world.defects] == ["no"]
-    world.board.release(held[0])
+    world.load_table.release(held[0])
     await turns()
     assert task.done()
 
@@ -406,12 +406,12 @@ async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_n
     assert asked == [], "what is kept from it is not made free for it either"
     assert world.line.outlook(world.waiter(tenant="other").place, 10.0) is not None
     for charge in world.charges:
-        world.board.release(charge)
+        world.load_table.release(charge)
     held = world.fill(2)
     _, second = await world.come(tenant="third")
     assert asked == ["third"], "in a full house the one whose turn it is may be made room for, where nothing is kept from it"
     for charge in held:
-        world.board.release(charge)
+        world.load_table.release(charge)
     await turns()
     assert (second.done(), loud.done()) == (True, False)
     world.parts = {}

@@ -13,7 +13,7 @@ from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
 from domain.usage import NO_USAGE, Usage
-from gateway.http.edge.relay import ReplyRelay, Source
+from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.http.edge.timeouts import Timeouts
 from gateway.placement.concurrency import ConcurrencyLimits
@@ -55,12 +55,12 @@ class World:
 
     def __init__(self, lowest: Class = Class.BATCH, cap: int = 2, backends: str = "a") -> None:
         self.now = 100.0
-        self.board = LoadTable(backends)
+        self.load_table = LoadTable(backends)
         for one in backends:
-            self.board.set_limit(one, requests=cap)
+            self.load_table.set_limit(one, requests=cap)
         self.relays: list[ReplyRelay] = []
         self.limits = ConcurrencyLimits()
-        self.pulling = Pulling("chat", lowest, self.board, self.limits, lambda: self.relays, lambda: self.now)
+        self.pulling = Pulling("chat", lowest, self.load_table, self.limits, lambda: self.relays, lambda: self.now)
         self.may_wait = True
         self.asked: list[tuple[QueuedRequest, float]] = []
 
@@ -72,7 +72,7 @@ class World:
     def sent(self, tier: Class = Class.BATCH, *, on: str = "a", tokens: int = 1000, **options: Any) -> ReplyRelay:
         self.now += 1.0
         story = self.story(tier, **options)
-        story.tried.charge = self.board.charge(on, tokens, tokens + 50, self.now)
+        story.tried.charge = self.load_table.charge(on, tokens, tokens + 50, self.now)
         judge: StreamTap | PlainTap = PlainTap(story.attempt, lambda: self.now, Endpoint.CHAT, choices=1)
         if story.asked.stream:
             judge = StreamTap(story.attempt, lambda: self.now, choices=1, include_usage=False)
@@ -80,7 +80,7 @@ class World:
             Exchange(),  # type: ignore[arg-type]  # what a relay uses of one before its first event
             story,
             judge,
-            Source(on, Endpoint.CHAT, (), 10.0, 10.0),
+            ReplySource(on, Endpoint.CHAT, (), 10.0, 10.0),
             headers=lambda: b"",
             timeouts=TIMEOUTS,
             clock=lambda: self.now,
@@ -178,7 +178,7 @@ async def test_these_do_not_give_way(options: dict[str, Any]) -> None:
     world.sent(**options)
     assert world.make_room(world.waits()) == []
     world.now += AGAIN_S
-    world.board.set_limit("a", requests=2)
+    world.load_table.set_limit("a", requests=2)
     other = world.sent()
     assert world.make_room(world.waits()) == [other]
 
@@ -187,7 +187,7 @@ async def test_a_long_plain_one_gives_way_until_its_prompt_is_taken_to_be_comput
     world = World(cap=2)
     one, other = world.sent(stream=False), world.sent(stream=False)
     assert other.story.tried.charge is not None
-    world.board.begun(other.story.tried.charge)
+    world.load_table.begun(other.story.tried.charge)
     assert world.make_room(world.waits()) == [one]
 
 
@@ -199,10 +199,10 @@ async def test_it_has_to_help_the_one_that_waits() -> None:
     world.now += AGAIN_S
     assert world.make_room(world.waits(lacking={})) == [], "it lacks more than room"
     world.now += AGAIN_S
-    world.board.set_limit("b", requests=1)
+    world.load_table.set_limit("b", requests=1)
     assert world.make_room(world.waits(lacking={"b": 10.0})) == [], "one less is not enough"
     world.now += AGAIN_S
-    world.board.set_limit("b", requests=9, tokens=2500)
+    world.load_table.set_limit("b", requests=9, tokens=2500)
     assert world.make_room(world.waits(lacking={"b": 2000.0})) == [], "nor are its tokens"
     world.now += AGAIN_S
     assert len(world.make_room(world.waits(lacking={"b": 1200.0}))) == 1

@@ -28,16 +28,16 @@ class Busy:
 
     def __init__(self) -> None:
         self.path = Path(a=Engine())
-        self.board = self.path.deps.grounds[POOL].board
-        self.board.set_limit("a", requests=1)
-        self.charge = self.board.charge("a", 10.0, 20.0, self.path.worker.now)
+        self.load_table = self.path.deps.pool_states[POOL].load_table
+        self.load_table.set_limit("a", requests=1)
+        self.charge = self.load_table.charge("a", 10.0, 20.0, self.path.worker.now)
         self.line = self.path.deps.lines[POOL]
 
     def choose(self, story: Story, exchange: Exchange | None = None) -> "asyncio.Task[Placement]":
         return asyncio.create_task(choose(chat("hello"), RULE, exchange or caller()[0], story, self.path.deps))
 
     def free(self) -> None:
-        self.board.release(self.charge)
+        self.load_table.release(self.charge)
 
     @property
     def in_flight(self) -> int:
@@ -47,9 +47,9 @@ class Busy:
 async def test_a_request_goes_on_at_once_where_there_is_room_and_its_decision_is_kept() -> None:
     path = Path(a=Engine(), b=Engine())
     story = path.story()
-    placing = await choose(chat("hello"), RULE, caller()[0], story, path.deps)
-    assert {backend.id for backend in placing.route.backends} == {"a", "b"}
-    assert (story.placed.pool, story.placed.route, story.placed.queued, story.queue_s) == (POOL, placing.route, "", 0.0)
+    placement = await choose(chat("hello"), RULE, caller()[0], story, path.deps)
+    assert {backend.id for backend in placement.route.backends} == {"a", "b"}
+    assert (story.placed.pool, story.placed.route, story.placed.queued, story.queue_s) == (POOL, placement.route, "", 0.0)
     kept = path.deps.decisions.find("req-own")
     assert kept is not None
     assert (kept.request_id, kept.pool) == ("theirs", POOL)
@@ -71,13 +71,13 @@ async def test_whoever_waited_has_its_place_when_it_is_woken_and_its_wait_is_kno
     assert (busy.line.waiting, story.placed.queued) == (1, "waiting")
     busy.path.worker.now += 2.5
     busy.free()
-    placing = await task
-    assert placing.staked is not None
+    placement = await task
+    assert placement.reserved is not None
     assert (busy.line.waiting, busy.in_flight) == (0, 1)
     assert (story.queue_s, story.placed.queued) == (2.5, refusals.SERVED)
     assert story.placed.decision is not None
     assert (story.placed.decision.queued, story.placed.decision.queued_s) == (refusals.SERVED, 2.5)
-    placing.give_back()
+    placement.give_back()
     assert busy.in_flight == 0
 
 
@@ -137,11 +137,11 @@ async def test_the_time_on_a_backend_that_a_request_was_pulled_back_from_is_wait
     story.dispatched_at = now
     path.worker.now += 3.0
     ask = chat("hello")
-    placing = await choose_again(ask, await path.worker.placed(ask), caller()[0], story, path.deps)
+    placement = await choose_again(ask, await path.worker.placed(ask), caller()[0], story, path.deps)
     assert (story.queue_s, story.dispatched_at) == (4.0, None)
     assert story.placed.queue_place is place, "it keeps its age"
     assert path.in_flight() == {"a": 1}
-    placing.give_back()
+    placement.give_back()
     assert path.in_flight() == {"a": 0}
 
 

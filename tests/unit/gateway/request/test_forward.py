@@ -21,8 +21,8 @@ from tests.request_path import EVENT, LAST, Engine, Path, breaks_off, caller, fa
 async def to(path: Path, *ids: str, exchange: Exchange | None = None, story: Story | None = None, **fields: Any) -> bool:
     """Forward a short chat to these candidates, in this order."""
     ask = chat("hello", **fields)
-    placing = only(await path.worker.placed(ask), *ids)
-    return await forward(ask, placing, exchange or caller()[0], story or path.story(), path.deps)
+    placement = only(await path.worker.placed(ask), *ids)
+    return await forward(ask, placement, exchange or caller()[0], story or path.story(), path.deps)
 
 
 async def test_an_answer_is_relayed_and_the_load_is_given_back() -> None:
@@ -109,20 +109,20 @@ async def test_nothing_is_sent_for_a_caller_that_has_left_and_its_place_is_given
     exchange, _ = caller()
     exchange.gone = True
     ask = chat("hello")
-    placing = await path.worker.placed(ask)
-    staked = InFlight(placing, "a", path.deps, stream=True)
-    placing = msgspec.structs.replace(placing, staked=staked)
+    placement = await path.worker.placed(ask)
+    reserved = InFlight(placement, "a", path.deps, stream=True)
+    placement = msgspec.structs.replace(placement, reserved=reserved)
     assert path.in_flight() == {"a": 1}
-    fault = await fault_of(forward(ask, placing, exchange, path.story(), path.deps))
+    fault = await fault_of(forward(ask, placement, exchange, path.story(), path.deps))
     assert (fault.kind, path.calls(), path.in_flight()) == (Kind.CLIENT_GONE, {"a": 0}, {"a": 0})
 
 
 async def test_the_load_that_a_waiter_was_let_through_with_is_the_attempts_own() -> None:
     path = Path(a=Engine(is_silent))
     ask = chat("hello")
-    placing = await path.worker.placed(ask)
-    placing = msgspec.structs.replace(placing, staked=InFlight(placing, "a", path.deps, stream=True))
-    task = asyncio.create_task(forward(ask, placing, caller()[0], path.story(), path.deps))
+    placement = await path.worker.placed(ask)
+    placement = msgspec.structs.replace(placement, reserved=InFlight(placement, "a", path.deps, stream=True))
+    task = asyncio.create_task(forward(ask, placement, caller()[0], path.story(), path.deps))
     await turns()
     assert path.in_flight() == {"a": 1}
     task.cancel()

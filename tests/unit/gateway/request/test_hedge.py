@@ -14,9 +14,9 @@ from tests.placed import Worker, chat
 NOBODY: Exchange = None  # type: ignore[assignment]  # nothing is written before the race is run
 
 
-def hedge_of(ask: Ask, placing: Placement, deps: Deps) -> Hedge | None:
+def hedge_of(ask: Ask, placement: Placement, deps: Deps) -> Hedge | None:
     story, call = Story("req-1", 0.0, 0.0, 0.0), Call("POST", "/", b"{}", "req-1")
-    return hedge_for(Attempt(ask, call, "sim", placing, NOBODY, story, deps, placing.route.backends[0]))
+    return hedge_for(Attempt(ask, call, "sim", placement, NOBODY, story, deps, placement.route.backends[0]))
 
 
 async def test_only_short_streams_that_nobody_holds_are_sent_twice_and_only_where_the_pool_says_so() -> None:

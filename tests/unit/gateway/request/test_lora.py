@@ -23,20 +23,20 @@ def test_an_engines_word_on_what_it_runs_counts_while_it_is_fresh() -> None:
 @pytest.mark.req("R51")
 async def test_a_pool_that_comes_back_is_full_until_its_next_token_is_due() -> None:
     worker = Worker("a", "b")
-    ground = worker.deps.grounds["chat"]
+    pool_state = worker.deps.pool_states["chat"]
     pool = worker.deps.live.fleet.pools["chat"]
     down = msgspec.structs.replace(pool, up=(), not_up=pool.backends)
-    ground.recovering(pool, 0.0)
+    pool_state.recovering(pool, 0.0)
     for second in range(1, 60):
-        ground.recovery.sent(10_000.0)
-        ground.recovering(pool, float(second))
+        pool_state.recovery.sent(10_000.0)
+        pool_state.recovering(pool, float(second))
     for one, at in ((down, 60.0), (down, 89.0), (pool, 90.0)):
-        ground.recovering(one, at)
+        pool_state.recovering(one, at)
 
     worker.now = 90.0
     first = await worker.placed(chat("x" * 4000))
     assert first.route.ranked
-    ground.recovery.sent(1000.0)
+    pool_state.recovery.sent(1000.0)
     held = await worker.placed(chat("x" * 4000))
     assert (held.route.ranked, held.route.full) == ((), True)
     assert {one.reason for one in held.route.excluded} == {COMING_BACK}

@@ -28,20 +28,22 @@ def placed(
     """The route that comes out, and the story."""
     backends = tuple(Backend(name, "chat", Availability.UP, "", role=role) for name, role in roles.items())
     pool = Pool("chat", "m", "1", "sglang", backends, backends)
-    board = LoadTable(roles)
+    load_table = LoadTable(roles)
     for name, role in roles.items():
-        board.prefill_s_token[board.row_of[name]] = 1e-3
+        load_table.prefill_s_token[load_table.row_of[name]] = 1e-3
         for _ in range(busy if role == "both" else 0):
-            board.begun(board.charge(name, 0, 10, 0.0))
-    board.settle()
+            load_table.begun(load_table.charge(name, 0, 10, 0.0))
+    load_table.settle()
     deps: Any = SimpleNamespace(
         sharing={} if terms is None else {"chat": terms}, dialects={"chat": DIALECTS[dialect]}, rng=random.Random(1)
     )
     story = Story("r", 0.0, 0.0, 0.0)
     story.placed.lora = lora
     route = Route("least_load", tuple((b, (0.0, 1.0)) for b in backends), (), matched=tuple(0.0 for _ in backends))
-    placing: Any = SimpleNamespace(pool=pool, route=route, demand=RoutingRequest(9_000), ground=SimpleNamespace(board=board))
-    return split_request(ask, placing, story, deps, random.Random(1)), story
+    placement: Any = SimpleNamespace(
+        pool=pool, route=route, request=RoutingRequest(9_000), pool_state=SimpleNamespace(load_table=load_table)
+    )
+    return split_request(ask, placement, story, deps, random.Random(1)), story
 
 
 ALL = {"p": "prefill", "w1": "both", "d1": "decode", "w2": "both", "d2": "decode"}

@@ -9,9 +9,9 @@ from gateway.record import Fell
 from gateway.request.limit_replies import limit_headers
 from gateway.request.reply_headers import EXPOSED, common_headers, cors_headers, reply_headers
 from gateway.story import Story
-from routing.choosing import choosing
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
+from routing.policy_instance import policy_instance
 from routing.ports import UNMATCHED, RoutingRequest
 from routing.schedule import place
 from tenancy.hold import LimitStatus
@@ -40,7 +40,7 @@ def made(
         events=events,
         fell_back=fell_back,
     )
-    story.placed.route = place(RoutingRequest(9), pool, LoadTable("ab"), UNMATCHED, choosing("least_load"), 0.0, random.Random(1))
+    story.placed.route = place(RoutingRequest(9), pool, LoadTable("ab"), UNMATCHED, policy_instance("least_load"), 0.0, random.Random(1))
     lines = reply_headers(exchange, story, usage, deps, stream=stream)
     assert lines.endswith(b"\r\n")
     pairs = [line.split(": ", 1) for line in lines.decode("ascii").split("\r\n")[:-1]]

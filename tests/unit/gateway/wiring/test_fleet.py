@@ -14,8 +14,8 @@ from tests.gateway_harness import settings_for
 def test_ports_that_are_bound_after_a_process_has_started_are_known_as_ours(tmp_path: Path) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        seat = SimpleNamespace(run_dir=str(tmp_path), sock=bound)
-        ours = OwnPorts(settings_for(["http://h:1"]), seat)  # type: ignore[arg-type]  # it has what is used
+        slot = SimpleNamespace(run_dir=str(tmp_path), sock=bound)
+        ours = OwnPorts(settings_for(["http://h:1"]), slot)  # type: ignore[arg-type]  # it has what is used
         assert bound.getsockname()[1] in ours
         assert 40_001 not in ours
         publish(tmp_path, "supervisor.json", Supervision(1, 40_001, 40_002, ()))

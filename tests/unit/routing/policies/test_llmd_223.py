@@ -2,18 +2,18 @@ import random
 
 import pytest
 
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.ports import RoutingRequest
-from tests.placing import Held, board_of, decide, tell
+from tests.placement import Held, board_of, decide, tell
 
-HOW, RNG = choosing("llmd_223"), random.Random(1)
+HOW, RNG = policy_instance("llmd_223"), random.Random(1)
 
 
 def test_queue_cache_and_prefix_by_two_two_and_three() -> None:
-    board = board_of("a", "b", "c")
-    tell(board, "a", 1.0, waiting=4, kv_usage=0.5)
-    tell(board, "b", 1.0, waiting=1, kv_usage=0.25)
-    route = decide(HOW, board, RoutingRequest(1000, block_tokens=100), Held(a=5), rng=RNG)
+    load_table = board_of("a", "b", "c")
+    tell(load_table, "a", 1.0, waiting=4, kv_usage=0.5)
+    tell(load_table, "b", 1.0, waiting=1, kv_usage=0.25)
+    route = decide(HOW, load_table, RoutingRequest(1000, block_tokens=100), Held(a=5), rng=RNG)
     found = {one.id: terms for one, terms in route.ranked}
     assert found["a"] == pytest.approx((0, -1, -1.5))
     assert found["b"] == pytest.approx((-1.5, -1.5, 0))
@@ -21,7 +21,7 @@ def test_queue_cache_and_prefix_by_two_two_and_three() -> None:
 
 
 def test_a_match_wins_over_an_emptier_cache_only_by_so_much() -> None:
-    board = board_of("a", "b")
+    load_table = board_of("a", "b")
     for usage, first in ((0.6, "a"), (0.9, "b")):
-        tell(board, "a", usage, kv_usage=usage)
-        assert decide(HOW, board, RoutingRequest(1000, block_tokens=100), Held(a=5), rng=RNG).backends[0].id == first
+        tell(load_table, "a", usage, kv_usage=usage)
+        assert decide(HOW, load_table, RoutingRequest(1000, block_tokens=100), Held(a=5), rng=RNG).backends[0].id == first

@@ -4,17 +4,17 @@ from collections import Counter
 
 import pytest
 
-from routing.choosing import Choice, choosing
 from routing.fleet import Availability, Backend
 from routing.load import UNKNOWN, Rates
+from routing.policy_instance import Choice, policy_instance
 from routing.ports import UNMATCHED, Adapters, RoutingRequest
 from routing.schedule import Route, place
-from tests.placing import Held, board_of, decide, pool_of, spread, tell
+from tests.placement import Held, board_of, decide, pool_of, spread, tell
 from tests.small_fleet import Arrival, poisson, run
 
-HOW = choosing("predicted_latency")
+HOW = policy_instance("predicted_latency")
 RNG = random.Random(11)
-EXACT = choosing("predicted_latency", choice=Choice(explore_share=0.0))
+EXACT = policy_instance("predicted_latency", choice=Choice(explore_share=0.0))
 
 
 def term(route: Route, backend: str, name: str) -> float:
@@ -22,11 +22,11 @@ def term(route: Route, backend: str, name: str) -> float:
 
 
 def test_the_terms_are_seconds_and_their_sum_decides() -> None:
-    board = board_of("a", "b")
-    tell(board, "a", 1.0, running=10, queued_tokens=40_000, kv_usage=0.5)
+    load_table = board_of("a", "b")
+    tell(load_table, "a", 1.0, running=10, queued_tokens=40_000, kv_usage=0.5)
     for _ in range(1000):
-        board.reuse.found(1000, 500)  # half of what is sent is cached, so .6 of what crowding costs counts
-    route = decide(EXACT, board, RoutingRequest(8000, output_tokens=200), Held(b=50), rng=RNG)
+        load_table.reuse.found(1000, 500)  # half of what is sent is cached, so .6 of what crowding costs counts
+    route = decide(EXACT, load_table, RoutingRequest(8000, output_tokens=200), Held(b=50), rng=RNG)
     assert [one.id for one in route.backends] == ["b", "a"]
     assert term(route, "a", "queue_s") == pytest.approx(1.0 + 8e-10 * 40_000 * 512)  # at 25 microseconds, and the usual context
     assert term(route, "b", "prefill_s") == pytest.approx(0.0065 + 4800 * 2.5e-5 + 8e-10 * 4800 * 5600)
@@ -37,10 +37,10 @@ def test_the_terms_are_seconds_and_their_sum_decides() -> None:
 
 
 def test_a_full_match_on_an_overloaded_worker_loses_and_on_a_busy_one_wins() -> None:
-    board = board_of("a", "b")
+    load_table = board_of("a", "b")
     for tokens, first in ((20_000, "a"), (400_000, "b")):
-        tell(board, "a", float(tokens), queued_tokens=tokens, running=4)
-        assert decide(EXACT, board, RoutingRequest(32_000), Held(a=500), rng=RNG).backends[0].id == first
+        tell(load_table, "a", float(tokens), queued_tokens=tokens, running=4)
+        assert decide(EXACT, load_table, RoutingRequest(32_000), Held(a=500), rng=RNG).backends[0].id == first
 
 
 def test_equals_are_drawn_evenly() -> None:
@@ -89,80 +89,84 @@ def test_affinity_survives_a_high_load_that_is_even() -> None:
 
 @pytest.mark.req("ROUTERS-4")
 def test_no_short_request_waits_behind_a_pending_long_prompt() -> None:
-    board, rng = board_of("a", "b", "c"), random.Random(5)
-    board.charge("a", 100_000, 100_200, 1.0)
+    load_table, rng = board_of("a", "b", "c"), random.Random(5)
+    load_table.charge("a", 100_000, 100_200, 1.0)
     for one in "bc":
-        board.charge(one, 100, 200, 1.0)
-    firsts = Counter(decide(HOW, board, RoutingRequest(100, output_tokens=20), rng=rng).backends[0].id for _ in range(300))
+        load_table.charge(one, 100, 200, 1.0)
+    firsts = Counter(decide(HOW, load_table, RoutingRequest(100, output_tokens=20), rng=rng).backends[0].id for _ in range(300))
     assert firsts["a"] == 0
 
 
 def test_a_common_prefix_pulls_nobody_and_a_rare_one_does() -> None:
-    board = board_of("a", "b", "c")
+    load_table = board_of("a", "b", "c")
     everywhere = Held(common=60, a=60, b=60, c=60)
-    firsts = Counter(decide(HOW, board, RoutingRequest(5000), everywhere, rng=RNG).backends[0].id for _ in range(300))
+    firsts = Counter(decide(HOW, load_table, RoutingRequest(5000), everywhere, rng=RNG).backends[0].id for _ in range(300))
     assert min(firsts.values()) > 60
-    assert decide(EXACT, board, RoutingRequest(5000), Held(common=60, a=60, b=70, c=60), rng=RNG).backends[0].id == "b"
+    assert decide(EXACT, load_table, RoutingRequest(5000), Held(common=60, a=60, b=70, c=60), rng=RNG).backends[0].id == "b"
 
 
 def test_the_session_stays_by_a_margin_that_is_no_lock() -> None:
-    board = board_of("a", "b")
+    load_table = board_of("a", "b")
     for queued, holder in ((10_000, "a"), (40_000, "b")):  # 0.25 s and 1 s
-        tell(board, "a", float(queued), queued_tokens=queued)
-        assert decide(EXACT, board, RoutingRequest(500), rng=RNG, holder="a").backends[0].id == holder
-    tell(board, "a", 50_000.0, queued_tokens=10_000)
-    assert decide(EXACT, board, RoutingRequest(500, ttft_slo_s=0.8), rng=RNG, holder="a").backends[0].id == "b"  # 0.2 s are the margin then
+        tell(load_table, "a", float(queued), queued_tokens=queued)
+        assert decide(EXACT, load_table, RoutingRequest(500), rng=RNG, holder="a").backends[0].id == holder
+    tell(load_table, "a", 50_000.0, queued_tokens=10_000)
+    assert (
+        decide(EXACT, load_table, RoutingRequest(500, ttft_slo_s=0.8), rng=RNG, holder="a").backends[0].id == "b"
+    )  # 0.2 s are the margin then
 
 
 def test_a_session_that_went_on_elsewhere_does_not_come_back() -> None:
     """Another gateway process had its last turn, so the holder that this one remembers has less of the prompt."""
-    board = board_of("a", "b")
+    load_table = board_of("a", "b")
     for blocks, first in ((60, "a"), (70, "b")):
-        assert decide(EXACT, board, RoutingRequest(5000), Held(a=60, b=blocks), rng=RNG, holder="a").backends[0].id == first
+        assert decide(EXACT, load_table, RoutingRequest(5000), Held(a=60, b=blocks), rng=RNG, holder="a").backends[0].id == first
 
 
 def test_long_contexts_that_wait_take_longer_than_short_ones() -> None:
-    board = board_of("a", "b")
-    board.charge("a", 5_000, 5_000, 1.0, cached_tokens=90_000)
-    board.charge("b", 6_000, 6_000, 1.0)
-    assert decide(EXACT, board, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "b"
+    load_table = board_of("a", "b")
+    load_table.charge("a", 5_000, 5_000, 1.0, cached_tokens=90_000)
+    load_table.charge("b", 6_000, 6_000, 1.0)
+    assert decide(EXACT, load_table, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "b"
 
 
 def test_crowding_counts_less_where_nothing_is_used_again() -> None:
     costs = []
     for cached in (0, 900):
-        board = board_of("a", "b", at=1.0)
-        tell(board, "a", 1.0, running=20, kv_usage=0.7)
+        load_table = board_of("a", "b", at=1.0)
+        tell(load_table, "a", 1.0, running=20, kv_usage=0.7)
         for _ in range(1000):
-            board.reuse.found(1000, cached)
-        costs.append([term(decide(EXACT, board, RoutingRequest(500), rng=RNG), "a", name) for name in ("decode_s", "others_s", "memory_s")])
+            load_table.reuse.found(1000, cached)
+        costs.append(
+            [term(decide(EXACT, load_table, RoutingRequest(500), rng=RNG), "a", name) for name in ("decode_s", "others_s", "memory_s")]
+        )
     assert all(without == pytest.approx(0.2 / 0.92 * shared, rel=1e-3) for without, shared in zip(*costs, strict=True))
 
 
 def test_one_in_a_hundred_explores_but_never_one_in_a_hurry() -> None:
-    board, rng = board_of("a", "b"), random.Random(3)
-    tell(board, "a", 1.0, queued_tokens=8000)
-    firsts = Counter(decide(HOW, board, RoutingRequest(500), rng=rng).backends[0].id for _ in range(4000))
+    load_table, rng = board_of("a", "b"), random.Random(3)
+    tell(load_table, "a", 1.0, queued_tokens=8000)
+    firsts = Counter(decide(HOW, load_table, RoutingRequest(500), rng=rng).backends[0].id for _ in range(4000))
     assert 5 < firsts["a"] < 40
-    assert all(decide(HOW, board, RoutingRequest(500, ttft_slo_s=1.0), rng=rng).backends[0].id == "b" for _ in range(1000))
-    tell(board, "a", 2.0, queued_tokens=80_000)  # and never where it would cost two seconds
-    assert all(decide(HOW, board, RoutingRequest(500), rng=rng).backends[0].id == "b" for _ in range(1000))
+    assert all(decide(HOW, load_table, RoutingRequest(500, ttft_slo_s=1.0), rng=rng).backends[0].id == "b" for _ in range(1000))
+    tell(load_table, "a", 2.0, queued_tokens=80_000)  # and never where it would cost two seconds
+    assert all(decide(HOW, load_table, RoutingRequest(500), rng=rng).backends[0].id == "b" for _ in range(1000))
 
 
 def test_a_faster_backend_may_have_the_longer_queue() -> None:
-    board = board_of("a", "b")
-    board.set_rates("a", Rates(*[value / 2 for value in UNKNOWN]))
-    tell(board, "a", 1.0, queued_tokens=12_000)
-    tell(board, "b", 1.0, queued_tokens=9_000)
-    assert decide(EXACT, board, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "a"
+    load_table = board_of("a", "b")
+    load_table.set_rates("a", Rates(*[value / 2 for value in UNKNOWN]))
+    tell(load_table, "a", 1.0, queued_tokens=12_000)
+    tell(load_table, "b", 1.0, queued_tokens=9_000)
+    assert decide(EXACT, load_table, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "a"
 
 
 def test_an_adapter_that_is_loaded_is_preferred_until_that_costs_more_than_loading() -> None:
-    board, adapters = board_of("a", "b"), Adapters({"a"}, {}, 0.5)
-    demand, pool = RoutingRequest(500, lora="x"), pool_of("a", "b")
+    load_table, adapters = board_of("a", "b"), Adapters({"a"}, {}, 0.5)
+    request, pool = RoutingRequest(500, lora="x"), pool_of("a", "b")
     for queued, first in ((10_000, "a"), (60_000, "b")):
-        tell(board, "a", float(queued), queued_tokens=queued)
-        route = place(demand, pool, board, UNMATCHED, EXACT, 1.0, RNG, adapters=adapters)
+        tell(load_table, "a", float(queued), queued_tokens=queued)
+        route = place(request, pool, load_table, UNMATCHED, EXACT, 1.0, RNG, adapters=adapters)
         assert route.backends[0].id == first
     assert term(route, "b", "adapter_s") == 0.5
 
@@ -175,10 +179,10 @@ def test_one_that_warms_up_gets_little() -> None:
 
 @pytest.mark.req("ROUTERS-6")
 def test_not_to_know_how_full_a_cache_is_does_not_make_it_empty() -> None:
-    board = board_of("a", "b", kv_usage=0.9, at=1.0)
-    board.add("c")
-    board.report("c", running=0, waiting=0, queued_tokens=0, read_at=1.0, asked_at=1.0)
-    route = decide(EXACT, board, RoutingRequest(500), rng=RNG)
+    load_table = board_of("a", "b", kv_usage=0.9, at=1.0)
+    load_table.add("c")
+    load_table.report("c", running=0, waiting=0, queued_tokens=0, read_at=1.0, asked_at=1.0)
+    route = decide(EXACT, load_table, RoutingRequest(500), rng=RNG)
     assert term(route, "c", "memory_s") >= term(route, "a", "memory_s") > 0.5
 
 
@@ -195,19 +199,22 @@ def test_longer_sessions_stay_where_their_prefix_is() -> None:
 
 
 def test_who_would_be_slower_per_token_than_was_promised_takes_nothing_while_another_would_not() -> None:
-    board = board_of("a", "b")
-    tell(board, "a", 1.0, running=60, kv_usage=0.3)
-    tell(board, "b", 1.0, queued_tokens=60_000)
-    demand = RoutingRequest(2000, output_tokens=50)
-    assert decide(EXACT, board, demand, rng=RNG).backends[0].id == "a"
+    load_table = board_of("a", "b")
+    tell(load_table, "a", 1.0, running=60, kv_usage=0.3)
+    tell(load_table, "b", 1.0, queued_tokens=60_000)
+    request = RoutingRequest(2000, output_tokens=50)
+    assert decide(EXACT, load_table, request, rng=RNG).backends[0].id == "a"
     steps = [
-        board.step_s[row] + board.step_s_seq[row] * board.requests[row] + board.step_s_token[row] * board.kv_tokens[row] for row in (0, 1)
+        load_table.step_s[row]
+        + load_table.step_s_seq[row] * load_table.requests[row]
+        + load_table.step_s_token[row] * load_table.kv_tokens[row]
+        for row in (0, 1)
     ]
     assert steps[1] * 1.1 < steps[0]
     between = (steps[0] + steps[1]) / 2
-    kept = decide(EXACT, board, RoutingRequest(2000, output_tokens=50, tpot_slo_s=between), rng=RNG)
+    kept = decide(EXACT, load_table, RoutingRequest(2000, output_tokens=50, tpot_slo_s=between), rng=RNG)
     assert kept.backends[0].id == "b"
     assert (term(kept, "a", "late_s"), term(kept, "b", "late_s")) == (60.0, 0.0)
     for promised in (steps[1] / 2, steps[0] * 2):
-        other = decide(EXACT, board, RoutingRequest(2000, output_tokens=50, tpot_slo_s=promised), rng=RNG)
+        other = decide(EXACT, load_table, RoutingRequest(2000, output_tokens=50, tpot_slo_s=promised), rng=RNG)
         assert other.backends[0].id == "a", "nobody keeps it, or both do"

@@ -3,19 +3,19 @@ from collections import Counter
 
 import pytest
 
-from routing.choosing import choosing
 from routing.load import BackendFacts
+from routing.policy_instance import policy_instance
 from routing.ports import RoutingRequest
-from tests.placing import Held, board_of, decide, tell
+from tests.placement import Held, board_of, decide, tell
 
 RNG = random.Random(1)
-HOW = choosing("weighted")
+HOW = policy_instance("weighted")
 
 
 def test_the_seed_formula() -> None:
-    board = board_of("a", "b")
-    tell(board, "a", 1.0, queued_tokens=40_000, kv_usage=0.5)  # a second of queue is a half
-    route = decide(HOW, board, RoutingRequest(6400, priority=1.0), Held(a=100), rng=RNG)
+    load_table = board_of("a", "b")
+    tell(load_table, "a", 1.0, queued_tokens=40_000, kv_usage=0.5)  # a second of queue is a half
+    route = decide(HOW, load_table, RoutingRequest(6400, priority=1.0), Held(a=100), rng=RNG)
     assert [one.id for one in route.backends] == ["a", "b"]
     terms = dict(route.explanation().candidates[0].terms)
     assert {name: value for name, value in terms.items() if value} == pytest.approx(
@@ -24,18 +24,18 @@ def test_the_seed_formula() -> None:
 
 
 def test_its_known_defect_a_full_match_wins_on_a_worker_without_room() -> None:
-    board = board_of("a", "b")
-    tell(board, "a", 1.0, queued_tokens=400_000, kv_usage=0.9)
-    assert decide(HOW, board, RoutingRequest(6400), Held(a=100), rng=RNG).backends[0].id == "a"
+    load_table = board_of("a", "b")
+    tell(load_table, "a", 1.0, queued_tokens=400_000, kv_usage=0.9)
+    assert decide(HOW, load_table, RoutingRequest(6400), Held(a=100), rng=RNG).backends[0].id == "a"
 
 
 @pytest.mark.parametrize("priority", [-1.0, 0.0, 1.0])
 def test_priority_changes_no_ranking_and_acts_against_the_floor(priority: float) -> None:
-    board = board_of("a", "b", queued_tokens=40_000)
-    tell(board, "b", 1.0, queued_tokens=4000)
-    demand = RoutingRequest(1000, priority=priority)
-    assert decide(HOW, board, demand, rng=RNG).backends[0].id == "b"
-    route = decide(choosing("weighted", {"floor": -0.1}), board, demand, rng=RNG)
+    load_table = board_of("a", "b", queued_tokens=40_000)
+    tell(load_table, "b", 1.0, queued_tokens=4000)
+    request = RoutingRequest(1000, priority=priority)
+    assert decide(HOW, load_table, request, rng=RNG).backends[0].id == "b"
+    route = decide(policy_instance("weighted", {"floor": -0.1}), load_table, request, rng=RNG)
     assert {one.id for one in route.backends} == {-1.0: set(), 0.0: {"b"}, 1.0: {"a", "b"}}[priority]
     if priority < 0:
         assert [one.reason for one in route.excluded] == ["it scores -0.123, the floor is -0.1", "it scores -0.225, the floor is -0.1"]
@@ -43,13 +43,13 @@ def test_priority_changes_no_ranking_and_acts_against_the_floor(priority: float)
 
 @pytest.mark.parametrize(("weight", "better"), [("region", {"region": "eu"}), ("price", {"price": 0.5})])
 def test_weights_are_free(weight: str, better: dict[str, object]) -> None:
-    board = board_of("a", "b")
-    board.set_facts("a", BackendFacts(price=1.0, region="us"))
-    board.set_facts("b", BackendFacts(**{"price": 1.0, "region": "us", **better}))
-    demand = RoutingRequest(1000, region="eu")
-    firsts = Counter(decide(HOW, board, demand, rng=RNG).backends[0].id for _ in range(100))
+    load_table = board_of("a", "b")
+    load_table.set_facts("a", BackendFacts(price=1.0, region="us"))
+    load_table.set_facts("b", BackendFacts(**{"price": 1.0, "region": "us", **better}))
+    request = RoutingRequest(1000, region="eu")
+    firsts = Counter(decide(HOW, load_table, request, rng=RNG).backends[0].id for _ in range(100))
     assert set(firsts) == {"a", "b"}
-    assert decide(choosing("weighted", {weight: 0.3}), board, demand, rng=RNG).backends[0].id == "b"
+    assert decide(policy_instance("weighted", {weight: 0.3}), load_table, request, rng=RNG).backends[0].id == "b"
 
 
 def test_equals_are_drawn() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.clock import Rng
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.fleet import SimulatedFleet
 from routing.simulation.fleet_file import EngineFault, Engines, FleetFile, SignalDelays, SimulatedTenant
 from routing.simulation.outcomes import Outcomes, RequestEnd
@@ -31,7 +31,7 @@ def fleet(count: int = 2, **more: Any) -> FleetFile:
 
 
 def run(turns: list[TraceRequest], on: FleetFile, policy: str = "least_load", seed: int = 0) -> tuple[Outcomes, SimulatedFleet]:
-    one = SimulatedFleet(on, Workload("test", turns, 64), partial(choosing, policy), dice(seed))
+    one = SimulatedFleet(on, Workload("test", turns, 64), partial(policy_instance, policy), dice(seed))
     return one.run(), one
 
 
@@ -57,7 +57,7 @@ def test_every_request_ends_and_every_charge_is_taken_back(
         if outcomes.state[i] is RequestEnd.DONE:
             assert outcomes.arrived[i] == turn.at_s < outcomes.first[i] <= outcomes.ended[i]
             assert outcomes.cached[i] < turn.prompt_tokens
-    assert [replica.board.total() for replica in one.replicas] == [0] * replicas
+    assert [replica.load_table.total() for replica in one.replicas] == [0] * replicas
     assert [engine.cache.used for engine in one.engines] == [0] * 3
     if not faults:
         assert set(outcomes.state) == {RequestEnd.DONE}
@@ -128,7 +128,7 @@ def test_what_a_cache_cannot_hold_to_its_end_fails_instead_of_starting_over_for_
     on = FleetFile(engines=[Engines(machine="h100-8b", kv_tokens=1024)])
     outcomes, one = run([TraceRequest(0.0, 1000, 500), TraceRequest(0.1, 100, 10)], on)
     assert outcomes.state == [RequestEnd.FAILED, RequestEnd.DONE]
-    assert one.replicas[0].board.total() == 0
+    assert one.replicas[0].load_table.total() == 0
 
 
 def test_a_fault_of_an_engine_that_is_not_there_is_a_mistake() -> None:
@@ -161,7 +161,7 @@ def test_caches_are_found_with_events_and_without() -> None:
 def test_progress_is_told() -> None:
     told: list[int] = []
     progress: Callable[[int], None] = told.append
-    SimulatedFleet(fleet(), Workload("test", some(500), 64), partial(choosing, "random"), dice(), progress).run()
+    SimulatedFleet(fleet(), Workload("test", some(500), 64), partial(policy_instance, "random"), dice(), progress).run()
     assert told == [100, 300, 500]
 
 
@@ -185,7 +185,7 @@ def test_a_request_on_two_engines_ends_and_both_are_rid_of_it(
     on = FleetFile.model_validate(on.model_dump() | {"disaggregation": on.model_dump()["disaggregation"] | {"decode_reuses": reuses}})
     outcomes, one = run(work, on, "predicted_latency")
     assert RequestEnd.PENDING not in outcomes.state
-    assert one.replicas[0].board.total() == 0
+    assert one.replicas[0].load_table.total() == 0
     assert [engine.cache.used for engine in one.engines] == [0] * 4
     assert [engine.queued_tokens for engine in one.engines] == [0] * 4
     if not faults:

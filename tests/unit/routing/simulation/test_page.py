@@ -4,7 +4,7 @@ import random
 from functools import partial
 
 from domain.clock import Rng
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.comparison import compare, shown
 from routing.simulation.fleet_file import Engines, FleetFile
 from routing.simulation.page import page
@@ -28,7 +28,7 @@ def test_markup_is_escaped_and_intervals_are_shown() -> None:
     result = compare(
         make,
         fleet,
-        {name: partial(choosing, name) for name in ("random", "p2c")},
+        {name: partial(policy_instance, name) for name in ("random", "p2c")},
         [dice(0), dice(1)],
         lambda policy, seed, done: told.append(done),
     )

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from routing.calibration import Calibration
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 from routing.simulation.fleet_file import FleetFile
 from routing.simulation.replica import Replica
 from routing.simulation.turns import TraceRequest, fresh_chain
@@ -26,33 +26,33 @@ class Seen(Calibration):
 
 def replica() -> Replica:
     fleet = FleetFile.model_validate({"engines": [{"machine": "h100-8b", "count": 2}], "signals": {"kv_events": False}})
-    return Replica(["a", "b"], fleet, BLOCK, choosing("predicted_latency"), random.Random(0))
+    return Replica(["a", "b"], fleet, BLOCK, policy_instance("predicted_latency"), random.Random(0))
 
 
 def test_what_an_engine_holds_of_a_prompt_takes_no_second_place_in_its_cache() -> None:
     one = replica()
     chain = fresh_chain(4096, BLOCK, 1)
     first, now = TraceRequest(0.0, 4096, 10, chain), 0.0
-    demand, route, split = one.route(first, 0.0, now, None, "")
-    sent = one.send(demand, route, split, now)
+    request, route, split = one.route(first, 0.0, now, None, "")
+    sent = one.send(request, route, split, now)
     one.prefilled(sent, 0, 0.2)
     one.begun(sent, 0.2)
     one.done(first, sent, 0.5)
 
     again, route, split = one.route(TraceRequest(1.0, 4160, 10, [*chain, *fresh_chain(64, BLOCK, 2)]), 0.0, 1.0, None, "")
-    row = one.board.row_of[sent.backend]
+    row = one.load_table.row_of[sent.backend]
     assert route.ranked[0][0].id == sent.backend
     assert route.matched[0] == 4096
     one.send(again, route, split, 1.0)
-    assert one.board.kv_tokens[row] == 64 + again.output_tokens
+    assert one.load_table.kv_tokens[row] == 64 + again.output_tokens
 
 
 def test_output_is_expected_to_be_as_long_as_answers_were() -> None:
     one = replica()
     for at in range(16):
         turn, now = TraceRequest(float(at), 128, 30, fresh_chain(128, BLOCK, 3, at)), float(at)
-        demand, route, split = one.route(turn, 0.0, now, None, "")
-        sent = one.send(demand, route, split, now)
+        request, route, split = one.route(turn, 0.0, now, None, "")
+        sent = one.send(request, route, split, now)
         one.prefilled(sent, 0, now + 0.1)
         one.begun(sent, now + 0.1)
         one.done(turn, sent, now + 0.5)
@@ -63,13 +63,13 @@ def test_steps_are_learned_with_the_batch_of_the_whole_answer() -> None:
     """Not with the load at its end, when others have come or gone."""
     one = replica()
     turn = TraceRequest(0.0, 128, 21, fresh_chain(128, BLOCK, 4))
-    demand, route, split = one.route(turn, 0.0, 0.0, None, "")
-    sent = one.send(demand, route, split, 0.0)
+    request, route, split = one.route(turn, 0.0, 0.0, None, "")
+    sent = one.send(request, route, split, 0.0)
     one._speeds[sent.backend] = seen = Seen()
-    one.board.report(sent.backend, running=1, waiting=0, queued_tokens=0, kv_usage=0.1, kv_capacity=10_000, read_at=0.1, asked_at=0.1)
+    one.load_table.report(sent.backend, running=1, waiting=0, queued_tokens=0, kv_usage=0.1, kv_capacity=10_000, read_at=0.1, asked_at=0.1)
     one.prefilled(sent, 0, 0.2)
     one.begun(sent, 0.2)
-    one.board.report(sent.backend, running=5, waiting=0, queued_tokens=0, kv_usage=0.3, kv_capacity=10_000, read_at=0.9, asked_at=0.9)
+    one.load_table.report(sent.backend, running=5, waiting=0, queued_tokens=0, kv_usage=0.3, kv_capacity=10_000, read_at=0.9, asked_at=0.9)
     one.done(turn, sent, 1.2)
     ((sequences, tokens, step_s),) = seen.steps
     assert sequences == 3

@@ -7,7 +7,7 @@ from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.prefill_leg import PrefillLeg
-from gateway.http.edge.relay import Heartbeat, Source
+from gateway.http.edge.relay import Heartbeat, ReplySource
 from gateway.http.edge.taps import HEARTBEAT
 from tests.unit.gateway.http.edge.test_relay import FakeExchange, FakeFlight
 
@@ -24,7 +24,7 @@ class Bench:
         self.flight = FakeFlight()
         self.leg = PrefillLeg(
             self.exchange,
-            Source("p", Endpoint.CHAT, ("m",), 5.0, 5.0),
+            ReplySource("p", Endpoint.CHAT, ("m",), 5.0, 5.0),
             heartbeat=Heartbeat(self.exchange, lambda: b"", beat_s, self.now),
             fetched=lambda: self.fetched,
             clock=lambda: self.now,

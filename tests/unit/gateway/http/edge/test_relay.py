@@ -5,7 +5,7 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, Source
+from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, ReplySource
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
 from gateway.http.edge.timeouts import Timeouts
 from gateway.story import AttemptFacts, Story
@@ -71,7 +71,7 @@ class Bench:
             self.exchange,  # type: ignore[arg-type]  # the fake has what the relay uses
             self.story,
             self.tap,
-            Source("b", Endpoint.CHAT, ("served",), 10.0 if stream else 600.0, 10.0),
+            ReplySource("b", Endpoint.CHAT, ("served",), 10.0 if stream else 600.0, 10.0),
             headers=lambda: b"",
             timeouts=Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
             clock=self.clock,
@@ -303,7 +303,7 @@ async def test_an_answer_from_memory_goes_through_the_same_chain() -> None:
 
 async def test_a_plain_answer_from_memory_is_one_reply() -> None:
     body = b'{"choices":[{"index":0,"finish_reason":"stop"}]}'
-    relay, exchange, _ = relay_of(PlainTap(AttemptFacts(), lambda: 100.0, choices=1), stream=False)
+    relay, exchange, _ = relay_of(PlainTap(AttemptFacts(), lambda: 100.0, Endpoint.CHAT, choices=1), stream=False)
     relay.on_head(200, {b"content-type": b"application/json"})
     relay.on_data(body)
     relay.on_end()

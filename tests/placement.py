@@ -4,9 +4,9 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from routing.choosing import PolicyInstance
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
+from routing.policy_instance import PolicyInstance
 from routing.ports import UNMATCHED, Match, RoutingRequest
 from routing.schedule import Route, place
 
@@ -30,22 +30,22 @@ def pool_of(*backends: str | Backend) -> Pool:
 
 def board_of(*ids: str, at: float = 0.0, **same: float) -> LoadTable:
     """A board on which each of these has just reported to be idle, or these values."""
-    board = LoadTable(ids)
+    load_table = LoadTable(ids)
     for one in ids:
-        tell(board, one, at, **same)
-    return board
+        tell(load_table, one, at, **same)
+    return load_table
 
 
-def tell(board: LoadTable, backend_id: str, at: float = 0.0, **values: float) -> None:
+def tell(load_table: LoadTable, backend_id: str, at: float = 0.0, **values: float) -> None:
     """A report; what is not given is zero, of a cache of 400,000 tokens."""
     whole = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0, **values}
-    board.report(backend_id, **whole, read_at=at, asked_at=at)
+    load_table.report(backend_id, **whole, read_at=at, asked_at=at)
 
 
 def decide(
     how: PolicyInstance,
-    board: LoadTable,
-    demand: RoutingRequest,
+    load_table: LoadTable,
+    request: RoutingRequest,
     match: Match = UNMATCHED,
     *,
     rng: random.Random,
@@ -53,12 +53,12 @@ def decide(
     holder: str = "",
 ) -> Route:
     """One decision over everyone on the board."""
-    return place(demand, pool_of(*board.ids), board, match, how, now, rng, holder=holder)
+    return place(request, pool_of(*load_table.ids), load_table, match, how, now, rng, holder=holder)
 
 
 def spread(
     how: PolicyInstance,
-    board: LoadTable,
+    load_table: LoadTable,
     demands: list[RoutingRequest],
     match: Match = UNMATCHED,
     *,
@@ -67,17 +67,17 @@ def spread(
     stay: bool = True,
 ) -> Counter[str]:
     """Where these go one after the other; they stay there, or are over at once."""
-    pool = pool or pool_of(*board.ids)
+    pool = pool or pool_of(*load_table.ids)
     went: Counter[str] = Counter()
-    for at, demand in enumerate(demands):
+    for at, request in enumerate(demands):
         now = 1.0 + at * 1e-3
-        route = place(demand, pool, board, match, how, now, rng)
+        route = place(request, pool, load_table, match, how, now, rng)
         first = route.backends[0].id
         went[first] += 1
-        uncached = demand.prompt_tokens - route.matched[0]
-        charge = board.charge(first, uncached, uncached + demand.output_tokens, now)
+        uncached = request.prompt_tokens - route.matched[0]
+        charge = load_table.charge(first, uncached, uncached + request.output_tokens, now)
         if how.memory is not None:
-            how.memory.placed(demand, first, uncached, now)
+            how.memory.placed(request, first, uncached, now)
         if not stay:
-            board.release(charge)
+            load_table.release(charge)
     return went

@@ -42,7 +42,7 @@ class PolicyInstance(msgspec.Struct, frozen=True, gc=False):
 DEFAULT: Final = Choice()
 
 
-def choosing(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> PolicyInstance:
+def policy_instance(name: str, params: Mapping[str, Any] | None = None, choice: Choice = DEFAULT) -> PolicyInstance:
     """The instance of a policy, ready to route requests.
 
     Raises:

@@ -1,14 +1,14 @@
 import pytest
 from pydantic import ValidationError
 
-from routing.choosing import choosing
+from routing.policy_instance import policy_instance
 
 
 def test_a_policy_by_name_with_checked_parameters_and_a_memory_of_its_own() -> None:
-    one, other = choosing("round_robin"), choosing("round_robin")
+    one, other = policy_instance("round_robin"), policy_instance("round_robin")
     assert one.memory is not None and one.memory is not other.memory
-    assert choosing("random").memory is None
+    assert policy_instance("random").memory is None
     with pytest.raises(KeyError):
-        choosing("best")
+        policy_instance("best")
     with pytest.raises(ValidationError, match="weight"):
-        choosing("random", {"weight": 1})
+        policy_instance("random", {"weight": 1})
