@@ -125,7 +125,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         "on the board",
     ),
     "a retry after the first byte": (
-        lambda: patch.object(gateway.request.retry, "may_retry", _as_if_nothing_came(gateway.request.retry.may_retry)),
+        lambda: patch.object(gateway.request.retry.attempt, "may_retry", _as_if_nothing_came(gateway.request.retry.attempt.may_retry)),
         "ask-",
     ),
     "one salt for everybody": (

@@ -53,10 +53,8 @@ PEPPER = Pepper("world", b"w" * 32)
 TIMED = (
     backends.simengine.server,
     backends.simengine.instant,
-    backends.simengine.server,
     gateway.wiring.limits,
     gateway.wiring.fleet,
-    gateway.wiring.limits,
     gateway.wiring.auth,
     gateway.wiring.requests,
     gateway.process.worker,
@@ -220,5 +218,5 @@ def simulated(loop: VirtualLoop, parts: Parts, rng: random.Random, epoch_unix: f
         for place, name, value in SLOWED:
             stack.enter_context(patch.object(place, name, value))
         stack.enter_context(patch.object(gateway.wiring.fleet, "LastGood", lambda *_: None))
-        stack.enter_context(patch.object(gateway.wiring.limits, "Unbooked", NothingWaits))
+        stack.enter_context(patch.object(gateway.wiring.limits, "UnbookedUsage", NothingWaits))
         yield

@@ -138,7 +138,7 @@ class Judge:
             "waiting": deps.lines["chat"].waiting,
             "on the board": deps.pool_states["chat"].load_table.total(),
             "watched": len(deps.watch.relays()),
-            "connections": len(gateway.worker._door.connections),
+            "connections": len(gateway.worker._connections.open),
         }
         for name, count in left.items():
             if count:
