@@ -8,6 +8,8 @@ dropped. The meaning of a payload is not known here.
 import re
 from typing import Final
 
+import msgspec
+
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """Largest event held while it is incomplete. Engines send 0.2 to 3 KiB per event; log probabilities reach tens of KiB."""
 
@@ -21,22 +23,20 @@ class EventTooLarge(Exception):
     """An event grew past `MAX_EVENT_BYTES` without ending."""
 
 
-class EventSplitter:
+class EventSplitter(msgspec.Struct, eq=False):
     """Splits a stream into the payloads of its events. The payloads do not depend on how the stream was cut into chunks."""
 
-    __slots__ = ("_at_start", "_between", "_skip_lf", "_tail")
-
-    def __init__(self) -> None:
-        self._tail = b""
-        self._at_start = True
-        self._skip_lf = False
-        self._between = False
-        """Whether no bytes are held, so that the next byte begins an event."""
+    tail: bytes = b""
+    """Bytes of an unfinished event."""
+    at_start: bool = True
+    skip_lf: bool = False
+    between: bool = False
+    """Whether no bytes are held, so that the next byte begins an event."""
 
     def lone(self, data: bytes) -> bytes | None:
         """The payload if `data` is exactly one event in its usual form, `data: …` and a blank line, as one read nearly always is. None for
         all other data, which is not consumed then: pass it to `feed`."""
-        if self._between and len(data) <= MAX_EVENT_BYTES and data.endswith(b"\n\n") and data.startswith(b"data: "):
+        if self.between and len(data) <= MAX_EVENT_BYTES and data.endswith(b"\n\n") and data.startswith(b"data: "):
             lines = data.splitlines()
             if len(lines) == 2:
                 return lines[0][6:]
@@ -48,22 +48,22 @@ class EventSplitter:
         Raises:
             EventTooLarge: an event, finished or not, is over `MAX_EVENT_BYTES`.
         """
-        if self._between and data.endswith(b"\n\n") and b"\r" not in data and len(data) <= MAX_EVENT_BYTES:
+        if self.between and data.endswith(b"\n\n") and b"\r" not in data and len(data) <= MAX_EVENT_BYTES:
             return [p for block in data[:-2].split(b"\n\n") if (p := payload_of(block)) is not None]
         return self._feed_any(data)
 
     def _feed_any(self, data: bytes) -> list[bytes]:
-        if self._skip_lf:
-            self._skip_lf = False
+        if self.skip_lf:
+            self.skip_lf = False
             if data.startswith(b"\n"):
                 data = data[1:]
-        data = self._tail + data if self._tail else data
-        if self._at_start:
+        data = self.tail + data if self.tail else data
+        if self.at_start:
             if len(data) < len(_BOM) and _BOM.startswith(data):
-                self._tail = data
+                self.tail = data
                 return []
             data = data.removeprefix(_BOM)
-            self._at_start = False
+            self.at_start = False
         payloads = []
         begin = 0
         for end in _BLANK_LINE.finditer(data):
@@ -71,23 +71,23 @@ class EventSplitter:
                 continue
             if end.end() == len(data) and data.endswith(b"\r"):
                 # a lone CR ends the line already; should its LF follow, it belongs to this line end
-                self._skip_lf = True
+                self.skip_lf = True
             payload = payload_of(data[begin : end.start()])
             if payload is not None:
                 if len(payload) > MAX_EVENT_BYTES:
                     raise EventTooLarge(f"event over {MAX_EVENT_BYTES} bytes")
                 payloads.append(payload)
             begin = end.end()
-        self._tail = data[begin:]
-        if len(self._tail) > MAX_EVENT_BYTES:
+        self.tail = data[begin:]
+        if len(self.tail) > MAX_EVENT_BYTES:
             raise EventTooLarge(f"event over {MAX_EVENT_BYTES} bytes")
-        self._between = not (self._tail or self._skip_lf)
+        self.between = not (self.tail or self.skip_lf)
         return payloads
 
     @property
     def pending(self) -> bool:
         """Whether an unfinished event is held; at the end of a stream that means that the stream was cut."""
-        return bool(self._tail.strip(b"\r\n"))
+        return bool(self.tail.strip(b"\r\n"))
 
 
 def payload_of(block: bytes) -> bytes | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from backends.attempt import RetryBudget
 from backends.breaker import Breakers
@@ -87,15 +88,13 @@ Watched = ReplyRelay | PrefillLeg
 class Watch:
     """Relays and prefill legs under way, checked together a few times a second: no request pays for a timer of its own."""
 
-    __slots__ = ("_relays",)
+    __slots__ = ("_relays", "add")
 
     def __init__(self) -> None:
         self._relays: dict[Watched, None] = {}
-        """In the order in which they came, so that a run can be repeated."""
-
-    def add(self, relay: Watched) -> None:
-        """Watch a relay until it is over. Bounded by the connections there may be."""
-        self._relays[relay] = None
+        """In the order in which they came, so that a run can be repeated. Bounded by the connections there may be."""
+        self.add: Callable[[Watched], None] = self._relays.setdefault
+        """Watches a relay until it is over; the dictionary's own method, so that it costs no Python call."""
 
     def forget(self, relay: Watched) -> None:
         """Stop watching a relay that is over; one that still waits for its engine's last bytes stays."""
@@ -128,19 +127,14 @@ class Watch:
         return list(self._relays)
 
 
-class RequestIds:
-    """Ids that are unique across processes and restarts: a random part per process and a count."""
+def request_ids(prefix: str) -> Callable[[], str]:
+    """A source of ids that are unique across processes and restarts: `req-<process>-<count>`. It is made of C iterators, so an id costs no
+    Python call.
 
-    __slots__ = ("_count", "_prefix")
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._count = 0
-
-    def __call__(self) -> str:
-        """The next id, `req-<process>-<count>`."""
-        self._count += 1
-        return f"req-{self._prefix}-{self._count:x}"
+    Args:
+        prefix: a random part per process, without braces.
+    """
+    return map(f"req-{prefix}-{{:x}}".format, count(1)).__next__
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ class Deps:
     wall: WallClock
     rng: Rng
     loop: asyncio.AbstractEventLoop
-    new_id: RequestIds
+    new_id: Callable[[], str]
     pool_states: PoolStates
     """The state of each pool that placing needs; kept with the fleet."""
     lines: PoolQueues
@@ -170,8 +164,8 @@ class Deps:
     timeouts: Timeouts
     watch: Watch
     observe: Callable[[Record], None]
-    observe_decision: Callable[[Route, float], None]
-    """Called once per decision with the seconds it took, reading its prompt included."""
+    observe_decision: Callable[[Route, float], None] | None
+    """Called once per decision with the seconds it took, reading its prompt included; None where nothing measures decisions."""
     ledger_full: Callable[[], bool]
     """Whether usage cannot be made durable now."""
     count_prefix: Callable[[str, str, float, int], None]

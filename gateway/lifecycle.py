@@ -37,7 +37,8 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
             try:
                 ask, rule = look_ahead(ask, rule, grant, exchange, story, deps)  # 400, 503
                 ask, hold = await admit(caller, ask, rule, grant, story, deps)  # 400, 429
-                mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
+                if story.asked.dealt is not None:
+                    mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
                 placement = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
                 while not await forward(ask, placement, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
                     placement = await choose_again(ask, placement, exchange, story, deps)  # it gave its place to a more urgent one

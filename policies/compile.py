@@ -109,29 +109,19 @@ class TenantPolicy(msgspec.Struct, frozen=True):
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class PolicySet:
-    """Every active policy; immutable: a reload replaces the whole set.
+class PolicySet(msgspec.Struct, frozen=True, eq=False):
+    """Every active policy; immutable: a reload replaces the whole set."""
 
-    Args:
-        policies: one per tenant.
-        digest: of the policies' content; access records carry it.
-    """
-
-    __slots__ = ("_by_tenant", "_digest", "_everyone")
-
-    def __init__(self, policies: Iterable[TenantPolicy], digest: str) -> None:
-        self._by_tenant = {policy.tenant: policy for policy in policies}
-        self._everyone = self._by_tenant.pop(EVERYONE, None)
-        self._digest = digest
-
-    @property
-    def digest(self) -> str:
-        """The first hexadecimal digits of SHA-256 over the content: same content, same digest, whatever its order."""
-        return self._digest
+    by_tenant: Mapping[str, TenantPolicy]
+    """The policies of tenants that have one of their own; read-only."""
+    everyone: TenantPolicy | None
+    """The default policy, of every other tenant; None for none."""
+    digest: str
+    """The first hexadecimal digits of SHA-256 over the content: same content, same digest, whatever its order. Access records carry it."""
 
     def for_tenant(self, tenant: str) -> TenantPolicy | None:
         """The tenant's own policy, else the default policy, else None: no model exists for the tenant. One look-up."""
-        return self._by_tenant.get(tenant, self._everyone)
+        return self.by_tenant.get(tenant, self.everyone)
 
     def prompts_for(self, tenant: str) -> Mapping[str, AllowedVersions]:
         """A tenant's prompts by id."""
@@ -144,14 +134,16 @@ class PolicySet:
 
     def policies(self) -> list[TenantPolicy]:
         """All policies, sorted by tenant, the default policy last."""
-        return [*self._by_tenant.values(), *([self._everyone] if self._everyone else [])]
+        return [*self.by_tenant.values(), *([self.everyone] if self.everyone else [])]
 
 
 def compiled(documents: Iterable[PolicyDocument], prompts: Registry = MappingProxyType({})) -> PolicySet:
     """The policy set of validated documents, which `policies.load` has checked for distinct tenants and model names, and of all prompts."""
     ordered = sorted(documents, key=lambda document: document.tenant)
     everyone = next((document for document in ordered if document.tenant == EVERYONE), None)
-    return PolicySet((_policy(document, everyone, prompts) for document in ordered), _digest(ordered, prompts))
+    by_tenant = {document.tenant: _policy(document, everyone, prompts) for document in ordered}
+    default_policy = by_tenant.pop(EVERYONE, None)
+    return PolicySet(MappingProxyType(by_tenant), default_policy, _digest(ordered, prompts))
 
 
 def _digest(ordered: list[PolicyDocument], prompts: Registry) -> str:

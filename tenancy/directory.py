@@ -31,7 +31,6 @@ class Directory:
 
     __slots__ = (
         "_everywhere",
-        "_grants",
         "_limits",
         "_lines_of",
         "_models",
@@ -42,9 +41,10 @@ class Directory:
         "_projects",
         "_records",
         "_tenants",
-        "_until_unix",
+        "grants",
         "keys",
         "prices",
+        "until_unix",
         "version",
     )
 
@@ -59,8 +59,10 @@ class Directory:
         self._limits: defaultdict[Scope, list[Limit]] = defaultdict(list)
         for limit in contents.limits:
             self._limits[limit.scope].append(limit)
-        self._until_unix = -math.inf
-        self._grants: dict[KeyId, Grant] = {}
+        self.until_unix = -math.inf
+        """Until when `grants` hold: the end of the next temporary raise of a limit."""
+        self.grants: dict[KeyId, Grant] = {}
+        """The grants compiled by now, by key."""
         self._of_projects: dict[tuple[TenantId, ProjectId], Grant] = {}
         self._of_users: OfUsers = {}
         self._lines_of: dict[Scope, tuple[LimitLine, ...]] = {}
@@ -75,20 +77,20 @@ class Directory:
         Raises:
             KeyError: there is no such key; never for a key that `keys` has just authenticated.
         """
-        if now_unix >= self._until_unix:
+        if now_unix >= self.until_unix:
             self._drop_compiled(now_unix)
-        grant = self._grants.get(key_id)
+        grant = self.grants.get(key_id)
         if grant is None:
             record = self._records[key_id]
             home = self._home(record.tenant, record.project)
             if home is None:
                 raise KeyError(key_id)
-            grant = self._grants[key_id] = self._compiled(home, record, now_unix)
+            grant = self.grants[key_id] = self._compiled(home, record, now_unix)
         return grant
 
     def for_tenant(self, tenant: TenantId, project: ProjectId, now_unix: float) -> Grant | None:
         """The rights and limits of a caller with a token and no API key; None where there is no such project, or it is disabled."""
-        if now_unix >= self._until_unix:
+        if now_unix >= self.until_unix:
             self._drop_compiled(now_unix)
         grant = self._of_projects.get((tenant, project))
         if grant is None:
@@ -130,8 +132,8 @@ class Directory:
         """Drop all that was compiled before a raise ended: raises are few, and only what is asked for is compiled again."""
         every = [limit for limits in self._limits.values() for limit in limits]
         ends = (limit.raised_until_unix for limit in every if limit.raised_until_unix is not None)
-        self._until_unix = min((end for end in ends if end > now_unix), default=math.inf)
-        self._grants.clear()
+        self.until_unix = min((end for end in ends if end > now_unix), default=math.inf)
+        self.grants.clear()
         self._of_projects.clear()
         self._of_users.clear()
         self._lines_of.clear()

@@ -17,7 +17,7 @@ from domain.ask import Ask
 from domain.lengths import Lengths
 from domain.usage import Usage
 from tenancy.limits import Amounts
-from tenancy.prices import Price
+from tenancy.prices import FREE, Price
 
 BYTES_PER_TOKEN: Final = 4
 """Usual for English and code; used only to charge a prompt whose tokens were not reported, never to admit a request."""
@@ -49,6 +49,8 @@ def worst_case(ask: Ask, prompt_tokens: int | None, output_cap: int, price: Pric
     if usual is not None:
         each = min(each, max(1, -(-usual * LIKELY_FIFTHS // 5)))
     output = ask.sequences * each
+    if price is FREE:
+        return Amounts(prompt, output, prompt + output)
     return Amounts(prompt, output, price.worst_units(prompt, output), price.worst_nanousd(prompt, output))
 
 

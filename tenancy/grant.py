@@ -64,6 +64,7 @@ class Grant:
         "_per_user",
         "_plain",
         "holder",
+        "of_every_request",
         "rights",
     )
 
@@ -87,6 +88,8 @@ class Grant:
         self._model_groups = models
         self._everywhere = everywhere
         self._plain = self._groups(None, own)
+        self.of_every_request = None if models or per_user else self._plain
+        """What `groups` returns for every request; None where the groups depend on the model or the end user."""
         self._of_model: dict[str, Groups] = {}
         self._of_users = of_users
 

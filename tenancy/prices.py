@@ -92,19 +92,20 @@ class PriceBook:
     """Every price, for look-ups on the request path: the newest one in force at a moment; a price of the revision goes before one of any
     revision."""
 
-    __slots__ = ("_by_model",)
+    __slots__ = ("by_model",)
 
     def __init__(self, prices: Iterable[Price]) -> None:
-        self._by_model: dict[tuple[str, str], tuple[list[float], list[Price]]] = {}
+        self.by_model: dict[tuple[str, str], tuple[list[float], list[Price]]] = {}
+        """By public name and revision, the moments from which prices are in force, and the prices; empty where every model is free."""
         for price in sorted(prices, key=lambda price: (price.effective_unix, price.id)):
-            starts, versions = self._by_model.setdefault((price.model, price.revision), ([], []))
+            starts, versions = self.by_model.setdefault((price.model, price.revision), ([], []))
             starts.append(price.effective_unix)
             versions.append(price)
 
     def at(self, model: str, revision: str, at_unix: float) -> Price:
         """The price in force; FREE where there is none. A request keeps the price that it was admitted at."""
         for key in ((model, revision), (model, ANY_REVISION)):
-            entry = self._by_model.get(key)
+            entry = self.by_model.get(key)
             if entry is not None:
                 starts, versions = entry
                 place = bisect_right(starts, at_unix)

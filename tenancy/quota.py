@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from tenancy.decisions import line_states, refusal, standings
 from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
@@ -36,7 +38,7 @@ AT_ONCE: Final = 64
 class Forgetting:
     """The entries of all tags that are to be forgotten. Times must not go backwards."""
 
-    __slots__ = ("_expiries", "_ids", "_later")
+    __slots__ = ("_expiries", "_ids", "_later", "due_us")
 
     def __init__(self) -> None:
         self._ids: deque[str] = deque()
@@ -44,6 +46,8 @@ class Forgetting:
         """For each id the dictionary that has its expiry: all these ids are remembered for the same time, so their order is that of
         their expiries."""
         self._later: deque[tuple[int, Callable[[], None]]] = deque()
+        self.due_us = MAX_COUNT
+        """No entry is to be forgotten before this time."""
 
     def __len__(self) -> int:
         return len(self._ids) + len(self._later)
@@ -51,26 +55,29 @@ class Forgetting:
     def remember(self, expiry: dict[str, int], hold_id: str, until_us: int) -> None:
         """Keep the id in `expiry`, with its time, until then."""
         expiry[hold_id] = until_us
+        self.due_us = min(self.due_us, until_us)
         self._ids.append(hold_id)
         self._expiries.append(expiry)
 
     def at(self, until_us: int, forget: Callable[[], None]) -> None:
         """Call `forget` at a time: for the few holds that are remembered for longer, all of them for the same time."""
+        self.due_us = min(self.due_us, until_us)
         self._later.append((until_us, forget))
 
     def forget(self, now_us: int) -> None:
         """Forget entries whose time is over, at most `AT_ONCE` of each kind."""
+        due_us = MAX_COUNT
         ids = self._ids
         expiries = self._expiries
         left = AT_ONCE
-        while ids and left:
+        while ids:
             expiry = expiries[0]
             hold_id = ids[0]
-            until_us = expiry.get(hold_id)
-            if until_us is not None:
-                if until_us > now_us:
-                    break
-                del expiry[hold_id]
+            until_us = expiry.get(hold_id, 0)
+            if until_us > now_us or not left:
+                due_us = until_us
+                break
+            expiry.pop(hold_id, None)
             ids.popleft()
             expiries.popleft()
             left -= 1
@@ -79,6 +86,7 @@ class Forgetting:
         while later and left and later[0][0] <= now_us:
             later.popleft()[1]()
             left -= 1
+        self.due_us = min(due_us, later[0][0]) if later else due_us
 
 
 class EndUsers:
@@ -127,21 +135,18 @@ _COUNTED, _HELD = 1, 2
 """Indexes into a cell; at index 0 it has the number of its period."""
 
 
-class _Record:
+class _Record(msgspec.Struct, eq=False):
     """One hold in one group. `vector` is what is counted for it now: held while open, charged when reaped."""
 
-    __slots__ = ("cells", "delivered", "phase", "plan", "until_us", "vector")
-
-    def __init__(self, plan: CompiledGroup, cells: list[list[int]], vector: Vector, now_us: int) -> None:
-        self.plan = plan
-        self.cells = cells
-        """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
-        self.vector = vector
-        self.delivered: Vector = (vector[0], 0, 0, 0, 0, 0, 0)
-        """What the last heartbeat reported as delivered; before the first one nothing but the request itself."""
-        self.phase = _OPEN
-        self.until_us = now_us + LEASE_US
-        """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
+    plan: CompiledGroup
+    cells: list[list[int]]
+    """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
+    vector: Vector
+    delivered: Vector
+    """What the last heartbeat reported as delivered; before the first one nothing but the request itself."""
+    until_us: int
+    """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
+    phase: int = _OPEN
 
 
 class TagCounters:
@@ -155,14 +160,14 @@ class TagCounters:
     __slots__ = (
         "_calendar",
         "_cells",
-        "_due_us",
         "_forgetting",
         "_gauges",
         "_open",
-        "_records",
-        "_settled",
         "_tats",
         "_unswept",
+        "due_us",
+        "records",
+        "settled",
         "users",
     )
 
@@ -173,22 +178,22 @@ class TagCounters:
         self._cells: dict[str, list[int]] = {}
         """By key of a calendar line: the period, the settled amount, the held amount."""
         self._gauges: dict[str, int] = {}
-        self._records: dict[str, _Record] = {}
+        self.records: dict[str, _Record] = {}
         """Open and reaped holds, by id."""
         self._open: dict[str, _Record] = {}
         """Open holds in the order in which they expire: all leases have one length, and a heartbeat moves a hold to the end."""
-        self._due_us = 0
+        self.due_us = 0
         """No open hold expires before this time."""
-        self._settled: dict[str, int] = {}
+        self.settled: dict[str, int] = {}
         """By id of a settled hold, when it is forgotten. Nothing else of it is kept: there are as many as requests in two minutes."""
         self._unswept: list[str] = []
         self.users = EndUsers()
 
     def knows(self, hold_id: str, now_us: int) -> bool:
         """Whether there is such a hold, and its time to be remembered is not over."""
-        record = self._records.get(hold_id)
+        record = self.records.get(hold_id)
         if record is None:
-            return self._settled.get(hold_id, 0) > now_us
+            return self.settled.get(hold_id, 0) > now_us
         return record.phase == _OPEN or record.until_us > now_us
 
     def decide(self, plan: CompiledGroup, vector: Vector, now_us: int) -> list[int] | None:
@@ -235,23 +240,26 @@ class TagCounters:
                 if key not in tats:
                     self._sweep(now_us)
                 tats[key] = now_us + after
-        cells = self._cells_now(plan, now_us)
-        for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
-            cell[_HELD] += vector[meter]
-        at += len(cells)
+        cells: list[list[int]] = []
+        if plan.cells:
+            cells = self._cells_now(plan, now_us)
+            for (_, meter, _, _), cell in zip(plan.cells, cells, strict=True):
+                cell[_HELD] += vector[meter]
+            at += len(cells)
         gauges = self._gauges
         for key, _ in plan.gauges:
             gauges[key] = afters[at]
             at += 1
-        self._records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, now_us)
+        delivered = (vector[0], 0, 0, 0, 0, 0, 0)
+        self.records[hold_id] = self._open[hold_id] = _Record(plan, cells, vector, delivered, now_us + LEASE_US)
 
     def beat(self, hold_id: str, plan: CompiledGroup, delivered: Vector, at_most: Vector, now_us: int) -> None:
         """Extend the lease of a hold and hold `at_most` for it; open it again when it is reaped or unknown."""
         if not self.knows(hold_id, now_us):
-            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, now_us)
+            record = _Record(plan, self._cells_now(plan, now_us), NOTHING, NOTHING, now_us + LEASE_US)
             self._move(record, at_most, _REAPED, _OPEN, now_us)
-        elif hold_id in self._records:
-            record = self._records[hold_id]
+        elif hold_id in self.records:
+            record = self.records[hold_id]
             self._move(record, at_most, record.phase, _OPEN, now_us)
         else:
             return
@@ -259,28 +267,28 @@ class TagCounters:
         record.phase = _OPEN
         record.until_us = now_us + LEASE_US
         self._open.pop(hold_id, None)
-        self._records[hold_id] = self._open[hold_id] = record
+        self.records[hold_id] = self._open[hold_id] = record
 
     def settle(self, hold_id: str, actual: Vector, now_us: int) -> None:
         """Put `actual` in the place of what is counted for a hold; nothing happens for a settled or an unknown one."""
-        record = self._records.get(hold_id)
+        record = self.records.get(hold_id)
         if record is None or (record.phase == _REAPED and record.until_us <= now_us):
             return
         self._move(record, actual, record.phase, _SETTLED, now_us)
-        del self._records[hold_id]
+        del self.records[hold_id]
         self._open.pop(hold_id, None)
-        self._forgetting.remember(self._settled, hold_id, now_us + SETTLED_US)
+        self._forgetting.remember(self.settled, hold_id, now_us + SETTLED_US)
 
     def reap(self, now_us: int) -> int:
         """Reap expired holds, at most `REAP_AT_MOST`, and forget those whose time is over; returns how many were reaped."""
         self._forgetting.forget(now_us)
-        if now_us < self._due_us:
+        if now_us < self.due_us:
             return 0
         expired: list[str] = []
-        self._due_us = now_us + LEASE_US
+        self.due_us = now_us + LEASE_US
         for hold_id, record in self._open.items():
             if record.until_us > now_us or len(expired) == REAP_AT_MOST:
-                self._due_us = record.until_us
+                self.due_us = record.until_us
                 break
             expired.append(hold_id)
         for hold_id in expired:
@@ -368,9 +376,9 @@ class TagCounters:
 
     def _forget(self, hold_id: str, until_us: int) -> None:
         """Forget a reaped hold, unless a heartbeat has opened it again or it was reaped anew since."""
-        record = self._records.get(hold_id)
+        record = self.records.get(hold_id)
         if record is not None and record.phase == _REAPED and record.until_us == until_us:
-            del self._records[hold_id]
+            del self.records[hold_id]
 
     def _sweep(self, now_us: int) -> None:
         """Check two older entries for each new one, so that entries no longer needed never outnumber the others for long."""
@@ -407,17 +415,29 @@ class Quota:
 
     def admit(self, hold: Hold, now_us: int) -> Admission:
         """Reserve `hold.amounts` in every line of every group, or nothing in any. Reaps expired holds first."""
-        self._calendar.turn_to(now_us)
-        vector = hold.amounts.vector()
-        ends_us = self._calendar.ends_us
+        calendar = self._calendar
+        if not calendar.from_us <= now_us < calendar.until_us:
+            calendar.turn_to(now_us)
+        ends_us = calendar.ends_us
+        amounts = hold.amounts
+        prompt, output = amounts.input_tokens, amounts.output_tokens
+        # as `Amounts.vector` does it, without the call
+        vector = (amounts.requests, prompt, output, prompt + output, amounts.units, amounts.cost_nanousd, 1)
         decided: list[tuple[TagCounters, CompiledGroup, list[int] | None]] = []
         for group in hold.groups:
-            counters = self._counters_of(group.tag)
-            counters.reap(now_us)
-            plan = self._own_or_shared(counters, self._prepared.plan(group), now_us)
-            self.crowded += bool(group.label and not plan.label)
+            counters = self._counters.get(group.tag)
+            if counters is None:
+                counters = self._counters_of(group.tag)
+            if now_us >= counters.due_us or now_us >= self._forgetting.due_us:
+                counters.reap(now_us)
+            prepared = self._prepared.plans.get(id(group))
+            plan = prepared[1] if prepared is not None else self._prepared.plan(group)
+            if plan.label:
+                plan = self._own_or_shared(counters, plan, now_us)
+                self.crowded += not plan.label
             afters = None
-            if not counters.knows(hold.id, now_us):
+            known = (hold.id in counters.records or hold.id in counters.settled) and counters.knows(hold.id, now_us)
+            if not known:
                 afters = counters.decide(plan, vector, now_us)
                 if afters is None:
                     return refusal(plan, vector, counters.positions(plan, now_us), now_us, ends_us)

@@ -144,10 +144,11 @@ def first_day_of(month: int) -> int:
 class Calendar:
     """The periods (UTC) around a moment, by kind; worked out once a day."""
 
-    __slots__ = ("_from", "_until", "ends_us", "periods")
+    __slots__ = ("ends_us", "from_us", "periods", "until_us")
 
     def __init__(self) -> None:
-        self._from = self._until = 0
+        self.from_us = self.until_us = 0
+        """The day that `periods` and `ends_us` hold for; the end is not part of it."""
         self.periods = (0, 0, 0, 0, 0)
         """The number of the day, of the month, 0 for ever."""
         self.ends_us = (0, 0, 0, 0, 0)
@@ -155,13 +156,13 @@ class Calendar:
 
     def turn_to(self, now_us: int) -> None:
         """Move to the periods around `now_us`."""
-        if not self._from <= now_us < self._until:
+        if not self.from_us <= now_us < self.until_us:
             day = now_us // DAY_US
             month = month_of(day)
-            self._from = day * DAY_US
-            self._until = (day + 1) * DAY_US
+            self.from_us = day * DAY_US
+            self.until_us = (day + 1) * DAY_US
             self.periods = (0, day, month, 0, 0)
-            self.ends_us = (0, self._until, first_day_of(month + 1) * DAY_US, 0, 0)
+            self.ends_us = (0, self.until_us, first_day_of(month + 1) * DAY_US, 0, 0)
 
 
 class Prepared:
@@ -171,25 +172,25 @@ class Prepared:
     are dropped, and compiled again when they are asked for.
     """
 
-    __slots__ = ("_lines", "_plans")
+    __slots__ = ("_lines", "plans")
 
     def __init__(self) -> None:
-        self._plans: dict[int, tuple[Group, CompiledGroup]] = {}
+        self.plans: dict[int, tuple[Group, CompiledGroup]] = {}
+        """By the id of the group, which is kept beside its plan so that its id stays taken."""
         self._lines: dict[int, CompiledLimit] = {}
 
     def plan(self, group: Group) -> CompiledGroup:
         """The compiled plan of a group."""
-        prepared = self._plans.get(id(group))
+        prepared = self.plans.get(id(group))
         if prepared is None:
-            if len(self._plans) >= AT_MOST or len(self._lines) >= AT_MOST:
-                self._plans.clear()
+            if len(self.plans) >= AT_MOST or len(self._lines) >= AT_MOST:
+                self.plans.clear()
                 self._lines.clear()
-            # the group is kept beside its plan so that its id stays taken
             group_plan = compile_group(self._line(line) for line in group.lines)
             if group.label:
                 kinds = [line.kind for line in group_plan.lines if line.key.endswith(":" + group.label)]
                 group_plan = group_plan._replace(label=group.label, keep_us=max(KEPT_US[kind] for kind in kinds))
-            prepared = self._plans[id(group)] = (group, group_plan)
+            prepared = self.plans[id(group)] = (group, group_plan)
         return prepared[1]
 
     def _line(self, line: LimitLine) -> CompiledLimit:

@@ -153,7 +153,7 @@ def caller(body: object = None, path: str = "/v1/chat/completions", **headers: b
     named = {name.replace("_", "-").encode(): value for name, value in headers.items()}
     connection: Any = Connection()
     exchange = Exchange(connection, RequestHead("POST", path, named, None, False, True))
-    exchange.take(body if isinstance(body, bytes) else msgspec.json.encode(body))
+    exchange.received = body if isinstance(body, bytes) else msgspec.json.encode(body)
     exchange.body_is_over(None)
     return exchange, connection
 

@@ -36,6 +36,8 @@ class PromptCounts:
         loop: asyncio.AbstractEventLoop,
         image_tokens: Mapping[str, int] | None = None,
     ) -> None:
+        self.pools = frozenset((*vocabularies, *(image_tokens or ())))
+        """The pools whose prompts are counted; in any other one only token ids are."""
         self._vocabularies = vocabularies
         self._image_tokens = image_tokens or {}
         self._executor = executor
@@ -46,9 +48,9 @@ class PromptCounts:
         """Tokens of the prompt, exact or from above; None where no count is made in time. `scope` as in Vocabulary."""
         if ask.token_ids is not None:
             return ask.token_ids
-        vocabulary, image_tokens = self._vocabularies.get(pool), self._image_tokens.get(pool)
-        if vocabulary is None and image_tokens is None:
+        if pool not in self.pools:
             return None
+        vocabulary, image_tokens = self._vocabularies.get(pool), self._image_tokens.get(pool)
         key = (pool, hashlib.blake2b(ask.fields, digest_size=16).digest())
         if key in self._known:
             self._known.move_to_end(key)

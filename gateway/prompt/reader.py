@@ -13,10 +13,10 @@ import msgspec
 
 from domain.ask import Ask
 from gateway.prompt.chat_template import NotText
-from gateway.prompt.count import BUDGET_S, PromptCounts
+from gateway.prompt.count import BUDGET_S
 from gateway.prompt.text import PromptBytes, prompt_bytes
 from gateway.prompt.vocabulary import ModelVocabulary, TokenReading, Vocabulary
-from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, TOKEN_BYTES, LazyChain
+from routing.prefix.chain import BLOCK_BYTES, BLOCK_TOKENS, STRIDE, TOKEN_BYTES, LazyChain, of_text
 
 SLOW_BYTES: Final = 512 * 1024
 """From this size on, to cut the prompt out of a request takes half a millisecond, and a few milliseconds with media."""
@@ -27,6 +27,8 @@ MAX_UNDER_WAY: Final = 256
 MIN_PARTIAL_TOKENS: Final = 1024
 """Least tokens made in time for a chain over them; the router recognises a shorter beginning by its bytes, so that one prompt sent many
 times at once is found."""
+SHORT_BYTES: Final = (STRIDE + 1) * BLOCK_BYTES - 1
+"""Longest text whose chain is made at once: `LazyChain` would hash `STRIDE` blocks together as soon as it is looked at."""
 PRIOR: Final = (4000.0, 1000.0)
 """Bytes and their tokens that count as seen before an engine has reported any: usual for English and code."""
 REMEMBERED: Final = 0.99
@@ -59,7 +61,6 @@ class Prompts:
     Args:
         vocabularies: the vocabularies by pool name; a `ModelVocabulary` gives token ids.
         executor: runs the reading of long prompts.
-        counts: counts the prompts of pools without a `ModelVocabulary`.
         image_tokens: most tokens of one image by pool name, where the settings have it.
     """
 
@@ -68,13 +69,11 @@ class Prompts:
         vocabularies: Mapping[str, Vocabulary],
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
-        counts: PromptCounts,
         image_tokens: Mapping[str, int] | None = None,
     ) -> None:
         self._model_vocabularies = {pool: known for pool, known in vocabularies.items() if isinstance(known, ModelVocabulary)}
         self._executor = executor
         self._loop = loop
-        self._counts = counts
         self._image_tokens = image_tokens or {}
         self._under_way: dict[tuple[str, str, bytes, bytes], tuple[asyncio.Future[None], TokenReading]] = {}
         self._ratios: dict[str, tuple[float, float]] = {}
@@ -97,41 +96,35 @@ class Prompts:
         template = hash((root, parts.frame, parts.opening)) if parts.frame or parts.opening else 0
         vocabulary = self._model_vocabularies.get(pool)
         reading = await self._reading(vocabulary, ask, parts, pool, scope) if vocabulary is not None else None
-        if reading is None or not (reading.whole or reading.tokens >= MIN_PARTIAL_TOKENS):
-            return self._by_bytes(parts, pool, root, template, late=reading is not None)
-        chain = LazyChain(root, reading.ids().tobytes(), BLOCK_TOKENS * TOKEN_BYTES) if parts.shared else ()
-        if reading.whole:
-            return Prompt(reading.tokens, chain, BLOCK_TOKENS, template, counted=True)
-        estimate = max(reading.tokens, self._estimate(pool, parts.size))
-        return Prompt(estimate, chain, BLOCK_TOKENS, template, late=True, text_bytes=parts.size)
-
-    async def count(self, prompt: Prompt, ask: Ask, pool: str, scope: str) -> int | None:
-        """Tokens of the prompt for a reservation, exact or from above, without tokenising it twice; None where no count is made in time."""
-        if prompt.counted:
-            return prompt.tokens
-        return None if prompt.late else await self._counts.count(ask, pool, scope)
+        seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
+        estimate = round(parts.size * seen_tokens / seen_bytes)
+        chain: Sequence[int] = ()
+        if reading is not None and (reading.whole or reading.tokens >= MIN_PARTIAL_TOKENS):
+            if parts.shared:
+                chain = LazyChain(root, reading.ids().tobytes(), BLOCK_TOKENS * TOKEN_BYTES)
+            if reading.whole:
+                return Prompt(reading.tokens, chain, BLOCK_TOKENS, template, counted=True)
+            return Prompt(max(reading.tokens, estimate), chain, BLOCK_TOKENS, template, late=True, text_bytes=parts.size)
+        late = reading is not None
+        if parts.ids:  # the caller sent the token ids
+            if parts.shared:
+                chain = LazyChain(root, parts.ids.tobytes(), BLOCK_TOKENS * TOKEN_BYTES)
+            return Prompt(parts.tokens, chain, BLOCK_TOKENS, template, counted=True, late=late)
+        if parts.shared:
+            start = hash((root, parts.frame)) if parts.frame else root
+            # a short text is hashed at once: the index looks at all of its blocks in any case
+            chain = LazyChain(start, parts.text, BLOCK_BYTES) if len(parts.text) > SHORT_BYTES else of_text(start, parts.text)
+        tokens = estimate + parts.media * self._image_tokens.get(pool, 0)
+        # the settings say the tokens of media, so nothing about text is learned from a prompt with media
+        learned_from = 0 if parts.media else parts.size
+        block_tokens = max(1, round(BLOCK_BYTES * seen_tokens / seen_bytes))
+        return Prompt(tokens, chain, block_tokens, template, late=late, text_bytes=learned_from)
 
     def learn(self, prompt: Prompt, pool: str, tokens: int) -> None:
         """Learn the bytes per token of a pool from the number of tokens that an engine reports for a prompt."""
         if prompt.text_bytes and tokens:
             seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
             self._ratios[pool] = (REMEMBERED * seen_bytes + prompt.text_bytes, REMEMBERED * seen_tokens + tokens)
-
-    def _by_bytes(self, parts: PromptBytes, pool: str, root: int, template: int, *, late: bool) -> Prompt:
-        """The prompt with a chain over its bytes, or over the token ids that the caller sent."""
-        if parts.ids:
-            chain = LazyChain(root, parts.ids.tobytes(), BLOCK_TOKENS * TOKEN_BYTES) if parts.shared else ()
-            return Prompt(parts.tokens, chain, BLOCK_TOKENS, template, counted=True, late=late)
-        chain = LazyChain(hash((root, parts.frame)) if parts.frame else root, parts.text, BLOCK_BYTES) if parts.shared else ()
-        tokens = self._estimate(pool, parts.size) + parts.media * self._image_tokens.get(pool, 0)
-        # the settings say the tokens of media, so nothing about text is learned from a prompt with media
-        learned_from = 0 if parts.media else parts.size
-        block_tokens = max(1, self._estimate(pool, BLOCK_BYTES))
-        return Prompt(tokens, chain, block_tokens, template, late=late, text_bytes=learned_from)
-
-    def _estimate(self, pool: str, size: int) -> int:
-        seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
-        return round(size * seen_tokens / seen_bytes)
 
     async def _reading(self, vocabulary: ModelVocabulary, ask: Ask, parts: PromptBytes, pool: str, scope: str) -> TokenReading | None:
         """The token ids of the prompt, as many as are made in time; None where it holds media."""

@@ -86,14 +86,14 @@ def prompt_bytes(ask: Ask) -> PromptBytes:
 
     Of several prompts in one request the first one stands for all: each is a sequence of its own.
     """
-    raw = ask.prompt
+    raw = ask.fields[ask.prompt_at[0] : ask.prompt_at[1]]
     frame_fields = ask.names - APART - PROMPT_FIELDS
     frame = _frame(ask, sorted(frame_fields)) if frame_fields else b""
     if ask.endpoint.has_messages:
         media = 0
         if _PARTS in raw:
             raw, media = _digested(raw)
-        opening = _opening(raw)
+        opening = b"" if raw.startswith(_NO_OPENING) else _opening(raw)
         # the list of messages without its closing bracket, so that a further message only adds to the text
         text = b"%b%b%b" % (opening, frame, raw[1 + len(opening) : -1]) if frame else raw[1:-1]
         return PromptBytes(frame, opening, text, size=len(text), media=media, shared=ask.names.isdisjoint(UNSHARED))
@@ -110,7 +110,7 @@ def _opening(raw: bytes) -> bytes:
         # the content is one text, and a quote inside a text has a backslash in front of it: the message ends here
         end = raw.find(_NEXT)
         return raw[1 : end + 2] if end > 0 else raw[1:-1]
-    if not raw or raw.startswith(_NO_OPENING):
+    if not raw:
         return b""
     first = bytes(_items(raw)[0])
     return first if _speaker(first).role in ("system", "developer") else b""

@@ -10,7 +10,7 @@ from gateway.http.openai.sizes import with_output_cap
 from gateway.placement.place import prompt_of, worth_reading
 from gateway.request.holds import OpenHold
 from gateway.request.limit_replies import fault_of, refused_standing
-from gateway.request.permissions import OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, counts, output_cap
+from gateway.request.permissions import MONEY, OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, output_cap
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
@@ -18,6 +18,7 @@ from tenancy.estimate import likely_prompt, prompt_for_cap, worst_case
 from tenancy.grant import Grant
 from tenancy.hold import Admission, Hold, Refused
 from tenancy.limits import UNUSED, Amounts
+from tenancy.prices import FREE
 from tenancy.rights import EVERYTHING
 
 UNCOUNTED: Final = Amounts()
@@ -33,26 +34,34 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
             nothing is reserved then.
     """
     rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
-    price = live.directory.prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix)
-    groups = grant.groups(rule.name, asked.user)
+    prices = live.directory.prices
+    price = prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix) if prices.by_model else FREE
+    groups = grant.of_every_request if grant.of_every_request is not None else grant.groups(rule.name, asked.user)
     if not groups and rights is EVERYTHING:
         each = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
         hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
         return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), each, ask.sequences)
-    if deps.ledger_full():
-        check_ledger(groups, deps.rng.random())
+    meters = 0
+    for group in groups:
+        meters |= group.meters
+    if meters & MONEY and deps.ledger_full():
+        check_ledger(meters, deps.rng.random())
     tokens = None
-    if rights.max_input_tokens is not None or counts(groups, PROMPT_METERS):
+    if rights.max_input_tokens is not None or meters & PROMPT_METERS:
         tokens = await _counted(caller, ask, rule, story, deps)
     prompt = likely_prompt(ask, tokens)
-    check_prompt(rights, prompt_for_cap(ask, tokens))
-    cap = output_cap(rights, asked.output_cap, deps.context_tokens.get(rule.pool), prompt)
-    if rights.max_output_tokens is not None or counts(groups, OUTPUT_METERS):
+    if rights.max_input_tokens is not None:
+        check_prompt(rights, prompt_for_cap(ask, tokens))
+    cap, context_tokens = asked.output_cap, deps.context_tokens.get(rule.pool)
+    if context_tokens is not None or rights.max_output_tokens is not None:
+        cap = output_cap(rights, cap, context_tokens, prompt)
+    if ask.max_output_tokens is None and (rights.max_output_tokens is not None or meters & OUTPUT_METERS):
         ask = with_output_cap(ask, cap)
     usual = deps.outputs.usual(caller.tenant, rule.name) if asked.statistical else None
     hold = Hold(story.own_id, caller.tenant, worst_case(ask, tokens, cap, price, usual), groups)
     if groups:
-        admission = await _decided(hold, deps)
+        # counters of this process never suspend, so nothing can cut them short
+        admission = await (deps.counters.admit(hold) if deps.counters.in_process else _decided(hold, deps))
         settled.degraded = admission.degraded
         settled.choices = ask.choices
         if isinstance(admission, Refused):
@@ -64,14 +73,19 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
 
 
 async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
-    """The prompt's tokens. A prompt that is read for placing anyway is read once."""
+    """The prompt's tokens, exact or from above; None where no count is made in time. A prompt that is read for placing anyway is read
+    once."""
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, deps.pool_states[pool.name].policy_instance(policy.routing)):
         return await deps.prompt_counts.count(ask, rule.pool)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
-    return await deps.prompts.count(story.asked.prompt, ask, rule.pool, caller.tenant)
+    prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
+    if prompt.counted or prompt.late:
+        return prompt.tokens if prompt.counted else None
+    if ask.token_ids is None and rule.pool not in deps.prompt_counts.pools:
+        return None
+    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant)
 
 
 async def _decided(hold: Hold, deps: Deps) -> Admission:

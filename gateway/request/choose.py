@@ -21,6 +21,7 @@ from gateway.placement.place import Placement, decide, longest_context, prepare
 from gateway.queue import refusals
 from gateway.queue.deadlines import HEADER, asked_wait_s, may_wait_s, place_of
 from gateway.queue.waiter import Reserved, Waiter, WaitForecast
+from gateway.request.degrade import HEADER as NO_STEPS
 from gateway.request.degrade import descend, may_degrade
 from gateway.request.permissions import sticky_key
 from gateway.request.prefill import split_request
@@ -57,7 +58,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
         asked.asked_wait_s = min(asked.asked_wait_s, asked_wait_s(given))  # of a fallback less is left
     line = deps.lines[rule.pool]
     refused = None
-    if may_degrade(ask, headers) and policy.degrade:
+    if (policy.degrade or NO_STEPS in headers) and may_degrade(ask, headers) and policy.degrade:
         sticky = sticky_key(ask, asked.user, story.own_id)
         descent = descend(ask, rule, policy, grant.rights, partial(_outlook, story, deps), deps.rng.random(), sticky)
         ask, refused = descent.ask, descent.refused
@@ -114,13 +115,15 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     _keep(placement, story, deps)
     if deps.lines[pool.name].waiting or not placement.route.ranked:
         if not placement.route.ranked and not placement.route.full:
-            deps.observe_decision(placement.route, deps.clock() - begun)
+            if deps.observe_decision is not None:
+                deps.observe_decision(placement.route, deps.clock() - begun)
             raise _nobody(ask, placement, deps)
         took_s = deps.clock() - begun
         placement = await _in_line(ask, placement, exchange, story, deps)
         _keep(placement, story, deps)
         begun = deps.clock() - took_s
-    deps.observe_decision(placement.route, deps.clock() - begun)
+    if deps.observe_decision is not None:
+        deps.observe_decision(placement.route, deps.clock() - begun)
     return placement
 
 

@@ -124,11 +124,11 @@ class OpenHolds:
     """The holds under way, by id. Bounded by the requests there may be at once."""
 
     def __init__(
-        self, clock: Clock, opened: Callable[[OpenHold], None] = lambda _: None, dropped: Callable[[OpenHold], None] = lambda _: None
+        self, clock: Clock, opened: Callable[[OpenHold], None] | None = None, dropped: Callable[[OpenHold], None] = lambda _: None
     ) -> None:
         self._clock = clock
         self._opened = opened
-        """Called once per opened hold; the ledger writes down that it is under way."""
+        """Called once per opened hold: the ledger writes down that it is under way. None without a ledger."""
         self._dropped = dropped
         """Called once per hold that ends without a Record of its own."""
         self._open: dict[str, OpenHold] = {}
@@ -140,7 +140,8 @@ class OpenHolds:
         """A hold was admitted; `output_cap` is for each of its sequences."""
         held, most = hold.amounts.output_tokens, sequences * output_cap
         opened = self._open[hold.id] = OpenHold(hold, price, story, prompt_tokens, output_cap, most, held, self._clock())
-        self._opened(opened)
+        if self._opened is not None:
+            self._opened(opened)
         return opened
 
     def close(self, hold: OpenHold) -> None:

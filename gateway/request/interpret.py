@@ -14,13 +14,14 @@ from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
 from gateway.request.authenticate import grant_of
 from gateway.request.degrade import HEADER as NO_OTHER
 from gateway.request.fallback_chain import FallbackChain
-from gateway.request.permissions import check_parameters, sticky_key, urgency
+from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
 from policies.compile import ModelRule
 from policies.parameters import with_prompt_defaults
 from tenancy.grant import Grant
+from tenancy.rights import EVERYTHING
 
 JSON_TYPE: Final = b"application/json"
 
@@ -37,7 +38,8 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     content_type = head.headers.get(b"content-type", b"")
     if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
         raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
-    body = await exchange.body()
+    received = exchange.received
+    body = received if exchange.complete and type(received) is bytes else await exchange.body()
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
     ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER))
@@ -47,7 +49,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     facts.organisation = grant.holder.organisation
     policies = deps.live.policies
     facts.policy_digest = policies.digest
-    key = sticky_key(ask, facts.user, story.own_id)
+    key = ask.session or facts.user or story.own_id  # the sticky key
     if ask.template is not None:
         dealt = partial(deal_prompt, ask, caller, head.headers, story, deps)
         ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
@@ -82,6 +84,11 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
         asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # the deadline of a model before a fallback goes on
     asked.output_cap = policy.max_output_tokens
     asked.statistical = policy.statistical
-    asked.priority_class, asked.retry = urgency(policy, grant.rights, ask, exchange.head.headers)
-    check_parameters(grant.rights, ask)
+    rights, headers = grant.rights, exchange.head.headers
+    if ask.flex or CLASS_HEADER in headers or RETRY_HEADER in headers:
+        asked.priority_class, asked.retry = urgency(policy, rights, ask, headers)
+    else:
+        asked.priority_class, asked.retry = max(policy.priority_class, rights.priority_class), False
+    if rights is not EVERYTHING:
+        check_parameters(rights, ask)
     return ask, rule

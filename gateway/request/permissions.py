@@ -11,8 +11,8 @@ from domain.ask import Ask
 from domain.faults import Fault, Kind, Retry
 from domain.priority import CLASSES, Class
 from policies.compile import ModelRule, TenantPolicy
-from tenancy.limits import Group, Meter, bits
-from tenancy.rights import EVERYTHING, Allowed, Cap
+from tenancy.limits import Meter, bits
+from tenancy.rights import Allowed, Cap
 
 MONEY: Final = bits(Meter.COST_NANOUSD)
 OUTPUT_METERS: Final = bits(Meter.OUTPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter.COST_NANOUSD)
@@ -62,8 +62,6 @@ def check_parameters(allowed: Allowed, ask: Ask) -> None:
     Raises:
         Fault: NOT_PERMITTED for the endpoint or tools, INVALID_VALUE for a number above its cap.
     """
-    if allowed is EVERYTHING:
-        return
     refusing_scope = allowed.refuses_endpoint(ask.endpoint.path)
     if refusing_scope is not None:
         raise Fault(Kind.NOT_PERMITTED, f"{ask.endpoint.path} may not be used here (set for {refusing_scope}).")
@@ -91,26 +89,19 @@ def output_cap(allowed: Allowed, policy_cap: int, context_tokens: int | None, pr
     return cap
 
 
-def check_ledger(groups: tuple[Group, ...], draw: float) -> None:
+def check_ledger(meters: int, draw: float) -> None:
     """Refuse a request that a budget limits. Called while usage cannot be made durable: a crash would forget what was spent.
 
     Args:
+        meters: a bit for each meter that a limit of the request counts.
         draw: 0 to 1; spreads the callers that try again.
 
     Raises:
         Fault: QUOTA_UNKNOWN where a limit on money counts the request.
     """
-    if counts(groups, MONEY):
+    if meters & MONEY:
         why = "What this request costs cannot be written down right now, and a budget limits it. Try again shortly."
         raise Fault(Kind.QUOTA_UNKNOWN, why, retry=Retry(should=True, after_s=5.0 + 5.0 * draw), detail="the ledger's disk is full")
-
-
-def counts(groups: tuple[Group, ...], meters: int) -> bool:
-    """Whether a limit of the groups counts one of the meters."""
-    for group in groups:  # noqa: SIM110 - a generator costs as much as the rest of the request's admission
-        if group.meters & meters:
-            return True
-    return False
 
 
 def _within(cap: Cap | None, value: int, param: str | None, unit: str) -> None:

@@ -14,7 +14,7 @@ from policies.compile import ModelRule, PolicySet, TenantPolicy
 from policies.conditions import ConditionNeeds
 from policies.rules import Rule
 from tenancy.estimate import likely_prompt
-from tenancy.rights import Allowed
+from tenancy.rights import EVERYTHING, Allowed
 
 SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"cookie"})
 """Headers that conditions never see."""
@@ -72,11 +72,14 @@ def match_policy(policies: PolicySet, asked: Asked, allowed: Allowed, key: str) 
     Args:
         key: the key by which the request is dealt out.
     """
-    policy = policies.for_tenant(asked.caller.tenant)
+    policy = policies.by_tenant.get(asked.caller.tenant, policies.everyone)
     model = policy.models.get(asked.ask.model) if policy is not None else None
     # rights are asked about a model that does not exist, too, so that time does not tell it from one that is not allowed (R15)
-    if not exists_for(allowed, NO_MODEL if model is None else model) or policy is None or model is None:
+    may_use = allowed is EVERYTHING or exists_for(allowed, NO_MODEL if model is None else model)
+    if not may_use or policy is None or model is None:
         return None
+    if policy.rules is None and not policy.layers and not model.shares:
+        return PolicyMatch(policy, model)
     rule = _matching_rule(policy, model, asked, allowed, key) if policy.rules is not None else None
     if rule is not None and rule.model:
         model = policy.models[rule.model]

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from backends.attempt import SAVED
 from domain.faults import Fault, Kind
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, header_lines
@@ -17,10 +18,15 @@ CLIENT_GONE_STATUS: Final = 499
 
 def open_story(exchange: Exchange, deps: Deps) -> Story:
     """Begin the request's Story; the caller's own request id is kept when it is sane."""
-    deps.budget.request()
+    budget, head = deps.budget, exchange.head
+    if budget.saved < SAVED:
+        budget.request()
+    else:
+        budget.active += 1  # the budget is full, so the request earns nothing
     now = deps.clock()
     own_id = deps.new_id()
-    return Story(exchange.head.request_id() or own_id, now, deps.wall(), now, own_id)
+    callers_id = head.request_id() if b"x-request-id" in head.headers else None
+    return Story(callers_id or own_id, now, deps.wall(), now, own_id)
 
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:

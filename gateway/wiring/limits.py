@@ -1,10 +1,5 @@
 """Builds the counters of one worker and their reconciliation with the ledger, and reports their state.
 
-Wall-clock time for counters of this process that never goes back, even when the machine's clock is set back.
-
-The state of a rate limit is a moment in the future. If the clock went back an hour, every caller who had used up a rate would wait
-that hour; so time goes on at the pace of the monotonic clock instead, and days begin early by as much until the process restarts.
-
 Builds the counters of limits: in this process, or on a shared store with counters of this process to fall back on.
 """
 
@@ -19,7 +14,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from domain.clock import Clock, WallClock
 from gateway.config.load import Settings
 from gateway.ledger.reconcile import LimitsState, Reconciler
 from gateway.ledger.writer import UsageWriter
@@ -32,33 +26,13 @@ from tenancy.limits import Group
 from tenancy.ports import Counters, CountersAway, Presence
 from tenancy.seeds import Tallies
 from tenancy.stores.fallback_counters import FallbackCounters
-from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom
+from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom, SteadyWall
 from tenancy.stores.under_way import UnbookedUsage
 from tenancy.stores.valkey import ValkeyCounters, ValkeyPresence
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.embedded import SOCKET_NAME, CannotStartStore, EmbeddedServer, server_binary
 from tenancy.stores.valkey.watch import Epoch, StoreWatch
 from tenancy.usage import SpendReader
-
-
-class SteadyWall:
-    """A `WallClock` whose readings never decrease. It follows the machine's clock forward."""
-
-    __slots__ = ("_ahead_s", "_clock", "_wall")
-
-    def __init__(self, wall: WallClock, clock: Clock) -> None:
-        self._wall = wall
-        self._clock = clock
-        self._ahead_s = wall() - clock()
-
-    def __call__(self) -> float:
-        """Seconds since the Unix epoch."""
-        now = self._clock()
-        ahead_s = self._wall() - now
-        if ahead_s > self._ahead_s:
-            self._ahead_s = ahead_s
-        return self._ahead_s + now
-
 
 __all__ = ["CannotStartStore", "CounterParts", "CounterView", "Epoch", "counters_answer", "counters_for", "embedded_server"]
 

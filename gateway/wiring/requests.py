@@ -26,7 +26,7 @@ from backends.ports import Upstream
 from domain.clock import Clock, Rng
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
-from gateway.deps import Deps, Live, RequestIds, Watch
+from gateway.deps import Deps, Live, Watch, request_ids
 from gateway.http.edge.timeouts import Timeouts
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
@@ -39,7 +39,6 @@ from gateway.queue.preempt import Pulling
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
-from gateway.wiring.limits import SteadyWall
 from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
@@ -49,7 +48,7 @@ from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
 from tenancy.ports import Counters
-from tenancy.stores.memory import MemoryCounters
+from tenancy.stores.memory import MemoryCounters, SteadyWall
 
 
 def lines_for(
@@ -127,7 +126,7 @@ def deps_for(
     log_defect: Callable[[BaseException, str], None],
     observe_load: Callable[[LoadDone], None] = lambda _: None,
     usage: UsageWriter | None = None,
-    observe_decision: Callable[[Route, float], None] = lambda route, took_s: None,
+    observe_decision: Callable[[Route, float], None] | None = None,
     count_prefix: Callable[[str, str, float, int], None] = lambda pool, backend, predicted, actual: None,
 ) -> Deps:
     """The collaborators of a worker's requests. Must be called inside the worker's running loop."""
@@ -151,7 +150,7 @@ def deps_for(
         wall=time.time,
         rng=rng,
         loop=loop,
-        new_id=RequestIds(secrets.token_hex(5)),
+        new_id=request_ids(secrets.token_hex(5)),
         pool_states=pool_states,
         lines=lines_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),
@@ -175,7 +174,7 @@ def deps_for(
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,
-        prompts=Prompts(vocabularies, executor, loop, counts),
+        prompts=Prompts(vocabularies, executor, loop),
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,

@@ -345,7 +345,7 @@ async def test_state_of_labels_that_are_gone_is_dropped(store: Store) -> None:
             await store.wait(86_400)
     if isinstance(store.counters, MemoryCounters):
         books = store.counters._quota._counters["acme"]
-        states, records = len(books._tats) + len(books._cells), len(books._records) + len(books._settled)
+        states, records = len(books._tats) + len(books._cells), len(books.records) + len(books.settled)
     else:
         client = store.counters._scripts._scripts["look"].registered_client  # type: ignore[attr-defined]
         states, records = await client.hlen("tg:{acme}:s"), 0

@@ -91,7 +91,7 @@ class Store:
         books, name = self.of(_tag(keys)), args[0].decode()
         books.settle(name, _vector(args[1]), now_us)
         if args[2] == b"1":
-            books._settled.pop(name, None)
+            books.settled.pop(name, None)
         return 1
 
     def do_look(self, keys: Sequence[bytes], args: Sequence[bytes], now_us: int) -> bytes:

@@ -152,10 +152,13 @@ class RequestReader:
         exchange = self._exchange
         if self._ignore or exchange is None or exchange.refusal is not None or self._violation is not None:
             return
-        if exchange.body_bytes + len(data) > self.connections.limits.max_body_bytes:
+        if len(exchange.received) + len(data) > self.connections.limits.max_body_bytes:
             self._violate(Kind.BODY_TOO_LARGE, f"The body has more than the {self.connections.limits.max_body_bytes} bytes allowed.")
             return
-        exchange.take(data)
+        if exchange.received:
+            exchange.take(data)
+        else:
+            exchange.received = data  # most bodies come in one piece: kept as it is
 
     def on_message_complete(self) -> None:
         """Hand the complete body over."""
@@ -163,7 +166,10 @@ class RequestReader:
         if self._ignore or exchange is None or self._violation is not None or exchange.complete:
             return
         self.deadline = inf
-        exchange.body_is_over(None)
+        if exchange.waiter is None:
+            exchange.complete = True
+        else:
+            exchange.body_is_over(None)
 
     def _violate(self, kind: Kind, message: str) -> None:
         if self._violation is None:
@@ -237,7 +243,13 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._ignore_pipelined()  # the offer came behind a request that is being served
         except httptools.HttpParserError as error:
             self._broken(f": {error}")
-        self._after_feed()
+        exchange = self._exchange
+        if exchange is not None and exchange.complete and not self._served and self._violation is None:
+            self._served = True  # the usual case: the bytes end a whole request
+            self._head_so_far = b""
+            self.connections.serve(exchange)
+        else:
+            self._after_feed()
 
     def _broken(self, why: str) -> None:
         if self._exchange is None or not self._exchange.complete:
@@ -246,7 +258,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._ignore_pipelined()  # bytes behind a complete request: never looked at
 
     def _after_feed(self) -> None:
-        """Refuse the request, or serve it, once the parser has read the bytes."""
+        """Refuse a request that breaks a rule, or begin to serve one whose body is still on its way."""
         exchange, violation = self._exchange, self._violation
         if exchange is None:
             limit = self.connections.limits.max_header_bytes
@@ -351,7 +363,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
                 self._refuse(Fault(Kind.REQUEST_TIMEOUT, f"The request head did not arrive within {limits.header_timeout_s:g} s."))
         elif not exchange.complete and exchange.refusal is None:
             age = now - self._body_since
-            if age < limits.body_timeout_s and exchange.body_bytes >= limits.min_body_rate_bytes_per_s * age:
+            if age < limits.body_timeout_s and len(exchange.received) >= limits.min_body_rate_bytes_per_s * age:
                 self.deadline = now + 1.0
                 return
             self.deadline = inf

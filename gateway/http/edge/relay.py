@@ -44,21 +44,16 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
 FROM_MEMORY: Final = ReplySource()
 
 
-class Heartbeat:
-    """Keeps a stream's connection alive while nothing else is sent: an SSE comment every `every_s`; none where that is 0.
+class Heartbeat(msgspec.Struct, eq=False):
+    """Keeps a stream's connection alive while nothing else is sent: an SSE comment every so often."""
 
-    Args:
-        headers: makes the reply's header lines when the first heartbeat has to begin the reply.
-        now: the time from which the first interval counts.
-    """
-
-    __slots__ = ("_every_s", "_exchange", "_headers", "_sent_at")
-
-    def __init__(self, exchange: Exchange, headers: Callable[[], bytes], every_s: float, now: float) -> None:
-        self._exchange = exchange
-        self._headers = headers
-        self._every_s = every_s or inf
-        self._sent_at = now
+    exchange: Exchange
+    headers: Callable[[], bytes]
+    """Makes the reply's header lines when the first heartbeat has to begin the reply."""
+    every_s: float
+    """The time between two heartbeats; 0 for none at all."""
+    sent_at: float
+    """When the last heartbeat was sent; in the beginning the time from which the first interval counts."""
 
     def beat(self, now: float, written_at: float = 0.0) -> float:
         """Send a heartbeat if one is due; returns the time of the next.
@@ -66,14 +61,15 @@ class Heartbeat:
         Args:
             written_at: when something else was written last.
         """
-        due_at = max(self._sent_at, written_at) + self._every_s
+        every_s = self.every_s or inf
+        due_at = max(self.sent_at, written_at) + every_s
         if now < due_at:
             return due_at
-        if not self._exchange.started:
-            self._exchange.start(self._headers())
-        self._exchange.write(HEARTBEAT)
-        self._sent_at = now
-        return now + self._every_s
+        if not self.exchange.started:
+            self.exchange.start(self.headers())
+        self.exchange.write(HEARTBEAT)
+        self.sent_at = now
+        return now + every_s
 
 
 class ReplyRelay(Listener):

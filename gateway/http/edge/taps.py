@@ -55,23 +55,20 @@ class Tap(Protocol):
         ...
 
 
-class _Judge:
-    """The state that both judging taps share."""
+class _Judge(msgspec.Struct, eq=False, kw_only=True):
+    """The state that both judging taps share. A Struct, so that making a tap costs no Python call."""
 
-    __slots__ = ("_answer", "_clock", "_names", "_to_finish", "cached", "fault", "over", "usage")
-
-    def __init__(self, answer: AttemptFacts, clock: Clock, choices: int, names: frozenset[str] | None) -> None:
-        self._answer = answer
-        self._clock = clock
-        self._to_finish = choices
-        self._names = names
-        self.usage: Usage | None = None
-        """The usage that the engine reported last; None while it has reported none."""
-        self.cached: int | None = None
-        """Prompt tokens that the engine says it had cached; None where it does not say."""
-        self.over = False
-        """The answer is whole, or `fault` says what is wrong with it."""
-        self.fault: Fault | None = None
+    choices: int
+    """The finish reasons of a whole answer."""
+    names: frozenset[str] | None = None
+    """Models the reply may name; None to take any, or once the reply has named one of them."""
+    usage: Usage | None = None
+    """The usage that the engine reported last; None while it has reported none."""
+    cached: int | None = None
+    """Prompt tokens that the engine says it had cached; None where it does not say."""
+    over: bool = False
+    """The answer is whole, or `fault` says what is wrong with it."""
+    fault: Fault | None = None
 
     def _fail(self, kind: Kind, detail: str) -> None:
         message = "The engine serving this request failed before the answer was complete. Try again."
@@ -80,50 +77,42 @@ class _Judge:
 
     def _is_other_model(self, document: ReplyDocument) -> bool:
         """Fail when the reply names a model that this backend does not have (R43): another one is behind its port."""
-        if self._names is None or document.model is None or document.model in self._names:
+        if self.names is None or document.model is None or document.model in self.names:
             return False
         self._fail(Kind.WRONG_MODEL, f"answers as {document.model[:64]!r}")
         return True
 
 
-class StreamTap(_Judge):
-    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it.
+class StreamTap(_Judge, eq=False):
+    """Meters and judges a streamed reply, and hides the usage event from callers who did not ask for it."""
 
-    Args:
-        answer: where the events are counted.
-        choices: how many finish reasons a whole answer has.
-        names: models the reply may name, looked at in the first event; None to take any.
-    """
-
-    __slots__ = ("_finished", "_include_usage", "_named", "_splitter")
-
-    def __init__(
-        self, answer: AttemptFacts, clock: Clock, *, choices: int, include_usage: bool, names: frozenset[str] | None = None
-    ) -> None:
-        super().__init__(answer, clock, choices, names)
-        self._named = names is None
-        self._splitter = EventSplitter()
-        self._finished: set[int] = set()
-        self._include_usage = include_usage
+    answer: AttemptFacts
+    """Where the events are counted."""
+    clock: Clock
+    include_usage: bool
+    """Whether the caller asked for the usage event."""
+    splitter: EventSplitter = msgspec.field(default_factory=EventSplitter)
+    finished: set[int] = msgspec.field(default_factory=set)
+    """The choices with a finish reason. The models of `names` are looked at in the first event only."""
 
     def feed(self, data: bytes) -> bytes:
         """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
         if self.over:
             return b""
-        payload = self._splitter.lone(data)
+        payload = self.splitter.lone(data)
         if payload is not None:
-            now = self._clock()
-            chunk = plain_chunk(payload) if self._named else None
+            now = self.clock()
+            chunk = plain_chunk(payload) if self.names is None else None
             if chunk is None:
                 return self._event(payload, now)
-            self._answer.note_event(now)
-            return data if chunk.usage is UNSET or self._include_usage else b"data: %b\n\n" % _without_usage(payload)
+            self.answer.note_event(now)
+            return data if chunk.usage is UNSET or self.include_usage else b"data: %b\n\n" % _without_usage(payload)
         try:
-            payloads = self._splitter.feed(data)
+            payloads = self.splitter.feed(data)
         except EventTooLarge as error:
             self._fail(Kind.INVALID_REPLY, str(error))
             return b""
-        now = self._clock()
+        now = self.clock()
         out = []
         for payload in payloads:
             out.append(self._event(payload, now))
@@ -145,26 +134,26 @@ class StreamTap(_Judge):
         if document.choices is None:
             self._fail(Kind.INVALID_REPLY, "an event without choices")
             return b""
-        if not self._named:
+        if self.names is not None:
             if self._is_other_model(document):
                 return b""
-            self._named = True
+            self.names = None
         for choice in document.choices:
             reason = choice.finish_reason
             if reason:
                 if reason not in WHOLE_FINISH_REASONS:
                     self._fail(Kind.ENGINE_ABORTED, f"finish_reason {reason[:32]!r}")
                     return b""
-                if not 0 <= choice.index < self._to_finish:
-                    self._fail(Kind.INVALID_REPLY, f"choice {choice.index} of {self._to_finish}")
+                if not 0 <= choice.index < self.choices:
+                    self._fail(Kind.INVALID_REPLY, f"choice {choice.index} of {self.choices}")
                     return b""
                 if reason == DECLINED:
-                    self._answer.declined = True
-                self._finished.add(choice.index)
-                self._answer.choices_over = len(self._finished)
+                    self.answer.declined = True
+                self.finished.add(choice.index)
+                self.answer.choices_over = len(self.finished)
         usage = document.usage
         if usage is UNSET:
-            self._answer.note_event(now)
+            self.answer.note_event(now)
             return b"data: %b\n\n" % payload
         return self._with_usage(payload, document, now)
 
@@ -174,16 +163,16 @@ class StreamTap(_Judge):
         if isinstance(usage, ReportedUsage):
             self.usage, self.cached = usage.value(), usage.cached  # cumulative in every dialect, so the last one wins
         if document.choices:
-            self._answer.note_event(now)
-        if not self._include_usage:
+            self.answer.note_event(now)
+        if not self.include_usage:
             if not document.choices:
                 return b""
             payload = _without_usage(payload)
         return b"data: %b\n\n" % payload
 
     def _terminator(self) -> bytes:
-        if len(self._finished) < self._to_finish:
-            self._fail(Kind.ENGINE_ABORTED, f"[DONE] after {len(self._finished)} of {self._to_finish} finish reasons")
+        if len(self.finished) < self.choices:
+            self._fail(Kind.ENGINE_ABORTED, f"[DONE] after {len(self.finished)} of {self.choices} finish reasons")
             return b""
         self.over = True
         return DONE
@@ -192,47 +181,40 @@ class StreamTap(_Judge):
         """The engine's message ended: whole if every choice finished, even without `[DONE]`; a fault otherwise."""
         if self.over:
             return b""
-        if self._splitter.pending or len(self._finished) < self._to_finish:
-            self._fail(Kind.BROKEN_STREAM, f"ended after {len(self._finished)} of {self._to_finish} finish reasons")
+        if self.splitter.pending or len(self.finished) < self.choices:
+            self._fail(Kind.BROKEN_STREAM, f"ended after {len(self.finished)} of {self.choices} finish reasons")
             return b""
         self.over = True
         return DONE
 
 
-class PlainTap(_Judge):
-    """Holds a plain reply until it is whole, then judges and meters it.
+class PlainTap(_Judge, eq=False):
+    """Holds a plain reply until it is whole, then judges and meters it."""
 
-    Args:
-        choices: how many finish reasons a whole answer has.
-        names: models the reply may name; None to take any.
-    """
-
-    __slots__ = ("_body", "_endpoint", "_size")
-
-    def __init__(
-        self, answer: AttemptFacts, clock: Clock, endpoint: Endpoint, *, choices: int, names: frozenset[str] | None = None
-    ) -> None:
-        super().__init__(answer, clock, choices, names)
-        self._endpoint = endpoint
-        self._body: list[bytes] = []
-        self._size = 0
+    answer: AttemptFacts
+    """Where the answer is counted."""
+    clock: Clock
+    endpoint: Endpoint
+    body: list[bytes] = msgspec.field(default_factory=list)
+    size: int = 0
+    """The bytes in `body`."""
 
     def feed(self, data: bytes) -> bytes:
         """Collect; nothing goes on before the end."""
-        self._body.append(data)
-        self._size += len(data)
-        if self._size > BUFFERED_REPLY_BYTES:
+        self.body.append(data)
+        self.size += len(data)
+        if self.size > BUFFERED_REPLY_BYTES:
             self._fail(Kind.INVALID_REPLY, f"plain reply over {BUFFERED_REPLY_BYTES} bytes")
-            self._body.clear()
+            self.body.clear()
         return b""
 
     def end(self) -> bytes:
         """The whole body, or b"" with `fault` set."""
         if self.over:
             return b""
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         try:
-            document = decode_plain_reply(body, self._endpoint)
+            document = decode_plain_reply(body, self.endpoint)
         except NOT_A_REPLY as error:
             self._fail(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
             return b""
@@ -241,7 +223,7 @@ class PlainTap(_Judge):
             return b""
         if isinstance(document.usage, ReportedUsage):
             self.usage, self.cached = document.usage.value(), document.usage.cached
-        self._answer.note_event(self._clock())
+        self.answer.note_event(self.clock())
         self.over = True
         return body
 
@@ -251,9 +233,9 @@ class PlainTap(_Judge):
             return
         if self._is_other_model(document):
             return
-        if not self._endpoint.generates:
+        if not self.endpoint.generates:
             if not document.data:
-                self._fail(Kind.INVALID_REPLY, f"no {self._endpoint.word}")
+                self._fail(Kind.INVALID_REPLY, f"no {self.endpoint.word}")
             return
         choices = document.choices or []
         for choice in choices:
@@ -261,9 +243,9 @@ class PlainTap(_Judge):
                 self._fail(Kind.ENGINE_ABORTED, f"finish_reason {str(choice.finish_reason)[:32]!r}")
                 return
             if choice.finish_reason == DECLINED:
-                self._answer.declined = True
-        if len(choices) < self._to_finish:
-            self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self._to_finish} choices")
+                self.answer.declined = True
+        if len(choices) < self.choices:
+            self._fail(Kind.INVALID_REPLY, f"{len(choices)} of {self.choices} choices")
 
 
 class RenameTap:

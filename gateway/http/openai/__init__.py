@@ -11,16 +11,19 @@ import msgspec
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type
-from gateway.http.openai.controls import session_named, without_controls
+from gateway.http.openai.controls import CONTROLS, FAMILIES, SESSIONS, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.json_guard import parse_object
 from gateway.http.openai.prompts import reference_taken
-from gateway.http.openai.sizes import logprobs, output_cap, sequences
+from gateway.http.openai.sizes import LOGPROBS, logprobs, output_cap, sequences
 
 MAX_MODEL_CHARS: Final = 256
 
 STREAM_OPTIONS: Final = {"include_usage": True}
 """Engines are always asked for usage, because usage is metered."""
+
+_SESSION_FIELDS: Final = frozenset(SESSIONS)
+_LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,14 +38,23 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
     form = FORMS[endpoint]
-    received = parse_object(body)
-    document = without_controls(received)
+    document = parse_object(body)
+    session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
+    for field in document:
+        if field in CONTROLS or field.startswith(FAMILIES):
+            document = without_controls(document)
+            break
     template = None
     if named is not None or (endpoint.has_messages and "prompt" in document):
         template = reference_taken(endpoint, document, named)
-    model = _checked_model(document, template is None)
-    find_check = form.checks.get
+    model = document.pop("model", None)
+    if type(model) is not str or not (0 < len(model) <= MAX_MODEL_CHARS and model.isprintable()):
+        model = _no_model(model, required=template is None)
+    find_check, find_accepted = form.checks.get, form.accepted.get
     for field, value in document.items():
+        accepted = find_accepted(field)
+        if accepted is not None and type(value) is accepted[0] and value in accepted[1]:
+            continue
         if value is not None and (check := find_check(field)) is not None:
             check(value, field)
     for field in endpoint.prompt_fields:
@@ -51,9 +63,15 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
                 raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{field}'.", param=field)
             document[field] = []
     stream = document.get("stream") is True
-    include_usage = _rewrite_stream_options(document, stream)
-    cap = output_cap(document)
-    choices = form.choices(document)
+    include_usage = "stream_options" in document and _asks_for_usage(document["stream_options"], stream)
+    if stream:
+        document["stream_options"] = STREAM_OPTIONS
+    max_tokens = document.get("max_tokens")
+    cap = max_tokens if type(max_tokens) is int and "max_completion_tokens" not in document else output_cap(document)
+    n = document.get("n")
+    choices = n if type(n) is int else 1
+    if form.prompts is not None:
+        choices = choices * len(form.prompts(document)) if endpoint.generates else 0
     names = frozenset(document)
     size = form.size(document, len(body))
     prompt_field = endpoint.prompt_fields[0]
@@ -68,50 +86,44 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
         choices,
         size.prompt_bytes,
         cap,
-        sequences(document, choices),
+        sequences(document, choices) if "best_of" in document else choices,
         document.get("user") or "",  # type: ignore[arg-type]  # the forms have checked that it is a string
-        logprobs(document),
+        0 if _LOGPROB_FIELDS.isdisjoint(document) else logprobs(document),
         size.token_ids,
         size.media,
         size.image_bytes,
         names,
         (prompt_start, prompt_start + len(prompt)),
-        session_named(received),
+        session,
         document.get("service_tier") == "flex",
         template,
     )
 
 
-def _checked_model(document: dict[str, object], required: bool) -> str:
-    """Take `model` out of `document`; empty where it is missing and not required."""
-    model = document.pop("model", None)
+def _no_model(model: object, *, required: bool) -> str:
+    """The empty name for a model that is missing and not required; else the Fault for a `model` that names none."""
+    if model is None and not required:
+        return ""
+    if model is None:
+        raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'model'.", param="model")
     if type(model) is not str:
-        if model is None:
-            if not required:
-                return ""
-            raise Fault(Kind.MISSING_PARAMETER, "Missing required parameter: 'model'.", param="model")
         refuse_type("a string", model, "model")
-    if not (0 < len(model) <= MAX_MODEL_CHARS and model.isprintable()):
-        refuse(f"Invalid value for 'model': it must have 1 to {MAX_MODEL_CHARS} printable characters.", "model")
-    return model
+    refuse(f"Invalid value for 'model': it must have 1 to {MAX_MODEL_CHARS} printable characters.", "model")
 
 
-def _rewrite_stream_options(document: dict[str, object], stream: bool) -> bool:
-    """Have the engine report usage on streams; returns whether the caller asked for the usage event.
+def _asks_for_usage(options: object, stream: bool) -> bool:
+    """Whether `stream_options` asks for the usage event; None stands for no options.
 
     The caller's other options are dropped: `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is
     the vendor's own.
     """
-    options = document.get("stream_options")
-    if options is not None:
-        if type(options) is not dict:
-            refuse_type("an object", options, "stream_options")
-        if not stream:
-            refuse("The 'stream_options' parameter is only allowed when 'stream' is true.", "stream_options")
-        include_usage = options.get("include_usage")
-        if include_usage is not None and type(include_usage) is not bool:
-            refuse_type("a boolean", include_usage, "stream_options.include_usage")
-    if not stream:
+    if options is None:
         return False
-    document["stream_options"] = STREAM_OPTIONS
-    return options is not None and options.get("include_usage") is True
+    if type(options) is not dict:
+        refuse_type("an object", options, "stream_options")
+    if not stream:
+        refuse("The 'stream_options' parameter is only allowed when 'stream' is true.", "stream_options")
+    include_usage = options.get("include_usage")
+    if include_usage is not None and type(include_usage) is not bool:
+        refuse_type("a boolean", include_usage, "stream_options.include_usage")
+    return include_usage is True

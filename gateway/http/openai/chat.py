@@ -70,13 +70,10 @@ CHAT: Final[Mapping[str, Check]] = {
 }
 
 
-def chat_choices(document: Mapping[str, object]) -> int:
-    """The number of finish reasons of a whole answer: `n`."""
-    n = document.get("n")
-    return n if type(n) is int else 1
-
-
 def chat_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:
     """The size of the messages; media in them are counted apart."""
-    media, image_bytes = media_of(document)
-    return PromptSize(body_bytes, None, media, image_bytes)
+    for message in document["messages"]:  # type: ignore[attr-defined]  # check_messages has seen that it is a list of objects
+        if type(message.get("content")) is list:
+            media, image_bytes = media_of(document)
+            return PromptSize(body_bytes, None, media, image_bytes)
+    return PromptSize(body_bytes)

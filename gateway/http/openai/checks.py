@@ -4,14 +4,20 @@ A check gets values that JSON can hold, and never `null`: a field that is null c
 skip it. `json_guard` has made sure that numbers are finite and integers fit 64 bits. Knows no endpoint.
 """
 
-from collections.abc import Callable
-from typing import Final, NoReturn
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from domain.faults import Fault, Kind
 
 Check = Callable[[object, str], None]
+
+Accepted = tuple[type, Container[Any]]
+"""The type and the values that a check lets pass."""
+
+_ACCEPTED: Final[dict[Check, Accepted]] = {}
+"""By check, for flags and whole numbers: such a value is looked up, and costs no call."""
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 """Largest JSON schema or grammar, serialised: compiling one is the most expensive work that a small request can ask of an engine, and
@@ -57,6 +63,7 @@ def integer(low: int, high: int) -> Check:
         if not low <= value <= high:
             refuse(f"Invalid value for '{param}': {value} is not between {low} and {high}.", param)
 
+    _ACCEPTED[check] = (int, range(low, high + 1))
     return check
 
 
@@ -77,6 +84,14 @@ def flag(value: object, param: str) -> None:
     """Check for true or false."""
     if value is not True and value is not False:
         refuse_type("a boolean", value, param)
+
+
+_ACCEPTED[flag] = (bool, (False, True))
+
+
+def accepted_values(checks: Mapping[str, Check]) -> dict[str, Accepted]:
+    """The values that pass by a look-up, by field; only fields of flags and whole numbers are in it."""
+    return {field: _ACCEPTED[check] for field, check in checks.items() if check in _ACCEPTED}
 
 
 def text(longest: int) -> Check:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.http.openai.checks import Check, integer, text, unsupported
-from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS, count_inputs, count_token_ids, inputs, list_inputs
+from gateway.http.openai.generation import GENERATION, MAX_LOGPROBS, count_token_ids, inputs, list_inputs
 from gateway.http.openai.sizes import PromptSize
 
 MAX_PROMPTS: Final = 256
@@ -21,12 +21,6 @@ COMPLETIONS: Final[Mapping[str, Check]] = {
     # engines do not read this field here, so the reservation would count on a cap that nobody keeps
     "max_completion_tokens": unsupported("send 'max_tokens'"),
 }
-
-
-def completions_choices(document: Mapping[str, object]) -> int:
-    """The number of finish reasons of a whole answer: `n` for every prompt."""
-    n = document.get("n")
-    return count_inputs(document["prompt"]) * (n if type(n) is int else 1)
 
 
 def completions_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:

@@ -63,12 +63,9 @@ FAMILIES: Final = ("bootstrap_", "disagg_")
 """Prefixes of names that are controls, whatever follows: engines add to them with every release."""
 
 
-def without_controls(document: dict[str, object]) -> dict[str, object]:
-    """`document` without its controls; the same object where it has none, which is the usual case."""
-    for key in document:
-        if key in CONTROLS or key.startswith(FAMILIES):
-            return {name: value for name, value in document.items() if name not in CONTROLS and not name.startswith(FAMILIES)}
-    return document
+def without_controls(document: Mapping[str, object]) -> dict[str, object]:
+    """`document` without its controls."""
+    return {name: value for name, value in document.items() if name not in CONTROLS and not name.startswith(FAMILIES)}
 
 
 SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")

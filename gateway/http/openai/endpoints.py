@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from domain.ask import Endpoint
-from gateway.http.openai.chat import CHAT, chat_choices, chat_size
-from gateway.http.openai.checks import Check
-from gateway.http.openai.completions import COMPLETIONS, completions_choices, completions_prompts, completions_size
+from gateway.http.openai.chat import CHAT, chat_size
+from gateway.http.openai.checks import Accepted, Check, accepted_values
+from gateway.http.openai.completions import COMPLETIONS, completions_prompts, completions_size
 from gateway.http.openai.embeddings import EMBEDDINGS, embeddings_prompts, embeddings_size
 from gateway.http.openai.sizes import PromptSize
 
@@ -18,18 +18,13 @@ Document = Mapping[str, object]
 """The JSON object of a request, checked."""
 
 
-def no_choices(_document: Document) -> int:
-    """The finish reasons of a reply without generated tokens."""
-    return 0
-
-
 class EndpointForm(msgspec.Struct, frozen=True, kw_only=True):
     """How `interpret` reads the requests of one endpoint."""
 
     checks: Mapping[str, Check]
     """The check of each field; a field without one goes to the engine as it is."""
-    choices: Callable[[Document], int] = no_choices
-    """The number of finish reasons of a whole answer."""
+    accepted: Mapping[str, Accepted]
+    """The values that need no call of their field's check."""
     size: Callable[[Document, int], PromptSize]
     """The size of the prompt, from the document and the bytes of the body."""
     prompts: Callable[[Document], Sequence[object]] | None = None
@@ -37,7 +32,11 @@ class EndpointForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FORMS: Final[Mapping[Endpoint, EndpointForm]] = {
-    Endpoint.CHAT: EndpointForm(checks=CHAT, choices=chat_choices, size=chat_size),
-    Endpoint.COMPLETIONS: EndpointForm(checks=COMPLETIONS, choices=completions_choices, size=completions_size, prompts=completions_prompts),
-    Endpoint.EMBEDDINGS: EndpointForm(checks=EMBEDDINGS, size=embeddings_size, prompts=embeddings_prompts),
+    Endpoint.CHAT: EndpointForm(checks=CHAT, accepted=accepted_values(CHAT), size=chat_size),
+    Endpoint.COMPLETIONS: EndpointForm(
+        checks=COMPLETIONS, accepted=accepted_values(COMPLETIONS), size=completions_size, prompts=completions_prompts
+    ),
+    Endpoint.EMBEDDINGS: EndpointForm(
+        checks=EMBEDDINGS, accepted=accepted_values(EMBEDDINGS), size=embeddings_size, prompts=embeddings_prompts
+    ),
 }

@@ -65,11 +65,6 @@ def list_inputs(value: object) -> list[object]:
     return value if type(value) is list and type(value[0]) is not int else [value]
 
 
-def count_inputs(value: object) -> int:
-    """The number of inputs that a checked value holds."""
-    return len(value) if type(value) is list and type(value[0]) is not int else 1
-
-
 def count_token_ids(value: object) -> int | None:
     """The number of token ids that a checked value holds; None for text."""
     if type(value) is not list:

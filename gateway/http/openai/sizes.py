@@ -1,6 +1,7 @@
 """The size of a request: its prompt, its cap on output, its sequences and log-probabilities. Limited elsewhere."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -71,10 +72,14 @@ def sequences(document: Mapping[str, object], choices: int) -> int:
     return choices // n * max(n, best_of)
 
 
+LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs")
+"""The fields that ask for log-probabilities of alternatives."""
+
+
 def logprobs(document: Mapping[str, object]) -> int:
-    """The most alternatives per token that one of the three fields asks for."""
+    """The most alternatives per token that one of the fields `LOGPROBS` asks for."""
     alternatives = 0
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+    for name in LOGPROBS:
         value = document.get(name)
         if type(value) is int and value > alternatives:
             alternatives = value

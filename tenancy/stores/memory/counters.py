@@ -1,12 +1,35 @@
-"""Counters of one process: the reference implementation, and a clock. `tenancy.quota` says what bounds their memory."""
+"""Counters of one process: the reference implementation, and their clock. `tenancy.quota` says what bounds their memory.
+
+The state of a rate limit is a moment in the future. If the clock went back an hour, every caller who had used up a rate would wait
+that hour; so time goes on at the pace of the monotonic clock instead, and days begin early by as much until the process restarts.
+"""
 
 from collections.abc import Sequence
 
-from domain.clock import WallClock
+from domain.clock import Clock, WallClock
 from tenancy.hold import Admission, Beat, Hold, LimitUsage
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.quota import Quota
 from tenancy.seeds import Seed
+
+
+class SteadyWall:
+    """A `WallClock` whose readings never decrease. It follows the machine's clock forward."""
+
+    __slots__ = ("_ahead_s", "_clock", "_wall")
+
+    def __init__(self, wall: WallClock, clock: Clock) -> None:
+        self._wall = wall
+        self._clock = clock
+        self._ahead_s = wall() - clock()
+
+    def __call__(self) -> float:
+        """Seconds since the Unix epoch."""
+        now = self._clock()
+        ahead_s = self._wall() - now
+        if ahead_s > self._ahead_s:
+            self._ahead_s = ahead_s
+        return self._ahead_s + now
 
 
 class MemoryCounters:

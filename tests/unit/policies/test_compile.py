@@ -55,7 +55,7 @@ def test_a_set_never_changes():
 
 
 def test_a_set_can_be_made_directly():
-    assert PolicySet([], "d").digest == "d"
+    assert PolicySet({}, None, "d").digest == "d"
 
 
 def read(**documents):

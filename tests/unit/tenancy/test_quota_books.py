@@ -40,7 +40,7 @@ def test_labels_that_are_gone_leave_nothing_behind() -> None:
         book.settle(f"h{n}", WANTS, now_us + 1)
         most = max(most, len(book._tats) + len(book._cells) + len(book._gauges))
     assert most < 3 * 3 * 1000
-    assert len(book._records) + len(book._settled) + len(book._forgetting) < 2 * 10
+    assert len(book.records) + len(book.settled) + len(book._forgetting) < 2 * 10
 
 
 def test_one_decision_reaps_a_bounded_number_and_the_next_goes_on() -> None:

@@ -27,7 +27,7 @@ def serve(quota: Quota, group: Group, hold_id: str, now_us: int) -> None:
 
 
 def remembered(quota: Quota) -> int:
-    return sum(len(books._settled) + len(books._records) for books in quota._counters.values())
+    return sum(len(books.settled) + len(books.records) for books in quota._counters.values())
 
 
 def test_a_tenant_that_never_comes_again_leaves_nothing_behind() -> None:
@@ -59,9 +59,9 @@ def test_a_lost_hold_of_a_quiet_tenant_waits_its_hour_and_goes() -> None:
     assert quota.reap("quiet", START_US + LEASE_US) == 1
     over_us = START_US + LEASE_US + REAPED_US
     serve(quota, busy, "a", over_us - 1)
-    assert quota._counters["quiet"].knows("lost", over_us - 1) and quota._counters["quiet"]._records
+    assert quota._counters["quiet"].knows("lost", over_us - 1) and quota._counters["quiet"].records
     serve(quota, busy, "b", over_us)
-    assert not quota._counters["quiet"]._records
+    assert not quota._counters["quiet"].records
 
 
 def test_one_decision_forgets_a_bounded_number() -> None:

@@ -67,7 +67,7 @@ def test_plans_are_made_once_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -
     for n in range(100):
         group = Group("t", (line_of(limit, 0.0, str(n)),))
         assert prepared.plan(group).lines[0].line is group.lines[0]
-    assert len(prepared._plans) <= 10
+    assert len(prepared.plans) <= 10
 
 
 @pytest.mark.req("R6")

@@ -16,7 +16,6 @@ import tokenizers
 
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
-from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import MIN_PARTIAL_TOKENS, Prompt, Prompts
 from gateway.prompt.vocabulary import Ids, ModelVocabulary
 from routing.prefix.chain import BLOCK_TOKENS, of_text, of_tokens
@@ -47,7 +46,7 @@ def prompts(vocabulary: ModelVocabulary | None = None, **more: Any) -> Iterator[
     own = {"chat": vocabulary} if vocabulary is not None else {}
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(2) as executor:
-        yield Prompts(own, executor, loop, PromptCounts(own, executor, loop), **more)
+        yield Prompts(own, executor, loop, **more)
 
 
 def ask(endpoint: Endpoint = Endpoint.CHAT, /, **fields: Any) -> Ask:
@@ -177,7 +176,7 @@ async def test_a_long_prompt_is_told_by_what_is_known_in_time(first: int) -> Non
             assert list(prompt.chain) == of_tokens(ROOT, range(first))
         else:
             assert list(prompt.chain) == of_text(ROOT, chat(LONG * 20).prompt[1:-1])
-        assert await reads.count(prompt, chat(LONG * 20), "chat", SCOPE) is None
+        assert prompt.late and not prompt.counted
         slow.go.set()
 
 
@@ -200,7 +199,7 @@ async def test_a_count_for_limits_is_the_one_that_was_made(vocabulary: ModelVoca
     with prompts(vocabulary) as reads:
         prompt = await reads.read(chat(LONG), "chat", ROOT, SCOPE)
         vocabulary.count = None  # type: ignore[assignment, method-assign]  # nobody is to call it
-        assert await reads.count(prompt, chat(LONG), "chat", SCOPE) == 403
+        assert (prompt.counted, prompt.tokens) == (True, 403)
 
 
 async def test_what_is_not_shared_has_no_chain() -> None:

@@ -1,10 +1,9 @@
 """A clock that is set back makes nobody wait for it."""
 
 from domain.identity import TenantId
-from gateway.wiring.limits import SteadyWall
 from tenancy.hold import Admitted, Hold, Refused
 from tenancy.limits import Amounts, Group, Level, Limit, Meter, Scope, Window, line_of
-from tenancy.stores.memory import MemoryCounters
+from tenancy.stores.memory import MemoryCounters, SteadyWall
 
 NOON = 1_795_262_400.0
 GROUP = Group("acme", (line_of(Limit(Scope(Level.TENANT, "acme"), Meter.REQUESTS, Window.MINUTE, 1), 0.0),))
