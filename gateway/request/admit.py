@@ -47,7 +47,8 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
     if meters & MONEY and deps.ledger_full():
         check_ledger(meters, deps.rng.random())
     tokens = None
-    if rights.max_input_tokens is not None or meters & PROMPT_METERS:
+    countable = ask.token_ids is not None or rule.pool in deps.prompt_counts.pools
+    if countable and (rights.max_input_tokens is not None or meters & PROMPT_METERS):
         tokens = await _counted(caller, ask, rule, story, deps)
     prompt = likely_prompt(ask, tokens)
     if rights.max_input_tokens is not None:
@@ -83,8 +84,6 @@ async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps
     prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
     if prompt.counted or prompt.late:
         return prompt.tokens if prompt.counted else None
-    if ask.token_ids is None and rule.pool not in deps.prompt_counts.pools:
-        return None
     return await deps.prompt_counts.count(ask, rule.pool, caller.tenant)
 
 

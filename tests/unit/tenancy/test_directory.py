@@ -188,3 +188,13 @@ def test_groups_of_an_end_user_are_made_once_and_a_bounded_number_is_kept(monkey
     for n in range(100):
         assert one.groups("m", f"u{n}")[0].lines != one.groups("m", "ann")[0].lines
         assert len(known._of_users) <= 3
+
+
+def test_groups_that_depend_on_neither_model_nor_end_user_are_the_same_for_every_request() -> None:
+    tenants = directory(limit(Level.TENANT, "acme")).for_tenant(ACME, LAB, 0.0)
+    assert tenants is not None
+    assert tenants.of_every_request == tenants.groups("m") == tenants.groups("other", "ann")
+    for narrower in (limit(Level.MODEL, "m"), limit(Level.USER, "acme")):
+        grant = directory(limit(Level.TENANT, "acme"), narrower).for_tenant(ACME, LAB, 0.0)
+        assert grant is not None
+        assert grant.of_every_request is None

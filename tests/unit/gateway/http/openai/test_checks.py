@@ -3,7 +3,19 @@
 import pytest
 
 from domain.faults import Fault
-from gateway.http.openai.checks import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, integer, number, one_of, refuse_type, schema, shown
+from gateway.http.openai.checks import (
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_DEPTH,
+    Check,
+    accepted_values,
+    flag,
+    integer,
+    number,
+    one_of,
+    refuse_type,
+    schema,
+    shown,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +55,19 @@ def test_schema_bounds_are_exact() -> None:
     schema({"a": "x" * (MAX_SCHEMA_BYTES - 8)}, "s")
     with pytest.raises(Fault, match="bytes are too many"):
         schema({"a": "x" * (MAX_SCHEMA_BYTES - 7)}, "s")
+
+
+@pytest.mark.parametrize("check", [integer(0, 5), integer(1, 2**31 - 1), flag])
+@pytest.mark.parametrize("value", [True, False, -1, 0, 1, 5, 6, 2**31 - 1, 2**31, 1.0, "1", [], {}])
+def test_the_look_up_lets_pass_the_same_values_as_the_check(check: Check, value: object) -> None:
+    kind, values = accepted_values({"f": check})["f"]
+    passes = True
+    try:
+        check(value, "f")
+    except Fault:
+        passes = False
+    assert (type(value) is kind and value in values) is passes
+
+
+def test_only_flags_and_whole_numbers_are_looked_up() -> None:
+    assert accepted_values({"a": number(0, 1), "b": one_of("x")}) == {}
