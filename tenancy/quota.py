@@ -157,19 +157,7 @@ class TagCounters:
         forgetting: shared by all tags, so that a tag's settled holds are forgotten by the next decision on any tag.
     """
 
-    __slots__ = (
-        "_calendar",
-        "_cells",
-        "_forgetting",
-        "_gauges",
-        "_open",
-        "_tats",
-        "_unswept",
-        "due_us",
-        "records",
-        "settled",
-        "users",
-    )
+    __slots__ = ("_calendar", "_cells", "_forgetting", "_gauges", "_open", "_tats", "_unswept", "due_us", "records", "settled", "users")
 
     def __init__(self, calendar: Calendar, forgetting: Forgetting) -> None:
         self._calendar = calendar
@@ -425,9 +413,7 @@ class Quota:
         vector = (amounts.requests, prompt, output, prompt + output, amounts.units, amounts.cost_nanousd, 1)
         decided: list[tuple[TagCounters, CompiledGroup, list[int] | None]] = []
         for group in hold.groups:
-            counters = self._counters.get(group.tag)
-            if counters is None:
-                counters = self._counters_of(group.tag)
+            counters = self._counters.get(group.tag) or self._counters_of(group.tag)
             if now_us >= counters.due_us or now_us >= self._forgetting.due_us:
                 counters.reap(now_us)
             prepared = self._prepared.plans.get(id(group))
