@@ -241,18 +241,20 @@ class Breaker:
         self._second = second
 
 
-NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+ALL_CLOSED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Breakers:
     """The breakers of one worker, by backend and by the engine's name of the adapter (empty: the model itself). Bounded: a backend's
     breakers are dropped when it leaves, and an adapter's when it has been closed and unused for a while."""
 
-    __slots__ = ("_breakers", "_troubled", "opens")
+    __slots__ = ("_breakers", "opens", "troubled")
 
     def __init__(self) -> None:
         self._breakers: dict[str, dict[str, Breaker]] = {}
-        self._troubled: set[tuple[str, str]] = set()
+        self.troubled: set[tuple[str, str]] = set()
+        """The backends and adapters whose breaker is not closed, or that asked for a pause; while it is empty, `shut` finds nobody and
+        `Breaker.enter` no probe."""
         self.opens: dict[str, int] = {}
         """How often the breakers of each backend opened."""
 
@@ -279,7 +281,7 @@ class Breakers:
         breaker = self.of(backend, served)
         changed = breaker.ended(verdict, request_id, now, rng, why)
         if changed and breaker.open_until is not None:
-            self._troubled.add((backend, served))
+            self.troubled.add((backend, served))
             self.opens[backend] = self.opens.get(backend, 0) + 1
         return changed
 
@@ -290,18 +292,18 @@ class Breakers:
     def cool(self, backend: str, served: str, wait_s: float, now: float) -> None:
         """Pass an engine's wish for a pause on to `Breaker.cool`."""
         self.of(backend, served).cool(wait_s, now)
-        self._troubled.add((backend, served))
+        self.troubled.add((backend, served))
 
     def shut(self, served: str, now: float) -> Mapping[str, str]:
         """Backends that a request for this adapter (empty: for the model itself) should avoid, each with the reason. The breaker of the
         model itself holds for its adapters too."""
-        if not self._troubled:
-            return NOBODY
+        if not self.troubled:
+            return ALL_CLOSED
         reasons = {}
-        for backend, name in list(self._troubled):
+        for backend, name in list(self.troubled):
             breaker = self._breakers[backend][name]
             if breaker.open_until is None and now >= breaker.cool_until:
-                self._troubled.discard((backend, name))
+                self.troubled.discard((backend, name))
             elif name in ("", served) and (why := breaker.shut(now)):
                 reasons[backend] = why
         return reasons
@@ -314,7 +316,7 @@ class Breakers:
         """Drop a backend's breakers: it was away and has generated a token since, or its process is another one, so its earlier failures
         tell nothing."""
         for served in self._breakers.pop(backend, {}):
-            self._troubled.discard((backend, served))
+            self.troubled.discard((backend, served))
 
     def forget(self, backend: str) -> None:
         """Drop everything of a backend that left."""
@@ -324,6 +326,6 @@ class Breakers:
     def tidy(self, now: float) -> None:
         """Drop the breakers of adapters that had no requests for a while."""
         for backend, by_adapter in self._breakers.items():
-            idle = [name for name, breaker in by_adapter.items() if name and breaker.idle(now) and (backend, name) not in self._troubled]
+            idle = [name for name, breaker in by_adapter.items() if name and breaker.idle(now) and (backend, name) not in self.troubled]
             for served in idle:
                 del by_adapter[served]

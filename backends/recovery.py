@@ -32,35 +32,33 @@ LEAST: Final = 100.0
 class Recovery:
     """The slow start of one pool, as one process sees it. Times are monotonic seconds."""
 
-    __slots__ = ("_at", "_begun_at", "_level", "_looked_at", "_out_since", "_rate", "_sent", "good")
+    __slots__ = ("_at", "_begun_at", "_level", "_level_sent", "_looked_at", "_looked_sent", "_out_since", "good", "rate", "sent_tokens")
 
     def __init__(self) -> None:
         self.good = 0.0
         """The last good rate: tokens per second sent lately while a backend was up."""
-        self._sent = 0.0
+        self.sent_tokens = 0.0
+        """Tokens to compute of all requests sent so far: added to by whoever sends one."""
+        self._level_sent = 0.0
+        """What `sent_tokens` was when `_level` was right."""
+        self._looked_sent = 0.0
+        """What `sent_tokens` was at the last `look`."""
         self._looked_at: float | None = None
         self._out_since: float | None = None
         self._begun_at: float | None = None
         """When the pool came back; None while requests are not held back."""
-        self._rate = inf
+        self.rate = inf
+        """Tokens per second that may be sent now; infinite while requests are not held back."""
         self._level = 0.0
         self._at = 0.0
 
-    @property
-    def rate(self) -> float:
-        """Tokens per second that may be sent now; infinite while requests are not held back."""
-        return self._rate
-
-    def sent(self, tokens: float) -> None:
-        """Count a request that is sent, with this many tokens to compute."""
-        self._sent += tokens
-        self._level -= tokens
-
     def held(self, now: float) -> bool:
         """Whether the next request has to wait."""
-        if self._rate == inf:
+        if self.rate == inf:
             return False
-        self._level = min(self._level + (now - self._at) * self._rate, BURST_S * self._rate)
+        self._level += self._level_sent - self.sent_tokens
+        self._level_sent = self.sent_tokens
+        self._level = min(self._level + (now - self._at) * self.rate, BURST_S * self.rate)
         self._at = now
         return self._level <= 0.0
 
@@ -74,8 +72,8 @@ class Recovery:
         before = self._looked_at
         self._looked_at = now
         passed = 0.0 if before is None else now - before
-        sent = self._sent
-        self._sent = 0.0
+        sent = self.sent_tokens - self._looked_sent
+        self._looked_sent = self.sent_tokens
         if not up:
             self._out_since = now if self._out_since is None else self._out_since
             self._end()
@@ -83,8 +81,9 @@ class Recovery:
         if self._out_since is not None:
             if now - self._out_since >= OUTAGE_S and self.good:
                 self._begun_at = self._at = now
-                self._rate = START * max(LEAST, self.good)
-                self._level = BURST_S * self._rate
+                self.rate = START * max(LEAST, self.good)
+                self._level = BURST_S * self.rate
+                self._level_sent = self.sent_tokens
             self._out_since = None
             return
         if self._begun_at is None:
@@ -93,10 +92,10 @@ class Recovery:
                 self.good += weight * (sent / passed - self.good)
             return
         if queued_s <= LATE_S:
-            self._rate *= 2 ** (passed / DOUBLES_S)
-        if self._rate >= max(LEAST, self.good) or now - self._begun_at >= LONGEST_S:
+            self.rate *= 2 ** (passed / DOUBLES_S)
+        if self.rate >= max(LEAST, self.good) or now - self._begun_at >= LONGEST_S:
             self._end()
 
     def _end(self) -> None:
         self._begun_at = None
-        self._rate = inf
+        self.rate = inf

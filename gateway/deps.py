@@ -24,7 +24,7 @@ from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.timeouts import Timeouts
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolStates
-from gateway.placement.salts import Salted
+from gateway.placement.salts import Salts
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.queue.pool_queue import PoolQueues
@@ -88,22 +88,21 @@ Watched = ReplyRelay | PrefillLeg
 class Watch:
     """Relays and prefill legs under way, checked together a few times a second: no request pays for a timer of its own."""
 
-    __slots__ = ("_relays", "add")
+    __slots__ = ("watched",)
 
     def __init__(self) -> None:
-        self._relays: dict[Watched, None] = {}
-        """In the order in which they came, so that a run can be repeated. Bounded by the connections there may be."""
-        self.add: Callable[[Watched], None] = self._relays.setdefault
-        """Watches a relay until it is over; the dictionary's own method, so that it costs no Python call."""
+        self.watched: dict[Watched, None] = {}
+        """In the order in which they came, so that a run can be repeated: `watched[relay] = None` watches a relay until it is over. Bounded
+        by the connections there may be."""
 
     def forget(self, relay: Watched) -> None:
         """Stop watching a relay that is over; one that still waits for its engine's last bytes stays."""
         if relay.over:
-            self._relays.pop(relay, None)
+            self.watched.pop(relay, None)
 
     def sweep(self, now: float, log_defect: Callable[[BaseException, str], None]) -> None:
         """Enforce deadlines and send heartbeats. A relay that raises is ended with a 500 or an error event; the others go on."""
-        for relay in list(self._relays):
+        for relay in list(self.watched):
             if now >= relay.look_at:
                 try:
                     relay.check(now)
@@ -111,12 +110,12 @@ class Watch:
                     log_defect(error, "sweep")
                     relay.end_with(Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id."))
                 if relay.over:
-                    self._relays.pop(relay, None)
+                    self.watched.pop(relay, None)
 
     def last_events(self) -> dict[str, float]:
         """By backend id: when the last event of an answer came from it to a request that is under way."""
         last: dict[str, float] = {}
-        for relay in self._relays:
+        for relay in self.watched:
             at = relay.last_event_at
             if at is not None and at > last.get(relay.backend, 0.0):
                 last[relay.backend] = at
@@ -124,17 +123,16 @@ class Watch:
 
     def relays(self) -> list[Watched]:
         """Every relay under way."""
-        return list(self._relays)
+        return list(self.watched)
 
 
-def request_ids(prefix: str) -> Callable[[], str]:
-    """A source of ids that are unique across processes and restarts: `req-<process>-<count>`. It is made of C iterators, so an id costs no
-    Python call.
+def request_ids(process: str) -> Callable[[], str]:
+    """Makes ids that are unique across processes and restarts, `req-<process>-<count>`.
 
     Args:
-        prefix: a random part per process, without braces.
+        process: a random part, different in every process.
     """
-    return map(f"req-{prefix}-{{:x}}".format, count(1)).__next__
+    return map(f"req-{process}-{{:x}}".format, count(1)).__next__
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +145,7 @@ class Deps:
     rng: Rng
     loop: asyncio.AbstractEventLoop
     new_id: Callable[[], str]
+    """Makes the gateway's own id of a request."""
     pool_states: PoolStates
     """The state of each pool that placing needs; kept with the fleet."""
     lines: PoolQueues
@@ -172,6 +171,7 @@ class Deps:
     """Called with pool, backend, the tokens of a prompt that the index said it holds, and the tokens that the engine then said it had."""
     log_defect: Callable[[BaseException, str], None]
     salt_secret: bytes
+    salts: Salts
     started_unix: int
     """When this worker started, seconds since the epoch; the `created` of the models it lists."""
     prompt_counts: PromptCounts
@@ -195,5 +195,3 @@ class Deps:
     """Where tokens are accepted; None when keys alone are."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
-    salts: dict[tuple[str, str, str], Salted] = field(default_factory=dict)
-    """By tenant, pool and the adapter's digest; at most tenants times models of the configuration."""

@@ -52,6 +52,10 @@ class Pool(msgspec.Struct, frozen=True):
     """The members of `backends` that are not up; filled in likewise."""
     halves: bool = False
     """Whether any backend, up or not, is for disaggregated requests only (prefill or decode); filled in likewise."""
+    up_ids: frozenset[str] = frozenset()
+    """The ids of `up`; filled in likewise."""
+    warming: bool = False
+    """Whether any member of `up` is in slow start; filled in likewise."""
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -99,4 +103,6 @@ def _sorted(pool: Pool) -> Pool:
     halves = any(b.role != "both" for b in pool.backends)
     if (up, not_up, halves) == (pool.up, pool.not_up, pool.halves):
         return pool
-    return msgspec.structs.replace(pool, up=up, not_up=not_up, halves=halves)
+    up_ids = frozenset(b.id for b in up)
+    warming = any(b.warming_since is not None for b in up)
+    return msgspec.structs.replace(pool, up=up, not_up=not_up, halves=halves, up_ids=up_ids, warming=warming)

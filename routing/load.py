@@ -84,21 +84,19 @@ PRIOR_TOKENS: Final = 1024.0
 class Reuse:
     """The pool's mean prompt tokens and mean cached tokens per answer. Constant in memory."""
 
-    __slots__ = ("_cached", "_prompt")
+    __slots__ = ("_cached", "_prompt", "share")
 
     def __init__(self) -> None:
         self._prompt = PRIOR_TOKENS
         self._cached = 0.0
+        self.share = 0.0
+        """Share of prompt tokens that were cached on the backend they were sent to; 0 to 1."""
 
     def found(self, prompt_tokens: float, cached_tokens: float) -> None:
         """Record how much of an answered prompt the engine had cached; not to be called when the engine does not report it."""
         self._prompt += FADE * (prompt_tokens - self._prompt)
         self._cached += FADE * (cached_tokens - self._cached)
-
-    @property
-    def share(self) -> float:
-        """Share of prompt tokens that were cached on the backend they were sent to; 0 to 1."""
-        return min(1.0, self._cached / self._prompt)
+        self.share = min(1.0, self._cached / self._prompt)
 
 
 __all__ = ["MERGED", "NO_FACTS", "RATES", "BackendFacts", "Charge", "LoadTable", "Peak"]
@@ -112,24 +110,25 @@ class LoadTable:
     requests in flight."""
 
     __slots__ = (
-        "_now",
         "_mean_ctx",
-        "_raised",
         "_mean_prompt",
-        "_rows",
+        "_now",
+        "_raised",
         "_rows_of_last",
         "_silent",
-        "_unsettled",
+        "bound",
         "facts",
         "freed",
         "ids",
         "limit",
         "limit_tokens",
         "limited",
+        "loads",
         "residual_s",
         "reuse",
         "row_of",
         "trust",
+        "unsettled",
         *MERGED,
         *RATES,
     )
@@ -158,6 +157,12 @@ class LoadTable:
     """Concurrency limit: requests that this process may have in flight there; infinite while it is not known."""
     limit_tokens: list[float]
     """Uncached prompt tokens that this process may have in prefill there; infinite while it is not known."""
+    bound: list[float]
+    """The smaller of `limit` and the configured cap, so that most checks for room are one comparison."""
+    loads: list[BackendLoad]
+    """What each row is merged from."""
+    unsettled: bool
+    """Whether `settle` has anything to do before the next decision."""
     limited: bool
     """Whether any backend has a limit or a configured cap; without one, the check for room is skipped (`routing.room`)."""
     freed: Callable[[], None] | None
@@ -168,16 +173,16 @@ class LoadTable:
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self.ids = []
         self.row_of = {}
-        self._rows: list[BackendLoad] = []
+        self.loads = []
         self._rows_of_last: tuple[Sequence[Backend], list[int]] = ((), [])
         self._now = 0.0
         self._mean_prompt = USUAL_PROMPT
         self._mean_ctx = 0.5 * USUAL_PROMPT
         self.reuse = Reuse()
         self._silent: dict[str, None] = {}
-        self._unsettled = self._raised = self.limited = False
+        self.unsettled = self._raised = self.limited = False
         self.freed = None
-        for name in (*MERGED, *RATES, "residual_s", "trust", "facts", "limit", "limit_tokens"):
+        for name in (*MERGED, *RATES, "residual_s", "trust", "facts", "limit", "limit_tokens", "bound"):
             setattr(self, name, [])
         for backend_id in ids:
             self.add(backend_id)
@@ -192,7 +197,7 @@ class LoadTable:
             return
         self.row_of[backend_id] = len(self.ids)
         self.ids.append(backend_id)
-        self._rows.append(BackendLoad(backend_id))
+        self.loads.append(BackendLoad(backend_id))
         self._silent[backend_id] = None
         for name in MERGED:
             getattr(self, name).append(0.0)
@@ -205,7 +210,7 @@ class LoadTable:
         self.limit_tokens.append(inf)
         self._limits_changed()
         self._rows_of_last = ((), [])
-        self._unsettled = True
+        self.unsettled = True
 
     def drop(self, backend_id: str) -> None:
         """Remove the row of a backend that has left; the last row takes its place.
@@ -216,9 +221,9 @@ class LoadTable:
         at = self.row_of.get(backend_id)
         if at is None:
             return
-        if self._rows[at].charges:
-            raise ValueError(f"{len(self._rows[at].charges)} requests are in flight on {backend_id!r}")
-        own = (self.ids, self._rows, self.residual_s, self.trust, self.facts, self.limit, self.limit_tokens)
+        if self.loads[at].charges:
+            raise ValueError(f"{len(self.loads[at].charges)} requests are in flight on {backend_id!r}")
+        own = (self.ids, self.loads, self.residual_s, self.trust, self.facts, self.limit, self.limit_tokens)
         for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATES))):
             column[at] = column[-1]
             column.pop()
@@ -228,7 +233,7 @@ class LoadTable:
             self.row_of[self.ids[at]] = at
         self._limits_changed()
         self._rows_of_last = ((), [])
-        self._unsettled = True
+        self.unsettled = True
 
     def rows(self, backends: Sequence[Backend]) -> list[int]:
         """The row numbers of these backends; cached for the last sequence asked for. Raises KeyError for a backend without a row."""
@@ -240,25 +245,25 @@ class LoadTable:
 
     def in_flight(self, backend_id: str) -> int:
         """Requests that this process has in flight on the backend."""
-        return len(self._rows[self.row_of[backend_id]].charges)
+        return len(self.loads[self.row_of[backend_id]].charges)
 
     def unbegun(self, backend_id: str) -> int:
         """Uncached prompt tokens of this process's requests in prefill there (sent, first token not received)."""
-        return self._rows[self.row_of[backend_id]].unbegun_tokens
+        return self.loads[self.row_of[backend_id]].unbegun_tokens
 
     def begun_on(self, backend_id: str) -> int:
         """Requests of this process there whose first token has come."""
-        return self._rows[self.row_of[backend_id]].begun_count
+        return self.loads[self.row_of[backend_id]].begun_count
 
     def since(self, backend_id: str) -> tuple[int, int]:
         """Requests of this process sent since the backend's last report and still in flight; and requests counted in the report that have
         ended since."""
-        row = self._rows[self.row_of[backend_id]]
+        row = self.loads[self.row_of[backend_id]]
         return row.new, row.ended
 
     def total(self) -> int:
         """Requests that this process has in flight on all backends of the pool."""
-        return sum(len(row.charges) for row in self._rows)
+        return sum(len(row.charges) for row in self.loads)
 
     def charge(self, backend_id: str, uncached_tokens: float, kv_tokens: float, now: float, cached_tokens: float = 0.0) -> Charge:
         """Count one request on the backend; pair it with `release` in a `finally`. Raises KeyError for a backend without a row.
@@ -273,7 +278,7 @@ class LoadTable:
         charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx))
         self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
         self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
-        self._rows[at].charge(charge)
+        self.loads[at].charge(charge)
         self._merge(at)
         return charge
 
@@ -281,7 +286,7 @@ class LoadTable:
         """Record that the request's first token came: its prompt is computed and no longer queued. Does nothing the second time."""
         if charge.begun_at is None and not charge.over:
             at = self.row_of[charge.id]
-            self._rows[at].begun(charge, self._now)
+            self.loads[at].begun(charge, self._now)
             self._merge(at)
             if self.freed is not None:
                 self.freed()
@@ -290,7 +295,7 @@ class LoadTable:
         """Take the request off its backend, however it ended. Idempotent."""
         if not charge.over:
             at = self.row_of[charge.id]
-            self._rows[at].release(charge, self._now)
+            self.loads[at].release(charge, self._now)
             self._merge(at)
             if self.freed is not None:
                 self.freed()
@@ -316,7 +321,7 @@ class LoadTable:
                 added.
         """
         at = self.row_of[backend_id]
-        row = self._rows[at]
+        row = self.loads[at]
         if read_at < row.read_at:
             return
         self._now = max(self._now, read_at)
@@ -330,16 +335,16 @@ class LoadTable:
     def stale(self, now: float, after_s: float) -> list[str]:
         """Mark the backends whose report is older than `after_s` seconds as not reporting; returns the ids of all such backends."""
         self._now = max(self._now, now)
-        for row in self._rows:
+        for row in self.loads:
             if row.reporting and now - row.read_at > after_s:
                 row.reporting = False
                 self._silent[row.id] = None
-                self._unsettled = True
+                self.unsettled = True
         return [backend_id for backend_id in self.ids if backend_id in self._silent]
 
     def reporting(self, row: int) -> bool:
         """Whether the backend in this row has a recent and complete report."""
-        return self._rows[row].reporting
+        return self.loads[row].reporting
 
     def set_rates(self, backend_id: str, rates: Rates, residual_s: float = 0.0) -> None:
         """Set the speed that calibration has learned, and the standard deviation of its error in seconds."""
@@ -365,16 +370,15 @@ class LoadTable:
         self._limits_changed()
 
     def _limits_changed(self) -> None:
-        self.limited = (
-            min(self.limit, default=inf) < inf or min(self.limit_tokens, default=inf) < inf or any(f.in_flight_cap for f in self.facts)
-        )
+        self.bound = [min(limit, facts.in_flight_cap or inf) for limit, facts in zip(self.limit, self.facts, strict=True)]
+        self.limited = min(self.bound, default=inf) < inf or min(self.limit_tokens, default=inf) < inf
         if self.freed is not None:
             self.freed()
 
     def peak(self, backend_id: str) -> Peak:
         """The highest load since the last call, the current load included."""
         at = self.row_of[backend_id]
-        row = self._rows[at]
+        row = self.loads[at]
         capacity = self.kv_capacity[at]
         peak = Peak(row.peak_requests, row.peak_queue_tokens, row.peak_kv_tokens / capacity if capacity else 0.0)
         row.peak_requests = self.requests[at]
@@ -383,11 +387,11 @@ class LoadTable:
         return peak
 
     def settle(self) -> None:
-        """Raise the loads of backends that do not report to the mean of those that do; to be called before a decision."""
-        if not self._unsettled:
+        """Raise the loads of backends that do not report to the mean of those that do; to be called before a decision while `unsettled`."""
+        if not self.unsettled:
             return
-        self._unsettled = False
-        silent = [(self.row_of[backend_id], self._rows[self.row_of[backend_id]].alone) for backend_id in self._silent]
+        self.unsettled = False
+        silent = [(self.row_of[backend_id], self.loads[self.row_of[backend_id]].alone) for backend_id in self._silent]
         reporting = len(self.ids) - len(silent)
         if not reporting and not self._raised:
             return
@@ -399,13 +403,13 @@ class LoadTable:
                 column[at] = max(alone[place], mean)
 
     def _merge(self, at: int) -> None:
-        row = self._rows[at]
+        row = self.loads[at]
         requests, self.running[at], self.waiting[at], queue, kv, ctx, self.kv_capacity[at] = row.merge(self._mean_prompt, self._mean_ctx)
         self.requests[at] = requests
         self.queue_tokens[at] = queue
         self.kv_tokens[at] = kv
         self.queue_ctx[at] = ctx
-        self._unsettled = bool(self._silent)
+        self.unsettled = bool(self._silent)
         if requests > row.peak_requests:
             row.peak_requests = requests
         if queue > row.peak_queue_tokens:

@@ -111,7 +111,10 @@ class BackendLoad:
         self.unbegun_ctx += charge.uncached_ctx
         self.kv += charge.kv_tokens
         if charge.at > self.asked_at:
-            self._note_new(charge)
+            self.new += 1
+            self.new_kv += charge.kv_tokens
+            self.new_unbegun += 1
+            self.new_unbegun_tokens += charge.uncached_tokens
 
     def begun(self, charge: Charge, now: float) -> None:
         """Record a request's first token."""

@@ -71,7 +71,9 @@ class OutputLengths:
     def expect(self, tenant: str, route: str, template: int, cap: int | None) -> Expected:
         """The expected output tokens of one sequence of such a request, at most `cap`."""
         expected = PRIOR
-        for kind, key in zip(self._kinds, _keys(tenant, route, template, cap), strict=True):
+        size = cap.bit_length() if cap is not None else 0
+        keys = (tenant, route, template, size), (tenant, route, template), (tenant, route), route, None  # those of `_keys`, without a call
+        for kind, key in zip(self._kinds, keys, strict=True):
             group = kind.get(key)
             if group is not None and group.expected is not None:
                 expected = group.expected

@@ -4,6 +4,7 @@ The routing request: all that routing one request depends on. The gateway makes 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -52,22 +53,21 @@ class Match(Protocol):
     """The prefix match of one prompt; counts are leading blocks of the request's chain."""
 
     @property
+    def blocks(self) -> Mapping[str, float]:
+        """Blocks that each backend holds, by backend id; without the backends that hold nothing."""
+        ...
+
+    @property
     def common(self) -> float:
         """Blocks that nearly every backend holds."""
         ...
 
-    def held(self, backend_id: str, /) -> float:
-        """Blocks that this backend holds; 0 for one that the index does not know."""
-        ...
 
-
-class Unmatched:
+class Unmatched(NamedTuple):
     """The match when there is no prefix index: no backend holds anything."""
 
-    common: Final = 0.0
-
-    def held(self, backend_id: str, /) -> float:
-        return 0.0
+    blocks: Mapping[str, float] = MappingProxyType({})
+    common: float = 0.0
 
 
 UNMATCHED: Final = Unmatched()
@@ -82,6 +82,25 @@ class Adapters(NamedTuple):
     """Backends that cannot load it, by id, each with the reason."""
     load_s: float = 1.0
     """Seconds that a load usually takes."""
+
+
+class Circumstances(NamedTuple):
+    """What one decision depends on besides the request, the fleet and its load: looked up anew for every decision."""
+
+    now: float
+    """Monotonic seconds."""
+    match: Match = UNMATCHED
+    """How much of the prompt each backend holds."""
+    holder: str = ""
+    """Id of the backend that had the conversation's last turn; empty when there is none."""
+    adapters: Adapters | None = None
+    """Where the request's LoRA adapter is loaded, or can be; None for the base model."""
+    shut: Mapping[str, str] = MappingProxyType({})
+    """Ejected backends by id, each with the reason: they have failed other requests, and are used only when no other is eligible."""
+    part: float = 1.0
+    """Share of each backend's capacity that this request may use; the rest is reserved for other tenants."""
+    paused: str = ""
+    """Why no backend of the pool takes a request now, though some are up; empty when they do."""
 
 
 class Candidates(NamedTuple):
@@ -100,6 +119,8 @@ class Candidates(NamedTuple):
     """Position in `rows` of the backend that had the session's last turn, or -1."""
     shares: Column = ()
     """Share of its usual load that each may take during slow start (`routing.warmth`); empty when no backend is warming up."""
+    now: float = 0.0
+    """When the decision is made, monotonic seconds."""
 
 
 class Scores(NamedTuple):
@@ -123,8 +144,8 @@ class Memory(Protocol):
         ...
 
 
-Score = Callable[[RoutingRequest, Candidates, LoadTable, Any, Any, float, Rng], Scores]
-"""(demand, sight, board, params, memory or None, now in monotonic seconds, rng) -> Scores. Changes no state but that of `rng`."""
+Score = Callable[[RoutingRequest, Candidates, LoadTable, Any, Any, Rng], Scores]
+"""(request, candidates, load table, params, memory or None, rng) -> Scores. Changes no state but that of `rng`."""
 
 
 class Policy(NamedTuple):

@@ -4,8 +4,8 @@ Pure and synchronous. Stage A excludes the backends that cannot serve (`eligible
 backend a cost; stage C (`choice.py`) chooses among the backends that cost nearly the same.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from routing.eligible import eligible
 from routing.fleet import Backend, Pool
 from routing.load import NO_FACTS, LoadTable
 from routing.policy_instance import PolicyInstance
-from routing.ports import UNMATCHED, Adapters, Candidates, Column, Match, RoutingRequest
+from routing.ports import UNMATCHED, Candidates, Circumstances, Column, RoutingRequest
 from routing.registry import POLICIES
 from routing.room import FULL, has_no_room
 from routing.tie_break import choose
@@ -27,6 +27,7 @@ ALONE: Final = "alone"
 
 Ranked = tuple[tuple[Backend, tuple[float, ...]], ...]
 """Backends, best first, each with the terms of its cost."""
+_BACKEND: Final[Callable[[tuple[Backend, tuple[float, ...]]], Backend]] = itemgetter(0)
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +50,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     @property
     def backends(self) -> list[Backend]:
         """The candidates, best first."""
-        return [backend for backend, _ in self.ranked]
+        return list(map(_BACKEND, self.ranked))
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -71,24 +72,15 @@ def place(
     request: RoutingRequest,
     pool: Pool,
     load_table: LoadTable,
-    match: Match,
     policy_instance: PolicyInstance,
-    now: float,
+    circumstances: Circumstances,
     rng: Rng,
-    *,
-    holder: str = "",
-    adapters: Adapters | None = None,
-    shut: Mapping[str, str] = MappingProxyType({}),
-    part: float = 1.0,
 ) -> Route:
-    """Rank the pool's backends for this request. An empty `ranked` means that no backend can serve it now; `excluded` says why.
-
-    Args:
-        holder: id of the backend that had the conversation's last turn; empty when there is none.
-        adapters: where the request's LoRA adapter is loaded, or can be; None for the base model.
-        shut: ejected backends by id, each with the reason: they have failed other requests, and are used only when no other is eligible.
-        part: share of each backend's capacity that this request may use; the rest is reserved for other tenants.
-    """
+    """Rank the pool's backends for this request. An empty `ranked` means that no backend can serve it now; `excluded` says why."""
+    now, match, holder, adapters, _, part, paused = circumstances
+    if paused:
+        held_back = tuple([msgspec.structs.replace(backend, reason=paused) for backend in pool.up])
+        return Route(policy_instance.name, (), pool.not_up + held_back, full=bool(held_back))
     if len(pool.up) == 1 and adapters is None and match is UNMATCHED:
         row = load_table.row_of[pool.up[0].id]
         fits = not 0 < load_table.kv_capacity[row] <= request.prompt_tokens
@@ -98,8 +90,9 @@ def place(
             and not (load_table.limited and has_no_room(load_table, row, request.prompt_tokens, part))
         ):
             return Route(policy_instance.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
-    load_table.settle()
-    backends, rows, matched, out = eligible(request, pool, load_table, match, policy_instance.choice, adapters, shut, part)
+    if load_table.unsettled:
+        load_table.settle()
+    backends, rows, matched, out = eligible(request, pool, load_table, circumstances, policy_instance.choice)
     excluded = (*pool.not_up, *out) if out else pool.not_up
     if not rows:
         return Route(policy_instance.name, (), excluded, full=any([backend.reason.startswith(FULL) for backend in out]))
@@ -108,32 +101,32 @@ def place(
         matched,
         min(match.common * request.block_tokens, request.prompt_tokens - 1.0) if match is not UNMATCHED else 0.0,
         () if adapters is None else [0.0 if backend.id in adapters.there else adapters.load_s for backend in backends],
-        _position(holder, backends),
-        _shares(backends, now),
+        _position(holder, backends) if holder else -1,
+        _shares(backends, now) if pool.warming else (),
+        now,
     )
-    scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, now, rng)
+    scores = policy_instance.policy.score(request, candidates, load_table, policy_instance.params, policy_instance.memory, rng)
     order, why = choose(request, candidates, load_table, scores, policy_instance, rng)
     if scores.barred:
         barred = scores.barred
         excluded += tuple([msgspec.structs.replace(backends[i], reason=barred[i]) for i in order if i in barred])
         order = [i for i in order if i not in barred]
+    # `map` and `zip` run without a frame of their own: with two backends a comprehension costs more than what it computes
     terms = list(zip(*scores.terms, strict=True))
-    cost = scores.cost
     return Route(
         policy_instance.name,
-        tuple([(backends[i], terms[i]) for i in order]),
+        tuple(zip(map(backends.__getitem__, order), map(terms.__getitem__, order), strict=True)),
         excluded,
-        costs=tuple([cost[i] for i in order]),
-        matched=tuple([matched[i] for i in order]),
+        costs=tuple(map(scores.cost.__getitem__, order)),
+        matched=tuple(map(matched.__getitem__, order)),
         why=why,
     )
 
 
 def _position(holder: str, backends: tuple[Backend, ...]) -> int:
-    if holder:
-        for at, backend in enumerate(backends):
-            if backend.id == holder:
-                return at
+    for at, backend in enumerate(backends):
+        if backend.id == holder:
+            return at
     return -1
 
 

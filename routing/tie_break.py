@@ -11,7 +11,7 @@ For any other policy the least cost wins and exact ties are drawn at random. Sou
 from domain.clock import Rng
 from routing.load import LoadTable
 from routing.policy_instance import PolicyInstance
-from routing.ports import Candidates, RoutingRequest, Scores
+from routing.ports import Candidates, Column, RoutingRequest, Scores
 
 
 def choose(
@@ -30,42 +30,35 @@ def choose(
         if n == 1 or cost[order[1]] > bound:
             return order, ""
         ties = [at for at in order if cost[at] <= bound]
-        first = ties[rng.randrange(len(ties))]
-        why = ""
-    else:
-        first, why = _among_near(request, candidates, load_table, scores, policy_instance, order, rng)
-    if first != best:
-        order.remove(first)
-        order.insert(0, first)
-    return order, why
-
-
-def _among_near(
-    request: RoutingRequest,
-    candidates: Candidates,
-    load_table: LoadTable,
-    scores: Scores,
-    policy_instance: PolicyInstance,
-    order: list[int],
-    rng: Rng,
-) -> tuple[int, str]:
-    cost = scores.cost
+        return _led_by(ties[rng.randrange(len(ties))], order), ""
     choice = policy_instance.choice
-    rows = candidates.rows
-    best = order[0]
-    least = cost[best]
     slo = request.ttft_slo_s
     sticky_s = choice.sticky_s if slo is None else min(choice.sticky_s, choice.sticky_slo_share * slo)
     if choice.explore_share and (slo is None or slo > choice.tight_slo_s) and rng.random() < choice.explore_share:
-        drawn = rng.randrange(len(order))
+        drawn = rng.randrange(n)
         if cost[drawn] - least <= sticky_s:
-            return drawn, "explored"
+            return _led_by(drawn, order), "explored"
     margin = max(choice.tie_share * abs(least), scores.margin)
-    if candidates.sticky >= 0 and cost[candidates.sticky] - least <= max(sticky_s, margin) and _still_holds(candidates):
-        return candidates.sticky, "" if candidates.sticky == best else "session"
-    bound = least + margin
-    if len(order) == 1 or cost[order[1]] > bound:
-        return best, ""
+    holder = candidates.sticky
+    if holder >= 0 and cost[holder] - least <= max(sticky_s, margin) and _still_holds(candidates):
+        return _led_by(holder, order), "" if holder == best else "session"
+    if n == 1 or cost[order[1]] > least + margin:
+        return order, ""
+    first, why = _among_near(candidates, load_table, cost, least + margin, order, rng)
+    return _led_by(first, order), why
+
+
+def _led_by(first: int, order: list[int]) -> list[int]:
+    """The order with this position in front."""
+    if order[0] != first:
+        order.remove(first)
+        order.insert(0, first)
+    return order
+
+
+def _among_near(candidates: Candidates, load_table: LoadTable, cost: Column, bound: float, order: list[int], rng: Rng) -> tuple[int, str]:
+    """Which of those that cost at most `bound` comes first, and what decided: the best match, then the fewest requests, then the dice."""
+    rows = candidates.rows
     near = []
     for at in order:
         if cost[at] > bound:
@@ -73,14 +66,14 @@ def _among_near(
         near.append(at)
     matched = candidates.matched
     requests = load_table.requests
-    longest = max([matched[at] for at in near])
+    longest = max(map(matched.__getitem__, near))
     if longest > candidates.common:
         near = [at for at in near if matched[at] == longest]
     fewest = min([requests[rows[at]] for at in near])
     near = [at for at in near if requests[rows[at]] == fewest]
     if len(near) > 1:
         return near[rng.randrange(len(near))], "dice"
-    return near[0], "" if near[0] == best else "match" if longest > candidates.common else "fewest requests"
+    return near[0], "" if near[0] == order[0] else "match" if longest > candidates.common else "fewest requests"
 
 
 def _still_holds(candidates: Candidates) -> bool:

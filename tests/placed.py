@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from domain.ask import Ask, Endpoint
+from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.membership import NO_TRAITS, Traits
 from gateway.deps import Deps
 from gateway.http.openai import interpret
@@ -64,7 +65,9 @@ class Worker:
     async def placed(self, ask: Ask, session: str = "") -> Placement:
         """Where the request would go."""
         headers = {b"x-session-id": session.encode()} if session else {}
-        unplaced = await prepare(ask, self.policy.models["sim"], self.policy, "acme", headers, self.deps)
+        story = Story("r", self.now, 0.0, self.now, "r")
+        story.asked.caller, story.asked.tenant_policy = Caller(TenantId("acme"), ProjectId("p"), KeyId("k")), self.policy
+        unplaced = await prepare(ask, self.policy.models["sim"], headers, story, self.deps)
         return decide(unplaced, self.deps, self.deps.rng)
 
     def story(self, first_s: float = 0.2, last_s: float = 1.0, **values: Any) -> Story:

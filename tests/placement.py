@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
 from routing.policy_instance import PolicyInstance
-from routing.ports import UNMATCHED, Match, RoutingRequest
+from routing.ports import UNMATCHED, Circumstances, Match, RoutingRequest
 from routing.schedule import Route, place
 
 
@@ -16,10 +16,7 @@ class Held:
 
     def __init__(self, common: float = 0.0, **blocks: float) -> None:
         self.common = common
-        self._blocks: Mapping[str, float] = blocks
-
-    def held(self, backend_id: str, /) -> float:
-        return self._blocks.get(backend_id, 0.0)
+        self.blocks: Mapping[str, float] = blocks
 
 
 def pool_of(*backends: str | Backend) -> Pool:
@@ -53,7 +50,7 @@ def decide(
     holder: str = "",
 ) -> Route:
     """One decision over everyone on the board."""
-    return place(request, pool_of(*load_table.ids), load_table, match, how, now, rng, holder=holder)
+    return place(request, pool_of(*load_table.ids), load_table, how, Circumstances(now, match, holder=holder), rng)
 
 
 def spread(
@@ -71,7 +68,7 @@ def spread(
     went: Counter[str] = Counter()
     for at, request in enumerate(demands):
         now = 1.0 + at * 1e-3
-        route = place(request, pool, load_table, match, how, now, rng)
+        route = place(request, pool, load_table, how, Circumstances(now, match), rng)
         first = route.backends[0].id
         went[first] += 1
         uncached = request.prompt_tokens - route.matched[0]

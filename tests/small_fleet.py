@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from routing.load import Charge, LoadTable
 from routing.policy_instance import PolicyInstance
-from routing.ports import RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import place
 from tests.placement import Held, pool_of, tell
 
@@ -46,7 +46,7 @@ def run(how: PolicyInstance, arrivals: list[Arrival], speeds: dict[str, float], 
             _, _, over, charge = heappop(events)
             (load_table.release if over else load_table.begun)(charge)
         match = Held(**{one: tokens / request.block_tokens for one, tokens in holds[prefix].items()}) if prefix else Held()
-        first = place(request, pool, load_table, match, how, at, rng).backends[0].id
+        first = place(request, pool, load_table, how, Circumstances(at, match), rng).backends[0].id
         cached = holds[prefix].get(first, 0) if prefix else 0
         uncached = request.prompt_tokens - cached
         if prefix:

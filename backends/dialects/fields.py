@@ -6,13 +6,17 @@ engine would ignore is refused here, by its name, except where dropping it chang
 vendor's bookkeeping.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
 
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
+
+
+def _none(_names: Collection[str]) -> bool:
+    return False
 
 
 class Fields(msgspec.Struct, frozen=True):
@@ -27,6 +31,13 @@ class Fields(msgspec.Struct, frozen=True):
     """Fields that the engine follows but refuses or misreads when they hold their own default."""
     lists: frozenset[str] = frozenset()
     """Fields that must be a list for the engine, where OpenAI's callers may send one string."""
+    leaves: Callable[[Collection[str]], bool] = _none
+    """Whether an Ask with these names surely needs no change, so that `fit` need not look; filled in."""
+
+    def __post_init__(self) -> None:
+        if self.takes is None:
+            watched = frozenset({*self.refuses, *self.not_at_default, *self.lists})
+            msgspec.structs.force_setattr(self, "leaves", watched.isdisjoint)
 
 
 OPEN: Final = Fields()

@@ -15,7 +15,7 @@ from bench.results_file import Row, machine, write_rows
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
 from routing.policy_instance import policy_instance
-from routing.ports import RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.prefix.chain import of_text, root
 from routing.prefix.index import PrefixIndex
 from routing.registry import POLICIES
@@ -48,7 +48,7 @@ class Scene:
 
     def decide(self, policy: str) -> Callable[[], object]:
         how = policy_instance(policy)
-        return lambda: place(self.request, self.pool, self.load_table, self.match, how, 1.0, self.rng, holder="gpu-3")
+        return lambda: place(self.request, self.pool, self.load_table, how, Circumstances(1.0, self.match, holder="gpu-3"), self.rng)
 
     def whole(self, policy: str) -> Callable[[], object]:
         how = policy_instance(policy)
@@ -57,7 +57,7 @@ class Scene:
             chain = of_text(ROOT, PROMPT)
             match = self.index.match(chain, 1.0, self.load_table.row_of)
             request = RoutingRequest(4096, chain, session=12345, tenant="t", output_tokens=256)
-            return place(request, self.pool, self.load_table, match, how, 1.0, self.rng, holder="gpu-3")
+            return place(request, self.pool, self.load_table, how, Circumstances(1.0, match, holder="gpu-3"), self.rng)
 
         return decided
 

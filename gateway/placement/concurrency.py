@@ -74,6 +74,8 @@ class ConcurrencyLimits:
     """The limits of every backend that has one; pools whose limits are off have no entries."""
 
     def __init__(self) -> None:
+        self.limiters: dict[str, Limiter] = {}
+        """The limiter of each backend that has one, by backend id: it is to be told of first tokens and of ends of answers."""
         self._backends: dict[str, _LimitedBackend] = {}
         self._parts: dict[str, ReplicaShare] = {}
         self._counted: dict[str, ReplicaShare] = {}
@@ -83,11 +85,13 @@ class ConcurrencyLimits:
         """Add a backend that joins; `bounds` None for a backend without a limit."""
         if bounds is not None:
             self._backends[backend_id] = backend = _LimitedBackend(pool, load_table, bounds)
+            self.limiters[backend_id] = backend.limiter
             self._write(backend_id, backend)
 
     def drop(self, backend_id: str) -> None:
         """Remove a backend that has left."""
         self._backends.pop(backend_id, None)
+        self.limiters.pop(backend_id, None)
 
     def restarted(self, backend_id: str) -> None:
         """Restart the search for the limit of a backend whose process is a new one."""
@@ -108,11 +112,6 @@ class ConcurrencyLimits:
     def part(self, pool: str) -> ReplicaShare:
         """This process's share of a pool, as it was set last."""
         return self._parts.get(pool, ALONE)
-
-    def of(self, backend_id: str) -> Limiter | None:
-        """The limiter of a backend, which is to be told of first tokens and of ends of answers; None where there is no limit."""
-        backend = self._backends.get(backend_id)
-        return None if backend is None else backend.limiter
 
     def suppose(self, backend_id: str, due: float, charge: Charge) -> None:
         """Note a request whose first token cannot be seen; at `due` it is taken to have come."""

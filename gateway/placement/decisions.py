@@ -131,6 +131,8 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     blocks: int
     lora: str
     session: bool
+    size: int
+    """The number of backends in the decision."""
     split: Split | None = None
     """The decision about disaggregated prefill and decode; None where the pool has none."""
     served_by: str = ""
@@ -146,11 +148,6 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     rule: str = ""
     rollout: str = ""
     fell_back: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """The number of backends in the decision."""
-        return len(self.route.ranked) + len(self.route.excluded)
 
     def explained(self) -> Explained:
         """The decision in words and numbers."""
@@ -186,9 +183,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
         )
 
 
-def decision(
-    route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str, split: Split | None = None
-) -> Decision:
+def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str) -> Decision:
     """The values of one request's placement that are kept."""
     return Decision(
         route,
@@ -203,7 +198,7 @@ def decision(
         len(request.chain),
         request.lora,
         request.session != 0,
-        split,
+        len(route.ranked) + len(route.excluded),
     )
 
 

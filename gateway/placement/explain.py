@@ -134,6 +134,7 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     key = sticky_key(ask, ask.user, SUPPOSED)
     story = Story(SUPPOSED, now, now_unix, now, SUPPOSED)
     story.asked.user = ask.user
+    story.asked.caller = caller
     if ask.template is not None:
         try:
             dealt = partial(deal_prompt, ask, caller, {}, story, deps)
@@ -144,9 +145,9 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     if match is None:
         message = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
         return WouldAnswer(refusal=NoPlacement(message, "request.model"))
-    policy = match.policy
+    policy = story.asked.tenant_policy = match.policy
     rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
-    placement = decide(await prepare(ask, rule, policy, asked.tenant, {}, deps), deps, dice)
+    placement = decide(await prepare(ask, rule, {}, story, deps), deps, dice)
     pool = placement.pool
     route = placement.route
     story.placed.lora = placement.request.lora
@@ -156,7 +157,8 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
     split = story.placed.shared.split if story.placed.shared is not None else None
-    would_be = decision(route, placement.request, (SUPPOSED,), now_unix, rule.name, pool.name, split)
+    would_be = decision(route, placement.request, (SUPPOSED,), now_unix, rule.name, pool.name)
+    would_be.split = split
     would_be.asked_model = ask.model if ask.model != rule.name else ""
     would_be.rule = match.rule
     would_be.rollout = in_words(story.asked.dealt, story.asked.dealt_prompt)

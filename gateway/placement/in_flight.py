@@ -9,7 +9,7 @@ from typing import Final
 
 from domain.ask import Ask
 from gateway.deps import Deps
-from gateway.placement.place import Placement, route_of
+from gateway.placement.place import Placement
 from gateway.story import Story
 from routing.disaggregation import Shared, reserve
 from routing.fleet import Backend
@@ -51,7 +51,7 @@ class InFlight:
         request, load_table, now = placement.request, placement.pool_state.load_table, deps.clock()
         row = load_table.row_of[backend_id]
         uncached: float = request.prompt_tokens
-        if placement.match is not UNMATCHED:
+        if placement.circumstances.match is not UNMATCHED:
             uncached -= placement.held_tokens(backend_id) * load_table.trust[row]
         self.backend = backend_id
         self.at = now
@@ -64,20 +64,21 @@ class InFlight:
         self.ended = False
         self._tenant_shares = placement.pool_state.tenant_shares
         self._tenant = request.tenant
-        self._tenant_shares.took(self._tenant)
+        if self._tenant_shares.kept:
+            self._tenant_shares.took(self._tenant)
         self._load_table = load_table
         self._chain = request.chain
         self._deps = deps
         self._shown = False
-        self.limiter = deps.pool_states.limits.of(backend_id)
+        self.limiter = deps.pool_states.limits.limiters.get(backend_id)
         """The backend's concurrency limiter; None where it has none."""
-        self._before = load_table.unbegun(backend_id)
+        self._before = load_table.loads[row].unbegun_tokens
         self._uncached = uncached if placement.adapter is None else 0.0  # the time that loading one takes says nothing of the engine
         self._guess: TimerHandle | None = None
         if not stream and uncached >= LONG_PREFILL_TOKENS:
             self._guess = deps.loop.call_later(_ttft_s(placement, row, uncached), self._suppose)
         self._prediction = deps.pool_states.index.predict(backend_id, request.chain, now) if request.chain else None
-        placement.pool_state.recovery.sent(uncached)
+        placement.pool_state.recovery.sent_tokens += uncached
         self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
         if not stream and self._guess is None and self.limiter is not None:
             deps.pool_states.limits.suppose(backend_id, now + _ttft_s(placement, row, uncached), self.charge)
@@ -174,7 +175,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
         if ask.sequences:
             template = prompt.template if prompt is not None else 0
             each = -(-usage.completion_tokens // ask.sequences)
-            deps.lengths.note(request.tenant, route_of(ask, placement.pool), template, each, ask.max_output_tokens)
+            deps.lengths.note(request.tenant, placement.answers_like, template, each, ask.max_output_tokens)
     if ask.stream and placement.adapter is None and first is not None:  # an adapter's load is no speed of its engine
         cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
         _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, step_s, deps)

@@ -27,7 +27,7 @@ from domain.membership import NO_TRAITS, Traits
 from gateway.placement.concurrency import ConcurrencyLimits
 from policies.routing_choice import Routing
 from routing.calibration import Calibration
-from routing.fleet import Backend, Pool
+from routing.fleet import Pool
 from routing.load import NO_FACTS, PRIORS, UNKNOWN, BackendFacts, LoadTable, Rates
 from routing.policy_instance import PolicyInstance
 from routing.prefix.chain import BLOCK_TOKENS
@@ -202,7 +202,7 @@ engine."""
 class PoolState:
     """The routing state of one pool."""
 
-    __slots__ = ("_among", "_policy_instances", "_up", "load_table", "name", "recovery", "sessions", "tenant_shares")
+    __slots__ = ("load_table", "name", "policy_instances", "recovery", "sessions", "tenant_shares")
 
     def __init__(self, name: str, kept_free: float = 0.0) -> None:
         self.name = name
@@ -211,18 +211,17 @@ class PoolState:
         self.recovery = Recovery()
         """Limits the requests to a pool that comes back after all its backends were out of service."""
         self.sessions = Sessions()
-        self._policy_instances: dict[str, PolicyInstance] = {}
-        self._up: tuple[Backend, ...] = ()
-        self._among: frozenset[str] = frozenset()
+        self.policy_instances: dict[str, PolicyInstance] = {}
+        """By `Routing.key`; filled by `policy_instance`."""
 
     def policy_instance(self, routing: Routing) -> PolicyInstance:
         """The policy instance of a routing setting, with its memory. Tenants with equal settings share one instance: its memory is about
         backends, and about tenants only for fairness between them."""
-        policy_instance = self._policy_instances.get(routing.key)
+        policy_instance = self.policy_instances.get(routing.key)
         if policy_instance is None:
-            policy_instance = self._policy_instances[routing.key] = routing.policy_instance()
-            if len(self._policy_instances) > MAX_CHOOSINGS:  # policy files have changed that often
-                del self._policy_instances[next(iter(self._policy_instances))]
+            policy_instance = self.policy_instances[routing.key] = routing.policy_instance()
+            if len(self.policy_instances) > MAX_CHOOSINGS:  # policy files have changed that often
+                del self.policy_instances[next(iter(self.policy_instances))]
         return policy_instance
 
     def recovering(self, pool: Pool, now: float) -> None:
@@ -231,13 +230,6 @@ class PoolState:
         rows = [load_table.row_of[backend.id] for backend in pool.up if backend.id in load_table.row_of]
         queued_s = min([load_table.queue_tokens[row] * load_table.prefill_s_token[row] for row in rows], default=0.0)
         self.recovery.look(bool(rows), queued_s, now)
-
-    def among(self, pool: Pool) -> frozenset[str]:
-        """The ids of the backends that are up; computed once per snapshot of the fleet."""
-        if self._up is not pool.up:
-            self._up = pool.up
-            self._among = frozenset(backend.id for backend in pool.up)
-        return self._among
 
 
 class _Source:
@@ -256,8 +248,8 @@ class _Source:
         """Why its contents are predicted in spite of its events; empty when the events are used."""
 
 
-class PoolStates:
-    """The routing state of every pool of one worker.
+class PoolStates(dict[str, PoolState]):
+    """The routing state of every pool of one worker, by the pool's name.
 
     Args:
         pools: the defaults of each pool's backends, by pool.
@@ -265,6 +257,7 @@ class PoolStates:
     """
 
     def __init__(self, pools: Mapping[str, Usual], index_blocks: int = DEFAULT_INDEX_BLOCKS) -> None:
+        super().__init__({name: PoolState(name, usual.kept_free) for name, usual in pools.items()})
         self.index = PrefixIndex(index_blocks)
         self.index_bound = index_blocks
         self.trusts = Trusts()
@@ -272,13 +265,8 @@ class PoolStates:
         self._calibrations: dict[str, Calibration] = {}
         self._answers = 0
         self._usual = dict(pools)
-        self._by_pool = {name: PoolState(name, usual.kept_free) for name, usual in pools.items()}
         self._of: dict[str, PoolState] = {}
         self._sources: dict[str, _Source] = {}
-
-    def __getitem__(self, pool: str) -> PoolState:
-        """The state of a pool. Raises KeyError."""
-        return self._by_pool[pool]
 
     def of(self, backend_id: str) -> PoolState | None:
         """The state of the pool that a backend belongs to; None once the backend has left."""
@@ -286,7 +274,7 @@ class PoolStates:
 
     def add(self, pool: str, backend_id: str, traits: Traits = NO_TRAITS) -> None:
         """Add a backend that joins, with nothing in flight and unknown cache contents."""
-        pool_state = self._of[backend_id] = self._by_pool[pool]
+        pool_state = self._of[backend_id] = self[pool]
         usual = self._usual[pool]
         facts = facts_of(traits, usual)
         rates = rates_of(traits, usual)
@@ -324,11 +312,11 @@ class PoolStates:
 
     def total(self) -> int:
         """Requests of this worker in flight on all backends; a request with prefill and decode on two backends counts on both."""
-        return sum(pool_state.load_table.total() for pool_state in self._by_pool.values())
+        return sum(pool_state.load_table.total() for pool_state in self.values())
 
     def stale(self, now: float) -> None:
         """Mark the backends whose engines have not reported their load for `STALE_S`, and update the limits; called twice a second."""
-        for pool_state in self._by_pool.values():
+        for pool_state in self.values():
             pool_state.load_table.stale(now, STALE_S)
         self.limits.tick(now)
 

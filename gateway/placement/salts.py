@@ -3,8 +3,6 @@ it."""
 
 from typing import Final, NamedTuple
 
-from backends.lora.residency import Adapter
-from routing.fleet import Pool
 from routing.prefix.chain import root
 from tenancy.isolation import cache_salt
 
@@ -22,18 +20,25 @@ class Salted(NamedTuple):
     that the engine would not let it use (routers no. 28)."""
 
 
-def salted(known: dict[tuple[str, str, str], Salted], secret: bytes, tenant: str, pool: Pool, adapter: Adapter | None) -> Salted:
-    """The salt and root of a tenant in a pool; computed once, and remembered in `known`, `MAX_KNOWN` entries at most."""
-    digest = adapter.digest if adapter is not None else ""
-    key = (tenant, pool.name, digest)
-    entry = known.get(key)
-    if entry is None:
-        if len(known) >= MAX_KNOWN:
-            known.clear()
-        pinned = (digest,) if digest else ()
-        salt = cache_salt(secret, tenant, pool.model, pool.revision, *pinned)
-        entry = known[key] = Salted(salt, root_of(pool.model, pool.revision, digest, salt, secret))
-    return entry
+class Salts(dict[tuple[str, str, str, str], Salted]):
+    """The salts and roots by tenant, model, revision and adapter digest (empty for the base model). Each is computed when it is asked for
+    the first time; at most `MAX_KNOWN` are remembered.
+
+    Args:
+        secret: keys every salt and root.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__()
+        self._secret = secret
+
+    def __missing__(self, key: tuple[str, str, str, str]) -> Salted:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        tenant, model, revision, digest = key
+        salt = cache_salt(self._secret, tenant, model, revision, *((digest,) if digest else ()))
+        salted = self[key] = Salted(salt, root_of(model, revision, digest, salt, self._secret))
+        return salted
 
 
 def root_of(model: str, revision: str, lora_digest: str, salt: str, secret: bytes) -> int:

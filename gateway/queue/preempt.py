@@ -173,7 +173,7 @@ class Pulling:
         if placed.queue_place is not None and placed.queue_place.by_share:
             return False  # else nothing would be left of the share of the lower ranks
         # a short reply that is not streamed does not show whether it has begun, unless the backend's limiter supposes a first token
-        return story.asked.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or self._limits.of(charge.id) is not None
+        return story.asked.stream or charge.uncached_tokens >= LONG_PREFILL_TOKENS or charge.id in self._limits.limiters
 
 
 def unanswered(relay: ReplyRelay) -> bool:

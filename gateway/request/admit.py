@@ -78,7 +78,7 @@ async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps
     once."""
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
-    if policy is None or not worth_reading(ask, pool, deps.pool_states[pool.name].policy_instance(policy.routing)):
+    if policy is None or not worth_reading(ask, pool, policy.routing):
         return await deps.prompt_counts.count(ask, rule.pool)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
     prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)

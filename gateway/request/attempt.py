@@ -89,16 +89,19 @@ class Attempt(msgspec.Struct, eq=False):
         Args:
             work: the call, with what has to happen on this backend before it.
         """
-        refused = self.refusal()
-        if refused is not None:
-            work.close()
-            self.placement.give_back()
-            return refused
         deps, placement, story = self.deps, self.placement, self.story
-        in_flight = in_flight_on(placement, self.backend.id, deps, stream=self.ask.stream)
+        if self.exchange.gone or self.backend.id not in deps.upstreams:
+            work.close()
+            placement.give_back()
+            return self.refusal()
+        if placement.reserved is None:
+            in_flight = InFlight(placement, self.backend.id, deps, stream=self.ask.stream)
+        else:
+            in_flight = in_flight_on(placement, self.backend.id, deps, stream=self.ask.stream)
         if placement.route.why != ALONE or in_flight.limiter is not None:
             self.on_begun = in_flight.begun  # where nobody else is up and nothing is limited, nobody looks how far it is
-        if deps.live.breakers.of(self.backend.id, placement.served).enter(story.own_id, in_flight.at):
+        breakers = deps.live.breakers
+        if breakers.troubled and breakers.of(self.backend.id, placement.served).enter(story.own_id, in_flight.at):
             self.on_begun = partial(self._probe_begun, in_flight)
         if story.placed.decision is not None:
             story.placed.decision.served_by = self.backend.id
@@ -116,10 +119,9 @@ class Attempt(msgspec.Struct, eq=False):
 
     async def dispatch(self) -> Fault | None:
         """Send the call, and return when the reply is over. The caller of this has reserved the load."""
-        refused = self.refusal()
-        if refused is not None:
-            return refused  # while an adapter was loaded, or the prompt was computed
         story, deps, backend, exchange = self.story, self.deps, self.backend, self.exchange
+        if exchange.gone or backend.id not in deps.upstreams:
+            return self.refusal()  # while an adapter was loaded, or the prompt was computed
         story.tried.attempts += 1
         story.tried.backend = backend.id
         facts = self.facts = story.attempt = AttemptFacts(self.on_first_event or self.on_begun)
@@ -140,7 +142,7 @@ class Attempt(msgspec.Struct, eq=False):
             clock=deps.clock,
         )
         exchange.listener = self.listener or relay
-        deps.watch.add(relay)
+        deps.watch.watched[relay] = None
         try:
             relay.flight = deps.upstreams[backend.id].dispatch(self.call, relay)
             fault = await relay.outcome

@@ -17,7 +17,7 @@ from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import Heartbeat
 from gateway.placement.decisions import decision
 from gateway.placement.in_flight import InFlight, InFlightPair
-from gateway.placement.place import Placement, decide, longest_context, prepare
+from gateway.placement.place import Placement, decide, longest_context, prepare, routed
 from gateway.queue import refusals
 from gateway.queue.deadlines import HEADER, asked_wait_s, may_wait_s, place_of
 from gateway.queue.waiter import Reserved, Waiter, WaitForecast
@@ -33,6 +33,7 @@ from policies.compile import ModelRule
 from policies.rollout.in_force import in_words
 from routing.output_length import PRIOR
 from routing.room import FULL
+from routing.schedule import place
 from tenancy.estimate import likely_prompt
 from tenancy.fair_tier import QueuedRequest
 from tenancy.grant import Grant
@@ -99,16 +100,15 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
         Fault: CRASHES_ENGINES for a request that engines have died of; NO_BACKEND when no backend of the pool can serve; CONTEXT_TOO_LONG;
             OVERLOADED, SHUTTING_DOWN or CLIENT_GONE when its turn does not come.
     """
-    asked, placed = story.asked, story.placed
-    caller, policy = asked.caller, asked.tenant_policy
-    assert caller is not None
-    assert policy is not None
+    placed = story.placed
     begun = deps.clock()
     if deps.live.suspects.guilty:
-        refuse_deadly(ask, caller.tenant, story, deps)
-    unplaced = await prepare(ask, rule, policy, caller.tenant, exchange.head.headers, deps, asked.prompt)
-    placement = decide(unplaced, deps, deps.rng)
-    pool = placement.pool
+        assert story.asked.caller is not None
+        refuse_deadly(ask, story.asked.caller.tenant, story, deps)
+    placement = await prepare(ask, rule, exchange.head.headers, story, deps)
+    pool, load_table = placement.pool, placement.pool_state.load_table
+    route = place(placement.request, pool, load_table, placement.policy_instance, placement.circumstances, deps.rng)
+    placement = msgspec.structs.replace(placement, route=route) if placement.adapter is None else routed(placement, route)
     placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
     if pool.halves or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
@@ -149,8 +149,8 @@ def _keep(placement: Placement, story: Story, deps: Deps) -> None:
     asked, placed = story.asked, story.placed
     placed.route = placement.route
     ids = (story.request_id,) if story.own_id == story.request_id else (story.request_id, story.own_id)
-    split = placed.shared.split if placed.shared is not None else None
-    kept = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name, split)
+    kept = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name)
+    kept.split = placed.shared.split if placed.shared is not None else None
     deps.decisions.keep(kept)
     kept.asked_model, kept.steps, kept.passed_over, kept.rule = asked.asked_model, asked.steps, asked.passed_over, asked.rule
     if story.fell_back:
@@ -232,7 +232,8 @@ def _place(placement: Placement, story: Story, deps: Deps) -> QueuedRequest:
 def _staked(ask: Ask, placement: Placement, story: Story, deps: Deps) -> Reserved:
     """Reserve the request's load on the first backend of its route, before the next one in the queue is placed."""
     first = placement.route.ranked[0][0]
-    deps.live.breakers.of(first.id, placement.served).enter(story.own_id, deps.clock())
+    if deps.live.breakers.troubled:
+        deps.live.breakers.of(first.id, placement.served).enter(story.own_id, deps.clock())
     shared = story.placed.shared
     prefills = shared.split.prefills_for(first) if shared is not None else ()
     if prefills and shared is not None:

@@ -3,14 +3,13 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from backends.dialects import Dialect, body_for, fit, model_asked
+from backends.dialects import body_for, fit, model_asked
 from backends.ports import Call
 from domain.ask import Ask
 from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.placement.place import Placement
-from gateway.placement.salts import salted
 from gateway.queue.preempt import PulledBack
 from gateway.request.attempt import Attempt
 from gateway.request.hedge import hedged
@@ -30,20 +29,22 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
         Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only
             before the first byte and within the budget.
     """
-    adapter = placement.adapter
-    engine_model = model_asked(deps.dialects[placement.pool.name], placement.pool.model, adapter.served if adapter else "")
+    adapter, pool = placement.adapter, placement.pool
+    engine_model = pool.model if adapter is None else model_asked(deps.dialects[pool.name], pool.model, adapter.served)
     try:
         call = _call(ask, placement, engine_model, exchange, story, deps)
     except Fault:
         placement.give_back()
         raise
     first_dispatch_at = story.dispatched_at = deps.clock()
-    candidates = placement.route.backends
+    plain = adapter is None and story.placed.shared is None and pool.name not in deps.hedges
+    left = placement.route.backends
     retry: RetryState | None = None
-    for index, backend in enumerate(candidates):
+    while left:
+        backend = left.pop(0)
         attempt = Attempt(ask, call, engine_model, placement, exchange, story, deps, backend)
         try:
-            fault = await _wrapped(attempt, first=index == 0)
+            fault = await (attempt.counted(attempt.dispatch()) if plain else _wrapped(attempt, first=retry is None))
         finally:
             if retry is not None:
                 retry.attempt_over()
@@ -54,7 +55,7 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             return True
         if isinstance(fault, PulledBack):
             return False
-        left = candidates[index + 1 :] = _left(candidates[index + 1 :], placement, deps)
+        left = _left(left, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
         if not retry.may_retry(fault, backend, left, attempt.first_event_timeout_s):
             raise retry.final_fault(fault)
@@ -75,22 +76,21 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
 
 def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
     """The call that engines are sent. Raises Fault: a field that the pool's engines do not follow."""
-    pool, dialect = placement.pool, deps.dialects[placement.pool.name]
+    pool, adapter, endpoint = placement.pool, placement.adapter, ask.endpoint
+    dialect = deps.dialects[pool.name]
     salt = None
-    if dialect.salts(ask.endpoint):
-        salt = salted(deps.salts, deps.salt_secret, placement.request.tenant, pool, placement.adapter).salt
-    priority = _priority(dialect, pool.name, ask, story, deps)
-    body = body_for(dialect, fit(dialect.fields, ask), engine_model, cache_salt=salt, priority=priority)
+    if dialect.isolation is not None and endpoint in dialect.isolation.endpoints:
+        digest = adapter.digest if adapter is not None else ""
+        salt = deps.salts[placement.request.tenant, pool.model, pool.revision, digest].salt
+    # the members that tell the engine the request's class, where the pool says that its engines follow them
+    priority = b""
+    members, priority_class = deps.priorities.get(pool.name), story.asked.priority_class
+    if members and priority_class is not None and dialect.priority is not None and endpoint in dialect.priority.endpoints:
+        priority = members[priority_class]
+    fields = ask.fields if dialect.fields.leaves(ask.names) else fit(dialect.fields, ask)
+    body = body_for(dialect, fields, engine_model, cache_salt=salt, priority=priority)
     traceparent, tracestate = exchange.head.trace()
-    return Call("POST", ask.endpoint.value, body, story.own_id, traceparent, tracestate)
-
-
-def _priority(dialect: Dialect, pool: str, ask: Ask, story: Story, deps: Deps) -> bytes:
-    """The members of the body that tell the engine the request's class, where the pool says that its engines follow them."""
-    members = deps.priorities.get(pool)
-    if members is None or dialect.priority is None or ask.endpoint not in dialect.priority.endpoints:
-        return b""
-    return members[story.asked.priority_class] if story.asked.priority_class is not None else b""
+    return Call("POST", endpoint.value, body, story.own_id, traceparent, tracestate)
 
 
 def _left(candidates: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:

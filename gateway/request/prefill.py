@@ -136,7 +136,7 @@ class PrefillDecodePair:
         self._reservation = reservation
         for backend in (prefill, decode):
             deps.live.breakers.of(backend.id).enter(story.own_id, now)
-        deps.watch.add(leg)
+        deps.watch.watched[leg] = None
         try:
             return await (self._at_once(leg) if self._way.at_once else self._in_turn(leg))
         finally:

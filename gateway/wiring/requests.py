@@ -31,6 +31,7 @@ from gateway.http.edge.timeouts import Timeouts
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolStates, Usual
+from gateway.placement.salts import Salts
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
@@ -144,6 +145,8 @@ def deps_for(
     pool_states = PoolStates(usual, settings.routing.index_blocks)
     rng = random.Random(secrets.randbits(64))
     watch = Watch()
+    # derived, so that one secret configures both and neither reveals the other
+    salt_secret = hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest()
     return Deps(
         live=live,
         clock=time.monotonic,
@@ -169,8 +172,8 @@ def deps_for(
         watch=watch,
         observe=observe,
         log_defect=log_defect,
-        # derived, so that one secret configures both and neither reveals the other
-        salt_secret=hmac.new(pepper.secret, b"tidegate cache salt v1", hashlib.sha256).digest(),
+        salt_secret=salt_secret,
+        salts=Salts(salt_secret),
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,

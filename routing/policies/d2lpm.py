@@ -67,9 +67,7 @@ class Deficits:
         deficits[backend_id] = deficits.get(backend_id, params.quantum) - spent
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Deficits, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Deficits, rng: Rng) -> Scores:
     """The cost by the module's rule."""
     rows = candidates.rows
     ids = load_table.ids

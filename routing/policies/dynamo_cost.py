@@ -36,9 +36,7 @@ class Params(Strict):
     temperature: float = Field(default=0.0, ge=0, description="0 takes the least cost; more draws from a softmax.")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     rows = candidates.rows
     block = params.block_tokens

@@ -15,9 +15,7 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("in_flight", "share")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     requests = load_table.requests
     in_flight = [requests[row] for row in candidates.rows]

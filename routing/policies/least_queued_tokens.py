@@ -16,9 +16,7 @@ REQUEST: Final = 1e-3
 """Tokens that a request counts for: less than one token, so that requests decide between equal tokens only."""
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     tokens = [load_table.queue_tokens[row] for row in candidates.rows]
     requests = [load_table.requests[row] for row in candidates.rows]

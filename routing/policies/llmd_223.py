@@ -30,9 +30,7 @@ class Params(Strict):
     prefix: float = Field(default=3.0, ge=0, description="Weight of the share of the prompt that is cached.")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula; terms are the weighted scores, negated because lower costs win."""
     waiting = [load_table.waiting[row] for row in candidates.rows]
     most = max(waiting)

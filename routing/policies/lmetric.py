@@ -14,9 +14,7 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("tokens", "batch")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     queued = load_table.queue_tokens
     requests = load_table.requests

@@ -14,9 +14,7 @@ from routing.warmth import SPARED
 TERMS: Final = ("in_flight", "drawn")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     requests = load_table.requests
     rows = candidates.rows

@@ -79,11 +79,9 @@ class RecentWork:
 NO_SUMS: Final = [0.0, 0.0, 0.0]
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: RecentWork, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: RecentWork, rng: Rng) -> Scores:
     """The cost by the module's rules."""
-    memory.forget_old(now)
+    memory.forget_old(candidates.now)
     rows = candidates.rows
     ids = load_table.ids
     sums = memory.sums

@@ -55,9 +55,7 @@ class Params(Strict):
     )
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     rows = candidates.rows
     matched = candidates.matched
@@ -71,30 +69,44 @@ def score(
     kv_s = load_table.step_s_token
     requests = load_table.requests
     queued = load_table.queue_tokens
+    queued_ctx = load_table.queue_ctx
     used = load_table.kv_tokens
     crowding = params.unshared + (1.0 - params.unshared) * load_table.reuse.share
     w_t = params.ttft
     w_d = params.decode * crowding
     w_x = params.others * crowding
     output_there = output * params.horizon / (output + params.horizon)
-    queued_ctx = load_table.queue_ctx
-    queue = [w_t * (queued[row] * token_s[row] + queued_ctx[row] * ctx_s[row]) for row in rows]
-    own = [
-        fixed_s[row] + (tokens - held) * (token_s[row] + 0.5 * ctx_s[row] * (tokens + held))
-        for row, held in zip(rows, matched, strict=True)
-    ]
-    prefill = own if w_t == 1.0 else [w_t * seconds for seconds in own]
+    longest = max(matched)
+    common = candidates.common
+    leaving_w = params.leaving if longest > common else 0.0
     mean_ctx = tokens + 0.5 * output
-    added = [seq_s[row] + kv_s[row] * mean_ctx for row in rows]
-    steps = [step_s[row] + seq_s[row] * requests[row] + kv_s[row] * used[row] + added_s for row, added_s in zip(rows, added, strict=True)]
+    queue: list[float] = []
+    prefill: list[float] = []
+    steps: list[float] = []
+    others: list[float] = []
+    leaving: list[float] = []
+    for row, held in zip(rows, matched, strict=True):
+        a_token_s, a_ctx_s, there = token_s[row], ctx_s[row], requests[row]
+        queue.append(w_t * (queued[row] * a_token_s + queued_ctx[row] * a_ctx_s))
+        own_s = fixed_s[row] + (tokens - held) * (a_token_s + 0.5 * a_ctx_s * (tokens + held))
+        prefill.append(w_t * own_s)
+        added_s = seq_s[row] + kv_s[row] * mean_ctx
+        steps.append(step_s[row] + seq_s[row] * there + kv_s[row] * used[row] + added_s)
+        others.append(w_x * there * (own_s + output_there * added_s))
+        if leaving_w:
+            kept = held if held > common else common
+            leaving.append(leaving_w * (longest - kept) * (a_token_s + 0.5 * a_ctx_s * (longest + kept)))
+        else:
+            leaving.append(0.0)
     least = min(steps)
-    out_w = w_d * output_there
-    decode = [out_w * (step - least) for step in steps]
-    others = [w_x * requests[row] * (seconds + output_there * added_s) for row, seconds, added_s in zip(rows, own, added, strict=True)]
     crowded = _memory(rows, matched, load_table, tokens + output, params.memory_s * crowding)
-    leaving = _leaving(candidates, token_s, ctx_s, params.leaving)
     adapter = [w_t * seconds for seconds in candidates.lora_s] if candidates.lora_s else [0.0] * len(rows)
-    cost = [sum(parts) for parts in zip(queue, prefill, adapter, decode, others, crowded, leaving, strict=True)]
+    out_w = w_d * output_there
+    decode: list[float] = []
+    cost: list[float] = []
+    for at, step in enumerate(steps):
+        decode.append(out_w * (step - least))
+        cost.append(queue[at] + prefill[at] + adapter[at] + decode[at] + others[at] + crowded[at] + leaving[at])
     late = [0.0] * len(rows)
     promised = request.tpot_slo_s
     if promised is not None and least <= promised:
@@ -124,18 +136,6 @@ def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: f
         mean = sum(seconds) / (len(rows) - unknown)
         seconds = [known_s if capacity[row] else mean for known_s, row in zip(seconds, rows, strict=True)]
     return seconds
-
-
-def _leaving(candidates: Candidates, token_s: Column, ctx_s: Column, weight: float) -> Column:
-    longest = max(candidates.matched)
-    common = candidates.common
-    if longest <= common or not weight:
-        return [0.0] * len(candidates.rows)
-    held = [tokens if tokens > common else common for tokens in candidates.matched]
-    return [
-        weight * (longest - tokens) * (token_s[row] + 0.5 * ctx_s[row] * (longest + tokens))
-        for row, tokens in zip(candidates.rows, held, strict=True)
-    ]
 
 
 POLICY: Final = Policy(score, Params, TERMS, in_seconds=True)

@@ -13,9 +13,7 @@ from routing.ports import Candidates, Nothing, Policy, RoutingRequest, Scores
 TERMS: Final = ("draw",)
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     draws = [-log(1.0 - rng.random()) for _ in candidates.rows]
     if candidates.shares:

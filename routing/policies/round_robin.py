@@ -24,9 +24,7 @@ class NextBackend:
         self.last = backend_id
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: NextBackend, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Nothing, memory: NextBackend, rng: Rng) -> Scores:
     """The cost by the module's formula."""
     rows = candidates.rows
     size = len(load_table.ids)

@@ -52,9 +52,7 @@ def _mixed(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Points, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Points, rng: Rng) -> Scores:
     """The cost by the module's rule."""
     ids = load_table.ids
     rows = candidates.rows

@@ -33,9 +33,7 @@ class Params(Strict):
     balance_rel: float = Field(default=1.5, ge=1, description="And the factor by which it may.")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's cases."""
     requests = [load_table.requests[row] for row in candidates.rows]
     most = max(requests)

@@ -59,9 +59,7 @@ class Params(Strict):
     floor: float | None = Field(default=None, description="Backends that score less take nothing; null: no floor.")
 
 
-def score(
-    request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, now: float, rng: Rng
-) -> Scores:
+def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:
     """The cost by the module's formula. Terms are parts of the cost, so a scorer that counts for a backend gives a negative term."""
     nothing = [0.0] * len(candidates.rows)
     terms = []

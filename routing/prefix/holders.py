@@ -31,7 +31,7 @@ in ints that many blocks share, and sweeping costs more than storing."""
 class BlockHolders:
     """The map from block hash to holders; at most `max_blocks` distinct blocks."""
 
-    __slots__ = ("_crowded", "_dead", "_free", "_owed", "_shard_blocks", "_swept", "_used", "alive", "evicted", "mask", "shards")
+    __slots__ = ("_dead", "_free", "_owed", "_shard_blocks", "_swept", "_used", "alive", "crowded", "evicted", "mask", "shards")
 
     def __init__(self, max_blocks: int) -> None:
         if max_blocks < 1:
@@ -47,7 +47,7 @@ class BlockHolders:
         self.evicted = 0
         """Blocks dropped at the bound since the beginning."""
         self._shard_blocks = max_blocks // count
-        self._crowded = False
+        self.crowded = False
         """Whether any shard was ever so full that the order in it may matter soon."""
         self._free: list[int] = []
         self._used = 0
@@ -103,7 +103,7 @@ class BlockHolders:
                 old_before = old
                 new = old & alive | bit
             if not old and (size := len(shard)) >= near:
-                self._crowded = True
+                self.crowded = True
                 if size >= full:
                     self._make_room(block & mask)
                     shard = shards[block & mask]
@@ -130,7 +130,7 @@ class BlockHolders:
 
     def refresh(self, hashes: Sequence[int]) -> None:
         """Mark these blocks as recently used: at the bound they are dropped after others."""
-        if not self._crowded:
+        if not self.crowded:
             return
         shards = self.shards
         mask = self.mask

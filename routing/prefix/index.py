@@ -69,7 +69,8 @@ class Predictions:
     def add(self, holder: BackendLife, chain: Sequence[int], now: float) -> Prediction:
         """Record that the prompt with this chain is being sent to this backend."""
         chain = chain[: self._max_blocks]
-        self._sweep(2 * len(chain) + 64, now)
+        if self._queue and self._queue[0].until <= now:
+            self._sweep(2 * len(chain) + 64, now)
         while self._queue and len(self.groups) + len(chain) > self._max_blocks:
             self._queue[0].until = _NEVER
             self._sweep(len(self._queue[0].chain) + 1, now)
@@ -83,7 +84,11 @@ class Predictions:
             begin = at
             while at < end and olds[at] is old:
                 at += 1
-            group: Group = (*[earlier for earlier in old or () if earlier.holder is not holder and earlier.bit_at(now)], prediction)
+            standing: list[Prediction] = []
+            for earlier in old or ():
+                if earlier.holder is not holder and earlier.until > now and earlier.holder.bit:
+                    standing.append(earlier)
+            group: Group = (*standing, prediction)
             # in one go: dicts fill ten times as fast from a dict as in a loop
             groups.update(dict.fromkeys(chain[begin:at], group))
         self._queue.append(prediction)
@@ -237,7 +242,8 @@ class PrefixIndex:
                     group_before = group
                     guessed = 0
                     for prediction in group:
-                        guessed |= prediction.bit_at(now)
+                        if prediction.until > now:
+                            guessed |= prediction.holder.bit
                 bits |= guessed
             still_matching = reach & bits
             if still_matching != reach:
@@ -249,9 +255,8 @@ class PrefixIndex:
             depth += 1
         if reach and depth:
             ends.append((reach, depth))
-        return self._folded(ends, among) if ends else NO_MATCH
-
-    def _folded(self, ends: list[tuple[int, int]], among: Collection[str] | None) -> IndexMatch:
+        if not ends:
+            return NO_MATCH
         held: dict[str, int] = {}
         owners = self._owners
         for bits, depth in ends:  # the shortest first, so a backend's longest stands
@@ -259,7 +264,7 @@ class PrefixIndex:
                 low = bits & -bits
                 held[owners[low.bit_length() - 1]] = depth
                 bits ^= low
-        return IndexMatch(held, common(held, self._backends if among is None else among))
+        return IndexMatch(held, common(held, self._backends if among is None else among) if len(held) > 1 else 0)
 
     def stored(self, backend_id: str, hashes: Sequence[int]) -> None:
         """The engine holds one more copy of each of these, a prompt's blocks in order."""
@@ -309,8 +314,9 @@ class PrefixIndex:
 
     def predict(self, backend_id: str, chain: Sequence[int], now: float) -> Prediction:
         """Record that the prompt is being sent to the backend, which will hold it. Pass the result to `withdraw` or `confirm`."""
-        self._holders.refresh(chain)
-        return self._predictions.add(self._backend(backend_id), chain, now)
+        if self._holders.crowded:
+            self._holders.refresh(chain)
+        return self._predictions.add(self._backends.get(backend_id) or self._open(backend_id), chain, now)
 
     def withdraw(self, prediction: Prediction) -> None:
         """Take back the prediction of a dispatch that failed. Idempotent."""

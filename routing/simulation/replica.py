@@ -13,7 +13,7 @@ from routing.fleet import Availability, Backend, Pool
 from routing.load import BackendFacts, Charge, LoadTable, Rates
 from routing.output_length import OutputLengths
 from routing.policy_instance import PolicyInstance
-from routing.ports import Adapters, RoutingRequest
+from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.prefix.index import Prediction, PrefixIndex
 from routing.schedule import Route, place
 from routing.simulation.fleet_file import FleetFile
@@ -110,7 +110,9 @@ class Replica:
         match = self.index.match(turn.chain, now, self._backends)
         holder = self._sessions.get(turn.session, "") if turn.session else ""
         pool = self._pool if not not_on else self._pool_now(without=not_on)
-        route = place(request, pool, self.load_table, match, self._choosing, now, self._rng, holder=holder, adapters=adapters)
+        route = place(
+            request, pool, self.load_table, self._choosing, Circumstances(now, match, holder=holder, adapters=adapters), self._rng
+        )
         split: Split | None = None
         if self._terms is not None and not turn.lora:
             held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
@@ -206,9 +208,9 @@ class Replica:
     def _pool_now(self, without: str = "") -> Pool:
         backends = tuple(self._backends.values())
         up = tuple(backend for backend in backends if backend.state is Availability.UP and backend.id != without)
-        return Pool(
-            "pool", "model", "r1", "vllm", backends, up, tuple(backend for backend in backends if backend.state is not Availability.UP)
-        )
+        not_up = tuple(backend for backend in backends if backend.state is not Availability.UP)
+        warming = any(backend.warming_since is not None for backend in up)
+        return Pool("pool", "model", "r1", "vllm", backends, up, not_up, warming=warming)
 
 
 def rates_of(timing: StepTiming) -> Rates:

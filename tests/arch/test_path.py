@@ -39,8 +39,8 @@ BEGIN: Final = ("data_received", f"{ROOT}/gateway/http/edge/")
 DECIDED: Final = ("score", f"{ROOT}/routing/policies/")
 END: Final = ("dispatch", f"{ROOT}/backends/clients/")
 
-# what it reads today, with room for the calls that timing decides; the goal is 160 calls, 45 files and 6 hops
-CALLS, FILES, HOPS = 160, 50, 6
+# part of the house rules (docs: CONTRIBUTING); at ed82ae8, where this was first measured, it read 239 calls, 81 files and 8 hops
+CALLS, FILES, HOPS = 160, 45, 6
 
 REQUESTS: Final = 10
 ROUNDS: Final = 6

@@ -59,7 +59,7 @@ def nothing_left(running: Gateway) -> bool:
     load_table = running.deps.pool_states["chat"].load_table
     rows = range(len(load_table.ids))
     return not load_table.total() and not any(
-        load_table._rows[row].unbegun_tokens or load_table._rows[row].unbegun_ctx or load_table._rows[row].kv for row in rows
+        load_table.loads[row].unbegun_tokens or load_table.loads[row].unbegun_ctx or load_table.loads[row].kv for row in rows
     )
 
 

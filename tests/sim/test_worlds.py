@@ -91,7 +91,7 @@ def _as_if_nothing_came(right: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _one_salt(right: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda known, secret, tenant, *more: right(known, secret, "everybody", *more)
+    return lambda *given, cache_salt, **more: right(*given, cache_salt="everybody's" if cache_salt else None, **more)
 
 
 def _no_release(self: InFlight) -> None:
@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
         "ask-",
     ),
     "one salt for everybody": (
-        lambda: patch.object(gateway.request.forward, "salted", _one_salt(gateway.request.forward.salted)),
+        lambda: patch.object(gateway.request.forward, "body_for", _one_salt(gateway.request.forward.body_for)),
         "salts",
     ),
     "a record is written twice": (

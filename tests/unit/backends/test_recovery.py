@@ -12,7 +12,7 @@ def served(recovery: Recovery, tokens_per_s: float, since: float, seconds: float
     """The pool works at this rate; when that ends."""
     now = since
     while now < since + seconds:
-        recovery.sent(tokens_per_s * LOOK_S)
+        recovery.sent_tokens += tokens_per_s * LOOK_S
         now += LOOK_S
         recovery.look(up=True, queued_s=0.0, now=now)
     return now
@@ -36,7 +36,7 @@ def test_a_crowd_after_an_outage_gets_a_tenth_at_first_twice_as_much_every_two_s
     now, looked, sent = back_at, back_at, []
     while recovery.rate < float("inf"):
         while not recovery.held(now):  # a thousand wait
-            recovery.sent(PROMPT)
+            recovery.sent_tokens += PROMPT
             sent.append(now - back_at)
         now += 0.05
         if now >= looked + LOOK_S:
@@ -93,7 +93,7 @@ def test_it_never_holds_anybody_for_longer_than_its_longest_time(steps: list[tup
         now += pause
         before = held_since
         recovery.look(up=up, queued_s=queued_s, now=now)
-        recovery.sent(tokens)
+        recovery.sent_tokens += tokens
         if recovery.rate == float("inf"):
             held_since = None
             assert not recovery.held(now)

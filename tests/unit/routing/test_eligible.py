@@ -5,7 +5,7 @@ import pytest
 from routing.fleet import Availability, Backend
 from routing.load import BackendFacts, LoadTable
 from routing.policy_instance import Choice, policy_instance
-from routing.ports import UNMATCHED, Adapters, RoutingRequest
+from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.schedule import Route, place
 from tests.placement import Held, board_of, decide, pool_of, tell
 
@@ -24,7 +24,7 @@ def test_who_is_away_or_cannot_hold_it_says_so_and_the_others_serve() -> None:
     tell(load_table, "d", 1.0, kv_capacity=9000)
     held = [load_table.charge("b", 1, 1, 1.0) for _ in range(2)]
     pool = pool_of("a", "b", "c", "d", Backend("e", "p", Availability.DOWN, "away"))
-    route = place(RoutingRequest(9000, output_tokens=100), pool, load_table, UNMATCHED, LEAST, 2.0, RNG)
+    route = place(RoutingRequest(9000, output_tokens=100), pool, load_table, LEAST, Circumstances(2.0), RNG)
     assert [one.id for one in route.backends] == ["a"]
     assert reasons(route) == {
         "b": "full: 2 requests are in flight there, its cap",
@@ -33,7 +33,7 @@ def test_who_is_away_or_cannot_hold_it_says_so_and_the_others_serve() -> None:
         "e": "away",
     }
     load_table.release(held[0])
-    assert [one.id for one in place(RoutingRequest(100), pool, load_table, UNMATCHED, LEAST, 2.0, RNG).backends] != []
+    assert [one.id for one in place(RoutingRequest(100), pool, load_table, LEAST, Circumstances(2.0), RNG).backends] != []
 
 
 def test_nobody_eligible_is_an_empty_route_with_reasons() -> None:
@@ -76,7 +76,12 @@ def test_a_stale_report_takes_nobody_out_and_admits_no_more_than_the_cap() -> No
 def test_backends_that_cannot_get_the_adapter_are_out() -> None:
     load_table = board_of("a", "b")
     route = place(
-        RoutingRequest(10, lora="x"), pool_of("a", "b"), load_table, UNMATCHED, LEAST, 0.0, RNG, adapters=Adapters((), {"a": "no slots"})
+        RoutingRequest(10, lora="x"),
+        pool_of("a", "b"),
+        load_table,
+        LEAST,
+        Circumstances(0.0, adapters=Adapters((), {"a": "no slots"})),
+        RNG,
     )
     assert ([one.id for one in route.backends], reasons(route)) == (["b"], {"a": "no slots"})
 
@@ -94,11 +99,11 @@ def test_who_fails_others_is_left_out_while_somebody_is_left() -> None:
     pool, request = pool_of("a", "b", "c"), RoutingRequest(100, exact=True)
 
     def to(**shut: str) -> Route:
-        return place(request, pool, load_table, UNMATCHED, LEAST, 1.0, RNG, shut=shut)
+        return place(request, pool, load_table, LEAST, Circumstances(1.0, shut=shut), RNG)
 
     assert [one.id for one in to(a="breaker open").backends] == ["b"]
     assert reasons(to(a="breaker open"))["a"] == "breaker open"
     assert {one.id for one in to(a="breaker open", b="breaker open").backends} == {"a", "b"}, "c cannot, so both are tried"
     assert reasons(to(c="breaker open"))["c"].startswith("its context is")
-    alone = place(request, pool_of("a"), load_table, UNMATCHED, LEAST, 1.0, RNG, shut={"a": "breaker open"})
+    alone = place(request, pool_of("a"), load_table, LEAST, Circumstances(1.0, shut={"a": "breaker open"}), RNG)
     assert [one.id for one in alone.backends] == ["a"]

@@ -11,7 +11,7 @@ import pytest
 from domain.strict import Strict
 from routing.fleet import Availability, Backend
 from routing.policy_instance import Choice, policy_instance
-from routing.ports import RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.registry import POLICIES
 from routing.schedule import place
 from tests.placement import Held, board_of, decide, pool_of, spread, tell
@@ -124,7 +124,9 @@ def test_a_decision_costs_no_more_than_its_share_in_a_large_pool(record_property
             RoutingRequest(4096, session=7),
             Held(**{one: rng.randrange(64) for one in load_table.ids[::3]}),
         )
-        return timeit.Timer(lambda: place(request, pool, load_table, match, how, 1.0, rng, holder="b3"), timer=time.process_time)
+        return timeit.Timer(
+            lambda: place(request, pool, load_table, how, Circumstances(1.0, match, holder="b3"), rng), timer=time.process_time
+        )
 
     few, many = timer(16), timer(1000)
     took = [(few.timeit(125) / 125, many.timeit(5) / 5) for _ in range(9)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from routing.fleet import Availability, Backend, Pool
 from routing.load import LoadTable
 from routing.policy_instance import policy_instance
-from routing.ports import UNMATCHED, Adapters, RoutingRequest
+from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.residency import SPREAD, with_adapter
 from routing.schedule import Route, place
 
@@ -21,10 +21,10 @@ def routed(in_flight: dict[str, int], unable: dict[str, str] | None = None, warm
     for name, count in in_flight.items():
         for _ in range(count):
             load_table.charge(name, 1, 1, 0.0)
-    pool = Pool("p", "m", "1", "vllm", backends, up=backends)
+    pool = Pool("p", "m", "1", "vllm", backends, up=backends, warming=warming != "")
     adapters = Adapters((), unable or {})
     return place(
-        RoutingRequest(9), pool, load_table, UNMATCHED, policy_instance("least_load"), 1.0, random.Random(1), adapters=adapters
+        RoutingRequest(9), pool, load_table, policy_instance("least_load"), Circumstances(1.0, adapters=adapters), random.Random(1)
     ), load_table
 
 

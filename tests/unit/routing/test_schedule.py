@@ -6,7 +6,7 @@ import pytest
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
 from routing.policy_instance import policy_instance
-from routing.ports import UNMATCHED, RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import Route, place
 
 DEMAND = RoutingRequest(100)
@@ -18,7 +18,7 @@ def pool(**states: Availability) -> Pool:
 
 
 def routed(there: Pool, load_table: LoadTable, rng: random.Random, now: float = 0.0) -> Route:
-    return place(DEMAND, there, load_table, UNMATCHED, policy_instance("least_load"), now, rng)
+    return place(DEMAND, there, load_table, policy_instance("least_load"), Circumstances(now), rng)
 
 
 def test_only_backends_that_are_up_take_part_and_the_others_say_why() -> None:

@@ -66,7 +66,7 @@ class World:
 
     def waits_on(self, name: str) -> Waiting:
         waiting = Waiting(name)
-        self.watch.add(waiting)  # type: ignore[arg-type]  # it has what the watch uses
+        self.watch.watched[waiting] = None  # type: ignore[arg-type]  # it has what the watch uses
         charged(self.pool_states, name, self.now)
         return waiting
 

@@ -34,7 +34,7 @@ def test_what_is_found_is_written_on_the_board() -> None:
     assert (kept.limit, kept.load_table.limit_tokens[0]) == (60, inf)
     kept.told(30, 30, 10)
     assert kept.limit == 32
-    limiter = kept.limits.of("a")
+    limiter = kept.limits.limiters.get("a")
     assert limiter is not None
     for _ in range(10):
         limiter.began(1000, 0.0, 0.1)
@@ -46,7 +46,7 @@ def test_where_limits_are_off_nothing_is_kept() -> None:
     kept = Kept(None)
     kept.told(30, 30, 10)
     kept.limits.tick(9.0)
-    assert (kept.limit, kept.limits.of("a"), kept.limits.shown("a")) == (inf, None, None)
+    assert (kept.limit, kept.limits.limiters.get("a"), kept.limits.shown("a")) == (inf, None, None)
 
 
 def test_each_process_has_its_part() -> None:
@@ -76,7 +76,7 @@ def test_while_nobody_knows_how_many_there_are_the_engine_says_what_is_left() ->
 def test_an_engine_that_falls_silent_is_judged_by_times_from_then_on() -> None:
     kept = Kept()
     kept.told(10, 0)
-    limiter = kept.limits.of("a")
+    limiter = kept.limits.limiters.get("a")
     assert limiter is not None
     kept.limits.tick(kept.now + 1.0)
     assert limiter.told
@@ -117,4 +117,4 @@ def test_a_backend_that_is_not_there_is_nobodys_business(backend: str) -> None:
     kept.limits.drop("gone")
     kept.limits.reported(backend, Signals(read_at=1.0, running=1, waiting=1), 1.0)
     kept.limits.restarted(backend)
-    assert kept.limits.of(backend) is None
+    assert kept.limits.limiters.get(backend) is None

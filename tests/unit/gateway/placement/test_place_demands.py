@@ -1,7 +1,7 @@
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
 from gateway.placement.place import session_named, worth_reading
-from routing.policy_instance import policy_instance
+from policies.routing_choice import routing_of
 from tests.placement import pool_of
 
 
@@ -21,8 +21,8 @@ def test_a_conversation_is_named_in_a_header_or_else_in_the_body() -> None:
 
 def test_a_prompt_is_read_only_where_its_placing_can_depend_on_it() -> None:
     two, one = pool_of("a", "b"), pool_of("a")
-    latency = policy_instance("predicted_latency")
+    latency = routing_of("predicted_latency")
     assert worth_reading(ask(), two, latency)
     assert not worth_reading(ask(), one, latency)
-    assert not worth_reading(ask(), two, policy_instance("round_robin"))
+    assert not worth_reading(ask(), two, routing_of("round_robin"))
     assert not worth_reading(ask(Endpoint.EMBEDDINGS, b'"input":"x"'), two, latency)

@@ -28,7 +28,7 @@ async def test_a_pool_that_comes_back_is_full_until_its_next_token_is_due() -> N
     down = msgspec.structs.replace(pool, up=(), not_up=pool.backends)
     pool_state.recovering(pool, 0.0)
     for second in range(1, 60):
-        pool_state.recovery.sent(10_000.0)
+        pool_state.recovery.sent_tokens += 10_000.0
         pool_state.recovering(pool, float(second))
     for one, at in ((down, 60.0), (down, 89.0), (pool, 90.0)):
         pool_state.recovering(one, at)
@@ -36,7 +36,7 @@ async def test_a_pool_that_comes_back_is_full_until_its_next_token_is_due() -> N
     worker.now = 90.0
     first = await worker.placed(chat("x" * 4000))
     assert first.route.ranked
-    pool_state.recovery.sent(1000.0)
+    pool_state.recovery.sent_tokens += 1000.0
     held = await worker.placed(chat("x" * 4000))
     assert (held.route.ranked, held.route.full) == ((), True)
     assert {one.reason for one in held.route.excluded} == {COMING_BACK}

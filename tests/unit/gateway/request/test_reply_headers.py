@@ -12,7 +12,7 @@ from gateway.story import Story
 from routing.fleet import Availability, Backend, Fleet, Pool
 from routing.load import LoadTable
 from routing.policy_instance import policy_instance
-from routing.ports import UNMATCHED, RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import place
 from tenancy.hold import LimitStatus
 from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
@@ -40,7 +40,9 @@ def made(
         events=events,
         fell_back=fell_back,
     )
-    story.placed.route = place(RoutingRequest(9), pool, LoadTable("ab"), UNMATCHED, policy_instance("least_load"), 0.0, random.Random(1))
+    story.placed.route = place(
+        RoutingRequest(9), pool, LoadTable("ab"), policy_instance("least_load"), Circumstances(0.0), random.Random(1)
+    )
     lines = reply_headers(exchange, story, usage, deps, stream=stream)
     assert lines.endswith(b"\r\n")
     pairs = [line.split(": ", 1) for line in lines.decode("ascii").split("\r\n")[:-1]]

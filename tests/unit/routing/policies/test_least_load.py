@@ -5,7 +5,7 @@ import pytest
 
 from routing.fleet import Availability, Backend
 from routing.policy_instance import policy_instance
-from routing.ports import UNMATCHED, RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import place
 from tests.placement import board_of, decide, pool_of, spread, tell
 
@@ -24,7 +24,7 @@ def test_a_backend_with_an_empty_cache_starts_with_a_tenth(now: float, least: fl
     pool = pool_of("old", Backend("back", "p", Availability.UP, "", warming_since=100.0))
     load_table, rng, how = board_of("old", "back"), random.Random(5), policy_instance("least_load")
     for _ in range(1000):
-        load_table.charge(place(RoutingRequest(10), pool, load_table, UNMATCHED, how, now, rng).backends[0].id, 10, 10, now)
+        load_table.charge(place(RoutingRequest(10), pool, load_table, how, Circumstances(now), rng).backends[0].id, 10, 10, now)
     assert least < load_table.in_flight("back") / 1000 < most
 
 

@@ -7,7 +7,7 @@ import pytest
 from routing.fleet import Availability, Backend
 from routing.load import UNKNOWN, Rates
 from routing.policy_instance import Choice, policy_instance
-from routing.ports import UNMATCHED, Adapters, RoutingRequest
+from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.schedule import Route, place
 from tests.placement import Held, board_of, decide, pool_of, spread, tell
 from tests.small_fleet import Arrival, poisson, run
@@ -166,7 +166,7 @@ def test_an_adapter_that_is_loaded_is_preferred_until_that_costs_more_than_loadi
     request, pool = RoutingRequest(500, lora="x"), pool_of("a", "b")
     for queued, first in ((10_000, "a"), (60_000, "b")):
         tell(load_table, "a", float(queued), queued_tokens=queued)
-        route = place(request, pool, load_table, UNMATCHED, EXACT, 1.0, RNG, adapters=adapters)
+        route = place(request, pool, load_table, EXACT, Circumstances(1.0, adapters=adapters), RNG)
         assert route.backends[0].id == first
     assert term(route, "b", "adapter_s") == 0.5
 

@@ -3,7 +3,7 @@ from collections import Counter
 
 from routing.fleet import Availability, Backend
 from routing.policy_instance import policy_instance
-from routing.ports import UNMATCHED, RoutingRequest
+from routing.ports import Circumstances, RoutingRequest
 from routing.schedule import place
 from tests.placement import board_of, decide, pool_of, spread
 
@@ -41,6 +41,6 @@ def test_a_warming_backend_has_its_share_of_the_sessions_and_keeps_them() -> Non
     load_table = board_of(*IDS)
     for _ in range(2):
         firsts = [
-            place(RoutingRequest(10, session=one), pool, load_table, UNMATCHED, HOW, 10.0, RNG).backends[0].id for one in range(1, 2001)
+            place(RoutingRequest(10, session=one), pool, load_table, HOW, Circumstances(10.0), RNG).backends[0].id for one in range(1, 2001)
         ]
         assert 50 < firsts.count(IDS[-1]) < 130  # 37 % of an eighth
