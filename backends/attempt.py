@@ -50,21 +50,17 @@ ELSEWHERE: Final = frozenset(
 class RetryBudget:
     """The retry budget of this process: counts requests and retries in flight, and the retries earned."""
 
-    __slots__ = ("active", "retrying", "saved")
+    __slots__ = ("active", "arrived", "retrying", "saved")
 
     def __init__(self) -> None:
         self.active = 0
-        """Requests in flight."""
+        """Requests in flight: whoever lets one in adds it here and to `arrived`, and takes it off here at its end."""
+        self.arrived = 0
+        """Requests that came in since `allows` looked last, each of which has earned its part of a retry."""
         self.retrying = 0
         """Retries in flight."""
         self.saved = SAVED
         """Retries earned and not spent yet."""
-
-    def request(self) -> None:
-        """Count a request that came in."""
-        self.active += 1
-        if self.saved < SAVED:
-            self.saved += EARNED
 
     def retry(self) -> None:
         """Count a retry that starts; `allows` must have returned True."""
@@ -73,6 +69,10 @@ class RetryBudget:
 
     def allows(self) -> bool:
         """Whether one more retry may start now."""
+        while self.arrived and self.saved < SAVED:
+            self.saved += EARNED
+            self.arrived -= 1
+        self.arrived = 0
         return self.saved >= 1.0 and self.retrying < max(BUDGET_FLOOR, BUDGET_RATIO * self.active)
 
 

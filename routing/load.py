@@ -278,7 +278,16 @@ class LoadTable:
         charge = Charge(backend_id, int(uncached_tokens), int(kv_tokens), now, uncached_ctx=int(uncached_tokens * ctx))
         self._mean_ctx += MEMORY * (ctx - self._mean_ctx)
         self._mean_prompt += MEMORY * (charge.uncached_tokens - self._mean_prompt)
-        self.loads[at].charge(charge)
+        row = self.loads[at]
+        row.charges[charge] = None
+        row.unbegun_tokens += charge.uncached_tokens
+        row.unbegun_ctx += charge.uncached_ctx
+        row.kv += charge.kv_tokens
+        if now > row.asked_at:  # the engine's last report cannot include it
+            row.new += 1
+            row.new_kv += charge.kv_tokens
+            row.new_unbegun += 1
+            row.new_unbegun_tokens += charge.uncached_tokens
         self._merge(at)
         return charge
 
@@ -403,12 +412,45 @@ class LoadTable:
                 column[at] = max(alone[place], mean)
 
     def _merge(self, at: int) -> None:
+        """Merge the report of the backend in this row with this process's requests there; never less than what this process alone has
+        there. Another process's waiting request counts for this process's mean prompt, where the engine reports requests only.
+
+        One function with comparisons instead of `min` and `max`, because it runs three times in each request.
+        """
         row = self.loads[at]
-        requests, self.running[at], self.waiting[at], queue, kv, ctx, self.kv_capacity[at] = row.merge(self._mean_prompt, self._mean_ctx)
+        own = len(row.charges)
+        own_unbegun = own - row.begun_count
+        reported = row.reported_waiting or 0.0
+        waiting = reported + row.new_unbegun - row.started
+        requests = (row.reported_running or 0.0) + reported + row.new - row.ended
+        if requests < own:
+            requests = float(own)
+        if waiting < 0.0:
+            waiting = 0.0
+        if waiting > requests - row.begun_count:
+            waiting = requests - row.begun_count
+        queue = float(row.unbegun_tokens)
+        if row.reported_queue is None:
+            if waiting > own_unbegun:
+                queue += (waiting - own_unbegun) * self._mean_prompt
+        elif (queue_now := row.reported_queue + row.new_unbegun_tokens - row.started_tokens) > queue:
+            queue = queue_now
+        capacity = row.reported_kv_capacity or 0.0
+        kv = (row.reported_kv_usage or 0.0) * capacity + row.new_kv - row.ended_kv
+        if kv < row.kv:
+            kv = float(row.kv)
+        ctx = float(row.unbegun_ctx)
+        if queue > row.unbegun_tokens:
+            ctx += (queue - row.unbegun_tokens) * self._mean_ctx
+        running = requests - waiting
+        row.alone = (requests, running, waiting, queue, kv, ctx, capacity)
         self.requests[at] = requests
+        self.running[at] = running
+        self.waiting[at] = waiting
         self.queue_tokens[at] = queue
         self.kv_tokens[at] = kv
         self.queue_ctx[at] = ctx
+        self.kv_capacity[at] = capacity
         self.unsettled = bool(self._silent)
         if requests > row.peak_requests:
             row.peak_requests = requests

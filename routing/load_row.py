@@ -1,4 +1,4 @@
-"""The load of one backend: the engine's last report, this process's own requests, and how the two are merged."""
+"""The load of one backend: the engine's last report, and this process's own requests (`routing.load` merges the two)."""
 
 from collections import deque
 from math import inf
@@ -101,20 +101,8 @@ class BackendLoad:
         self.ends: deque[Charge] = deque(maxlen=ENDS_KEPT)
         self.last_begun_at = -inf
         self.alone = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        """The last result of `merge`, before `Board.settle` raises it to the mean of other backends."""
+        """The last result of `LoadTable._merge`, before `LoadTable.settle` raises it to the mean of other backends."""
         self.peak_requests = self.peak_queue_tokens = self.peak_kv_tokens = 0.0
-
-    def charge(self, charge: Charge) -> None:
-        """Add a request that is being sent."""
-        self.charges[charge] = None
-        self.unbegun_tokens += charge.uncached_tokens
-        self.unbegun_ctx += charge.uncached_ctx
-        self.kv += charge.kv_tokens
-        if charge.at > self.asked_at:
-            self.new += 1
-            self.new_kv += charge.kv_tokens
-            self.new_unbegun += 1
-            self.new_unbegun_tokens += charge.uncached_tokens
 
     def begun(self, charge: Charge, now: float) -> None:
         """Record a request's first token."""
@@ -204,38 +192,3 @@ class BackendLoad:
         if charge.begun_at is None:
             self.started += 1
             self.started_tokens += charge.uncached_tokens
-
-    def merge(self, usual_prompt: float, usual_ctx: float) -> tuple[float, float, float, float, float, float, float]:
-        """The report and this process's requests merged, in the order of `MERGED`; never less than what this process alone has there.
-
-        Args:
-            usual_prompt: assumed uncached tokens of another process's waiting request, where the engine reports requests only.
-            usual_ctx: assumed mean context of those tokens.
-        """
-        own = len(self.charges)
-        own_unbegun = own - self.begun_count
-        reported = self.reported_waiting or 0.0
-        waiting = reported + self.new_unbegun - self.started
-        requests = (self.reported_running or 0.0) + reported + self.new - self.ended
-        # comparisons instead of min and max: this runs three times in each request
-        if requests < own:
-            requests = float(own)
-        if waiting < 0.0:
-            waiting = 0.0
-        if waiting > requests - self.begun_count:
-            waiting = requests - self.begun_count
-        queue = float(self.unbegun_tokens)
-        if self.reported_queue is None:
-            if waiting > own_unbegun:
-                queue += (waiting - own_unbegun) * usual_prompt
-        elif (queue_now := self.reported_queue + self.new_unbegun_tokens - self.started_tokens) > queue:
-            queue = queue_now
-        capacity = self.reported_kv_capacity or 0.0
-        kv = (self.reported_kv_usage or 0.0) * capacity + self.new_kv - self.ended_kv
-        if kv < self.kv:
-            kv = float(self.kv)
-        ctx = float(self.unbegun_ctx)
-        if queue > self.unbegun_tokens:
-            ctx += (queue - self.unbegun_tokens) * usual_ctx
-        self.alone = (requests, requests - waiting, waiting, queue, kv, ctx, capacity)
-        return self.alone

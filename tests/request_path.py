@@ -130,7 +130,8 @@ class Path:
         digests = (digest_of(PEPPER.secret, KEY.secret),)
         self.deps.live.directory = directory([KeyRecord(KEY.id, TenantId("acme"), DEFAULT_PROJECT, PEPPER.kid, digests)], limits)
         self.deps.upstreams.update(engines)
-        self.deps.budget.request()
+        self.deps.budget.active += 1
+        self.deps.budget.arrived += 1
 
     def in_flight(self) -> dict[str, int]:
         """Requests of this worker by backend."""

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from backends.attempt import SAVED
 from domain.faults import Fault, Kind
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, header_lines
@@ -18,13 +17,11 @@ CLIENT_GONE_STATUS: Final = 499
 
 def open_story(exchange: Exchange, deps: Deps) -> Story:
     """Begin the request's Story; the caller's own request id is kept when it is sane."""
-    budget, head = deps.budget, exchange.head
-    if budget.saved < SAVED:
-        budget.request()
-    else:
-        budget.active += 1  # the budget is full, so the request earns nothing
+    deps.budget.active += 1
+    deps.budget.arrived += 1
     now = deps.clock()
     own_id = deps.new_id()
+    head = exchange.head
     callers_id = head.request_id() if b"x-request-id" in head.headers else None
     return Story(callers_id or own_id, now, deps.wall(), now, own_id)
 

@@ -30,7 +30,8 @@ def took_s(active_for_s: float) -> float:
         budget.active -= 1
 
     async def end() -> float:
-        budget.request()
+        budget.active += 1
+        budget.arrived += 1
         began = loop.time()
         loop.call_later(active_for_s, recorded)
         await end_requests(connections(loop), budget)

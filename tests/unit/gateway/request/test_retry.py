@@ -15,7 +15,8 @@ def fault(kind: Kind = Kind.ENGINE_ERROR) -> Fault:
 
 def begun(worker: Worker) -> tuple[RetryState, Story]:
     story = Story("req-1", worker.now, 0.0, worker.now)
-    worker.deps.budget.request()
+    worker.deps.budget.active += 1
+    worker.deps.budget.arrived += 1
     return RetryState(chat("x"), story, worker.deps, worker.now), story
 
 
