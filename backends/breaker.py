@@ -1,13 +1,13 @@
-"""The circuit breaker of one backend and model: whether it failed too many requests lately to get more. Pure: how attempts ended, the time
-and random numbers in; whether requests may be sent, and why not, out.
+"""The circuit breaker of one backend and model: whether it failed too many requests lately to get more.
+
+Pure: how attempts ended, the time and random numbers in; whether requests may be sent, and why not, out. `Breaker` is one circuit breaker,
+`Breakers` are those of one worker: which backends a request should avoid.
 
 `backends.health` decides by what an engine *is*: present, frozen, of the right model; a backend that it ejects comes back with a token of a
 probe. A breaker decides by what the engine *answers*: the share of failures in a window of seconds, for one model on one backend; a
 caller's request is its probe. No evidence counts in both: a late first token is a failure here, and a sign of silence there.
 
 What happens when every backend's breaker is open is decided in `routing.eligible`, which then ignores all breakers.
-
-The circuit breakers of one worker: which backends a request should avoid. Pure, like each breaker (`backends.breaker`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -308,11 +308,11 @@ class Breakers:
                 reasons[backend] = why
         return reasons
 
-    def seen(self, backend: str) -> Iterator[tuple[str, Breaker]]:
+    def of_backend(self, backend: str) -> Iterator[tuple[str, Breaker]]:
         """The breakers of a backend, each with its adapter."""
         yield from self._breakers.get(backend, {}).items()
 
-    def fresh(self, backend: str) -> None:
+    def reset(self, backend: str) -> None:
         """Drop a backend's breakers: it was away and has generated a token since, or its process is another one, so its earlier failures
         tell nothing."""
         for served in self._breakers.pop(backend, {}):
@@ -320,7 +320,7 @@ class Breakers:
 
     def forget(self, backend: str) -> None:
         """Drop everything of a backend that left."""
-        self.fresh(backend)
+        self.reset(backend)
         self.opens.pop(backend, None)
 
     def tidy(self, now: float) -> None:

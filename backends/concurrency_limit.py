@@ -1,7 +1,7 @@
-"""The adaptive concurrency limit of one engine, found while it runs: in requests, and in uncached prompt tokens of requests whose first
-token has not come. Pure.
+"""The adaptive concurrency limit of one engine, found while it runs (`Limiter`). Pure.
 
-Where the engine reports what runs and waits, for every window of `WINDOW_S`:
+It limits requests, and uncached prompt tokens of requests whose first token has not come. Where the engine
+reports what runs and waits, for every window of `WINDOW_S`:
 
     standing = least that waited, batch = most that ran, slack = max(2, SLACK * batch)
     standing > slack                limit = batch + slack, at most halved at a time
@@ -10,7 +10,7 @@ Where the engine reports what runs and waits, for every window of `WINDOW_S`:
 
 Where it does not, for every window with enough first tokens (`FirstTokens` has their seconds per token):
 
-    stretch = sum ttft / sum (gap + base * (FIXED + uncached + before it)), base = the least seconds per token lately
+    stretch = sum ttft / sum (gap + base * (FIXED_TOKENS + uncached + before it)), base = the least seconds per token lately
     stretch > STRETCH               limit *= CUT
     else, limit was used            limit *= GROWTH, after a cut REGROWTH
 
@@ -24,8 +24,8 @@ overload until it exceeds `gap_s`, nor is a long prompt, as times are per token.
 
 `FirstTokens` measures the prefill speed of the engine by times to first token, and how many uncached prompt tokens it has use for:
 
-    per token = sum ttft / sum (FIXED + uncached + before it)
-    room = max(LEAST_TOKENS, QUEUE_S of prefill, PROMPTS usual prompts but at most QUEUE_MOST_S of prefill)
+    per token = sum ttft / sum (FIXED_TOKENS + uncached + before it)
+    room = max(LEAST_TOKENS, QUEUE_S of prefill, QUEUE_PROMPTS usual prompts but at most QUEUE_MOST_S of prefill)
 
 The usual prompt is the length-weighted mean: sum uncached^2 / sum uncached. `AnswerPace` measures the time between tokens of the engine's
 answers, from the engine's own token counter where it reports one, else from answers that ended:
@@ -38,16 +38,16 @@ from typing import Final
 
 import msgspec
 
-COUNT: Final = 10
+MIN_FIRST_TOKENS: Final = 10
 """First tokens that a window needs at least."""
-FIXED: Final = 256.0
+FIXED_TOKENS: Final = 256.0
 """Tokens whose prefill takes as long as a step without any: 170 to 260 on the machines of `routing.simulation.timing`."""
 QUEUE_S: Final = 0.3
 """Seconds of prefill that may lie on an engine: the prompts of its next step must be there, and those of the step after."""
-PROMPTS: Final = 2.5
+QUEUE_PROMPTS: Final = 2.5
 """Usual prompts that may lie on an engine; with fewer it has none left when one has ended."""
 QUEUE_MOST_S: Final = 0.8
-"""Seconds of prefill that `PROMPTS` may come to."""
+"""Seconds of prefill that `QUEUE_PROMPTS` may come to."""
 LEAST_TOKENS: Final = 2048.0
 """Tokens that may always lie on an engine: usual engines prefill this many in one step, or more."""
 WINDOW_WEIGHT: Final = 0.3
@@ -77,7 +77,7 @@ class FirstTokens:
     @property
     def enough(self) -> bool:
         """Whether this window can be judged."""
-        return self.count >= COUNT
+        return self.count >= MIN_FIRST_TOKENS
 
     def add(self, uncached: float, before: float, ttft_s: float) -> None:
         """Add a first token; arguments as of `Limiter.began`."""
@@ -90,7 +90,7 @@ class FirstTokens:
     def units(self, own_share: float) -> float:
         """Tokens that the engine had to compute before these first tokens: the requests' own, and those before them from all processes, of
         which this process knows the share `own_share`."""
-        return FIXED * self.count + self._uncached + self._before / own_share
+        return FIXED_TOKENS * self.count + self._uncached + self._before / own_share
 
     def learn(self, own_share: float) -> None:
         """Close the window: update the averages and `room`, and begin a new window."""
@@ -100,11 +100,11 @@ class FirstTokens:
             self.usual += weight * (self._squares / self._uncached - self.usual)
         if self._per_token > 0.0:
             tokens_s = 1.0 / self._per_token
-            self.room = max(LEAST_TOKENS, QUEUE_S * tokens_s, min(PROMPTS * self.usual, QUEUE_MOST_S * tokens_s))
+            self.room = max(LEAST_TOKENS, QUEUE_S * tokens_s, min(QUEUE_PROMPTS * self.usual, QUEUE_MOST_S * tokens_s))
         self._clear()
 
 
-TOKENS: Final = 10
+MIN_PACE_TOKENS: Final = 10
 """Tokens, or answers, that one measurement needs at least."""
 MEASURED_S: Final = 0.3
 """Shortest time of one measurement: three readings of an engine at the usual poll interval."""
@@ -145,7 +145,7 @@ class AnswerPace:
         if self._since is not None:
             tokens = generated - self._since[0]
             lasted = now - self._since[1]
-            if 0 <= tokens < TOKENS or lasted < MEASURED_S:
+            if 0 <= tokens < MIN_PACE_TOKENS or lasted < MEASURED_S:
                 return False
             new = tokens > 0  # else the counter was reset: measure from here
             if new:
@@ -157,7 +157,7 @@ class AnswerPace:
 
     def by_answers(self) -> bool:
         """Measure by the answers that ended, if there are enough; returns whether there is a new measurement."""
-        if self._answers < TOKENS:
+        if self._answers < MIN_PACE_TOKENS:
             return False
         self._take(self._gaps / self._answers)
         self._gaps = 0.0
@@ -170,7 +170,7 @@ class AnswerPace:
 
 
 WINDOW_S: Final = 0.3
-LOOKS: Final = 3
+WINDOW_LOOKS: Final = 3
 """Readings that a window needs at least: at the usual poll interval it has this many; with an engine that is read slowly it lasts
 longer."""
 SLACK: Final = 0.05
@@ -198,9 +198,10 @@ BRAKE: Final = 0.7
 RELEASE: Final = 1.1
 """Factor by which the brake is released at a time."""
 KNEE: Final = 4.0
-"""Where `Bounds.gap_s` is None, tokens may come this many times slower than on an empty engine: at three quarters of its throughput."""
+"""Where `LimitBounds.gap_s` is None, tokens may come this many times slower than on an empty engine: at three quarters of its
+throughput."""
 USUAL_GAP_S: Final = 0.1
-"""Gap that is always allowed where `Bounds.gap_s` is None: ten tokens a second, faster than people read."""
+"""Gap that is always allowed where `LimitBounds.gap_s` is None: ten tokens a second, faster than people read."""
 NEAR: Final = 0.9
 """No limit grows while the gap is above this share of its bound."""
 FORGET_PER_WINDOW: Final = 1.0005
@@ -222,7 +223,7 @@ class LimitBounds(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """The load of an engine at one call of `Limiter.look`; None where the engine does not report it."""
+    """The load of an engine at one call of `Limiter.update`; None where the engine does not report it."""
 
     own: float
     """Requests of this process on the engine."""
@@ -237,7 +238,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Limiter:
-    """The concurrency limit of one engine, as one of several processes finds it. `began` and `ended` only add up; `look` decides."""
+    """The concurrency limit of one engine, as one of several processes finds it. `began` and `ended` only add up; `update` decides."""
 
     __slots__ = (
         "_base",
@@ -255,10 +256,10 @@ class Limiter:
         "_usable_share",
         "_used",
         "bounds",
+        "has_report",
         "pace",
+        "requests",
         "tokens",
-        "told",
-        "whole",
     )
 
     _used: bool
@@ -272,12 +273,12 @@ class Limiter:
 
     def restarted(self) -> None:
         """Forget everything learned: another process is behind the address."""
-        self.whole = float(max(self.bounds.least, min(self.bounds.start, self.bounds.most)))
+        self.requests = float(max(self.bounds.least, min(self.bounds.start, self.bounds.most)))
         """The limit in requests, of the whole engine."""
         self.tokens = inf
         """The limit in uncached prompt tokens, of the whole engine; infinite until it is measured."""
         self.pace = AnswerPace()
-        self.told = False
+        self.has_report = False
         """Whether the last look had the engine's own report of what runs and waits."""
         self._usable_share = 0.0
         """Smoothed share of the engine's requests that are this process's, counted as 0 while it does not use its share of the limit."""
@@ -306,17 +307,17 @@ class Limiter:
         """Add a complete answer whose tokens came `gap_s` seconds apart."""
         self.pace.ended(gap_s)
 
-    def look(self, heard: Heard, processes: int, now: float) -> None:
+    def update(self, heard: Heard, processes: int, now: float) -> None:
         """Adjust the limits; to be called some ten times a second, and with each report of the engine.
 
         Args:
             processes: number of processes that share the engine, this one included.
         """
-        self.told = heard.running is not None and heard.waiting is not None
+        self.has_report = heard.running is not None and heard.waiting is not None
         if heard.running is None or heard.waiting is None:
             self._usable_share = 0.0
             self._known_share = 1.0 / processes
-            self._used = self._used or heard.own + 1.0 > USED * self.whole / processes
+            self._used = self._used or heard.own + 1.0 > USED * self.requests / processes
             self._by_times(now)
         else:
             self._measure_shares(heard.own, heard.running + heard.waiting, processes)
@@ -330,27 +331,27 @@ class Limiter:
             new = self.pace.heard(min(heard.running, begun), heard.generated, now)
         if new:
             self._keep_pace(processes, now)
-        if self._firsts.enough and (self.told or now >= self._until - WINDOW_S):
+        if self._firsts.enough and (self.has_report or now >= self._until - WINDOW_S):
             self._firsts.learn(self._known_share)
         self.tokens = min(self._firsts.room, self._brake)
-        self.whole = max(float(self.bounds.least), min(float(self.bounds.most), self.whole))
+        self.requests = max(float(self.bounds.least), min(float(self.bounds.most), self.requests))
 
     def _measure_shares(self, own: float, there: float, processes: int) -> None:
         """Update the shares of this process in the `there` requests on the engine, of which `own` are its own."""
         self._there = (own, max(own, there))
-        self._used = self._used or there + 1.0 > USED * self.whole
+        self._used = self._used or there + 1.0 > USED * self.requests
         share = min(1.0, own / there) if there else 0.0
-        uses = own >= 0.8 * self.whole / processes
+        uses = own >= 0.8 * self.requests / processes
         self._usable_share += 0.5 * ((share if uses else 0.0) - self._usable_share)
         if there:
             self._known_share += 0.2 * (max(0.25 / processes, share) - self._known_share)
 
     def room(self) -> tuple[int, float]:
         """Requests and tokens that this process may have on the engine while the number of processes is unknown: its own, and all that the
-        limit leaves over the engine's report. Only for engines that report their load (`told`)."""
+        limit leaves over the engine's report. Only for engines that report their load (`has_report`)."""
         own, there = self._there
-        left = self.whole - there
-        requests = own + left if left >= 0.0 else own * self.whole / there
+        left = self.requests - there
+        requests = own + left if left >= 0.0 else own * self.requests / there
         return max(1, int(requests)), self.tokens * self._known_share
 
     def share(self, processes: int, rank: int) -> tuple[int, float]:
@@ -362,7 +363,7 @@ class Limiter:
         Args:
             rank: this process's index among them, from 0; the first ones get the remainder of the division.
         """
-        whole = round(self.whole)
+        whole = round(self.requests)
         each, rest = divmod(whole, processes)
         own = each + (1 if rank < rest else 0)
         return max(1, own, int(whole * self._usable_share)), self.tokens * max(1.0 / processes, self._usable_share)
@@ -379,14 +380,14 @@ class Limiter:
         before = self._preemptions
         self._preemptions = preemptions
         if before is not None and preemptions is not None and preemptions > before and now >= self._calm_until - CALM_S + WINDOW_S:
-            self.whole = min(self.whole, max(running, 1.0) * SPARE)
+            self.requests = min(self.requests, max(running, 1.0) * SPARE)
             self._calm_until = now + CALM_S
         self._looks += 1
-        if now < self._until or self._looks < LOOKS:
+        if now < self._until or self._looks < WINDOW_LOOKS:
             return
         slack = max(2.0, SLACK * self._batch)
         if self._standing > slack:
-            self.whole = max(min(self.whole, self._batch + slack), 0.5 * self.whole)
+            self.requests = max(min(self.requests, self._batch + slack), 0.5 * self.requests)
         elif self._standing < 1.0 and self._used and now >= self._calm_until:
             self._grow(now)
         self._until = now + WINDOW_S
@@ -400,7 +401,7 @@ class Limiter:
         pause = WINDOW_S
         self._base = min(self._base * FORGET_PER_WINDOW, firsts.ttft / units)
         if firsts.ttft > STRETCH * (self._base * units + self.pace.gap_s * firsts.count):
-            self.whole *= CUT
+            self.requests *= CUT
             self._careful_until = now + CAREFUL_S
             pause += firsts.ttft / firsts.count  # the next window holds only requests sent after this cut
         elif self._used:
@@ -411,7 +412,7 @@ class Limiter:
     def _grow(self, now: float) -> None:
         factor = GROWTH if now >= self._careful_until else REGROWTH
         if self.pace.gap_s < NEAR * self._gap_bound():
-            self.whole = max(self.whole * factor, self.whole + 1.0)
+            self.requests = max(self.requests * factor, self.requests + 1.0)
 
     # --- time between tokens --------------------------------------------------------------------------------------
 
@@ -430,7 +431,7 @@ class Limiter:
             if self.tokens > least:
                 self._brake = max(least, self.tokens * slower)
             else:
-                self.whole *= slower
-                self._careful_until = self._careful_until if self.told else now + CAREFUL_S
+                self.requests *= slower
+                self._careful_until = self._careful_until if self.has_report else now + CAREFUL_S
         elif gap_s < NEAR * bound:
             self._brake = self._brake * RELEASE if self._brake < self._firsts.room else inf

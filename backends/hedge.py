@@ -15,7 +15,7 @@ SAVED: Final = 2.0
 """Hedges that can be saved up."""
 QUANTILE: Final = 0.95
 """The delay is this quantile of the times to first token."""
-KEPT: Final = 256
+KEPT_TIMES: Final = 256
 """Times to first token that are kept: a minute or so of a busy pool."""
 ENOUGH: Final = 40
 """Times needed before there is a delay: two of 40 are beyond the quantile."""
@@ -36,7 +36,7 @@ class Hedge:
         self.max_prompt_tokens = max_prompt_tokens
         self.delay_s: float | None = None
         """Seconds without a first token after which a request is sent to a second backend; None while too few times are known."""
-        self._times: deque[float] = deque(maxlen=KEPT)
+        self._times: deque[float] = deque(maxlen=KEPT_TIMES)
         self._new = 0
         self._saved = 1.0
 

@@ -93,7 +93,7 @@ class LoadReports:
         self._numbers: list[int | None] = [None] * ranks
         self._wrong = ""
 
-    def heard(self, rank: int, number: int | None, payload: bytes, now: float) -> bool:
+    def take_message(self, rank: int, number: int | None, payload: bytes, now: float) -> bool:
         """Take a message from the socket of this rank; returns whether it was a report. Never raises."""
         try:
             if number is None or number < 0:

@@ -52,7 +52,7 @@ class Recovery:
         self._level = 0.0
         self._at = 0.0
 
-    def held(self, now: float) -> bool:
+    def must_wait(self, now: float) -> bool:
         """Whether the next request has to wait."""
         if self.rate == inf:
             return False

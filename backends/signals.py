@@ -1,12 +1,12 @@
-"""An engine's own metrics as one value. Pure: the bytes of a metrics page and a table of series names in, Signals out.
+"""An engine's own metrics as one value (`Signals`), and its prefill speed and its load now, from two such readings. Pure.
 
-A missing signal is None and never zero: an engine whose metrics lost a series would otherwise look idle, and get all requests (routers,
-failure no. 6). The dialect says which series are required; missing ones are listed by name.
+`SignalTable` reads the bytes of a metrics page by a dialect's table of series names. A missing signal is None and never zero: an engine
+whose metrics lost a series would otherwise look idle, and get all requests (routers, failure no. 6). The dialect says which series are
+required; missing ones are listed by name.
 
-An engine's prefill speed and its load now, from its readings and from this process's own counts. Pure.
-
-A reading is up to a poll interval old, and older when the engine is slow; the requests that this process has sent and seen end since are
-known exactly. Every router that balances well adds the second to the first (`routing.load` counts it).
+`measured` is the prefill speed, `standing` the load now. A reading is up to a poll interval old, and older when the engine is slow; the
+requests that this process has sent and seen end since are known exactly. Every router that balances well adds the second to the first
+(`routing.load` counts it).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -26,7 +26,7 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.seeds import Tallies
 from tenancy.stores.memory import MemoryCounters
 from tenancy.stores.sql import SqlSpendReader, migrate, open_engine
-from tenancy.stores.sql.schema import AMOUNTS, LABELS, usage_total
+from tenancy.stores.sql.schema import USAGE_AMOUNTS, USAGE_LABELS, usage_total
 from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.embedded import EmbeddedServer
@@ -74,12 +74,12 @@ async def fill(engine: sa.ext.asyncio.AsyncEngine, limits: int, days: int) -> in
             {
                 "day": today - dt.timedelta(days=day),
                 "bucket": secrets.token_bytes(16),
-                **dict.fromkeys(LABELS, ""),
+                **dict.fromkeys(USAGE_LABELS, ""),
                 "tenant": f"t{n % TENANTS}",
                 "key_id": f"k{n}",
                 "requests": 10,
                 "free_requests": 0,
-                **dict.fromkeys(AMOUNTS, 1000),
+                **dict.fromkeys(USAGE_AMOUNTS, 1000),
             }
             for n in range(day % ACTIVE, limits, ACTIVE)
         ]

@@ -166,7 +166,7 @@ class Fault(Exception):
         """Whose side the cause is on."""
         return SOURCE[self.kind]
 
-    def let_go(self) -> None:
+    def drop_traceback(self) -> None:
         """Drop the traceback, cause and context; to be called once the Fault is handled. A stored Fault would otherwise keep alive the
         frames it was raised through and all that they refer to, a request's body too. The frames refer to the Fault in turn, so only the
         cycle collector would free them, hundreds of requests later."""

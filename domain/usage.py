@@ -1,6 +1,6 @@
-"""A request's token usage. Integers only; prices turn it into money elsewhere.
+"""A request's token usage, and the finish reasons of answers. Integers only; prices turn usage into money elsewhere.
 
-Finish reasons of an answer. The words are OpenAI's; which of them count as complete is our stream-integrity contract.
+The finish reasons are OpenAI's words; which of them count as complete is our stream-integrity contract.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""The collaborators of the lifecycle's steps, bundled once per worker by `wiring.py`."""
+"""The collaborators of the lifecycle's steps, bundled once per worker by `gateway/wiring/requests.py`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from gateway.queue.pool_queue import PoolQueues
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from policies.compile import PolicySet
-from policies.rollout.in_force import NOTHING, InForce
+from policies.rollout.in_force import NOTHING, ActiveRollouts
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet
 from routing.output_length import OutputLengths
@@ -63,7 +63,7 @@ class Live:
         self.directory = directory
         self.policies = policies
         self.fleet = fleet
-        self.rollouts: InForce = NOTHING
+        self.rollouts: ActiveRollouts = NOTHING
         self.health: dict[str, Health] = {}
         """What this worker believes of each backend, by backend id."""
         self.breakers = Breakers()
@@ -147,9 +147,9 @@ class Deps:
     new_id: Callable[[], str]
     """Makes the gateway's own id of a request."""
     pool_states: PoolStates
-    """The state of each pool that placing needs; kept with the fleet."""
+    """The state of each pool that placement needs; kept with the fleet."""
     lines: PoolQueues
-    """The requests that wait for room, by pool."""
+    """The requests that wait for capacity, by pool."""
     decisions: Decisions
     budget: RetryBudget
     counters: Counters
@@ -177,9 +177,9 @@ class Deps:
     prompt_counts: PromptCounts
     """Counts prompts for reservations, for pools that have a tokenizer."""
     prompts: Prompts
-    """Reads prompts for placing."""
+    """Reads prompts for placement."""
     lengths: OutputLengths
-    """How long answers are expected to get, for placing."""
+    """How long answers are expected to get, for placement."""
     outputs: OutputQuantiles
     """How long answers usually get, for statistical reservations."""
     context_tokens: Mapping[str, int]

@@ -1,6 +1,6 @@
-"""One finished request, as metrics, the access log, the ledger and every other observer read it.
+"""One finished request (`Record`), as metrics, the access log, the ledger and every other observer read it.
 
-Whether a finished request met the service levels (SLO) of its tenant's policy. Pure.
+`slo_results` says whether the request met the service levels (SLO) of its tenant's policy; `Fell` is one step along its chain of fallbacks.
 """
 
 from typing import Final
@@ -10,17 +10,17 @@ import msgspec
 from domain.faults import Fault, Source
 from domain.usage import NO_USAGE, Usage
 from policies.compile import TenantPolicy
-from policies.rollout.in_force import Dealt
+from policies.rollout.in_force import AssignedArm
 
 TTFT: Final = "ttft"
 TPOT: Final = "tpot"
-PROMISES: Final = (TTFT, TPOT)
+SERVICE_LEVELS: Final = (TTFT, TPOT)
 
 SloResult = tuple[tuple[str, bool], ...]
 """Whether each service level was met, by its name; a level that is not set, or that this request says nothing about, is not in it."""
 
 
-def kept(policy: TenantPolicy, ttft_s: float | None, decode_s: float | None, tokens: int, fault: Fault | None) -> SloResult:
+def slo_results(policy: TenantPolicy, ttft_s: float | None, decode_s: float | None, tokens: int, fault: Fault | None) -> SloResult:
     """Which service levels a streamed request met.
 
     A request without any token, that was not at fault itself, has missed the time to the first token. The time per output token (TPOT) is
@@ -152,9 +152,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The rule of the tenant's policy that matched it; empty for none."""
     pulled_back: bool = False
     """Whether it was preempted on a backend by a more urgent request before its first token."""
-    dealt: Dealt | None = None
+    dealt: AssignedArm | None = None
     """Its assignment by the rollout of its pool; None without such a rollout."""
-    dealt_prompt: Dealt | None = None
+    dealt_prompt: AssignedArm | None = None
     """Its assignment by the rollout of its prompt; None without such a rollout."""
     declined: bool = False
     """Whether the answer ended with the model's or a filter's refusal."""

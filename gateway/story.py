@@ -25,12 +25,12 @@ from domain.priority import WORDS, Class
 from domain.usage import NO_USAGE, Usage
 from gateway.placement.decisions import Decision
 from gateway.prompt.reader import Prompt
-from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, kept
+from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.limit_replies import limit_words
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
-from policies.rollout.in_force import Dealt
+from policies.rollout.in_force import AssignedArm
 from routing.disaggregation import Shared
 from routing.load import Charge
 from routing.schedule import Route
@@ -41,7 +41,7 @@ from tenancy.hold import LimitStatus
 class AskedFacts(msgspec.Struct):
     """The request: its caller, what it asks for, and how its tenant's policy treats it.
 
-    Written by `authenticate`, `interpret` (with `coming_under` and the rollouts' dealing), and `look_ahead` where a degradation ladder
+    Written by `authenticate`, `interpret` (with `apply_policy` and the rollouts' assignment), and `look_ahead` where a degradation ladder
     changes the model.
     """
 
@@ -62,9 +62,9 @@ class AskedFacts(msgspec.Struct):
     """The steps that were due and not taken, and why."""
     rule: str = ""
     """The rule of its tenant's policy that it came under; empty for none."""
-    dealt: Dealt | None = None
+    dealt: AssignedArm | None = None
     """The arm that a rollout dealt it to; None where no rollout is about it."""
-    dealt_prompt: Dealt | None = None
+    dealt_prompt: AssignedArm | None = None
     """The version that a rollout of its prompt dealt it; None where no rollout is about that."""
     shadow: bool = False
     """Whether it is a copy of another request, sent to a canary: nobody gets its answer, and nobody pays for it."""
@@ -177,7 +177,7 @@ class AttemptFacts(msgspec.Struct):
 class SettledFacts(msgspec.Struct):
     """How its limits stood, and how it ended. Written by `admit`, `refuse`, `settle` and `record`, and by whatever ends it instead."""
 
-    standings: tuple[LimitStatus, ...] = ()
+    limit_statuses: tuple[LimitStatus, ...] = ()
     """How the caller's limits stood right after the decision about it."""
     degraded: bool = False
     """Whether its limits were decided on without the shared counters."""
@@ -325,8 +325,8 @@ class Story(msgspec.Struct):
             settled.units,
             settled.cost_nanousd,
             settled.price_id,
-            tuple([limit_words(status.line.limit, status.line.soft) for status in settled.standings if status.soft_crossed])
-            if settled.standings
+            tuple([limit_words(status.line.limit, status.line.soft) for status in settled.limit_statuses if status.soft_crossed])
+            if settled.limit_statuses
             else (),
             settled.degraded,
             tried.prefill,
@@ -357,4 +357,4 @@ class Story(msgspec.Struct):
         first, last = attempt.first_event_at, attempt.last_event_at
         ttft_s = None if first is None else first - self.body_at
         decode_s = None if first is None or last is None else last - first
-        return kept(policy, ttft_s, decode_s, usage.completion_tokens, self.settled.fault)
+        return slo_results(policy, ttft_s, decode_s, usage.completion_tokens, self.settled.fault)

@@ -1,7 +1,7 @@
 """Reads the folder of policies and the folder of prompts: every `*.yaml` in them, every mistake at once, each with file, line and key.
 
-References that lead nowhere or in a circle (models, pools, adapters, aliases) are looked for in the data as written, so that other
-mistakes in the file hide none of them.
+`PolicyFolder` is a folder that may change, `load_policies` reads one as it is now. `dangling` looks for references that lead nowhere or in
+a circle (models, pools, adapters, aliases) in the data as written, so that other mistakes in the file hide none of them.
 """
 
 import difflib

@@ -12,7 +12,7 @@ so that a rate on which no sample depends does not become uncertain without end.
 from math import isfinite
 from typing import Final
 
-from routing.load import UNKNOWN, Rates
+from routing.load import UNKNOWN_RATES, Rates
 
 FORGET: Final = 0.99
 """Weight of older samples after one more: the last 69 samples make half of the estimate."""
@@ -89,7 +89,7 @@ class Calibration:
 
     __slots__ = ("_first", "_step")
 
-    def __init__(self, prior: Rates = UNKNOWN) -> None:
+    def __init__(self, prior: Rates = UNKNOWN_RATES) -> None:
         self._first = Fit(prior[:3])
         self._step = Fit(prior[3:])
 
@@ -101,7 +101,7 @@ class Calibration:
             ctx: mean context of the uncached tokens: half of the prompt's tokens and the cached ones together.
             queued: uncached tokens that were queued on the backend when the request was sent.
             ttft_s: seconds from sending the request until its first token.
-            queued_ctx: the sum of the queued tokens' contexts (`Board.queue_ctx`).
+            queued_ctx: the sum of the queued tokens' contexts (`LoadTable.queue_ctx`).
         """
         self._first.learn((1.0, uncached + queued, uncached * ctx + queued_ctx), ttft_s)
 
@@ -126,5 +126,5 @@ class Calibration:
 
     @property
     def residual_s(self) -> float:
-        """That error as a standard deviation, assuming normal errors: what `Board.set_rates` takes."""
+        """That error as a standard deviation, assuming normal errors: what `LoadTable.set_rates` takes."""
         return self._first.p90_s / 1.645

@@ -4,7 +4,7 @@
 Why: the prefill of a prompt stalls all requests that are decoding on the same backend. With u uncached tokens and b requests running on
 the backend that would serve the request whole, the stall of all of them together is
 
-    avoided = b * (a + b_t*u + b_c*u*(n - u/2))     seconds, by that backend's own prefill rates (`routing.load.RATES`)
+    avoided = b * (a + b_t*u + b_c*u*(n - u/2))     seconds, by that backend's own prefill rates (`routing.load.RATE_COLUMNS`)
 
 and the KV transfer costs this request
 
@@ -25,9 +25,9 @@ among those with room in the KV cache; then the prefill backend by the least tim
 Only what prefill backends hold counts as prefix: transferred KV is freed with its request, unless the decoding engine keeps it for
 reuse (`decode_reuses`), which then saves transfer and nothing else. Source: llm-d's and Dynamo's conditional
 disaggregation (thresholds 2048 tokens and .7 of the prompt there), with the stall in seconds instead of a second threshold.
-Pure.
 
-Settings of disaggregated prefill and decode in one pool (docs/disaggregation.md); the gateway and the simulator read them.
+`consider` decides, `Reservation` holds both backends' load, `DisaggregationSettings` are the settings of one pool (docs/disaggregation.md),
+which the gateway and the simulator read. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -226,7 +226,7 @@ def _words(candidates: Sequence[Candidate]) -> str:
     return (" < ".join(able) or "nobody") + (f" ({', '.join(out)})" if out else "")
 
 
-def halved(route: Route, split: Split | None) -> Route:
+def for_roles(route: Route, split: Split | None) -> Route:
     """The Route to send the request by: without prefill and decode backends when it is served whole; else first the decode backend of
     `split`, then the backends that serve requests whole, then further decode backends."""
     ranked = [entry for entry in route.ranked if entry[0].role == "both"]

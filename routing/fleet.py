@@ -50,7 +50,7 @@ class Pool(msgspec.Struct, frozen=True):
     """The members of `backends` that are up; filled in by `Fleet`, once per snapshot instead of once per request."""
     not_up: tuple[Backend, ...] = ()
     """The members of `backends` that are not up; filled in likewise."""
-    halves: bool = False
+    has_roles: bool = False
     """Whether any backend, up or not, is for disaggregated requests only (prefill or decode); filled in likewise."""
     up_ids: frozenset[str] = frozenset()
     """The ids of `up`; filled in likewise."""
@@ -100,9 +100,9 @@ class Fleet(msgspec.Struct, frozen=True):
 def _sorted(pool: Pool) -> Pool:
     up = tuple(b for b in pool.backends if b.state is Availability.UP)
     not_up = tuple(b for b in pool.backends if b.state is not Availability.UP)
-    halves = any(b.role != "both" for b in pool.backends)
-    if (up, not_up, halves) == (pool.up, pool.not_up, pool.halves):
+    has_roles = any(b.role != "both" for b in pool.backends)
+    if (up, not_up, has_roles) == (pool.up, pool.not_up, pool.has_roles):
         return pool
     up_ids = frozenset(b.id for b in up)
     warming = any(b.warming_since is not None for b in up)
-    return msgspec.structs.replace(pool, up=up, not_up=not_up, halves=halves, up_ids=up_ids, warming=warming)
+    return msgspec.structs.replace(pool, up=up, not_up=not_up, has_roles=has_roles, up_ids=up_ids, warming=warming)

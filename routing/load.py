@@ -1,19 +1,18 @@
 """The load table: one row per backend of a pool, the engine's load report merged with the requests that this process has in flight there.
 
-Policies read the merged columns, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without its
-15 MB in every worker (docs/decisions/0004). A row is merged anew when its report or its requests change, so a decision copies nothing.
+Policies read the merged columns of `LoadTable`, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without
+its 15 MB in every worker (docs/decisions/0004). A row (`routing.load_row`) is merged anew when its report or its requests change, so a
+decision copies nothing.
 
 Every number has one owner: a report says what the engine knew when it was asked, charges say what this process sent there, and
 neither overwrites the other (routers no. 17). A charge made after the report was requested is added to the report, a charge released
 after the report was read is subtracted, both until the next report.
 
-Values about one backend that go into and out of the load table: its configured facts, and its peak load.
+`BackendFacts` and `Peak` are one backend's configured facts and peak load. `Rates` is its speed as six numbers, `PRIORS` has them for a
+backend that has not been measured yet.
 
-The speed of a backend as six numbers, and priors for a backend that has not been measured yet.
-
-How much of what engines cache is used again, as one share for a pool: the cost of evicting cached prompts.
-
-Source: each answer's `cached_tokens` over its prompt's tokens, both averaged with weights that fade by 1 % per answer. It begins at 0.
+`Reuse` says how much of what engines cache is used again, as one share for a pool: the cost of evicting cached prompts. Source: each
+answer's `cached_tokens` over its prompt's tokens, both averaged with weights that fade by 1 % per answer. It begins at 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,8 @@ import msgspec
 
 from routing.fleet import Backend
 from routing.load_row import BORROWED, MEMORY, MERGED, USUAL_PROMPT, BackendLoad, Charge
+
+__all__ = ["MERGED", "NO_FACTS", "RATE_COLUMNS", "BackendFacts", "Charge", "LoadTable", "Peak"]
 
 
 class BackendFacts(msgspec.Struct, frozen=True, gc=False):
@@ -70,14 +71,14 @@ PRIORS: Final[Mapping[str, Rates]] = {
     "rtx-pro-6000-8b": Rates(0.0108, 4.5e-5, 8e-10, 0.0108, 1e-5, 1.1e-7),
     "rtx-4090-8b": Rates(0.0191, 1.5e-4, 8e-10, 0.0191, 5e-5, 1.3e-7),
 }
-"""Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN` and is learned."""
+"""Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN_RATES` and is learned."""
 
-UNKNOWN: Final = PRIORS["h100-8b"]
+UNKNOWN_RATES: Final = PRIORS["h100-8b"]
 
 
-FADE: Final = 0.01
+REUSE_FADE: Final = 0.01
 """Weight of one more answer in the means."""
-PRIOR_TOKENS: Final = 1024.0
+REUSE_PRIOR_TOKENS: Final = 1024.0
 """Prompt tokens of the mean before any answer."""
 
 
@@ -87,21 +88,19 @@ class Reuse:
     __slots__ = ("_cached", "_prompt", "share")
 
     def __init__(self) -> None:
-        self._prompt = PRIOR_TOKENS
+        self._prompt = REUSE_PRIOR_TOKENS
         self._cached = 0.0
         self.share = 0.0
         """Share of prompt tokens that were cached on the backend they were sent to; 0 to 1."""
 
-    def found(self, prompt_tokens: float, cached_tokens: float) -> None:
+    def note(self, prompt_tokens: float, cached_tokens: float) -> None:
         """Record how much of an answered prompt the engine had cached; not to be called when the engine does not report it."""
-        self._prompt += FADE * (prompt_tokens - self._prompt)
-        self._cached += FADE * (cached_tokens - self._cached)
+        self._prompt += REUSE_FADE * (prompt_tokens - self._prompt)
+        self._cached += REUSE_FADE * (cached_tokens - self._cached)
         self.share = min(1.0, self._cached / self._prompt)
 
 
-__all__ = ["MERGED", "NO_FACTS", "RATES", "BackendFacts", "Charge", "LoadTable", "Peak"]
-
-RATES: Final = Rates._fields
+RATE_COLUMNS: Final = Rates._fields
 """The columns of a backend's speed, the fields of `Rates`."""
 
 
@@ -130,7 +129,7 @@ class LoadTable:
         "trust",
         "unsettled",
         *MERGED,
-        *RATES,
+        *RATE_COLUMNS,
     )
 
     ids: list[str]
@@ -182,12 +181,12 @@ class LoadTable:
         self._silent: dict[str, None] = {}
         self.unsettled = self._raised = self.limited = False
         self.freed = None
-        for name in (*MERGED, *RATES, "residual_s", "trust", "facts", "limit", "limit_tokens", "bound"):
+        for name in (*MERGED, *RATE_COLUMNS, "residual_s", "trust", "facts", "limit", "limit_tokens", "bound"):
             setattr(self, name, [])
         for backend_id in ids:
             self.add(backend_id)
 
-    def add(self, backend_id: str, rates: Rates = UNKNOWN, facts: BackendFacts = NO_FACTS) -> None:
+    def add(self, backend_id: str, rates: Rates = UNKNOWN_RATES, facts: BackendFacts = NO_FACTS) -> None:
         """Add a row for a backend, with priors for what is not known yet. Does nothing when the backend has a row.
 
         Args:
@@ -201,7 +200,7 @@ class LoadTable:
         self._silent[backend_id] = None
         for name in MERGED:
             getattr(self, name).append(0.0)
-        for name, value in zip(RATES, rates, strict=True):
+        for name, value in zip(RATE_COLUMNS, rates, strict=True):
             getattr(self, name).append(value)
         self.residual_s.append(0.0)
         self.trust.append(1.0)
@@ -224,7 +223,7 @@ class LoadTable:
         if self.loads[at].charges:
             raise ValueError(f"{len(self.loads[at].charges)} requests are in flight on {backend_id!r}")
         own = (self.ids, self.loads, self.residual_s, self.trust, self.facts, self.limit, self.limit_tokens)
-        for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATES))):
+        for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATE_COLUMNS))):
             column[at] = column[-1]
             column.pop()
         del self.row_of[backend_id]
@@ -358,7 +357,7 @@ class LoadTable:
     def set_rates(self, backend_id: str, rates: Rates, residual_s: float = 0.0) -> None:
         """Set the speed that calibration has learned, and the standard deviation of its error in seconds."""
         at = self.row_of[backend_id]
-        for name, value in zip(RATES, rates, strict=True):
+        for name, value in zip(RATE_COLUMNS, rates, strict=True):
             getattr(self, name)[at] = value
         self.residual_s[at] = residual_s
 

@@ -1,6 +1,8 @@
 """The interfaces of a routing decision: what a policy implements and returns, and the lookups that the gateway hands in.
 
-The routing request: all that routing one request depends on. The gateway makes it from an Ask, the simulator from a trace line.
+`RoutingRequest` is all that routing one request depends on: the gateway makes it from an Ask, the simulator from a trace line. `Match` and
+`Adapters` are lookups of cached prefixes and LoRA adapters, `Candidates` the eligible backends with them, `Policy` and `Scores` what
+decides.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

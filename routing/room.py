@@ -1,8 +1,8 @@
 """Whether this process may send one more request to a backend. Pure.
 
-The bounds apply to this process's own requests there: the cap that an operator sets (`max_in_flight`), and the concurrency limits found
-at run time (`Board.limit`, `Board.limit_tokens`). A request without room waits in the gateway's queue, in the queue's order; a request that
-could never fit does not wait.
+The bounds apply to this process's own requests there: the cap that an operator sets (`max_in_flight`), and the concurrency limits found at
+run time (`LoadTable.limit`, `LoadTable.limit_tokens`). A request without room waits in the gateway's queue, in the queue's order; a request
+that could never fit does not wait.
 """
 
 from math import inf

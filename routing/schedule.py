@@ -1,7 +1,7 @@
 """The routing decision: from a routing request, a pool, the load table, the prefix match, the time and random numbers to a Route.
 
 Pure and synchronous. Stage A excludes the backends that cannot serve (`eligible.py`); stage B is the policy, which gives each remaining
-backend a cost; stage C (`choice.py`) chooses among the backends that cost nearly the same.
+backend a cost; stage C (`tie_break.py`) chooses among the backends that cost nearly the same.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,9 @@ Ends = tuple[int, int, int, int, int]
 """By kind, the end of the period around now; 0 where it never ends."""
 
 
-def standings(plan: CompiledGroup, vector: Sequence[int], afters: Sequence[int], now_us: int, ends_us: Ends) -> tuple[LimitStatus, ...]:
+def limit_statuses(
+    plan: CompiledGroup, vector: Sequence[int], afters: Sequence[int], now_us: int, ends_us: Ends
+) -> tuple[LimitStatus, ...]:
     """How the lines of a plan stand at `afters`, which include the `vector` of this decision."""
     statuses: list[LimitStatus] = []
     for ready, after in zip(plan.lines, afters, strict=True):
@@ -36,7 +38,7 @@ def standings(plan: CompiledGroup, vector: Sequence[int], afters: Sequence[int],
     return tuple(statuses)
 
 
-def over_soft(statuses: Sequence[LimitStatus]) -> bool:
+def over_soft_limit(statuses: Sequence[LimitStatus]) -> bool:
     """Whether a limit of the caller's own, its tenant's or its organisation's stands at its soft threshold or above."""
     for status in statuses:
         line = status.line
@@ -62,7 +64,7 @@ def line_states(plan: CompiledGroup, counted: Sequence[tuple[int, int]], now_us:
     nothing = (0,) * 7
     heres = [settled + held for settled, held in counted]
     states = []
-    for line, (settled, held), shown in zip(plan.lines, counted, standings(plan, nothing, heres, now_us, ends_us), strict=True):
+    for line, (settled, held), shown in zip(plan.lines, counted, limit_statuses(plan, nothing, heres, now_us, ends_us), strict=True):
         used = line.burst - shown.remaining if line.kind == RATE else settled + held
         states.append(LimitUsage(line.line, used, held, shown.remaining, shown.reset_us))
     return states

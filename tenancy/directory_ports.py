@@ -1,5 +1,4 @@
-"""What the gateway needs of a store of tenants, keys, limits and prices: a snapshot for the request path, and one transaction at a
-time for operators.
+"""What the gateway needs of a store of tenants, keys, limits and prices: a snapshot for the request path, and transactions for operators.
 
     async with store.transaction() as change:
         tenant = await change.tenants.get(within, name)
@@ -11,7 +10,8 @@ Leaving the block commits; leaving it by an exception changes nothing at all. Th
 `within` says whose records a call may touch: one tenant's, or everybody's when it is EVERYWHERE. It has no default. A record
 outside it does not exist: the call raises NotFound, as for any other name that is not there.
 
-Checks that a tenant may have one more key or project. Called in the transaction that creates it, where no other writer writes.
+`room_for_key` and `room_for_project` check that a tenant may have one more. They are called in the transaction that creates it, where no
+other writer writes.
 """
 
 from contextlib import AbstractAsyncContextManager

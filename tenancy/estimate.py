@@ -1,13 +1,12 @@
 """What a request may use at most, and what is charged where the engine reported no usage. Pure.
 
-prompt tokens <= bytes of the request: a byte-level tokenizer makes at most one token per byte of text, every text of the prompt
-stands in the body, and what a chat template writes around messages is less than their JSON, but for a system prompt of its own. Token
-ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken.
-Where the prompt was tokenized, the count is used instead.
+prompt tokens <= bytes of the request (`prompt_bound`): a byte-level tokenizer makes at most one token per byte of text, every text of the
+prompt stands in the body, and what a chat template writes around messages is less than their JSON, but for a system prompt of its own.
+Token ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken. Where the
+prompt was tokenized, the count is used instead.
 
-The usual length of the answers to a tenant's requests to a model, from which statistical reservations are made. Pure.
-
-One histogram per tenant and model (`domain.lengths`).
+`OutputQuantiles` learns the usual length of the answers to a tenant's requests to a model, from which statistical reservations are made:
+one histogram (`domain.lengths`) per tenant and model.
 """
 
 from collections import OrderedDict

@@ -13,7 +13,7 @@ one has been: so who seldom asks hardly waits, however much a noisy one has wait
 **Lower ranks do not starve.** Strict ranks would never serve `batch` while anything else waits. Ageing is no way out: in an
 overload everybody grows old, so the classes end where they matter. Instead the ranks below the first that waits get together a
 share of the tokens it is served (`SHARE`), in turn, as Kubernetes' API Priority and Fairness guarantees every priority level a
-share of the seats. The highest class loses at most SHARE / (1 + SHARE) = 4.8 % by it, and nothing where no lower one waits.
+share of the concurrency. The highest class loses at most SHARE / (1 + SHARE) = 4.8 % by it, and nothing where no lower one waits.
 
 **Laws**, for any two tenants that have something waiting in the same rank from one moment to another (tests/unit/tenancy):
 - what they were charged in between differs by at most 2 * (quantum + dearest request), and by two quanta more where one of them comes only
@@ -135,7 +135,7 @@ class FairQueue:
     def next(self, can_place: Callable[[QueuedRequest], bool]) -> QueuedRequest | None:
         """The request whose turn it is among those that can be placed; it stays in the queue until `take`.
 
-        At most `fair_tier.LOOKS` requests of each rank are tried. One that cannot be placed is passed over and keeps its place.
+        At most `fair_tier.TURN_LOOKS` requests of each rank are tried. One that cannot be placed is passed over and keeps its place.
         """
         owed = self._owed_to() if self._owed >= self._quantum else None
         if owed is not None:

@@ -1,18 +1,15 @@
-"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fair_queue` has the
-laws.
+"""The waiting requests of one rank: which tenant's turn it is, and which of its requests is first. Pure; `tenancy.fair_queue` has the laws.
 
-A tenant with something waiting here has a row, and a row has a running total of the tokens that its tenant was served here. Totals are
-compared by quanta: tenants whose total is in a lower quantum come first, and of those in the same quantum the tenant with the longest
-held prefix, then the least served. So prefixes decide between tenants, and keep their places in the caches, as long as no tenant is
-served a quantum more than the others. This is equivalent to DLPM's deficits and refills where all tenants begin alike; in this form
-there is nothing to refill, and every step costs a few bisections.
+A tenant with a request that waits in a `Tier` has a row (`TenantQueue`, its `QueuedRequest`s in order), and a row has a running total of
+the tokens that its tenant was served here. Totals are compared by quanta: tenants whose total is in a lower quantum come first, and of
+those in the same quantum the tenant with the longest held prefix, then the least served. So prefixes decide between tenants, and keep their
+places in the caches, as long as no tenant is served a quantum more than the others. This is equivalent to DLPM's deficits and refills where
+all tenants begin alike; in this form there is nothing to refill, and every step costs a few bisections.
 
-- A tenant that comes starts in the quantum below that in which the least served tenant has been, so that a tenant that seldom asks does
-  not wait behind one that always does; no further below, so that no tenant saves up more service than that while it asks for nothing
-  (the lift of VTC, less one quantum). A tenant whose total was higher when it left starts with that total.
+- A tenant that comes starts in the quantum below that in which the least served tenant has been, so that a tenant that seldom asks does not
+  wait behind one that always does; no further below, so that no tenant saves up more service than that while it asks for nothing (the lift
+  of VTC, less one quantum). A tenant whose total was higher when it left starts with that total.
 - Totals stay when nothing waits any more: a pool whose load is about its capacity has a queue again and again, each time a short one.
-
-A waiting request, and the waiting requests of one tenant in one rank, in order. Pure; `tenancy.fair_queue` has the laws.
 """
 
 from bisect import bisect_left, insort
@@ -58,14 +55,14 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """It was taken on the share of service that the ranks below the first are due; set by the queue."""
 
 
-Key = tuple[int, float, int]
+PlaceKey = tuple[int, float, int]
 """Order of a tenant's requests: longest held prefix, then least slack, then first come."""
 
-Head = tuple[int, int, int, int]
+RowHead = tuple[int, int, int, int]
 """Order of the tenants: fewest quanta served, then longest held prefix, then least served, then first come."""
 
 
-def key_of(waiting: QueuedRequest) -> Key:
+def key_of(waiting: QueuedRequest) -> PlaceKey:
     """Place of a request among its tenant's; lower is sooner. All slacks shrink alike, so their order is that of the deadlines. A
     request that is `back` ranks as if its whole prompt were held, so that its tenant's next turn comes as soon as the last one did."""
     return (-NOT_YET if waiting.back else -waiting.held, waiting.deadline, waiting.seq)
@@ -82,9 +79,9 @@ class TenantQueue:
         """Unique in its tier; breaks ties by order of arrival."""
         self.total = total
         """Tokens served, counted on from the total that the tenant started with."""
-        self.listed: Head | None = None
+        self.listed: RowHead | None = None
         """The key under which the row is in the order of turn; None while the row is empty."""
-        self.ranked: list[tuple[Key, QueuedRequest]] = []
+        self.ranked: list[tuple[PlaceKey, QueuedRequest]] = []
         self.ages: OrderedDict[int, QueuedRequest] = OrderedDict()
         self.tokens = 0
         self.size_bytes = 0
@@ -139,10 +136,10 @@ class TenantQueue:
             self.skip = 0
 
 
-LOOKS: Final = 16
+TURN_LOOKS: Final = 16
 """Requests of one tier that are tried at a time. To place one takes some tens of microseconds, and the event loop does nothing else
 meanwhile."""
-SUMMED: Final = 32
+SUMMED_ROWS: Final = 32
 """Tenants whose waiting tokens are added up for an estimate; further tenants are taken to be like them on average."""
 MOST_AHEAD: Final = 4096
 """Tenants remembered that have nothing waiting but were served more than the others: the one that left first is forgotten first."""
@@ -173,7 +170,7 @@ class Tier:
         self.size_bytes = 0
         self._order: list[tuple[int, int, TenantQueue]] = []
         """The rows by total: the least served tenant first."""
-        self._heads: list[tuple[Head, TenantQueue]] = []
+        self._heads: list[tuple[RowHead, TenantQueue]] = []
         """The rows, in order of their turn."""
         self._least = 0
         """The highest that the least total has been."""
@@ -250,12 +247,12 @@ class Tier:
         self._rise()
 
     def find(self, can_place: Callable[[QueuedRequest], bool]) -> QueuedRequest | None:
-        """The first request in order that can be placed; None where none of the first `LOOKS` can.
+        """The first request in order that can be placed; None where none of the first `TURN_LOOKS` can.
 
         Where the looks run out, the next call goes on behind the rows tried, so that requests that cannot be placed hide no others for
         long.
         """
-        looks = LOOKS
+        looks = TURN_LOOKS
         for _, row in islice(self._heads, self._skip, None):
             for waiting in row.looks():
                 if looks == 0:
@@ -288,7 +285,7 @@ class Tier:
         # tenants that were served a quantum more come after it, unless what its own tenant has in front of it takes that long
         behind = bisect_left(self._order, ((total + own) // self._quantum * self._quantum + self._quantum,))
         later = len(self._order) - behind
-        seen = [row.tokens for _, _, row in islice(self._order, behind, behind + SUMMED)]
+        seen = [row.tokens for _, _, row in islice(self._order, behind, behind + SUMMED_ROWS)]
         after = sum(seen) * later // len(seen) if seen else 0
         other_tenants = behind - (row is not None)
         return own + max(0, min(self.tokens - own_tokens - after, other_tenants * max(0, own + total - least + self._quantum // 2)))

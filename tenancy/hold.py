@@ -55,7 +55,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """A decision by which the hold is open."""
 
-    standings: tuple[LimitStatus, ...] = ()
+    limit_statuses: tuple[LimitStatus, ...] = ()
     degraded: bool = False
     """Decided by this process alone, because the shared counters cannot be reached."""
 

@@ -1,13 +1,11 @@
 """Verifies JWTs: form and size first, then the issuer's key and the signature, and only then the claims. Pure.
 
-Checking a signature takes tens of microseconds, so verified tokens are cached until they expire. The cache's key is the SHA-256 of
-the WHOLE token: a part of it is the same for many people (CVE-2026-35030 was a cache keyed by the first 20 characters). Tokens that
-failed are not cached, so nobody can fill the cache without an issuer's signature.
+`Tokens` verifies. Checking a signature takes tens of microseconds, so verified tokens are cached until they expire. The cache's key is the
+SHA-256 of the WHOLE token: a part of it is the same for many people (CVE-2026-35030 was a cache keyed by the first 20 characters). Tokens
+that failed are not cached, so nobody can fill the cache without an issuer's signature.
 
-Turns the claims of a verified token into a Caller: issuer's rules, times, audience, and the claims that name tenant and user.
-
-Pure, and the second half of a verification: the signature has been checked before (`tenancy.jwt`). Every refusal has an
-Outcome for metrics and logs; callers get the same message for all of them.
+`caller_of` turns the claims of a token whose signature was checked into a Caller: issuer's rules, times, audience, and the claims that name
+tenant and user. Every refusal (`Rejected`) has a `JwtOutcome` for metrics and logs; callers get the same message for all of them.
 """
 
 import hashlib

@@ -4,9 +4,8 @@ A key is `gw_<env>_<id10>_<secret43><crc6>`. The prefix lets scanners find leake
 256 bits, and the checksum detects a typo without a look-up. Only HMAC-SHA256(pepper, secret) is stored: a fast keyed hash is
 right for 256-bit secrets (a password would need a slow one), and a stolen database alone opens nothing.
 
-Knows no store and no clock.
-
-Tags of API keys: names and values that operators set and policy rules match. Pure.
+`mint`, `parse` and `rotated` make, read and renew keys, `KeyRecord` is a key as stored, `KeyRing` the snapshot. `tags_of` checks tags of
+keys: names and values that operators set and policy rules match. Knows no store and no clock.
 """
 
 import hashlib
@@ -23,9 +22,9 @@ from domain.identity import Caller, KeyId, ProjectId, TenantId
 from tenancy.rights import INFERENCE_ONLY, NO_RIGHTS_SET, KeyScope, Rights, Role
 
 MAX_TAGS: Final = 16
-MAX_VALUE_CHARS: Final = 64
-NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
-NAME_RULE: Final = "1 to 32 lower-case letters, digits, dots, dashes and underscores, beginning with a letter"
+MAX_TAG_VALUE_CHARS: Final = 64
+TAG_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
+TAG_NAME_RULE: Final = "1 to 32 lower-case letters, digits, dots, dashes and underscores, beginning with a letter"
 
 Tags = tuple[tuple[str, str], ...]
 """Names and values, sorted by name; a tuple, so that it cannot be changed."""
@@ -44,10 +43,10 @@ def tags_of(values: Mapping[str, str]) -> Tags:
     if len(values) > MAX_TAGS:
         raise BadTags(f"{len(values)} tags; at most {MAX_TAGS} are kept")
     for name, value in values.items():
-        if not NAME.fullmatch(name):
-            raise BadTags(f"{ascii(name)[:64]} is no name of a tag; write {NAME_RULE}")
-        if not 0 < len(value) <= MAX_VALUE_CHARS or not value.isprintable():
-            raise BadTags(f"the value of tag {name!r}: write 1 to {MAX_VALUE_CHARS} printable characters")
+        if not TAG_NAME.fullmatch(name):
+            raise BadTags(f"{ascii(name)[:64]} is no name of a tag; write {TAG_NAME_RULE}")
+        if not 0 < len(value) <= MAX_TAG_VALUE_CHARS or not value.isprintable():
+            raise BadTags(f"the value of tag {name!r}: write 1 to {MAX_TAG_VALUE_CHARS} printable characters")
     return tuple(sorted(values.items()))
 
 
@@ -68,7 +67,7 @@ def written_tags(words: Iterable[str]) -> dict[str, str]:
     return tags
 
 
-PREFIX: Final = "gw"
+KEY_PREFIX: Final = "gw"
 SECRET_BYTES: Final = 32
 ENTROPY_BYTES: Final = SECRET_BYTES + 8
 """Random bytes `mint` needs: for the secret, and 8 for the id."""
@@ -216,7 +215,7 @@ def mint_again(environment: str, key_id: KeyId, entropy: bytes) -> Minted:
     if len(entropy) != SECRET_BYTES:
         raise ValueError(f"{len(entropy)} random bytes given, {SECRET_BYTES} needed")
     secret = _base62(int.from_bytes(entropy), _SECRET_CHARS)
-    body = f"{PREFIX}_{environment}_{key_id}_{secret}"
+    body = f"{KEY_PREFIX}_{environment}_{key_id}_{secret}"
     return Minted(body + _checksum(body), key_id, secret.encode("ascii"))
 
 

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from tenancy.decisions import line_states, refusal, standings
+from tenancy.decisions import limit_statuses, line_states, refusal
 from tenancy.hold import LEASE_S, Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MINUTE_US, MOST_LABELS, Amounts, Group
 from tenancy.rates import KINDS, MAX_AHEAD_US, MAX_COUNT, NOW, RATE, Calendar, CompiledGroup, CompiledLimit, Prepared, cost_us, shared_plan
@@ -431,12 +431,12 @@ class Quota:
         statuses: tuple[LimitStatus, ...] = ()
         for counters, plan, afters in decided:
             if afters is None:
-                statuses += standings(plan, NOTHING, counters.positions(plan, now_us), now_us, ends_us)
+                statuses += limit_statuses(plan, NOTHING, counters.positions(plan, now_us), now_us, ends_us)
             else:
                 counters.open(hold.id, plan, vector, afters, now_us)
                 if plan.label:
                     counters.users.keep(plan.label, plan.keep_us, now_us)
-                statuses += standings(plan, vector, afters, now_us, ends_us)
+                statuses += limit_statuses(plan, vector, afters, now_us, ends_us)
         return Admitted(statuses)
 
     def beat(self, beats: Sequence[Beat], now_us: int) -> None:

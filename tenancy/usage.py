@@ -1,9 +1,10 @@
-"""Ports and values of the ledger: to book events, to drop old ones, and to query usage.
+"""Ports and values of the ledger: to book usage, to drop old rows, and to query.
+
+`UsageEvent` is one row: what one request used and cost, written once and never changed. `UsageStore` books rows and drops old ones,
+`UsageTotals` and `UsageQueries` read, `SpendReader` reads what counts towards limits.
 
 Days are UTC days of the calendar. Sums come from totals that are kept per day; single events are there for as long as the
 retention keeps them.
-
-One row of the ledger: what one request used and cost. Written once, never changed.
 """
 
 import base64

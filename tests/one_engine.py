@@ -115,7 +115,7 @@ class Found:
 
     def room(self) -> tuple[float, float]:
         limiter = self.limiter
-        return limiter.room() if limiter.told and not self.processes else limiter.share(max(1, self.processes), self.rank)
+        return limiter.room() if limiter.has_report and not self.processes else limiter.share(max(1, self.processes), self.rank)
 
     def began(self, uncached: int, before: float, ttft_s: float) -> None:
         self.limiter.began(uncached, before, ttft_s)
@@ -125,7 +125,7 @@ class Found:
 
     def look(self, own: int, begun: int, told: Told | None, now: float) -> None:
         heard = Heard(own, begun) if told is None else Heard(own, begun, told.running, told.waiting, told.preemptions, told.generated)
-        self.limiter.look(heard, max(1, self.processes), now)
+        self.limiter.update(heard, max(1, self.processes), now)
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Pools, boards and matches for tests of routing decisions."""
+"""Pools, load tables and matches for tests of routing decisions."""
 
 import random
 from collections import Counter
@@ -26,7 +26,7 @@ def pool_of(*backends: str | Backend) -> Pool:
 
 
 def board_of(*ids: str, at: float = 0.0, **same: float) -> LoadTable:
-    """A board on which each of these has just reported to be idle, or these values."""
+    """A load table in which each of these has just reported to be idle, or these values."""
     load_table = LoadTable(ids)
     for one in ids:
         tell(load_table, one, at, **same)

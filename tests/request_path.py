@@ -160,7 +160,7 @@ def caller(body: object = None, path: str = "/v1/chat/completions", **headers: b
 
 
 def only(placement: Placement, *ids: str) -> Placement:
-    """The placing with these candidates, in this order."""
+    """The placement with these candidates, in this order."""
     ranked = {backend.id: (backend, scores) for backend, scores in placement.route.ranked}
     route = msgspec.structs.replace(placement.route, ranked=tuple([ranked[one] for one in ids]))
     return msgspec.structs.replace(placement, route=route)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 WITHIN_S = 10.0
-"""Patience of these tests; what they wait for takes milliseconds on an idle machine."""
+"""The longest wait of these tests; what they wait for takes milliseconds on an idle machine."""
 
 PROGRAM = """
 import os, sys, time

@@ -132,7 +132,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.line = PoolQueue(
             "p", self.case.bounds, self.load_table, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
-            log_defect=_raise, part_of=lambda tenant: self.tenant_shares.part(tenant, self.now),
+            log_defect=_raise, part_of=lambda tenant: self.tenant_shares.usable_share(tenant, self.now),
         )  # fmt: skip
         self._at(0.0, self._arrive)
         self._at(SWEEP_S, self._sweep)
@@ -191,16 +191,16 @@ class World:
         if counts:
             self.found.waited_of.setdefault(place.tenant, []).append(self.now - place.entered_at)
         charge = self.load_table.charge("a", 1, 1, self.now)
-        self.tenant_shares.took(place.tenant)
+        self.tenant_shares.request_sent(place.tenant)
         self._at(self.now + takes_s, partial(self._end, place.tenant, charge))
         return _Seat(self, charge)
 
     def _end(self, tenant: str, charge: Charge) -> None:
-        self.tenant_shares.gave_back(tenant, self.now)
+        self.tenant_shares.request_over(tenant, self.now)
         self.load_table.release(charge)
 
     def _fits(self, tenant: str) -> bool:
-        return not has_no_room(self.load_table, 0, 1.0, self.tenant_shares.part(tenant, self.now))
+        return not has_no_room(self.load_table, 0, 1.0, self.tenant_shares.usable_share(tenant, self.now))
 
     async def _wait(self, place: QueuedRequest, may_s: float, takes_s: float, counts: bool) -> None:
         begun, predicted = self.now, self.line.predicted_s(place)

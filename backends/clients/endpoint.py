@@ -1,11 +1,9 @@
 """The address of one backend, and the connection limits that every adapter keeps towards it.
 
-TCP keep-alive for connections to engines, the same for every adapter: how soon a peer that vanished without a FIN is noticed.
-
-The IP addresses to connect to for an endpoint: the host is resolved once per connection, every address is checked, and only checked
-addresses are dialled.
-
-The name is not resolved again between check and connect, so a name that changes its answer (DNS rebinding) gains nothing.
+`EngineEndpoint` is the address with the connection policy. `tune` sets TCP keep-alive, the same for every adapter: how soon a peer that
+vanished without a FIN is noticed. `addresses_of` gives the IP addresses to connect to, and `dial` connects: the host is resolved once per
+connection, every address is checked, and only checked addresses are dialled. The name is not resolved again between check and connect, so a
+name that changes its answer (DNS rebinding) gains nothing.
 """
 
 import asyncio

@@ -1,11 +1,8 @@
-"""The default adapter: one `asyncio.Protocol` per engine connection, bytes handed straight to the sink.
+"""The default adapter of the transport port: one `asyncio.Protocol` per engine connection, bytes handed straight to the sink.
 
-It handles HTTP/1.1 framing (through llhttp) and connection reuse; it does not interpret the bytes of the body.
-Measured against two libraries in `docs/decisions/0001-own-relay.md`.
-
-HTTP/1.1 replies, sans-io: llhttp parses the grammar, this module keeps the limits and collects the body bytes of each read.
-
-One parser serves one connection, and is reset between replies.
+`RelayUpstream` handles connection reuse, `ReplyParser` HTTP/1.1 framing; neither interprets the bytes of the body. The parser does no I/O:
+llhttp parses the grammar, the parser keeps the limits and collects the body bytes of each read. One parser serves one connection, and is
+reset between replies. Measured against two libraries in `docs/decisions/0001-own-relay.md`.
 """
 
 import asyncio

@@ -1,12 +1,11 @@
-"""Reading a ZeroMQ socket from the event loop, without a task or a future per message.
+"""ZeroMQ sockets on the event loop, and the subscription to the load reports that one engine pushes.
 
-No turn of the loop takes more than `TURN_S` and one message.
+`Inbox` reads a socket without a task or a future per message: no turn of the loop takes more than `TURN_S` and one message.
 
-The transport of the load reports that one engine pushes: a ZeroMQ subscription per data-parallel rank.
-
-SGLang publishes `[b"load", number, report]`, rank n at its first port plus n, and always binds itself. ZeroMQ reconnects by itself, but
-not after a message that it refuses, so a silent socket is opened anew. `CONFLATE`, which would keep the newest message only, tears
-messages of several frames apart; so a small queue is read to its end at every turn, and the last report counts.
+`LoadSubscriber` has one subscription per data-parallel rank. SGLang publishes `[b"load", number, report]`, rank n at its first port plus n,
+and always binds itself. ZeroMQ reconnects by itself, but not after a message that it refuses, so a silent socket is opened anew.
+`CONFLATE`, which would keep the newest message only, tears messages of several frames apart; so a small queue is read to its end at every
+turn, and the last report counts. KV events have a transport of their own, `backends.clients.kv_subscriber`.
 """
 
 import asyncio
@@ -99,9 +98,9 @@ def frame_number(frames: list[bytes]) -> int | None:
     return int.from_bytes(frames[-2], "big", signed=True) if len(frames) >= 2 and len(frames[-2]) == 8 else None
 
 
-HIGH_WATER: Final = 8
+LOAD_HIGH_WATER: Final = 8
 """Unread reports of one rank in the subscription's queue, as many as SGLang keeps on its side."""
-REOPEN_S: Final = 10.0
+LOAD_REOPEN_S: Final = 10.0
 """Silence after which a socket is opened anew. libzmq gives a connection up for good when its peer sends more than `MAXMSGSIZE`."""
 
 
@@ -131,11 +130,11 @@ class LoadSubscriber:
         self._heard_at: dict[int, float] = {}
 
     def tick(self) -> None:
-        """Open the sockets that are not open, and reopen those silent for `REOPEN_S`; to be called about once a second."""
+        """Open the sockets that are not open, and reopen those silent for `LOAD_REOPEN_S`; to be called about once a second."""
         self.trouble = ""
         now = self._clock()
         for rank, endpoint in enumerate(self._endpoints):
-            if rank in self._inboxes and now - self._heard_at[rank] > REOPEN_S:
+            if rank in self._inboxes and now - self._heard_at[rank] > LOAD_REOPEN_S:
                 self._inboxes.pop(rank).close()
             if rank not in self._inboxes:
                 self._heard_at[rank] = now
@@ -148,7 +147,7 @@ class LoadSubscriber:
         self._inboxes.clear()
 
     def _open(self, rank: int, endpoint: str) -> None:
-        socket = subscriber(self._context, HIGH_WATER, MAX_REPORT_BYTES)
+        socket = subscriber(self._context, LOAD_HIGH_WATER, MAX_REPORT_BYTES)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:

@@ -1,6 +1,7 @@
-"""Probes: a request to an engine for one token, the only request that a hanging engine cannot answer.
+"""Polls and probes of engines: whether an engine answers and serves the pool's model, and whether it still generates.
 
-Polls of engines: whether an engine answers and serves the pool's model. `backends.health` decides what a result means.
+`poll` asks for health and the list of models. `Prober` asks for one token: the only request that a hanging engine cannot answer.
+`backends.health` decides what a result means.
 """
 
 from collections.abc import Callable, Collection
@@ -45,7 +46,7 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
     return PollResult(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras))
 
 
-MAX_REPLY_BYTES: Final = 1024 * 1024
+MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024
 """Largest reply: a token with its frame has 500 bytes, an embedding of 4,096 numbers 80 KB."""
 
 _REPLY_FIELDS: Final = sorted({endpoint.reply_field for endpoint in Endpoint})
@@ -100,7 +101,7 @@ class Prober:
         path = endpoint.path
         body = body_for(self._dialect, self._alone + endpoint.probe[1:], self._model, cache_salt=None)
         try:
-            reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_REPLY_BYTES, body=body)
+            reply = await fetch(self._upstream, path, timeout_s=self._within_s, max_bytes=MAX_PROBE_REPLY_BYTES, body=body)
         except FetchError as error:
             return ProbeResult(ProbeOutcome.FAILED, f"{path}: {error}")
         if reply.status in BUSY_STATUSES:

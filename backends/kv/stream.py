@@ -1,15 +1,16 @@
 """One engine's KV events in order: sequence numbers, gaps, replays, restarts, and whether what is known is all there is. Pure.
 
-Batches are numbered from 0 by each engine process. A gap is closed by a replay of what the engine keeps (its last 10,000
-batches by default); when that fails, everything known is dropped and built up again from what still comes. Until the engine
-clears its cache or restarts, such a state is a lower bound: every block in it is there, and there may be others. `trusted` is
+`KvStream` is the stream of one backend. Batches are numbered from 0 by each engine process. A gap is closed by a replay of what the engine
+keeps (its last 10,000 batches by default); when that fails, everything known is dropped and built up again from what still comes. Until the
+engine clears its cache or restarts, such a state is a lower bound: every block in it is there, and there may be others. `trusted` is
 said of a state that is exact.
 
 Sequence numbers do not tell processes apart, so every replay begins with the last batch that is known: a batch of that number
 with other bytes was sent by another process. The one assumption is that a process's batches do not come after its successor's,
 which separate connections see to.
 
-Two bounded buffers of a stream of numbered batches: the batches that wait for a replay, and stamps of the last ones applied. Pure.
+Both buffers of a stream are bounded: `WaitingBatches` wait for a replay, `RecentBatches` are stamps of the last ones applied. Batches are
+decoded by `backends.kv.events`, and the transport is `backends.clients.kv_subscriber`.
 """
 
 from collections import deque
@@ -24,7 +25,7 @@ from backends.kv.hashes import Recognition
 MAX_WAITING: Final = 10_000
 """Batches kept while a replay is under way, as many as engines keep for one."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-RECENT: Final = 64
+RECENT_BATCHES: Final = 64
 """Batches remembered, to tell a repeated batch from another process's."""
 STAMP_BYTES: Final = 64
 """Length of the beginning of a batch that identifies it: its whole time, and the beginning of its first event."""
@@ -69,7 +70,7 @@ class WaitingBatches:
 
 
 class RecentBatches:
-    """Stamps of the last `RECENT` batches."""
+    """Stamps of the last `RECENT_BATCHES` batches."""
 
     __slots__ = ("_stamps",)
 
@@ -79,7 +80,7 @@ class RecentBatches:
     def add(self, seq: int, payload: bytes) -> None:
         """Remember this batch, and forget the oldest."""
         self._stamps[seq] = payload[:STAMP_BYTES]
-        if len(self._stamps) > RECENT:
+        if len(self._stamps) > RECENT_BATCHES:
             del self._stamps[next(iter(self._stamps))]
 
     def __contains__(self, seq: int) -> bool:

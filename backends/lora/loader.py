@@ -1,11 +1,11 @@
 """Loads LoRA adapters onto engines: makes the calls that `backends.lora.residency` decides on, one at a time per engine and adapter.
 
-A request holds its adapter on a backend before it is sent there, and releases it when the request is over. Where the adapter is not
-loaded, the first request that needs it starts the load, and later requests wait for the same load. A load is a task of its own: a caller
-that leaves does not cut it short for the others. Adapters evicted for one that the engine then refuses are loaded again.
+`LoraLoader` serves the requests of one worker. A request holds its adapter on a backend before it is sent there, and releases it when the
+request is over. Where the adapter is not loaded, the first request that needs it starts the load, and later requests wait for the same
+load. A load is a task of its own: a caller that leaves does not cut it short for the others. Adapters evicted for one that the engine then
+refuses are loaded again.
 
-The calls that load, unload and list LoRA adapters on one engine, and the meaning of its replies. Which adapter to load or evict is
-decided in `backends.lora.residency`.
+`LoraOrders` makes the calls that load, unload and list adapters on one engine, and reads the meaning of its replies.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class OrderReply(msgspec.Struct, frozen=True):
     """False when the reply was lost, so that the engine may have followed the call or not."""
 
 
-DONE: Final = OrderReply()
+ORDER_DONE: Final = OrderReply()
 
 
 class LoraOrders:
@@ -66,7 +66,7 @@ class LoraOrders:
         if isinstance(reply, OrderReply):
             return reply
         loaded = reply.status == 200 or (reply.status == 400 and _ALREADY in reply.body)
-        return DONE if loaded else _refused(calls.load_path, reply)
+        return ORDER_DONE if loaded else _refused(calls.load_path, reply)
 
     async def unload(self, served: str, timeout_s: float) -> OrderReply:
         """Have the engine unload the adapter with this engine-side name."""
@@ -75,7 +75,7 @@ class LoraOrders:
         if isinstance(reply, OrderReply):
             return reply
         gone = reply.status in (200, 404) or any(word in reply.body for word in _ABSENT)
-        return DONE if gone else _refused(calls.unload_path, reply)
+        return ORDER_DONE if gone else _refused(calls.unload_path, reply)
 
     async def _post(self, path: str, order: bytes, timeout_s: float) -> FetchedReply | OrderReply:
         try:
@@ -95,7 +95,7 @@ def _refused(path: str, reply: FetchedReply) -> OrderReply:
     return OrderReply(f"{path} answers {reply.status}: {excerpt}")
 
 
-LEFT: Final = "it has left the fleet"
+LEFT_FLEET: Final = "it has left the fleet"
 
 
 class LoadDone(msgspec.Struct, frozen=True):
@@ -124,8 +124,8 @@ class LoraLoader:
     """Loads and unloads adapters for requests on all backends of one worker.
 
     Args:
-        stands: the configured adapters of each pool that has some.
-        ways: the transport to each backend, by id; looked up for every call, so backends may come and go.
+        pool_adapters: the configured adapters of each pool that has some.
+        upstreams: the transport to each backend, by id; looked up for every call, so backends may come and go.
         busy: returns the adapters that a backend itself reports as in use, by its id.
         load_s: longest time for one load, the unloads before it included.
         done: called with each result.
@@ -133,20 +133,20 @@ class LoraLoader:
 
     def __init__(
         self,
-        stands: Mapping[str, PoolAdapters],
-        ways: Mapping[str, Upstream],
+        pool_adapters: Mapping[str, PoolAdapters],
+        upstreams: Mapping[str, Upstream],
         busy: Callable[[str], AdaptersInUse],
         clock: Clock,
         load_s: float,
         done: Callable[[LoadDone], None] = lambda _: None,
     ) -> None:
-        self.stands: Final = stands
+        self.pool_adapters: Final = pool_adapters
         self.busy: Final = busy
         self.clock: Final = clock
         self.load_s: Final = load_s
         self.done: Final = done
-        self._ways = ways
-        self._shelves: dict[str, LoadedAdapters] = {}
+        self._upstreams = upstreams
+        self._adapters_on: dict[str, LoadedAdapters] = {}
         # done when a backend leaves; made for backends that a request waits for, so bounded by the fleet
         self._leaving: dict[str, asyncio.Future[None]] = {}
         # one task per engine and adapter, removed when it ends; bounded by backends times configured adapters
@@ -156,33 +156,33 @@ class LoraLoader:
 
     def adapter(self, pool: str, name: str) -> Adapter:
         """The adapter behind a policy's name. Raises KeyError for an unknown name: a defect, because policies are checked at load."""
-        return self.stands[pool].adapters[name]
+        return self.pool_adapters[pool].adapters[name]
 
-    def shelf(self, pool: str, backend: str) -> LoadedAdapters:
+    def adapters_on(self, pool: str, backend: str) -> LoadedAdapters:
         """The known adapters of a backend, made on first use; the entries of backends that left are dropped then."""
-        shelf = self._shelves.get(backend)
-        if shelf is None:
+        adapters = self._adapters_on.get(backend)
+        if adapters is None:
             # draining backends have no transport either, but the requests on them still need their adapters
-            for gone in [known for known, loaded in self._shelves.items() if known not in self._ways and loaded.idle]:
-                del self._shelves[gone]
-            stand = self.stands[pool]
-            shelf = self._shelves[backend] = LoadedAdapters(stand.slots, loads=stand.dialect.lora is not None)
-        return shelf
+            for gone in [known for known, loaded in self._adapters_on.items() if known not in self._upstreams and loaded.idle]:
+                del self._adapters_on[gone]
+            configured = self.pool_adapters[pool]
+            adapters = self._adapters_on[backend] = LoadedAdapters(configured.slots, loads=configured.dialect.lora is not None)
+        return adapters
 
     def forget(self, backend: str) -> None:
         """Forget this backend's adapters, except those in use or being loaded: it left, or another process may be behind its address."""
-        shelf = self._shelves.get(backend)
-        if shelf is None:
+        adapters = self._adapters_on.get(backend)
+        if adapters is None:
             return
-        if shelf.idle:
-            del self._shelves[backend]
+        if adapters.idle:
+            del self._adapters_on[backend]
         else:
-            shelf.doubted()
+            adapters.doubted()
 
     def resident(self, backend: str) -> tuple[str, ...]:
         """The adapters believed to be on a backend, by engine-side name."""
-        shelf = self._shelves.get(backend)
-        return shelf.resident() if shelf is not None else ()
+        adapters = self._adapters_on.get(backend)
+        return adapters.resident() if adapters is not None else ()
 
     def where(self, pool: str, backends: Collection[str], adapter: Adapter) -> tuple[set[str], dict[str, str]]:
         """The backends that have the adapter or are loading it, and the backends that cannot get it, each with the reason."""
@@ -190,14 +190,14 @@ class LoraLoader:
         having: set[str] = set()
         unable: dict[str, str] = {}
         for backend in backends:
-            shelf = self.shelf(pool, backend)
-            if shelf.comes(adapter.served):
+            adapters = self.adapters_on(pool, backend)
+            if adapters.comes(adapter.served):
                 having.add(backend)
-            elif why := shelf.obstacle(adapter.served, now, self.busy(backend)):
+            elif why := adapters.obstacle(adapter.served, now, self.busy(backend)):
                 unable[backend] = why
         return having, unable
 
-    def let_go(self, backend: str) -> None:
+    def end_waits(self, backend: str) -> None:
         """The backend takes no new requests: end all waits for its adapters. Loads under way continue."""
         leaving = self._leaving.pop(backend, None)
         if leaving is not None:
@@ -215,21 +215,21 @@ class LoraLoader:
         Raises:
             LoraUnavailable: it is not loaded within `within_s`, or the backend has left, or `until` is done; nothing is held then.
         """
-        shelf = self.shelf(pool, backend)
+        adapters = self.adapters_on(pool, backend)
         # charged before it is loaded, so that no other load evicts it before its first request
-        shelf.charge(adapter.served, self.clock())
+        adapters.charge(adapter.served, self.clock())
         try:
-            if not shelf.has(adapter.served):
+            if not adapters.has(adapter.served):
                 await self._loaded(pool, backend, adapter, within_s, until)
         except BaseException:
-            shelf.release(adapter.served, self.clock())
+            adapters.release(adapter.served, self.clock())
             raise
-        return shelf
+        return adapters
 
-    def bar(self, shelf: LoadedAdapters, adapter: Adapter, why: str) -> None:
+    def bar(self, adapters: LoadedAdapters, adapter: Adapter, why: str) -> None:
         """Keep requests for the adapter away from a backend for `HOLD_OFF_S`; the next request after that loads it anew."""
-        shelf.lost(adapter.served)
-        shelf.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
+        adapters.lost(adapter.served)
+        adapters.bar(adapter.served, why, self.clock() + HOLD_OFF_S)
 
     def begin(self, key: tuple[str, str], load: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
         """Run the only load of an adapter (key: backend and engine-side name); all requests that need it wait for this task."""
@@ -244,11 +244,11 @@ class LoraLoader:
     async def _loaded(self, pool: str, backend: str, adapter: Adapter, within_s: float, until: asyncio.Future[None] | None) -> None:
         key = (backend, adapter.served)
         task = self._loads.get(key)
-        upstream = self._ways.get(backend)
+        upstream = self._upstreams.get(backend)
         if upstream is None:
-            raise LoraUnavailable(LEFT)
+            raise LoraUnavailable(LEFT_FLEET)
         if task is None:
-            load = _AdapterLoad(self, self.stands[pool], backend, self.shelf(pool, backend), upstream)
+            load = _AdapterLoad(self, self.pool_adapters[pool], backend, self.adapters_on(pool, backend), upstream)
             task = self.begin(key, load.run(adapter))
         leaving = self._leaving.get(backend)
         if leaving is None:
@@ -256,7 +256,7 @@ class LoraLoader:
         ends: set[asyncio.Future[Any]] = {task, leaving} if until is None else {task, leaving, until}
         done, _ = await asyncio.wait(ends, timeout=max(0.0, within_s), return_when=asyncio.FIRST_COMPLETED)
         if leaving in done:
-            why = LEFT
+            why = LEFT_FLEET
         elif until in done:
             why = "not needed any more"
         else:
@@ -268,34 +268,34 @@ class LoraLoader:
 class _AdapterLoad:
     """One load, with the unloads that it needs. Failures of the engine are returned, never raised."""
 
-    def __init__(self, loader: LoraLoader, stand: PoolAdapters, backend: str, shelf: LoadedAdapters, upstream: Upstream) -> None:
+    def __init__(self, loader: LoraLoader, configured: PoolAdapters, backend: str, adapters: LoadedAdapters, upstream: Upstream) -> None:
         self._loader = loader
-        self._stand = stand
+        self._configured = configured
         self._backend = backend
-        self._shelf = shelf
+        self._adapters = adapters
         self._upstream = upstream
-        self._orders = LoraOrders(upstream, stand.dialect)
+        self._orders = LoraOrders(upstream, configured.dialect)
         self._begun = loader.clock()
         self._deadline = self._begun + loader.load_s
 
     async def run(self, adapter: Adapter) -> str:
         """Load the adapter; returns why that failed, empty when it did not."""
         served = adapter.served
-        shelf = self._shelf
+        adapters = self._adapters
         loader = self._loader
         try:
             leaving = loader.unloads.get((self._backend, served))
             if leaving is not None:
                 await asyncio.wait((leaving,))
             # the engine's list first, because other gateway processes load and evict as well
-            changes = shelf.changes
-            shelf.reported(await self._orders.listed(self._left_s()), changes)
-            if shelf.has(served):
+            changes = adapters.changes
+            adapters.reported(await self._orders.listed(self._left_s()), changes)
+            if adapters.has(served):
                 return ""  # another gateway process was faster
-            victims = shelf.begin(served, loader.clock(), loader.busy(self._backend))
+            victims = adapters.begin(served, loader.clock(), loader.busy(self._backend))
         except (LoraUnavailable, FetchError) as error:
             return str(error)
-        used = {victim: shelf.used_at(victim) for victim in victims}
+        used = {victim: adapters.used_at(victim) for victim in victims}
         whys = await asyncio.gather(*map(self._begin_unload, victims))
         outcome = OrderReply("; ".join(filter(None, whys)))
         if not outcome.why:
@@ -308,20 +308,20 @@ class _AdapterLoad:
     def _over(self, adapter: Adapter, said: OrderReply, used_at: float) -> None:
         now = self._loader.clock()
         if said.why:
-            self._shelf.failed(adapter.served, said.why, now + HOLD_OFF_S, sure=said.sure)
+            self._adapters.failed(adapter.served, said.why, now + HOLD_OFF_S, sure=said.sure)
         else:
-            self._shelf.loaded(adapter.served, used_at)
+            self._adapters.loaded(adapter.served, used_at)
         self._loader.done(LoadDone(self._backend, adapter.served, "load", said.why, now - self._begun))
 
     def _put_back(self, used: Mapping[str, float]) -> None:
         """Load the adapters again that were evicted in vain. Only the engine can tell whether a path is good, because the path is on its
         machine. Loading first and evicting afterwards would tell in time, but SGLang refuses an adapter over its number of slots, and
         vLLM drops one of its own choice for it. An adapter that is not configured any more has no path here and is not loaded again."""
-        known = {adapter.served: adapter for adapter in self._stand.adapters.values()}
+        known = {adapter.served: adapter for adapter in self._configured.adapters.values()}
         for victim in sorted(used, key=used.__getitem__, reverse=True):
             key = (self._backend, victim)
-            if victim in known and not self._loader.loading(key) and self._shelf.put_back(victim, used[victim]):
-                again = _AdapterLoad(self._loader, self._stand, self._backend, self._shelf, self._upstream)
+            if victim in known and not self._loader.loading(key) and self._adapters.put_back(victim, used[victim]):
+                again = _AdapterLoad(self._loader, self._configured, self._backend, self._adapters, self._upstream)
                 self._loader.begin(key, again.restore(known[victim], used[victim]))
 
     async def restore(self, adapter: Adapter, used_at: float) -> str:
@@ -339,13 +339,13 @@ class _AdapterLoad:
 
     async def _unload(self, victim: str) -> str:
         loader = self._loader
-        shelf = self._shelf
+        adapters = self._adapters
         begun = loader.clock()
         outcome = await self._orders.unload(victim, self._left_s())
         if outcome.why:
-            shelf.stays(victim, sure=outcome.sure)
+            adapters.stays(victim, sure=outcome.sure)
         else:
-            shelf.unloaded(victim)
+            adapters.unloaded(victim)
         loader.done(LoadDone(self._backend, victim, "unload", outcome.why, loader.clock() - begun))
         return outcome.why
 

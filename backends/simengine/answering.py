@@ -1,8 +1,7 @@
 """One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come.
 
-The output of a streamed answer, with the effects of its fault.
-
-The simulated engine's embeddings: vectors computed from the text alone, in the format of OpenAI's endpoint.
+`read_request` checks the request, `Answer` is the request in the engine and its reply, `StreamOut` the output of a streamed answer with the
+effects of its fault. `embeddings` are vectors computed from the text alone, in the format of OpenAI's endpoint.
 """
 
 import base64
@@ -21,7 +20,7 @@ from backends.simengine.loras import Loras
 from backends.simengine.settings import SimSettings
 from backends.simengine.shapes import embedding, encode, natural_length, tokens_of, words
 
-DONE: Final = b"data: [DONE]\n\n"
+STREAM_DONE: Final = b"data: [DONE]\n\n"
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -84,7 +83,7 @@ class StreamOut:
         if self.over or self._name == "comments_only":
             return
         if self._name != "no_done":
-            self._write(DONE)
+            self._write(STREAM_DONE)
         if self._name == "extra_bytes_after_done":
             self._write(b'data: {"late":true}\n\n')
         self.over = True
@@ -119,7 +118,7 @@ class StreamOut:
         elif name in ("error_event", "done_after_error"):
             self._write(b"data: %b\n\n" % _ERROR)
             if name == "done_after_error":
-                self._write(DONE)
+                self._write(STREAM_DONE)
             connection.end_stream()
 
     def _write(self, data: bytes) -> None:
@@ -151,7 +150,7 @@ class StreamOut:
             then()
 
 
-DIMENSIONS: Final = 256
+EMBEDDING_DIMENSIONS: Final = 256
 
 
 def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
@@ -159,7 +158,7 @@ def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
     inputs = request["input"]
     texts = [inputs] if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)) else list(inputs)
     counts = [len(tokens_of(t)) if isinstance(t, str) else len(t) for t in texts]
-    size = int(request.get("dimensions") or DIMENSIONS)
+    size = int(request.get("dimensions") or EMBEDDING_DIMENSIONS)
     data = []
     for i, text in enumerate(texts):
         vector: Any = embedding(text if isinstance(text, str) else repr(text), size)

@@ -1,14 +1,13 @@
-"""Continuous batching with chunked prefill, as vLLM V1 does it: pure, one step at a time, on the caller's time.
+"""Continuous batching with chunked prefill on a paged KV cache, as vLLM V1 does it: pure, one step at a time, on the caller's time.
 
-A step takes one token of every decoding sequence, then fills the token budget with prefill chunks, of running sequences first, then of
-waiting ones in order of arrival. A sequence is admitted when its prompt's blocks fit; a prefix hit skips its tokens. The first token comes
-at the end of the step that ends the prefill. When a decoding sequence finds no free block, the running sequence admitted last is preempted
-and computed again.
+`Batcher` is the scheduler. A step takes one token of every decoding sequence, then fills the token budget with prefill chunks, of running
+sequences first, then of waiting ones in order of arrival. A sequence is admitted when its prompt's blocks fit; a prefix hit skips its
+tokens. The first token comes at the end of the step that ends the prefill. When a decoding sequence finds no free block, the running
+sequence admitted last is preempted and computed again.
 
-A paged KV cache with prefix reuse: pure bookkeeping of blocks.
-
-Every block is in exactly one of four states: free, private to a sequence, shared (full, found by its hash, in use), or
-evictable (full, found by its hash, not in use; the least recently used is evicted first). Hashes chain, so a hit is always a whole prefix.
+`PagedKvCache` keeps account of the blocks. Every block is in exactly one of four states: free, private to a sequence, shared (full, found
+by its hash, in use), or evictable (full, found by its hash, not in use; the least recently used is evicted first). Hashes chain, so a hit
+is always a whole prefix.
 """
 
 import hashlib

@@ -1,10 +1,7 @@
-"""The simulated engine's KV events: blocks stored and evicted, published over ZeroMQ and kept for replays as vLLM does.
+"""What the simulated engine publishes over ZeroMQ: its KV events and its load. Imported only when an engine publishes one of them.
 
-There is one batch per step that changed the cache. Imported only when an engine publishes.
-
-The simulated engine's load push: a report at each change and once a second, over ZeroMQ, as SGLang 0.5.23 sends it.
-
-Imported only when an engine pushes its load.
+`KvPublisher`: blocks stored and evicted, in one batch per step that changed the cache, kept for replays as vLLM does.
+`LoadPublisher`: a load report at each change and once a second, as SGLang 0.5.23 sends it.
 """
 
 import asyncio
@@ -19,7 +16,7 @@ import zmq
 from backends.simengine.batching import Batcher
 from backends.simengine.settings import SimSettings
 
-END: Final = (-1).to_bytes(8, "big", signed=True)
+REPLAY_END: Final = (-1).to_bytes(8, "big", signed=True)
 KV_TOPIC: Final = b"kv@sim"
 
 
@@ -123,7 +120,7 @@ class KvPublisher:
             for number, payload in self._kept:
                 if number >= start:
                     self._router.send_multipart([peer, b"", KV_TOPIC, number, payload])
-            self._router.send_multipart([peer, b"", KV_TOPIC, END, b""])
+            self._router.send_multipart([peer, b"", KV_TOPIC, REPLAY_END, b""])
 
 
 def _short(block: bytes) -> int:
@@ -134,7 +131,7 @@ def _short(block: bytes) -> int:
 LOAD_TOPIC: Final = b"load"
 HEARTBEAT_S: Final = 1.0
 """Seconds after which an unchanged report is repeated."""
-HIGH_WATER: Final = 8
+LOAD_HIGH_WATER: Final = 8
 
 
 class LoadPublisher:
@@ -157,7 +154,7 @@ class LoadPublisher:
         self._losing = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        self._socket.setsockopt(zmq.SNDHWM, LOAD_HIGH_WATER)
         self._socket.setsockopt(zmq.LINGER, 0)
         try:
             self._socket.bind(settings.load_push)

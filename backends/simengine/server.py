@@ -1,6 +1,6 @@
-"""The simulated engine with its socket and clock: routes, the step loop, state for tests, and start and stop.
+"""The simulated engine with its socket and clock (`SimEngine`): routes, the step loop, state for tests, and start and stop.
 
-The simulated engine's other routes: health, models, metrics, tokens, load, and the remote control of its faults.
+`control` answers the routes that are not inference: health, models, metrics, tokens, load, and the remote control of faults.
 """
 
 import asyncio
@@ -169,8 +169,8 @@ def _loads(engine: "SimEngine") -> dict[str, Any]:
     return {"version": "simulated", "loads": [load]}
 
 
-KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
-KEPT: Final = 1000
+INFERENCE_KINDS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/embeddings": "embd"}
+KEPT_REQUESTS: Final = 1000
 """Requests kept for tests to inspect."""
 
 
@@ -188,7 +188,7 @@ class SimEngine:
     def __init__(self, settings: SimSettings) -> None:
         self.settings = settings
         self.port = 0
-        self.received: deque[Received] = deque(maxlen=KEPT)
+        self.received: deque[Received] = deque(maxlen=KEPT_REQUESTS)
         self.draining = False
         self._server: asyncio.Server | None = None
         self._connections: dict[SimConnection, None] = {}
@@ -296,7 +296,7 @@ class SimEngine:
         if self._instant is not None and connection.method == "POST" and connection.target in (b"/v1/chat/completions", b"/v1/completions"):
             self._instant.answer(connection)
             return
-        kind = KINDS.get(connection.path)
+        kind = INFERENCE_KINDS.get(connection.path)
         if kind is not None and connection.method == "POST":
             self._infer(connection, kind)
         else:

@@ -1,6 +1,4 @@
-"""The settings of a simulated engine.
-
-Timing of an engine step, and the constants of real machines.
+"""The settings of a simulated engine (`SimSettings`), the timing of its steps (`Timing`), and the constants of real machines (`PRESETS`).
 
     step_ms = c0 + c1 * prefill_tokens + c1a * sum(chunk * context) + c2 * decoding_seqs + c3 * kv_tokens_read
 

@@ -1,8 +1,7 @@
 """The replies of vLLM's and SGLang's OpenAI servers, as recorded from vLLM 0.32 and SGLang 0.5.23: bodies, chunks, errors, metrics.
 
-Deterministic text: the same prompt, model and seed always give the same words, and one word is one token.
-
-The tokenizer cuts text into pieces of at most four characters that never span white space (about what byte-pair encodings
+The text in them is deterministic: the same prompt, model and seed always give the same words, and one word is one token (`words`).
+The tokenizer (`tokens_of`) cuts text into pieces of at most four characters that never span white space (about what byte-pair encodings
 average on English), and numbers each piece by a hash. It is stable across processes, so prefixes stay prefixes.
 """
 

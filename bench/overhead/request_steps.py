@@ -1,9 +1,9 @@
 """The gateway's own steps of one request, without engines and sockets, for callers with different numbers of limits.
 
-`steps` is everything between the request's last byte and the choice of a backend, and everything after the reply's last: who asks,
-what for, what it may use, what it used, and its Record. `placed` adds the choice: reading the prompt, the decision, what is kept to
-explain it, what it stakes on the backend until it ends, its first token, and what its answer teaches. Every prompt is a new one
-behind its first half; engines have reported.
+`steps` is everything between the request's last byte and the choice of a backend, and everything after the reply's last: caller, request,
+permissions, limits, usage and Record. `placed` adds the choice: reading the prompt, the decision, the record that explains it, the load in
+flight on the backend until the request ends, its first token, and the calibration by its answer. Every prompt is a new one behind its first
+half; engines have reported.
 """
 
 import itertools
@@ -124,7 +124,7 @@ def _varied(body: bytes) -> Iterator[bytes]:
 
 
 def _served(ask: Any, placement: Placement, story: Story, deps: Deps) -> None:
-    """What `forward` does for placing around one good attempt, without the attempt."""
+    """What `forward` does for placement around one good attempt, without the attempt."""
     in_flight = InFlight(placement, placement.route.backends[0].id, deps, stream=True)
     if placement.route.why != ALONE:
         story.attempt.on_begun = in_flight.begun

@@ -33,7 +33,7 @@ OWN_S = 0.5
 """Of the objective: what an engine takes for the first token, which is not there for waiting."""
 KEEPING = "tidegate keeping "
 SUBJECTS = ("tidegate", f"{KEEPING}0.25", f"{KEEPING}0.5", "tidegate-unlimited", "sglang-router round_robin")
-"""`unlimited` sends everything to engines at once, as if they had no limit; `keeping` has that `kept_free`."""
+"""`tidegate-unlimited` sends everything to engines at once, as if they had no limit; `tidegate keeping N` has the `kept_free` N."""
 
 
 @dataclass(frozen=True)

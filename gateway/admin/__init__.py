@@ -1,4 +1,4 @@
-"""The admin API, `/admin/v1` on the admin port: `rbac.py` holds the permissions, `routes/` the operations.
+"""The admin API, `/admin/v1` on the admin port: `access.py` holds the permissions, `routes/` the operations.
 
 Every change is one transaction together with its audit row (`call.py`); a change that cannot be audited is not made.
 """

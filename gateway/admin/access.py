@@ -1,9 +1,10 @@
-"""Authentication on the admin port: the bootstrap token, or an API key or an identity provider's token that has a role.
+"""Access to the admin port: who calls, and what that caller may do.
 
-Role-based access control of the admin API: one table of roles by route, deny by default. Pure.
+`Authenticator` checks the bootstrap token, or an API key or an identity provider's token that has a role, and returns a `Principal`.
 
-A route without a row, or a row without a route, stops the start of the gateway (`check_table`). `TENANT_ADMIN` in a row means: for
-the caller's own tenant only; resources of other tenants do not exist for it (404).
+`ROLE_TABLE` is the role-based access control: one table of roles by route, deny by default. A route without a row, or a row without a
+route, stops the start of the gateway (`check_table`). `TENANT_ADMIN` in a row means: for the caller's own tenant only; resources of other
+tenants do not exist for that caller (404).
 
 Owners do everything, and make other owners and admins. Admins govern tenants, keys, limits, prices and backends, and do not read
 the audit. Operators keep the gateway running: backends, rollouts and limits. Billing sets prices. Auditors read everything.
@@ -39,10 +40,10 @@ RUNNERS_AND_OWN: Final = RUNNERS | {TENANT_ADMIN}
 PRICERS: Final = frozenset({OWNER, ADMIN, BILLING})
 AUDITORS: Final = frozenset({OWNER, AUDITOR})
 
-Row = tuple[str, str]
+RouteKey = tuple[str, str]
 """Method and route template, below `/admin/v1`."""
 
-TABLE: Final[Mapping[Row, frozenset[Role]]] = {
+ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("GET", "/openapi.json"): EVERYBODY,
     ("GET", "/self"): EVERYBODY,
     ("GET", "/audit"): AUDITORS,
@@ -116,15 +117,15 @@ class TableError(Exception):
     """The routes and the table differ; the message names the difference."""
 
 
-def check_table(routes: Iterable[Row], table: Mapping[Row, frozenset[Role]] = TABLE) -> None:
+def check_table(routes: Iterable[RouteKey], table: Mapping[RouteKey, frozenset[Role]] = ROLE_TABLE) -> None:
     """Raises TableError unless every route has a row and every row a route."""
     served = set(routes)
     missing = sorted(served - table.keys())
     unused = sorted(table.keys() - served)
     if missing:
-        raise TableError(f"admin API: no row in rbac.TABLE says who may use {', '.join(' '.join(row) for row in missing)}")
+        raise TableError(f"admin API: no row in access.ROLE_TABLE says who may use {', '.join(' '.join(row) for row in missing)}")
     if unused:
-        raise TableError(f"admin API: rbac.TABLE has rows without a route: {', '.join(' '.join(row) for row in unused)}")
+        raise TableError(f"admin API: access.ROLE_TABLE has rows without a route: {', '.join(' '.join(row) for row in unused)}")
 
 
 def may_grant(roles: Iterable[Role], granted: Iterable[Role]) -> bool:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from domain.rollouts import RolloutsFull, RolloutTaken
-from gateway.admin.access import Row, TableError, check_table
+from gateway.admin.access import RouteKey, TableError, check_table
 from gateway.admin.call import Parts
 from gateway.admin.describe import READ_ERRORS, Asking, document
 from gateway.admin.guard import GuardedRoute
@@ -67,9 +67,9 @@ def create_admin_api(parts: Parts, version: str, routers: Sequence[APIRouter] = 
     return api
 
 
-def rows_of(routers: Iterable[APIRouter]) -> list[Row]:
+def rows_of(routers: Iterable[APIRouter]) -> list[RouteKey]:
     """Every method and path template of these routers. Raises TableError for a route without the guard."""
-    rows: list[Row] = []
+    rows: list[RouteKey] = []
     for route in (route for router in routers for route in router.routes):
         if not isinstance(route, GuardedRoute) or len(route.methods or ()) != 1:
             raise TableError(f"admin API: {getattr(route, 'path', route)} is no guarded route of one method")

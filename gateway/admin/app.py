@@ -1,7 +1,8 @@
 """The admin port: probes, metrics, version and the fleet over FastAPI, in a process of its own so that it takes no time from workers.
 
 This module knows workers only through their snapshots (`gateway.process.worker_link`). Changes to keys, limits and policies are left to
-`admin_api`, inference to the data port. `create_admin_app` builds the app alone; `admin_main` is the process that the supervisor starts.
+`gateway.admin.api`, inference to the data port. `create_admin_app` builds the app alone; `admin_main` is the process that the supervisor
+starts.
 """
 
 import asyncio

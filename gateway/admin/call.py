@@ -72,7 +72,7 @@ class AdminCall:
     parts: "Parts"
     principal: Principal
     roles: frozenset[Role]
-    """The caller's roles that `rbac.TABLE` allows for this route."""
+    """The caller's roles that `access.ROLE_TABLE` allows for this route."""
     address: str
     digest: bytes
     """SHA-256 of method, path, query and body."""

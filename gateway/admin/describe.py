@@ -1,8 +1,11 @@
-"""How the admin API describes itself: errors, headers and the bearer scheme in its OpenAPI document.
+"""The OpenAPI description of the admin API, and the request and response bodies that its routes share.
 
-Request and response bodies of organisations, tenants, projects and keys, and their conversion from records.
+- `document`, `errors`: errors, headers and the bearer scheme in the OpenAPI document;
+- `…Body`, `New…`, `…Shown`: bodies of organisations, tenants, projects and keys, and their conversion from records (`account_shown`,
+  `key_shown`);
+- `PageQuery`, `page_of`: pagination by a cursor that encodes where the last page ended; callers send it back unread.
 
-Pagination by cursor: the cursor encodes where the last page ended; callers send it back unread.
+Bodies that one route alone has are beside that route in `gateway/admin/routes/`.
 """
 
 import base64
@@ -19,8 +22,8 @@ from domain.strict import Strict
 from gateway.admin.call import AdminCall, call_of
 from gateway.admin.problem import AdminProblem
 from tenancy.accounts import DEFAULT_ORGANISATION, DEFAULT_PROJECT, MAX_LABEL_CHARS, NAME, NAME_RULE, Organisation, Project, Tenant
-from tenancy.keys import MAX_OVERLAP_S, MAX_TAGS, MAX_VALUE_CHARS, OVERLAP_S, KeyRecord
-from tenancy.keys import NAME as TAG_NAME
+from tenancy.keys import MAX_OVERLAP_S, MAX_TAG_VALUE_CHARS, MAX_TAGS, OVERLAP_S, KeyRecord
+from tenancy.keys import TAG_NAME as TAG_NAME
 from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, Rights, Role
 
 
@@ -127,7 +130,7 @@ Names = Annotated[list[Text], Field(max_length=MAX_NAMES)]
 Cap = Annotated[int, Field(ge=1, le=MAX_CAP)]
 TagsBody = dict[
     Annotated[str, Field(max_length=32, pattern=f"^{TAG_NAME.pattern}$")],
-    Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS), AfterValidator(_storable)],
+    Annotated[str, Field(min_length=1, max_length=MAX_TAG_VALUE_CHARS), AfterValidator(_storable)],
 ]
 Moment = Annotated[float, Field(strict=False, ge=0, le=MAX_UNIX, allow_inf_nan=False)]
 
@@ -306,8 +309,8 @@ def key_shown(record: KeyRecord) -> dict[str, Any]:
     }
 
 
-DEFAULT_LIMIT: Final = 50
-MAX_LIMIT: Final = 500
+DEFAULT_PAGE_RECORDS: Final = 50
+MAX_PAGE_RECORDS: Final = 500
 NUL: Final = "\0"
 """A character that no name contains and that Postgres accepts in no text."""
 
@@ -316,7 +319,9 @@ class PageQuery(Strict):
     """Which part of a list."""
 
     # not strict: values of a query string are text
-    limit: Annotated[int, Field(strict=False, ge=1, le=MAX_LIMIT)] = Field(default=DEFAULT_LIMIT, description="Most items of a page.")
+    limit: Annotated[int, Field(strict=False, ge=1, le=MAX_PAGE_RECORDS)] = Field(
+        default=DEFAULT_PAGE_RECORDS, description="Most items of a page."
+    )
     cursor: str | None = Field(
         default=None, max_length=1024, description="`next_cursor` of the page before; without it the list begins at its start."
     )

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from domain.faults import Fault
-from gateway.admin.access import TABLE
+from gateway.admin.access import ROLE_TABLE
 from gateway.admin.call import MAX_KEY_CHARS, AdminCall, Parts
 from gateway.admin.describe import NUL
 from gateway.admin.problem import AdminProblem
@@ -32,13 +32,13 @@ MAX_HEADER_CHARS: Final = 1024
 
 
 class GuardedRoute(APIRoute):
-    """A route that only answers callers whom `rbac.TABLE` allows."""
+    """A route that only answers callers whom `rbac.ROLE_TABLE` allows."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]  # FastAPI says Coroutine
         """FastAPI's own handler, behind the guard."""
         inner = super().get_route_handler()
         method = min(self.methods or {""})  # each route has one: `api.rows_of` says so
-        allowed = TABLE.get((method, self.path), frozenset[Role]())
+        allowed = ROLE_TABLE.get((method, self.path), frozenset[Role]())
         takes_body = self.body_field is not None
 
         async def guarded(request: Request) -> Response:

@@ -1,8 +1,7 @@
-"""A refusal by the admin API, with the field that is wrong and the remedy.
+"""Refusals of the admin API: the error (`AdminProblem`), its reply, and the check of ETags that refuses a change of an unseen state.
 
-ETags and If-Match: no caller overwrites a state that he has not seen.
-
-Error replies of the admin port, in OpenAI's shape, so that one parser of errors serves both ports.
+`AdminProblem` names the field that is wrong and the remedy. `etag_of` and `check_match` are ETags and If-Match: no caller overwrites a
+state that the caller has not seen. `error_reply` has OpenAI's shape, so that one parser of errors serves both ports.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
 """Keeps the signing keys (JWKS) of each issuer current: read in the background, and once more when a token names an unknown key.
 
-While an issuer is away its last keys stay in use. At most one reading is in flight, however many requests want new keys, and unknown
-keys cause at most one reading per `unknown_key_s`: strangers can make up key names, and issuers must not pay for it.
+`JwksWatch` holds the keys of one issuer. While an issuer is away its last keys stay in use. At most one reading is in flight, however many
+requests want new keys, and unknown keys cause at most one reading per `unknown_key_s`: strangers can make up key names, and issuers must
+not pay for it.
 
-Reads an issuer's JWKS document: from its URL, through its discovery document, or from a file.
-
-Only URLs that the operator configured or the issuer's own discovery document names are fetched: no header of a token (`jku`, `x5u`) is
-followed. Redirects are not followed, sizes and times are bounded, and the scheme is https, or http to this machine.
+The document is read from its URL (`JwksUrl`), through the issuer's discovery document (`JwksDiscovery`), or from a file (`JwksFile`). Only
+URLs that the operator configured or the issuer's own discovery document names are fetched: no header of a token (`jku`, `x5u`) is followed.
+Redirects are not followed, sizes and times are bounded, and the scheme is https, or http to this machine.
 """
 
 import asyncio

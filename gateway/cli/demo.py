@@ -1,9 +1,8 @@
 """`tidegate demo`: starts engines and a gateway, makes a tenant and a key, streams one chat through the official client, and stays up.
 
-Everything runs as separate processes on loopback, exactly as a person would start them by hand; the demo prints the settings that
-it writes, so that a newcomer can go on from there.
-
-Engines of the demo: simulated engines, llama.cpp, vLLM. They listen on loopback, and end with the demo.
+Everything runs as separate processes on loopback, exactly as a person would start them by hand; the demo prints the settings that it
+writes, so that a newcomer can go on from there. The engines are simulated (`start_sim`), llama.cpp (`start_smollm2`) or vLLM
+(`start_vllm`); they end with the demo.
 """
 
 import contextlib

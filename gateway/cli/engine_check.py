@@ -1,6 +1,7 @@
 """`tidegate engine check`: compares running engines with the gateway's needs, and names the remedy for each mismatch.
 
-HTTP requests of `tidegate engine check` to an engine: one blocking request, with errors that `backends.discovery` can explain.
+`check_engine` is the command and `look` checks one engine. `ask` sends one blocking HTTP request to an engine, and its errors are those
+that `backends.discovery` can explain.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from gateway.config.load import load_settings
 from gateway.config.read_secrets import SecretError, read_reference
 from policies.yaml.located import ConfigError
 
-WITHIN_S: Final = 10.0
+ENGINE_WITHIN_S: Final = 10.0
 MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
 """Largest reply read; vLLM's metrics are 100 KB, its /server_info 60 KB."""
 
@@ -58,7 +59,7 @@ def ask(url: str, path: str, key: str | None, body: bytes | None = None) -> Fetc
     # connection until the command ends.
     thread = threading.Thread(target=question.run, daemon=True)
     thread.start()
-    thread.join(WITHIN_S)
+    thread.join(ENGINE_WITHIN_S)
     if question.outcome is None:
         raise question.late()
     if isinstance(question.outcome, FetchedReply):
@@ -72,7 +73,7 @@ class _Question:
     def __init__(self, url: str, path: str, key: str | None, body: bytes | None) -> None:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=WITHIN_S)
+        self._connection = kind(parts.hostname or "", parts.port, timeout=ENGINE_WITHIN_S)
         self._path = parts.path.rstrip("/") + path
         self._body = body
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
@@ -95,8 +96,8 @@ class _Question:
     def late(self) -> FetchError:
         """The error when the request takes too long."""
         if not self._connected:
-            return _lost(Loss.CONNECT, f"no connection within {WITHIN_S:g} s")
-        return FetchTimeout(f"no answer within {WITHIN_S:g} s", received=self._received)
+            return _lost(Loss.CONNECT, f"no connection within {ENGINE_WITHIN_S:g} s")
+        return FetchTimeout(f"no answer within {ENGINE_WITHIN_S:g} s", received=self._received)
 
     def _exchange(self) -> FetchedReply:
         connection = self._connection
@@ -127,7 +128,7 @@ def _connect(connection: http.client.HTTPConnection) -> None:
     try:
         connection.connect()
     except TimeoutError:
-        raise _lost(Loss.CONNECT, f"no connection within {WITHIN_S:g} s") from None
+        raise _lost(Loss.CONNECT, f"no connection within {ENGINE_WITHIN_S:g} s") from None
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name without an IDNA form
         name = "gaierror" if isinstance(error, socket.gaierror | UnicodeError) else type(error).__name__
         raise _lost(Loss.CONNECT, f"{name}: {error}") from None

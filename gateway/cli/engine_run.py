@@ -5,9 +5,8 @@
 When the engine dies, its registration is removed, and the command ends with the engine's exit code. When this command is killed
 with SIGKILL, the engine goes on; systemd and containers end both.
 
-Checks of `tidegate engine run` before it starts an engine: its port is free, and its pool exists.
-
-An engine takes minutes to load, so a mistake is reported before and not after that.
+`EngineRun` takes `EngineProcess` and its registration (`Place`) through these states. `need_free_port` and `need_pool` check before the
+start that the port is free and the pool exists: an engine takes minutes to load, so a mistake is reported before and not after that.
 """
 
 import http.client
@@ -29,7 +28,7 @@ from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedB
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 from gateway.cli.printing import err, fail
 
-WITHIN_S: Final = 2.0
+PREFLIGHT_WITHIN_S: Final = 2.0
 """Longest wait for a connection to the engine's port; on the same machine the answer is immediate."""
 
 
@@ -60,7 +59,7 @@ def need_free_port(launch: Launch) -> None:
     """End the command when another process accepts connections on this engine's port: its health would pass for the engine's."""
     host = urlsplit(launch.url).hostname or ""
     try:
-        socket.create_connection((host, launch.port), timeout=WITHIN_S).close()
+        socket.create_connection((host, launch.port), timeout=PREFLIGHT_WITHIN_S).close()
     except OSError:
         return
     fail(

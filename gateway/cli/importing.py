@@ -11,7 +11,7 @@ from gateway.cli.printing import fail, out
 from gateway.config.load import ConfigError, read_settings
 from gateway.importing.litellm import carry_models, carry_sections
 from gateway.importing.litellm_people import carry_keys, carry_teams
-from gateway.importing.plan import LATER, SETTINGS, ImportPlan, files_of, write
+from gateway.importing.plan import DOCUMENT_FILE, SETTINGS_FILE, ImportPlan, files_of, write
 from policies.load import load_policies
 from policies.yaml.located import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
 from policies.yaml.problems import Problem, listing
@@ -74,7 +74,7 @@ def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     except OSError as error:
         fail(f"{folder} cannot be written: {error.strerror}", code=2)
     names = {name for pool in plan.pools for name in _variables(pool)}
-    reading = read_settings(folder / SETTINGS, dict.fromkeys(names, STAND_IN))
+    reading = read_settings(folder / SETTINGS_FILE, dict.fromkeys(names, STAND_IN))
     problems = list(reading.problems)
     if reading.settings is not None:
         try:
@@ -84,7 +84,7 @@ def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     if problems:
         fail(f"the files are written, but they do not load; please mend them:\n{listing(problems)}", code=2)
     for line in (
-        f"wrote {folder / SETTINGS}, its policies and {folder / LATER}",
+        f"wrote {folder / SETTINGS_FILE}, its policies and {folder / DOCUMENT_FILE}",
         *(f"needs the variable {name}" for name in sorted(names)),
     ):
         out.print(line, markup=False, soft_wrap=True)

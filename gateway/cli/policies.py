@@ -1,6 +1,7 @@
 """`tidegate policy …`: checks, compares and explains policy files, and changes the policies of a running gateway.
 
-`tidegate policy apply|history|rollback|fetch`: the policies of a gateway whose database owns them, over its admin API.
+`check`, `diff` and `explain` read folders and need no gateway; `reload` asks a gateway to read its folder now. `apply`, `history`,
+`rollback` and `fetch` change and show the policies of a gateway whose database owns them, over its admin API.
 """
 
 import tempfile

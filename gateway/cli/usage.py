@@ -1,6 +1,6 @@
 """`tidegate usage …`: usage as a table or as a file, straight from the database or over the admin API.
 
-Reads usage over the admin API, page by page, so that neither side holds a whole export in memory.
+`ApiUsage` reads over the admin API, page by page, so that neither side holds a whole export in memory.
 """
 
 import asyncio

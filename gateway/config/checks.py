@@ -1,9 +1,8 @@
 """Checks of `tidegate.yaml` across fields: duplicate names, ports that clash, files that do not exist.
 
-The checks look at the text as written, valid or not, so that one mistake never hides another. They read the file system, never the
-network.
-
-Checks across the fields of a pool with `disaggregation`: roles without their counterparts, fields of other dialects.
+`contradictions` makes all of them; `disaggregation_problems` is the part for a pool with `disaggregation`: roles without their
+counterparts, fields of other dialects. The checks look at the text as written (`RawSettings`), valid or not, so that one mistake never
+hides another. They read the file system, never the network.
 """
 
 import importlib.util
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     pass
 
 
-def halves(written: "RawSettings") -> Iterator[Problem]:
+def disaggregation_problems(written: "RawSettings") -> Iterator[Problem]:
     """Every problem between the roles of a pool's backends, its `disaggregation` and its dialect."""
     for i in range(written.count("pools")):
         dialect = DIALECTS.get(written.text("pools", i, "dialect") or "vllm")
         if dialect is not None:
-            yield from _pool(written, i, dialect)
+            yield from _disaggregated_pool(written, i, dialect)
 
 
-def _pool(written: "RawSettings", pool: int, dialect: Dialect) -> Iterator[Problem]:
+def _disaggregated_pool(written: "RawSettings", pool: int, dialect: Dialect) -> Iterator[Problem]:
     located = written.located
     on = written.value("pools", pool, "disaggregation") is not None
     protocol = dialect.disaggregation
@@ -128,7 +127,7 @@ class RawSettings:
 
 def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
     """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
-    checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, halves)
+    checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, disaggregation_problems)
     problems = [problem for check in checks for problem in check(written)]
     return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
 

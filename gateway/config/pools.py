@@ -1,12 +1,9 @@
-"""The settings of one pool: its model, its engines' dialect, and its backends.
+"""The settings of one pool: its model, its engines' dialect, its backends, and where they are discovered.
 
-The settings of one backend, whether `tidegate.yaml` or a discovery file lists it.
-
-The `limit` section of a pool: the bounds of its engines' adaptive concurrency limits.
-
-The settings of a pool's LoRA adapters.
-
-The settings of discovery: the file or DNS name that lists a pool's backends, and the networks that such backends may be in.
+`PoolSettings` is the whole pool. `BackendSettings` is one backend, whether `tidegate.yaml` or a discovery file lists it, with the endpoints
+of its KV events (`KvEventsSettings`) and of its load push (`LoadPushSettings`). `DiscoverSettings` is the file or DNS name that lists a
+pool's backends, and the networks that such backends may be in. `ConcurrencyLimitSettings`, `LoraSettings` and `HedgeSettings` are the
+sections `limit`, `loras` and `hedge`. Checks across these fields are in `gateway/config/checks.py`.
 """
 
 import re

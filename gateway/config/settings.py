@@ -1,21 +1,12 @@
 """`tidegate.yaml` as a strict model: every field, its bounds, default and meaning; docs/configuration.md is made from it.
 
+`Settings` is the whole file. Each section is a class: `Bound`, `Tls`, `ConnectionLimits`, `DataSettings` and `AdminSettings` (listeners),
+`EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait for capacity on an engine), `RoutingSettings` (what
+holds for all tenants; policy files say how backends are chosen), `RolloutSettings`, `TenantSettings`, `LedgerSettings` and `StoreSettings`.
+Pools are in `gateway/config/pools.py`, issuers of JWTs in `gateway/config/auth.py`; checks across fields are in `gateway/config/checks.py`.
+
 Secrets appear here as references only. The model reads no file and no environment, and imports no component that it configures;
 numbers carry their unit in the name.
-
-The settings of the queues in which requests wait for capacity on an engine: how many may wait, and how large.
-
-The settings of routing that hold for all tenants: the gateway's region, and the size of the prefix index.
-
-Policy files say how backends are chosen.
-
-The settings of rollouts: the webhook that hears of changes.
-
-The `tenants` section of `tidegate.yaml`: how much of the directory one tenant may fill.
-
-The settings of the ledger: the folder of its log, the retention of usage, and how much may wait on disk.
-
-The `stores` section of `tidegate.yaml`: the stores of persistent state, by URL.
 """
 
 from pathlib import Path
@@ -36,16 +27,20 @@ from tenancy.counter_url import CounterUrl, StoreKind, parse_counter_url
 from tenancy.fair_queue import QueueBounds
 from tenancy.limits import MOST_LABELS
 
-USUAL: Final = QueueBounds()
+USUAL_QUEUE: Final = QueueBounds()
 
 
 class QueueSettings(Strict):
     """Bounds of each pool's queue in each worker. Requests beyond them are refused at once; the tenant's policy bounds the wait."""
 
-    max_requests: int = Field(default=USUAL.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent.")
-    max_bytes: int = Field(default=USUAL.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")
-    max_requests_per_tenant: int = Field(default=USUAL.tenant_count, ge=1, le=1_000_000, description="The same of one tenant.")
-    max_bytes_per_tenant: int = Field(default=USUAL.tenant_bytes, ge=1024, le=2**40, description="Bytes of their bodies, of one tenant.")
+    max_requests: int = Field(
+        default=USUAL_QUEUE.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent."
+    )
+    max_bytes: int = Field(default=USUAL_QUEUE.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")
+    max_requests_per_tenant: int = Field(default=USUAL_QUEUE.tenant_count, ge=1, le=1_000_000, description="The same of one tenant.")
+    max_bytes_per_tenant: int = Field(
+        default=USUAL_QUEUE.tenant_bytes, ge=1024, le=2**40, description="Bytes of their bodies, of one tenant."
+    )
 
     preempt: Literal["none", "default", "batch"] = Field(
         default="none",
@@ -130,7 +125,7 @@ class LedgerSettings(Strict):
     retention_days: int = Field(default=400, ge=2, le=36_500, description="Days for which single requests are kept; totals per day stay.")
 
 
-CURRENT: Final = "current"
+CURRENT_COPY: Final = "current"
 """Name of the newest version of the database's policies in the folder of their copies on this machine."""
 
 
@@ -363,7 +358,7 @@ class Settings(Strict):
     @property
     def policies_dir(self) -> Path:
         """The policy folder that workers read: for policies of the database, the newest copy on this machine."""
-        return self.policies_copy / CURRENT if self.policies_from == "database" else self.policies_folder
+        return self.policies_copy / CURRENT_COPY if self.policies_from == "database" else self.policies_folder
 
     @property
     def policies_folder(self) -> Path:

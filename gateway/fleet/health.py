@@ -1,8 +1,8 @@
 """Feeds each backend's Health with evidence, sends the probes that Health asks for, and acts on its conclusions.
 
-The only writer of backends' states in the Fleet snapshot, through `show`. Every worker judges for itself.
-
-Polls every backend, one loop per backend; the answers are evidence for its Health.
+`HealthWatch` evaluates every backend; `FleetWatch` polls every backend, one loop per backend, and its answers are evidence, as are the ends
+of attempts (`note_outcome`) and the engine's own counters (`note_signals`). `show` is the only writer of backends' states in the Fleet
+snapshot. Every worker judges for itself. `backends.health` and `backends.breaker` decide.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = structlog.get_logger("tidegate.fleet")
 Probe = Callable[[], Awaitable[ProbeResult]]
 """Asks one backend for one token."""
 
-EVERY_S: Final = 0.5
+EVALUATE_EVERY_S: Final = 0.5
 """How often the evidence is evaluated: short against every time limit in `backends.health`."""
 
 _STATES: Final = {
@@ -74,7 +74,7 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
 
 def breakers_of(live: Live, backend_id: str) -> str:
     """The reasons of the circuit breakers of a backend that are not closed, in words; empty when all are closed."""
-    tripped = [(name, breaker.why) for name, breaker in live.breakers.seen(backend_id) if breaker.open_until is not None]
+    tripped = [(name, breaker.why) for name, breaker in live.breakers.of_backend(backend_id) if breaker.open_until is not None]
     return "; ".join([f"breaker{f' of {name}' if name else ''} open: {why}" for name, why in sorted(tripped)])
 
 
@@ -169,7 +169,7 @@ class HealthWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(EVALUATE_EVERY_S)
             self.look()
 
     def look(self) -> None:
@@ -187,7 +187,7 @@ class HealthWatch:
                 self._start_probe(backend_id, health)
             if health.up_since is not None and health.up_since != self._recovered_at.get(backend_id):
                 self._recovered_at[backend_id] = health.up_since
-                live.breakers.fresh(backend_id)
+                live.breakers.reset(backend_id)
                 self._pool_states.restarted(backend_id)  # assumed: the backend was away, so its cache may be empty
         live.breakers.tidy(now)
         if live.suspects:
@@ -281,14 +281,14 @@ class FleetWatch:
 
     async def _poll(self, key: tuple[str, str]) -> None:
         pool, backend_id = key
-        shelf = self._loras.shelf(pool, backend_id) if self._loras is not None and pool in self._loras.stands else None
-        changes = shelf.changes if shelf is not None else 0
+        adapters = self._loras.adapters_on(pool, backend_id) if self._loras is not None and pool in self._loras.pool_adapters else None
+        changes = adapters.changes if adapters is not None else 0
         polled = await self._polls[key]()
         if key not in self._polls:
             return  # the backend left meanwhile
         self._polled.add(key)
-        if shelf is not None and polled.loras is not None:
-            shelf.reported(polled.loras, changes)
+        if adapters is not None and polled.loras is not None:
+            adapters.reported(polled.loras, changes)
         if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
         health = self._live.health[backend_id]

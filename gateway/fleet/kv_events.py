@@ -1,11 +1,11 @@
-"""Builds the subscription to each backend that publishes KV events when the backend joins, and ends it when the backend leaves.
+"""Keeps the picture of engines' KV caches current from the events that they publish: one subscription per backend that publishes.
 
-The endpoints of a registered backend are checked as its URL is. ZeroMQ resolves names by itself, so such endpoints have to be IP
-addresses.
+`KvListener` builds the subscription when a backend joins, and ends it when the backend leaves; `KvWatch` puts the state of every
+subscription into `live.kv`. Every worker subscribes for itself: an index that decides in microseconds has to lie in the process that
+decides.
 
-Keeps the picture of engines' KV caches current from the events that they publish: one subscription per backend that publishes.
-
-Every worker subscribes for itself: an index that decides in microseconds has to lie in the process that decides.
+The endpoints of a registered backend are checked as its URL is (`events_refusal`). ZeroMQ resolves names by itself, so such endpoints have
+to be IP addresses.
 """
 
 import asyncio

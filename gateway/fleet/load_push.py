@@ -1,13 +1,11 @@
-"""Builds the subscription to each backend that pushes its load when the backend joins, and ends it when the backend leaves.
+"""Keeps the load that engines push current: one subscription per backend that pushes its load.
 
-The endpoint of a registered backend is checked as its URL is. ZeroMQ resolves names by itself, so such an endpoint has to be an IP
-address.
+`LoadListener` builds the subscription when a backend joins, and ends it when the backend leaves. `LoadWatch` shows every report as it
+arrives, and twice a second looks for backends that fell silent. Every worker subscribes for itself, as it reads metrics for itself: reports
+are joined with the requests that this worker alone has in flight.
 
-Keeps the load that engines push current: every report is shown as it arrives, and twice a second backends that fell silent are
-looked for.
-
-Every worker subscribes for itself, as it reads metrics for itself: reports are joined with the requests that this worker alone has
-in flight.
+The endpoint of a registered backend is checked as its URL is (`push_refusal`). ZeroMQ resolves names by itself, so such an endpoint has to
+be an IP address.
 """
 
 import asyncio
@@ -62,7 +60,7 @@ class _Pusher:
 
 
 class LoadWatch:
-    """Writes the pushed load to the signal board, and the state of each subscription to `live.pushes`.
+    """Writes the pushed load to the `SignalBoard`, and the state of each subscription to `live.pushes`.
 
     Args:
         count: called with a backend and its new reports and gaps.
@@ -93,13 +91,13 @@ class LoadWatch:
         self._live.pushes.pop(backend, None)
         self._signal_board.silent(backend)
 
-    def heard(self, backend: str, rank: int, number: int | None, payload: bytes) -> None:
+    def take_message(self, backend: str, rank: int, number: int | None, payload: bytes) -> None:
         """Take a message of one rank of a backend."""
         pusher = self._pushers.get(backend)
         if pusher is None:
             return  # the backend left meanwhile
         now = self._clock()
-        if pusher.reports.heard(rank, number, payload, now):
+        if pusher.reports.take_message(rank, number, payload, now):
             self._show(backend, pusher, now)
 
     def _show(self, backend: str, pusher: _Pusher, now: float) -> None:
@@ -187,7 +185,7 @@ class LoadListener:
         # imported only when a backend pushes its load; `ZeroMq` gives the reason
         from backends.clients.zmq import LoadSubscriber
 
-        on_message = partial(self.watch.heard, backend)
+        on_message = partial(self.watch.take_message, backend)
         subscriber = LoadSubscriber(self._zeromq.context(), push.endpoints, on_message, self._deps.clock, self._deps.loop)
         self.watch.add(backend, LoadReports(push.ranks, decode), subscriber)
 

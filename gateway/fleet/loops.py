@@ -1,9 +1,7 @@
-"""Background loops by key that can be added and dropped while others run: one per backend, for polls and readings.
+"""Background loops by key that can be added and dropped while others run (`Loops`): one per backend, for polls and readings.
 
 A loop that fails ends all of them, whether it was there from the start or added later: a worker that serves without polls would
-serve blindly.
-
-The one ZeroMQ context of a worker, made when the first backend publishes anything.
+serve blindly. `ZeroMq` is the one ZeroMQ context of a worker, which loops for KV events and load reports share.
 """
 
 import asyncio

@@ -153,7 +153,7 @@ class Roster:
         entry.cut = False
         # out of the upstreams at once: a request that was routed before this moment and retries must not be sent here either
         deps.upstreams.pop(member.id, None)
-        deps.loras.let_go(member.id)
+        deps.loras.end_waits(member.id)
         draining = msgspec.structs.replace(_unpolled(member), state=Availability.DRAINING, reason=why)
         deps.live.fleet = deps.live.fleet.with_member(draining)
         log.info("backend draining", pool=member.pool, backend=member.id, reason=why, in_flight=self._in_flight(entry), grace_s=grace_s)

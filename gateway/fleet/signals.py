@@ -1,11 +1,9 @@
-"""Reads the metrics of every engine several times a second, one loop per backend.
+"""Reads the metrics of every engine several times a second, and joins them with the load reports that engines push.
 
-When a reading fails the last one stays in place, with its age; deciders look at the age.
+`SignalWatch` runs one loop per backend. When a reading fails the last one stays in place, with its age; deciders look at the age.
 
-Joins the two sources of engines' own load: the last reading of each engine's metrics, overlaid with the reports it pushed since.
-
-The only writer of `live.signals`, and of the engines' own load in the routing load tables. While pushed reports come, running and
-waiting requests are taken from them; when they stop, from the last reading again, at its age.
+`SignalBoard` joins the two sources, and is the only writer of `live.signals` and of the engines' own load in the routing load tables. While
+pushed reports come, running and waiting requests are taken from them; when they stop, from the last reading again, at its age.
 """
 
 import asyncio

@@ -1,18 +1,15 @@
-"""`pools[].discover.file`: backends in a YAML file of their own, read again whenever it changes.
+"""The sources of backends that are read while the gateway runs, and what this gateway keeps on disk about them.
 
-Checked like `tidegate.yaml`, with file, line, key and what to write; a file with a mistake is as good as none, so the last
-good one stays in force.
+- `FileSource`: `pools[].discover.file`, a YAML file of backends, read again whenever it changes. It is checked like `tidegate.yaml`, with
+  file, line, key and what to write; a file with a mistake is as good as none, so the last good one stays in force.
+- `RegisteredSource`: the backends that operators registered. The store's change counter is read often, the rows only when it moved.
+- `LastGood`: the last good answer of each source, saved in the run directory: a worker that starts while a file has a mistake, or DNS is
+  down, serves with the backends that the other workers serve with. It ends with the gateway, as the run directory does.
+- `read_orders`, `order_drain`, `end_drain`: the backends that an operator has drained at this gateway. The admin process writes the list,
+  every worker reads it. It lies in the run directory, so the drains hold for all workers, also for workers started later, and end with the
+  gateway. Drains of registered backends are not here: they are stored with the registration, for every gateway on the database.
 
-The last good answer of each source of backends, saved in the run directory: a worker that starts while a file has a mistake, or
-DNS is down, serves with the backends that the other workers serve with. Ends with the gateway, as the run directory does.
-
-Backends that an operator has drained at this gateway: the admin process writes the list, every worker reads it.
-
-The file lies in the run directory, so the drains hold for all workers, also for workers started later, and end with the gateway.
-Drains of registered backends are not here: they are stored with the registration, for every gateway on the database.
-
-The backends that operators registered, as a source of the fleet: the store's change counter is read often, the rows only when it
-moved.
+`gateway/fleet/membership.py` merges what the sources answer.
 """
 
 import asyncio
@@ -85,7 +82,7 @@ def file_of(source: MemberSource) -> str:
     return f"kept-{sha256(f'{source.owner} {source.pool} {source.name}'.encode()).hexdigest()[:16]}.json"
 
 
-FILE: Final = "drains.json"
+DRAINS_FILE: Final = "drains.json"
 MAX_ORDERS_BYTES: Final = 1024 * 1024
 """A thousand ids of 64 characters take 90 KB."""
 
@@ -103,20 +100,20 @@ class OrdersUnreadable(Exception):
 def read_orders(run_dir: Path) -> Mapping[str, float]:
     """The active drains: grace in seconds by backend id; empty when there is no file. Raises OrdersUnreadable."""
     try:
-        with open(run_dir / FILE, "rb") as file:
+        with open(run_dir / DRAINS_FILE, "rb") as file:
             return msgspec.json.decode(file.read(MAX_ORDERS_BYTES), type=DrainOrders).drained
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise OrdersUnreadable(f"{run_dir / FILE}: {error.strerror}") from None
+        raise OrdersUnreadable(f"{run_dir / DRAINS_FILE}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise OrdersUnreadable(f"{run_dir / FILE}: {error}") from None
+        raise OrdersUnreadable(f"{run_dir / DRAINS_FILE}: {error}") from None
 
 
 def order_drain(run_dir: Path, backend_id: str, grace_s: float) -> None:
     """Drain a backend at this gateway. Raises OSError when the file cannot be written, OrdersUnreadable when earlier drains would be
     lost."""
-    publish(run_dir, FILE, DrainOrders({**read_orders(run_dir), backend_id: grace_s}))
+    publish(run_dir, DRAINS_FILE, DrainOrders({**read_orders(run_dir), backend_id: grace_s}))
 
 
 def end_drain(run_dir: Path, backend_id: str) -> bool:
@@ -124,7 +121,7 @@ def end_drain(run_dir: Path, backend_id: str) -> bool:
     orders = dict(read_orders(run_dir))
     if orders.pop(backend_id, None) is None:
         return False
-    publish(run_dir, FILE, DrainOrders(orders))
+    publish(run_dir, DRAINS_FILE, DrainOrders(orders))
     return True
 
 

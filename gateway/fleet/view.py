@@ -1,6 +1,7 @@
-"""Joins the workers' views of the fleet into one: each worker polls, reads and judges backends for itself.
+"""The state of the fleet for the admin process: one view, joined from those of all workers.
 
-Everything that one worker knows of one backend, put together for the admin process.
+Each worker polls, reads and judges backends for itself. `state_of` is one backend as one worker sees it; `fleet_seen`, `sources_seen` and
+`clashes_seen` join the views of all workers.
 """
 
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
         url=member.url if member else "",
         trust=pool_state.load_table.trust[pool_state.load_table.row_of[backend.id]],
         index_off=deps.pool_states.trusts.of(backend.id).alarm,
-        breaker=_worst([breaker.state(now) for _, breaker in deps.live.breakers.seen(backend.id)]),
+        breaker=_worst([breaker.state(now) for _, breaker in deps.live.breakers.of_backend(backend.id)]),
         breaker_opens=deps.live.breakers.opens.get(backend.id, 0),
         residual_s=deps.pool_states.residual_s(backend.id),
         limit=(limit := deps.pool_states.limits.shown(backend.id)),
@@ -62,11 +63,11 @@ def _worst(states: list[Breaker]) -> Literal["", "half_open", "open"]:
     return "half_open" if Breaker.HALF_OPEN in states else ""
 
 
-CAUTION: Final = {"up": 0, "unknown": 1, "down": 2, "ejected": 3, "draining": 4}
+STATE_CAUTION: Final = {"up": 0, "unknown": 1, "down": 2, "ejected": 3, "draining": 4}
 """The rank of backends' states: when workers differ the more cautious state is shown. A state that is not listed is the most
 cautious."""
 
-BREAKERS: Final = ("", "half_open", "open")
+BREAKER_STATES: Final = ("", "half_open", "open")
 """States of a circuit breaker, the worst last."""
 
 
@@ -102,7 +103,7 @@ def _joined(a: BackendState, b: BackendState) -> BackendState:
         load_age_s=fresher.load_age_s,
         trust=min(a.trust, b.trust),
         index_off=a.index_off or b.index_off,
-        breaker=max(a.breaker, b.breaker, key=BREAKERS.index),
+        breaker=max(a.breaker, b.breaker, key=BREAKER_STATES.index),
         breaker_opens=a.breaker_opens + b.breaker_opens,
         residual_s=max(a.residual_s, b.residual_s),
         limit=_limits(a.limit, b.limit),
@@ -125,7 +126,7 @@ def _age_s(seen: BackendState) -> float:
 
 
 def _caution(seen: BackendState) -> int:
-    return CAUTION.get(seen.state, len(CAUTION))
+    return STATE_CAUTION.get(seen.state, len(STATE_CAUTION))
 
 
 def sources_seen(workers: Iterable[WorkerSnapshot]) -> list[SourceState]:

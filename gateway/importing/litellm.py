@@ -1,6 +1,8 @@
-"""LiteLLM's `model_list`: deployments of self-hosted engines become backends of pools, their groups public model names.
+"""Carries the configuration of a LiteLLM proxy over into an `ImportPlan`, and gives a reason for each setting that is left.
 
-The other sections of a LiteLLM proxy's configuration: aliases, timeouts and budgets are carried over, the rest is left, with reasons.
+`carry_models` reads `model_list`: deployments of self-hosted engines become backends of pools, their groups public model names.
+`carry_sections` reads the other sections: aliases, timeouts and budgets are carried over, the rest is left. People and their keys are in
+`gateway/importing/litellm_people.py`.
 """
 
 import re

@@ -1,12 +1,9 @@
-"""The result of an import: pools and policies, limits, prices, tenants and keys for the admin API, and the parts that were left.
+"""The result of an import (`ImportPlan`): pools and policies, limits, prices, tenants and keys for the admin API, and remarks.
+
+`write` writes a plan as files: tidegate.yaml, policies, and `tidegate-import.json` with the objects that belong into the database.
+`read_document` reads that file again, written by an import or by hand; an unknown field is refused, because it would be lost silently.
 
 A plan never contains a secret: keys of engines are names of environment variables, and keys of callers are made anew.
-
-Reads `tidegate-import.json`: the objects that belong into the database, written by an import or by hand.
-
-An unknown field is refused, because it would be lost silently.
-
-Writes a Plan as files: tidegate.yaml, policies, and the objects for the admin API.
 """
 
 import json
@@ -140,7 +137,7 @@ def _remark(source: Located, path: Path_, text: str) -> Remark:
     return Remark(source.file, problem.line, problem.path or "file", text)
 
 
-MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_DOCUMENT_BYTES: Final = 16 * 1024 * 1024
 """Largest file: some 100,000 keys with their limits."""
 
 
@@ -227,11 +224,11 @@ def read_document(path: Path) -> ImportDocument:
     """
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(MAX_DOCUMENT_BYTES + 1)
     except OSError as error:
         raise BadDocument(f"{path} cannot be read: {error.strerror}") from None
-    if len(raw) > MAX_BYTES:
-        raise BadDocument(f"{path} has over {MAX_BYTES} bytes; split its lists")
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise BadDocument(f"{path} has over {MAX_DOCUMENT_BYTES} bytes; split its lists")
     try:
         document = msgspec.json.decode(raw, type=ImportDocument)
     except msgspec.DecodeError as error:
@@ -241,20 +238,23 @@ def read_document(path: Path) -> ImportDocument:
     return document
 
 
-SETTINGS: Final = "tidegate.yaml"
-POLICIES: Final = "policies"
-LATER: Final = "tidegate-import.json"
+SETTINGS_FILE: Final = "tidegate.yaml"
+POLICIES_FOLDER: Final = "policies"
+DOCUMENT_FILE: Final = "tidegate-import.json"
 
 
 def files_of(plan: ImportPlan, source: str) -> dict[str, str]:
     """The files' texts by name, relative to the output folder; `source` names the imported file in their heads."""
     head = f"# Made from {source} by `tidegate import litellm`; check it with `tidegate check`.\n"
-    settings: dict[str, Any] = {"policies": POLICIES, "pools": plan.pools} | ({"engines": plan.engines} if plan.engines else {})
-    files = {SETTINGS: head + _yaml(settings), f"{POLICIES}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models)))}
+    settings: dict[str, Any] = {"policies": POLICIES_FOLDER, "pools": plan.pools} | ({"engines": plan.engines} if plan.engines else {})
+    files = {
+        SETTINGS_FILE: head + _yaml(settings),
+        f"{POLICIES_FOLDER}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models))),
+    }
     for tenant, models in plan.policies.items():
-        files[f"{POLICIES}/{tenant}.yaml"] = head + _yaml(_policy(plan, tenant, models))
+        files[f"{POLICIES_FOLDER}/{tenant}.yaml"] = head + _yaml(_policy(plan, tenant, models))
     later = {"format": FORMAT, "tenants": plan.tenants, "keys": plan.keys, "limits": plan.limits, "prices": plan.prices}
-    return files | {LATER: json.dumps(later, indent=2) + "\n"}
+    return files | {DOCUMENT_FILE: json.dumps(later, indent=2) + "\n"}
 
 
 def write(files: dict[str, str], folder: Path) -> None:

@@ -6,12 +6,10 @@
     a limit is new                                set at the next step
     every 60 s, by one of all workers             compared: `tenancy.drift` finds differences, which are logged, shown and corrected
 
-Counters are set to the usage in SQL plus the usage in this host's write-ahead logs that is not in SQL yet; usage of other hosts counts
-once it is in SQL.
+`Reconciler` does so for one worker. Counters are set to the usage in SQL plus the usage in this host's write-ahead logs that is not in SQL
+yet; usage of other hosts counts once it is in SQL. `ReconcileState` and `LimitsState` are the state of a worker's counters, for metrics.
 
 An outage of the database blocks no request: limits per day, month and for ever then count from zero, and are set when it is back.
-
-The state of one worker's limit counters, for metrics. Values only.
 """
 
 import asyncio

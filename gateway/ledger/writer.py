@@ -1,7 +1,7 @@
-"""A worker's part of the ledger: writes every finished request that had a hold to the write-ahead log, and the requests in flight to a
-log of their own until they finish. `bookkeeper.py` moves both to SQL.
+"""A worker's part of the ledger: writes every finished request that had a hold to the write-ahead log.
 
-Turns one finished request into one row of the ledger.
+`UsageWriter` also writes the requests in flight to a log of their own until they finish. `usage_event` turns one finished request into one
+row of the ledger. `gateway/ledger/bookkeeper.py` moves both logs to SQL.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """The concurrency limit of each backend in one worker: feeds `backends.concurrency_limit` with observations, and writes the limits
 that it finds to the load table.
 
-All processes that send to an engine share its limit. Each of several processes takes its share by their number
-(`tenancy.ports.Presence`); while the number is unknown, each may add as much as the engine reports to have left.
-
-Tracks how many worker processes of the deployment send to each pool, so that each uses its share of the concurrency limits.
+`ConcurrencyLimits` does so. All processes that send to an engine share its limit. Each of several processes takes its share by their number
+(`tenancy.ports.Presence`), which `ReplicaWatch` follows; while the number is unknown, each may add as much as the engine reports to have
+left.
 
 While the counter store is away the last count holds for `GONE_S`, as long as a silent process is counted. After that the number is
 unknown, and each process goes by the load that engines themselves report (`backends.concurrency_limit.Limiter.room`).
@@ -142,13 +141,13 @@ class ConcurrencyLimits:
             heard = Heard(own, begun)
         else:
             heard = Heard(own, begun, signals.running, signals.waiting, signals.preemptions, signals.generated_tokens)
-        backend.limiter.look(heard, self._counted.get(backend.pool, ALONE).processes, now)
+        backend.limiter.update(heard, self._counted.get(backend.pool, ALONE).processes, now)
         self._write(backend_id, backend)
 
     def _write(self, backend_id: str, backend: _LimitedBackend) -> None:
         limiter = backend.limiter
         load_table = backend.load_table
-        if limiter.told and not self.part(backend.pool).processes:
+        if limiter.has_report and not self.part(backend.pool).processes:
             requests, tokens = limiter.room()
         else:
             part = self._counted.get(backend.pool, ALONE)
@@ -166,7 +165,7 @@ class ConcurrencyLimits:
         limiter = backend.limiter
         load_table = backend.load_table
         tokens = None if limiter.tokens == inf else float(round(limiter.tokens))
-        return LimitView(float(round(limiter.whole)), tokens, load_table.limit[load_table.row_of[backend_id]])
+        return LimitView(float(round(limiter.requests)), tokens, load_table.limit[load_table.row_of[backend_id]])
 
 
 log = structlog.get_logger("tidegate.limits")

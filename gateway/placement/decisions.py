@@ -1,8 +1,7 @@
 """The routing decisions about the last requests of this worker, kept for `tidegate explain`; bounded.
 
-A decision keeps only values that routing computed anyway; they are put into words on demand. Of a prompt only its length is kept.
-
-A routing decision explained to people: every candidate with every cost term, and the reason why each of the others lost. Pure.
+A `Decision` keeps only values that routing computed anyway; of a prompt only its length is kept. On demand they are put into words
+(`Explained`): every candidate with every cost term, and the reason why each of the others lost.
 """
 
 from collections import deque

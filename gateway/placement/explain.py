@@ -1,6 +1,7 @@
-"""The admin process's questions about routing decisions, and the client that asks the workers.
+"""Questions about routing decisions: the admin process asks, and the workers answer.
 
-A worker's answers to the admin process about its routing decisions: past ones, and where a request would go now.
+`WorkersExplain` is the client in the admin process. `answers` are a worker's handlers: past decisions, and where a request would go
+now (`supposed`).
 """
 
 from collections.abc import Callable
@@ -151,7 +152,7 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     pool = placement.pool
     route = placement.route
     story.placed.lora = placement.request.lora
-    if pool.halves or pool.name in deps.sharing:
+    if pool.has_roles or pool.name in deps.sharing:
         try:
             route = split_request(ask, placement, story, deps, dice)
         except Fault as fault:

@@ -1,7 +1,7 @@
 """The load that one request reserves on one backend while it runs there; each part is taken back exactly once.
 
-What the router learns from finished attempts: how far to trust each backend's cache state, how fast engines are, how many tokens a
-text makes, and how long answers get.
+`InFlight` is that load, `InFlightPair` the load of a split request on both of its backends. `learn` is what the router learns from finished
+attempts: how far to trust each backend's cache state, how fast engines are, how many tokens a text makes, and how long answers get.
 """
 
 from asyncio import TimerHandle
@@ -20,7 +20,7 @@ LONG_PREFILL_TOKENS: Final = 512
 
 
 class InFlight:
-    """One attempt: its charge on the Board, and the prediction that the backend will hold the prompt.
+    """One attempt: its charge on the load table, and the prediction that the backend will hold the prompt.
 
     Args:
         stream: whether its first token shows.
@@ -64,8 +64,8 @@ class InFlight:
         self.ended = False
         self._tenant_shares = placement.pool_state.tenant_shares
         self._tenant = request.tenant
-        if self._tenant_shares.kept:
-            self._tenant_shares.took(self._tenant)
+        if self._tenant_shares.reserved_share:
+            self._tenant_shares.request_sent(self._tenant)
         self._load_table = load_table
         self._chain = request.chain
         self._deps = deps
@@ -98,7 +98,7 @@ class InFlight:
         self.began = self.now()
         if self._prediction is not None:
             self._deps.pool_states.index.confirm(self._prediction, now)
-            self._deps.pool_states.answered(self.charge.id, self._chain, now)
+            self._deps.pool_states.prompt_answered(self.charge.id, self._chain, now)
 
     def now(self) -> tuple[float, float]:
         """Sequences in the backend's batch, and tokens in their contexts."""
@@ -111,8 +111,8 @@ class InFlight:
 
     def over(self) -> None:
         """The attempt ended, however; idempotent. Where no token came, the backend is not taken to hold anything of the prompt."""
-        if self._tenant_shares.kept and not self.ended:
-            self._tenant_shares.gave_back(self._tenant, self._deps.clock())
+        if self._tenant_shares.reserved_share and not self.ended:
+            self._tenant_shares.request_over(self._tenant, self._deps.clock())
         self.ended = True
         if self._guess is not None:
             self._guess.cancel()
@@ -122,7 +122,7 @@ class InFlight:
 
 
 class InFlightPair:
-    """The stake of a split request that waited, on both backends, until the pair's own reservation takes its place."""
+    """The in-flight load of a split request that waited, on both backends, until the pair's own reservation takes its place."""
 
     __slots__ = ("over",)
 
@@ -131,7 +131,7 @@ class InFlightPair:
 
 
 def in_flight_on(placement: Placement, backend_id: str, deps: Deps, *, stream: bool) -> InFlight:
-    """The stake of an attempt on this backend: the one that the request was let through with, if it is for this backend, or a new one."""
+    """The in-flight load of an attempt on this backend: the load that the queue reserved for the request there, or a new one."""
     given = placement.reserved
     if isinstance(given, InFlight) and given.backend == backend_id and not given.ended:
         return given
@@ -169,8 +169,8 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
             deps.prompts.learn(prompt, placement.pool.name, prompt_tokens)
             if attempt.cached is not None:
                 predicted = placement.held_tokens(in_flight.backend)
-                deps.pool_states.compared(in_flight.backend, predicted, attempt.cached)
-                placement.pool_state.load_table.reuse.found(prompt_tokens, attempt.cached)
+                deps.pool_states.note_cached(in_flight.backend, predicted, attempt.cached)
+                placement.pool_state.load_table.reuse.note(prompt_tokens, attempt.cached)
                 deps.count_prefix(placement.pool.name, in_flight.backend, predicted, attempt.cached)
         if ask.sequences:
             template = prompt.template if prompt is not None else 0
@@ -183,7 +183,7 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
 
 def _calibrate(in_flight: InFlight, prompt_tokens: int, cached: float, ttft_s: float, step_s: float | None, deps: Deps) -> None:
     """Give the backend's latency model one sample: its time to first token, and the mean time of a decode step."""
-    calibration = deps.pool_states.to_learn(in_flight.backend)
+    calibration = deps.pool_states.calibration_to_train(in_flight.backend)
     if calibration is None:
         return
     calibration.first_token(max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2, in_flight.queued, ttft_s, in_flight.queued_ctx)

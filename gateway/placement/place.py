@@ -1,6 +1,7 @@
-"""The placing of one request: its Demand, the prefix index's match, and the decision which backends may serve it, best first.
+"""The placement of one request in a pool: its routing request, the prefix index's match, and the decision which backends may serve it.
 
-From an Ask to a Demand: what the router has to know of a request, with no more work than this pool and policy need.
+`routing_request_of` makes a `RoutingRequest` of an Ask: what the router has to know, with no more work than this pool and policy need.
+`prepare` gathers what the decision depends on, and `decide` places the request on the fleet as it is now, best backend first.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -162,8 +163,8 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
         pool_state.sessions.holder(request.session) if request.session else "",
         adapters,
         breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED,
-        shares.part(request.tenant, now) if shares.kept else 1.0,
-        COMING_BACK if recovery.rate != inf and recovery.held(now) else "",
+        shares.usable_share(request.tenant, now) if shares.reserved_share else 1.0,
+        COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else "",
     )
 
 

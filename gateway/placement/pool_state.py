@@ -1,16 +1,15 @@
-"""The state of the pools that one worker routes by: a load table per pool, one prefix index over all pools, the trust in each backend's
-index entries, and the memory of routing policies. `gateway.fleet` keeps it current; decisions read it.
+"""The state of the pools that one worker routes by. `gateway.fleet` keeps it current; decisions read it.
 
-The backend that served the last turn of each conversation; bounded, the least recently used conversation is dropped first.
+`PoolStates` has a load table per pool, one prefix index over all pools, the trust in each backend's index entries, and the memory of
+routing policies; `PoolState` is the part of one pool. `facts_of` and `rates_of` turn the configured traits of a backend into the facts and
+prior rates that routing uses before anything was measured.
 
-How many requests each tenant has in flight on one pool's engines, of this process, so that some capacity stays reserved for tenants
-with few. Pure.
+`Sessions` is the backend that served the last turn of each conversation; bounded, the least recently used conversation is dropped first.
 
-Full engines are slow for every tenant, also for one whose request need not wait in the queue. Where a share of the capacity is reserved,
-a tenant that has much more in flight than the others may use the rest only, as long as other tenants were active lately; a tenant that
-is alone may use everything. The price is reserved capacity that is not used.
-
-Turns the configured traits of a backend into the facts and prior rates that routing uses before anything was measured. Pure.
+`TenantShares` counts the requests that each tenant has in flight on one pool's engines, of this process, so that some capacity stays
+reserved for tenants with few. Full engines are slow for every tenant, also for one whose request need not wait in the queue. Where a share
+of the capacity is reserved, a tenant that has much more in flight than the others may use the rest only, as long as other tenants were
+active lately; a tenant that is alone may use everything. The price is reserved capacity that is not used.
 """
 
 from collections import OrderedDict
@@ -28,7 +27,7 @@ from gateway.placement.concurrency import ConcurrencyLimits
 from policies.routing_choice import Routing
 from routing.calibration import Calibration
 from routing.fleet import Pool
-from routing.load import NO_FACTS, PRIORS, UNKNOWN, BackendFacts, LoadTable, Rates
+from routing.load import NO_FACTS, PRIORS, UNKNOWN_RATES, BackendFacts, LoadTable, Rates
 from routing.policy_instance import PolicyInstance
 from routing.prefix.chain import BLOCK_TOKENS
 from routing.prefix.index import PrefixIndex
@@ -103,27 +102,27 @@ class TenantShares:
     """The shares of one pool's tenants.
 
     Args:
-        kept: share of the capacity, 0 to 0.9, that is reserved for tenants with no more than their share.
+        reserved_share: share of the capacity, 0 to 0.9, that is reserved for tenants with no more than their share.
     """
 
-    __slots__ = ("_counts", "_ended_at", "_total", "kept")
+    __slots__ = ("_counts", "_ended_at", "_total", "reserved_share")
 
-    def __init__(self, kept: float = 0.0) -> None:
-        self.kept = kept
+    def __init__(self, reserved_share: float = 0.0) -> None:
+        self.reserved_share = reserved_share
         self._counts: dict[str, int] = {}
         self._ended_at: dict[str, float] = {}
         self._total = 0
 
-    def took(self, tenant: str) -> None:
-        """Count one more request of a tenant in flight; to be paired with `gave_back`."""
-        if self.kept:
+    def request_sent(self, tenant: str) -> None:
+        """Count one more request of a tenant in flight; to be paired with `request_over`."""
+        if self.reserved_share:
             self._counts[tenant] = self._counts.get(tenant, 0) + 1
             self._ended_at.pop(tenant, None)
             self._total += 1
 
-    def gave_back(self, tenant: str, now: float) -> None:
+    def request_over(self, tenant: str, now: float) -> None:
         """Count the end of a tenant's request. `now` in seconds, never less than before."""
-        if not self.kept:
+        if not self.reserved_share:
             return
         self._total -= 1
         count = self._counts.pop(tenant) - 1
@@ -135,7 +134,7 @@ class TenantShares:
             if len(ended_at) > MOST:
                 del ended_at[next(iter(ended_at))]
 
-    def part(self, tenant: str, now: float) -> float:
+    def usable_share(self, tenant: str, now: float) -> float:
         """The part of the capacity that this tenant's next request may fill; 1 for all of it."""
         held = self._counts.get(tenant, 0)
         if held < 2:
@@ -144,7 +143,7 @@ class TenantShares:
         while ended_at and now - ended_at[next(iter(ended_at))] > QUIET_S:
             del ended_at[next(iter(ended_at))]
         other_tenants = len(self._counts) + len(ended_at) - 1
-        return 1.0 - self.kept if other_tenants and (held - BESIDES) * other_tenants > MORE * (self._total - held) else 1.0
+        return 1.0 - self.reserved_share if other_tenants and (held - BESIDES) * other_tenants > MORE * (self._total - held) else 1.0
 
 
 class Usual(msgspec.Struct, frozen=True):
@@ -169,7 +168,7 @@ def facts_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> BackendFacts:
 
 def rates_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> Rates:
     """The assumed speed of a backend until it is measured."""
-    return PRIORS.get(traits.hardware or usual.hardware, UNKNOWN)
+    return PRIORS.get(traits.hardware or usual.hardware, UNKNOWN_RATES)
 
 
 def effective(facts: BackendFacts, traits: Traits, usual: Usual = NOTHING_USUAL) -> dict[str, str | int | float]:
@@ -325,7 +324,7 @@ class PoolStates(dict[str, PoolState]):
         calibration = self._calibrations.get(backend_id)
         return calibration.residual_p90_s if calibration is not None and calibration.samples else 0.0
 
-    def to_learn(self, backend_id: str) -> Calibration | None:
+    def calibration_to_train(self, backend_id: str) -> Calibration | None:
         """The calibration to train, or None when the backend has left or the sample is skipped (1 in 8 is kept once the backend is known
         well): a sample takes some 20 us."""
         calibration = self._calibrations.get(backend_id)
@@ -376,7 +375,7 @@ class PoolStates(dict[str, PoolState]):
         check = source.check
         index = self.index
         for block in check.due(now):
-            check.found(index.told(backend_id, block), stored)
+            check.checked(index.stored_by_events(backend_id, block), stored)
         if check.reason != source.useless:
             source.useless = check.reason
             tell = log.warning if check.reason else log.info
@@ -391,7 +390,7 @@ class PoolStates(dict[str, PoolState]):
         source = self._sources.get(backend_id)
         return source is not None and source.check is not None and not source.useless
 
-    def answered(self, backend_id: str, chain: Sequence[int], now: float) -> None:
+    def prompt_answered(self, backend_id: str, chain: Sequence[int], now: float) -> None:
         """Note that a backend has begun to answer the prompt with this chain."""
         source = self._sources.get(backend_id)
         if source is not None and source.check is not None:
@@ -413,7 +412,7 @@ class PoolStates(dict[str, PoolState]):
     def _size(self, backend_id: str, source: _Source) -> None:
         self.index.size(backend_id, 0 if source.check is not None and not source.useless else source.capacity)
 
-    def compared(self, backend_id: str, predicted: float, actual: float) -> None:
+    def note_cached(self, backend_id: str, predicted: float, actual: float) -> None:
         """Adjust the trust in a backend's index entries by the cached tokens of a prompt: predicted by the index, and reported by the
         engine."""
         source = self._sources.get(backend_id)

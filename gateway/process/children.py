@@ -1,9 +1,9 @@
-"""Child processes: fork, clean start, ready byte, lifeline; their slots; and the supervisor's signal handling.
+"""The child processes of the supervisor: fork, clean start, ready byte, lifeline, restart; and the supervisor's signal handling.
 
-Only the mechanics; `gateway.process.supervisor` decides when to use them. Children are forked without exec, so that they share the parent's
-imported pages; this is safe because the parent has one thread and no event loop.
-
-Decides when a child that ended unexpectedly is started again. Pure: no clock, no processes.
+`fork_child` starts a `Child` in a `Slot`; the child gets a `WorkerSlot`. `next_restart` decides when a child that ended unexpectedly is
+started again, from times alone. `listening_to_signals` turns signals into a readable descriptor. `gateway.process.supervisor` decides when
+to use all of this. Children are forked without exec, so that they share the parent's imported pages; this is safe because the parent has
+one thread and no event loop.
 """
 
 import ctypes
@@ -61,9 +61,9 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 """Signals that the supervisor handles."""
 
-ADMIN: Final = -1
+ADMIN_SLOT: Final = -1
 """Index of the admin process, which ends by its lifeline once every worker has ended."""
-STORE: Final = -2
+STORE_SLOT: Final = -2
 """Index of the process that keeps an embedded store. It ends like the admin process, and no rolling restart replaces it: two stores
 cannot share their files."""
 
@@ -73,7 +73,7 @@ class WorkerSlot:
     """What a child gets from the supervisor. `sock` is bound and not listening: listen only when requests can be served."""
 
     index: int
-    """The worker's number, or `ADMIN` or `STORE`."""
+    """The worker's number, or `ADMIN_SLOT` or `STORE_SLOT`."""
     sock: socket.socket
     run_dir: Path
     lifeline: int
@@ -96,7 +96,7 @@ class Entries(NamedTuple):
 
     def of(self, index: int) -> Entry | None:
         """The entry of the slot with this index; None for a store where there is none."""
-        return {ADMIN: self.admin, STORE: self.store}.get(index, self.worker)
+        return {ADMIN_SLOT: self.admin, STORE_SLOT: self.store}.get(index, self.worker)
 
 
 @dataclass(slots=True)
@@ -180,9 +180,9 @@ def slots_for(admin: socket.socket, data: list[socket.socket], entries: Entries)
 
     The store's socket is bound to nothing, because its server makes its own.
     """
-    slots = [Slot("admin", ADMIN, admin, entries.admin)]
+    slots = [Slot("admin", ADMIN_SLOT, admin, entries.admin)]
     slots += [Slot(f"worker-{index}", index, sock, entries.worker) for index, sock in enumerate(data)]
-    return slots if entries.store is None else [*slots, Slot("store", STORE, socket.socket(socket.AF_UNIX), entries.store)]
+    return slots if entries.store is None else [*slots, Slot("store", STORE_SLOT, socket.socket(socket.AF_UNIX), entries.store)]
 
 
 def fork_child(index: int, sock: socket.socket, run_dir: Path, entry: Entry, release: Callable[[], None]) -> Child:

@@ -1,9 +1,8 @@
 """Assembles `tidegate serve`: the supervisor's plan from the settings, and the entries of its children.
 
-The process that keeps an embedded counter store: starts its server, reports ready, stops it when its lifeline closes.
-
-A process between supervisor and server makes the store a slot like any other: restarted with the same back-off, counted in the
-same metric, and never blocking the supervisor.
+`launch` does so and serves until SIGTERM. `store_main` is the entry of the process that keeps an embedded counter store: it starts the
+server, reports ready, and stops the server when its lifeline closes. A process between supervisor and server makes the store a slot like
+any other: restarted with the same back-off, counted in the same metric, and never blocking the supervisor.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ from typing import NamedTuple, TextIO
 
 import msgspec
 
-from gateway.process.children import ADMIN, KEPT_ENDS, Child, Entries, Slot, slots_for
+from gateway.process.children import ADMIN_SLOT, KEPT_ENDS, Child, Entries, Slot, slots_for
 from gateway.process.hot_restart import Handed, HandedSlot
 from gateway.process.worker_link import publish, worker_socket
 
@@ -199,7 +199,7 @@ def taken_over(handed: Handed, plan: ProcessPlan, entries: Entries) -> Iterator[
     addresses = {"data_host": data_host, "data_port": data_port, "admin_host": admin_host, "admin_port": admin_port}
     adapted = msgspec.structs.replace(plan, **addresses, workers=max(count, plan.workers))
     more_sockets = more_data_sockets(data_host, before[0].sock.getsockname()[1], adapted.workers - count)
-    new = slots_for(before[ADMIN].sock, [*(before[index].sock for index in range(count)), *more_sockets], entries)
+    new = slots_for(before[ADMIN_SLOT].sock, [*(before[index].sock for index in range(count)), *more_sockets], entries)
     slots = [before.get(slot.index, slot) for slot in new]
     with keep_run_dir(Path(handed.home), handed.lock, temporary=handed.temporary) as run_dir:
         with _closing_sockets([*before.values(), *new]):

@@ -20,7 +20,7 @@ from typing import Final, TextIO
 from domain.clock import Clock, Rng
 from gateway.process.children import (
     MAX_RESTART_S,
-    STORE,
+    STORE_SLOT,
     Child,
     Entries,
     Entry,
@@ -180,7 +180,7 @@ class _Supervisor:
     def _begin_roll(self, _now: float) -> None:
         if not self._stopping:
             log.info("restarting every process, one at a time")
-            self._to_roll = deque(slot for slot in self._slots[1:] + self._slots[:1] if slot.index != STORE)
+            self._to_roll = deque(slot for slot in self._slots[1:] + self._slots[:1] if slot.index != STORE_SLOT)
 
     def _continue_roll(self, now: float) -> None:
         while self._to_roll and not self._stopping and all(slot.candidate is None for slot in self._slots):

@@ -1,13 +1,9 @@
 """One data worker: builds its collaborators, waits until it knows keys, policies, usage and fleet, serves, and drains on SIGTERM.
 
-A worker runs in a process forked by `gateway/process/supervisor.py`; the Seat and the Settings are its only inputs.
-
-Waiting for a result or for the stop signal, whichever comes first.
-
-The end of a worker's last requests.
-
-A request that was answered still has to be settled and recorded, which takes a round trip to the counter store. The ledger's writer
-may close only after that, or the ledger counts the request as lost.
+A worker runs in a process forked by `gateway/process/supervisor.py`; the `WorkerSlot` and the `Settings` are its only inputs. `worker_main`
+runs it. `first_to_end` and `unless` wait for a result or for the stop signal, whichever comes first. `end_requests` waits for the last
+requests: a request that was answered still has to be settled and recorded, which takes a round trip to the counter store. The ledger's
+writer may close only after that, or the ledger counts the request as lost.
 """
 
 import asyncio
@@ -96,7 +92,7 @@ CONNECTIONS_S: Final = 2.0
 """Longest wait for callers to read their replies; then their connections are aborted."""
 RECORDS_S: Final = 2.0
 """Longest wait for the Records after that: a settlement waits 50 ms for the store in each of at most four groups."""
-POLL_S: Final = 0.02
+END_POLL_S: Final = 0.02
 
 
 async def end_requests(connections: Connections, budget: RetryBudget) -> None:
@@ -108,13 +104,13 @@ async def end_requests(connections: Connections, budget: RetryBudget) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RECORDS_S):
             while budget.active:
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(END_POLL_S)
 
 
 SWEEP_S: Final = 0.25
 """How often deadlines are checked: the shortest deadlines are seconds, and one sweep over 1,000 streams costs about 0.5 ms."""
 
-BACKLOG: Final = 4096
+LISTEN_BACKLOG: Final = 4096
 """Connections that wait in the kernel's queue; net.core.somaxconn (4096 on current kernels) bounds them anyway."""
 
 
@@ -253,7 +249,7 @@ class _Worker:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.minimum_version = ssl.TLSVersion.TLSv1_2
             tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
-        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=BACKLOG, ssl=tls)
+        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)
 
     async def _sweep(self) -> None:
         while True:

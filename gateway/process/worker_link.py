@@ -1,7 +1,7 @@
 """State exchange between the processes of one gateway: files and unix sockets in the run directory.
 
 Every worker serves snapshots of itself on `worker-<index>-<pid>.sock`; the supervisor writes `supervisor.json`; the admin process
-reads both. This module knows the layout of the run directory, and leaves the meaning of the numbers to `worker_state`.
+reads both. This module knows the layout of the run directory, and leaves the meaning of the numbers to `gateway.process.snapshots`.
 
 Workers answer on sockets instead of writing files, so that a worker that nobody scrapes does no work.
 """

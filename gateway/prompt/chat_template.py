@@ -1,13 +1,11 @@
 """The text that a model reads of a request: the rendering of the chat template, or the prompt itself. Pure.
 
-A template is a program that came with the model's files, so it runs in a sandbox without access to files, network or the gateway.
+`ChatTemplate` is a program that came with the model's files, so it runs in a sandbox without access to files, network or the gateway.
 
-Images of a chat, counted apart from its text: their bytes say nothing of the tokens that a model makes of them. Pure.
-
-A chat in the form in which engines hand it to the chat template. Pure.
-
-The form is vLLM's: content is one text, or parts where the template loops over parts; the arguments of a tool call are an object and no
-text; a tool has all of its members. Other engines differ in details of tools.
+`messages_of` and `tools_of` bring a chat into the form in which engines hand it to the template. The form is vLLM's: content is one text,
+or parts where the template loops over parts; the arguments of a tool call are an object and no text; a tool has all of its members. Other
+engines differ in details of tools. `without_images` counts images apart from the text: their bytes say nothing of the tokens that a model
+makes of them.
 """
 
 import json

@@ -1,14 +1,13 @@
-"""Tokenizers: the served model's own from its files, or a general vocabulary. Nothing is downloaded.
+"""Tokenizers: the served model's own from its files (`ModelVocabulary`), or a general one (`GeneralVocabulary`). Nothing is downloaded.
 
-Token ids of a text, piece by piece, so that a conversation that has grown tokenises only its new end.
+`Pieces` gives the token ids of a text piece by piece, so that a conversation that has grown tokenises only its new end. `TokenReading` is
+the token ids of one prompt while a thread makes them beside the event loop; the request takes the ids that are made in time.
 
 A text may be cut behind a special token without changing an id: tokenizers find special tokens first and tokenise the text between two
 of them apart from everything else. A special token is a safe cut only where the tokenizer's own list proves it: the token is found in
 the text as it stands, takes no blanks beside it, and no other token's text overlaps its beginning or goes on behind its end. Every
 piece but the first is tokenised behind that token, so that a tokenizer with a rule of its own for the beginning of a text (a blank put
 in front) does not apply it to the piece.
-
-The token ids of one prompt while a thread makes them beside the event loop; the request takes the ids that are made in time.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How long a request may wait in the queue. Pure.
+"""How long a request may wait in the queue, and its queue entry: the values that its order and deadline depend on. Pure.
 
 The tenant's policy sets the limit (`max_wait_s`); without it the class does:
 
@@ -11,7 +11,7 @@ The tenant's policy sets the limit (`max_wait_s`); without it the class does:
 
 A caller may ask for less, and never gets more: `x-tidegate-timeout-s`, the seconds after which it no longer needs an engine to begin.
 
-Makes the queue entry of a request, the values that its order and deadline depend on, from its Story.
+`place_of` and `place_back` make the queue entry of a request from its Story.
 """
 
 from math import ceil, isfinite
@@ -23,7 +23,7 @@ from domain.faults import Fault, Kind
 from domain.priority import Class
 from gateway.story import Story
 from routing.load import Charge
-from tenancy.decisions import over_soft
+from tenancy.decisions import over_soft_limit
 from tenancy.fair_tier import NOT_YET, QueuedRequest
 
 HEADER: Final = b"x-tidegate-timeout-s"
@@ -77,7 +77,7 @@ def place_of(cost: int, held: int, may_s: float, story: Story, now: float) -> Qu
     asked = story.asked
     caller = asked.caller
     assert caller is not None
-    last = asked.retry or over_soft(story.settled.standings)
+    last = asked.retry or over_soft_limit(story.settled.limit_statuses)
     return QueuedRequest(caller.tenant, class_of(story), last, max(1, cost), now + may_s, now, asked.request_bytes, held)
 
 

@@ -1,12 +1,11 @@
-"""The drain rate of a pool's queue, and the wait that follows from it for a request of a given rank. Pure: the time is handed in.
+"""The drain rate of a pool's queue, the wait that follows from it, and the margin on predicted waits. Pure: the time is handed in.
 
-Ranks are served in order, so a request waits for the work ahead of it now and for the arrivals into higher ranks meanwhile. Where C is
-the drain rate and a the arrival rate of higher ranks, both in tokens per second, W tokens ahead are done after W / (C - a): the wait in
-a priority queue with fluid work (Kleinrock, "Queueing Systems", vol. 2, 3.4). Where higher ranks take the whole rate, the request waits
-for the share that `tenancy.fair_queue` reserves for lower ranks.
+`DrainRate` predicts the wait of a request of a given rank. Ranks are served in order, so a request waits for the work ahead of it now and
+for the arrivals into higher ranks meanwhile. Where C is the drain rate and a the arrival rate of higher ranks, both in tokens per second, W
+tokens ahead are done after W / (C - a): the wait in a priority queue with fluid work (Kleinrock, "Queueing Systems", vol. 2, 3.4). Where
+higher ranks take the whole rate, the request waits for the share that `tenancy.fair_queue` reserves for lower ranks.
 
-The margin on predicted waits: how much longer than predicted a wait may become, learned from waits that have ended. Pure.
-
+`ForecastMargin` says how much longer than predicted a wait may become, learned from waits that have ended.
 A prediction counts the requests in the queue and the arrivals into higher ranks. Within a rank other requests overtake as well (more of
 their prompt is cached, or their tenant was served less), and drain rates change. So a prediction has to be not a mean but a bound that
 all but a certain share of the waits keep: half the share of its rank's requests that are served at all. Where one in ten is served, one

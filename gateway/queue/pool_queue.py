@@ -1,15 +1,13 @@
 """The queue of one worker for one pool: dispatches waiting requests when there is capacity, and ends waits that are refused, late or
 abandoned.
 
-Nothing here runs while no request waits. Otherwise the load table reports every end and every first token, once per turn of the event
-loop, and the worker's sweep checks deadlines, heartbeats and changes of the fleet: no waiter has a timer of its own.
+`PoolQueue` does so; `PoolQueues` has the queue of each pool. Nothing here runs while no request waits. Otherwise the load table reports
+every end and every first token, once per turn of the event loop, and the worker's sweep checks deadlines, heartbeats and changes of the
+fleet: no waiter has a timer of its own.
 
 To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
-
-Whether any backend of one pool has capacity for one more request, and for which tenants: a share of the capacity may be reserved for
-tenants with little in flight.
-
-The queues of one worker, by pool.
+`Capacity` says whether any backend of the pool has capacity for one more request, and for which tenants: a share of the capacity may be
+reserved for tenants with little in flight.
 """
 
 import asyncio

@@ -66,9 +66,9 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
         settled.degraded = admission.degraded
         settled.choices = ask.choices
         if isinstance(admission, Refused):
-            settled.standings = (refused_standing(admission),)
+            settled.limit_statuses = (refused_standing(admission),)
             raise fault_of(admission, hold.amounts, deps.rng.random())
-        settled.standings = admission.standings
+        settled.limit_statuses = admission.limit_statuses
     each = ask.max_output_tokens if ask.max_output_tokens is not None else cap
     return ask, deps.holds.open(hold, price, story, prompt, each, ask.sequences)
 

@@ -1,7 +1,7 @@
-"""The placing step of `lifecycle.py`: where a request goes, and the wait for its turn where no backend has room.
+"""The placement step of `lifecycle.py`: where a request goes, and the wait in the queue where no backend has capacity.
 
-Between a decision and the place that the request takes nothing is awaited, so no two requests take one place: on the plain way the
-attempt follows at once, and a request that waited has its place already when it is woken.
+Between a decision and the place that the request takes nothing is awaited, so no two requests take one place: on the plain way the attempt
+follows at once, and a request that waited has its place already when it is woken.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ from gateway.request.permissions import sticky_key
 from gateway.request.prefill import split_request
 from gateway.request.reply_headers import reply_headers
 from gateway.request.retry import refuse_deadly
-from gateway.rollouts.dealing import deal, gave_up
+from gateway.rollouts.dealing import deal, note_given_up
 from gateway.story import Story
 from policies.compile import ModelRule
 from policies.rollout.in_force import in_words
@@ -66,7 +66,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
         asked.steps = descent.taken
         asked.passed_over = descent.passed_over
         if descent.rule is not rule:
-            gave_up(Kind.OVERLOADED, story, deps)
+            note_given_up(Kind.OVERLOADED, story, deps)
             asked.asked_model = asked.asked_model or rule.name
             rule = descent.rule
             asked.model = rule.name
@@ -110,7 +110,7 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     route = place(placement.request, pool, load_table, placement.policy_instance, placement.circumstances, deps.rng)
     placement = msgspec.structs.replace(placement, route=route) if placement.adapter is None else routed(placement, route)
     placed.pool, placed.revision, placed.lora = pool.name, pool.revision, placement.request.lora
-    if pool.halves or pool.name in deps.sharing:
+    if pool.has_roles or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
     _keep(placement, story, deps)
     if deps.lines[pool.name].waiting or not placement.route.ranked:
@@ -176,7 +176,7 @@ async def _in_line(ask: Ask, placement: Placement, exchange: Exchange, story: St
 
     def again() -> Placement | None:
         placed = decide(placement, deps, deps.rng)
-        if placed.pool.halves or placed.pool.name in deps.sharing:
+        if placed.pool.has_roles or placed.pool.name in deps.sharing:
             placed = _split(ask, placed, story, deps)
         if placed.route.ranked:
             return placed

@@ -16,7 +16,7 @@ from gateway.queue.deadlines import may_wait_s
 from gateway.record import Fell
 from gateway.request.holds import OpenHold
 from gateway.request.interpret import apply_policy
-from gateway.rollouts.dealing import gave_up
+from gateway.rollouts.dealing import note_given_up
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule
@@ -66,8 +66,8 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
 
 def _failed(fault: Fault, story: Story, deps: Deps) -> None:
     story.settled.fault = fault
-    fault.let_go()
-    gave_up(fault.kind, story, deps)
+    fault.drop_traceback()
+    note_given_up(fault.kind, story, deps)
 
 
 async def release_hold(hold: OpenHold | None, deps: Deps) -> None:

@@ -99,7 +99,7 @@ class Race(Listener):
         if deps.lines[placement.pool.name].waiting or delay_s is None:
             return None
         shut = deps.live.breakers.shut(placement.served, now)
-        part = placement.pool_state.tenant_shares.part(request.tenant, now)
+        part = placement.pool_state.tenant_shares.usable_share(request.tenant, now)
         spares = []
         for rank, backend in enumerate(placement.route.backends[1:]):
             row = load_table.row_of.get(backend.id)

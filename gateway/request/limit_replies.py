@@ -125,12 +125,12 @@ def duration(us: int) -> str:
     return f"{minutes}m{seconds}" if minutes else seconds
 
 
-def limit_headers(standings: Iterable[LimitStatus]) -> list[Header]:
+def limit_headers(limit_statuses: Iterable[LimitStatus]) -> list[Header]:
     """The `x-ratelimit-*` headers, of the tightest limit on requests and the tightest on tokens that only this tenant has, and a warning
     for each soft threshold that is passed."""
     tightest: list[LimitStatus | None] = [None, None]
     warnings: list[str] = []
-    for standing in standings:
+    for standing in limit_statuses:
         line = standing.line
         # the used part of a rate is what its burst lacks
         if line.soft and (line.burst or line.amount) - standing.remaining >= line.soft:

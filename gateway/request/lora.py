@@ -59,7 +59,7 @@ async def _loaded(attempt: Attempt, adapter: Adapter) -> Fault | None:
         begun = deps.clock()
         caller_left = exchange.listener = _CallerLeft(deps.loop)
         try:
-            shelf = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, caller_left.seen)
+            adapters = await deps.loras.hold(backend.pool, backend.id, adapter, deps.loras.load_s - story.lora_wait_s, caller_left.seen)
         except LoraUnavailable as error:
             if exchange.gone:
                 return caller_gone()
@@ -69,12 +69,12 @@ async def _loaded(attempt: Attempt, adapter: Adapter) -> Fault | None:
         try:
             fault = await attempt.dispatch()
         finally:
-            shelf.release(adapter.served, deps.clock())
+            adapters.release(adapter.served, deps.clock())
         if fault is not None and fault.kind is Kind.WRONG_MODEL:
-            deps.loras.bar(shelf, adapter, f"{adapter.served}: {fault.detail}")
+            deps.loras.bar(adapters, adapter, f"{adapter.served}: {fault.detail}")
         if fault is None or fault.kind is not Kind.MODEL_NOT_SERVED:
             return fault
-        shelf.lost(adapter.served)
+        adapters.lost(adapter.served)
     return fault
 
 

@@ -25,7 +25,7 @@ from gateway.placement.place import Placement
 from gateway.request.attempt import Attempt
 from gateway.request.reply_headers import reply_headers
 from gateway.story import Story
-from routing.disaggregation import Reservation, Shared, Split, consider, halved, reserve
+from routing.disaggregation import Reservation, Shared, Split, consider, for_roles, reserve
 from routing.fleet import Backend
 from routing.schedule import Route
 
@@ -33,11 +33,11 @@ LEAST_S: Final = 1.0
 """What a decoding engine has for its first token at least, however long the prompt took."""
 
 ROOMS: Final = 2**53
-"""Numbers that halves may meet under: as many as a JSON number holds exactly everywhere."""
+"""Room numbers under which prefill and decode engine may meet: as many as a JSON number holds exactly everywhere."""
 
 
 def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng: Rng) -> Route:
-    """The Route without the backends that serve one half only; where the request is split, the decode backend comes first, then the
+    """The Route without the backends that only prefill or only decode; where the request is split, the decode backend comes first, then the
     backends that serve whole requests, then further decode backends.
 
     Raises:
@@ -57,7 +57,7 @@ def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng:
         held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
         split = consider(request, route.backends, load_table, held, terms, rng)
         story.placed.shared = Shared(split, request, load_table)
-    return halved(route, split)
+    return for_roles(route, split)
 
 
 def _obstacle(ask: Ask, story: Story, way: Handover) -> str:
@@ -111,7 +111,7 @@ class PrefillDecodePair:
 
     def __init__(self, prefill: Backend, attempt: Attempt) -> None:
         way = attempt.deps.dialects[prefill.pool].disaggregation
-        assert way is not None  # pools without have no halves (`gateway.config.checks`)
+        assert way is not None  # pools without `disaggregation` have no prefill or decode engines (`gateway.config.checks`)
         self._way = way
         self._prefill = prefill
         self._attempt = attempt
@@ -119,7 +119,7 @@ class PrefillDecodePair:
         self._handed_over = False
 
     async def run(self) -> tuple[Fault | None, bool]:
-        """How it ended, and whether it was the prefill half that failed."""
+        """How it ended, and whether the prefill engine failed."""
         attempt, prefill, decode = self._attempt, self._prefill, self._attempt.backend
         if attempt.exchange.gone:
             return caller_gone(), False
@@ -211,7 +211,7 @@ class PrefillDecodePair:
         return fault, False
 
     async def _at_once(self, leg: PrefillLeg) -> tuple[Fault | None, bool]:
-        """Both calls together; the halves meet at the prefill engine."""
+        """Both calls together; the decode engine fetches the KV cache from the prefill engine."""
         attempt, address = self._attempt, self._prefill.bootstrap
         if address is None:
             return no_engine(f"{self._prefill.id} has no bootstrap_port"), True

@@ -44,8 +44,8 @@ def common_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
     """The header lines of every reply of the data port, errors too: a page from an allowed origin may read those as well."""
     lines = b"openai-processing-ms: %d\r\n" % ((deps.clock() - story.started_at) * 1000)
     settled, steps = story.settled, story.asked.steps
-    if settled.standings:
-        lines += header_lines(limit_headers(settled.standings))
+    if settled.limit_statuses:
+        lines += header_lines(limit_headers(settled.limit_statuses))
     if settled.degraded or steps:
         lines += b"x-tidegate-degraded: %b\r\n" % ", ".join(("limits", *steps) if settled.degraded else steps).encode()
     return lines + cors_headers(exchange, deps.cors_origins) if deps.cors_origins else lines

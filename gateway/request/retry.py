@@ -1,6 +1,7 @@
 """The retries of one request: whether another backend is tried after a failed attempt, and the fault that its caller gets otherwise.
 
-Poison requests, which engines die of: where the steps meet `backends.poison`.
+`RetryState` decides. `PoisonCheck` and `refuse_deadly` are where the steps meet `backends.poison`: requests that engines die of are not
+retried.
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
     settled = story.settled
     settled.fault = fault
-    fault.let_go()
+    fault.drop_traceback()
     if exchange.finished or exchange.gone or fault.kind is Kind.CLIENT_GONE:
         settled.status = settled.status or (200 if exchange.started else CLIENT_GONE_STATUS)
         if not exchange.finished:

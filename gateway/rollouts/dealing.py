@@ -43,7 +43,7 @@ def deal(
     return msgspec.structs.replace(rule, pool=asked.dealt.target)
 
 
-def gave_up(kind: Kind, story: Story, deps: Deps) -> None:
+def note_given_up(kind: Kind, story: Story, deps: Deps) -> None:
     """Count a request for its rollout when its pool has failed in this way and another model is to answer. The Record will belong to that
     model, so only the rollout is told here: otherwise a canary without capacity would look as good as one with capacity."""
     if story.asked.dealt is not None:

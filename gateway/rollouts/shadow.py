@@ -19,7 +19,7 @@ from gateway.request.forward import forward
 from gateway.story import AskedFacts, Story
 from policies.compile import ModelRule
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import Dealt, Running
+from policies.rollout.in_force import AssignedArm, Running
 
 NO_ROOM: Final = frozenset({Kind.OVERLOADED, Kind.SHUTTING_DOWN})
 """Faults after which a copy is not counted: it was never answered."""
@@ -81,7 +81,7 @@ def _story_of(story: Story, running: Running, deps: Deps) -> Story:
         priority_class=Class.BATCH,
         asked_wait_s=0.0,
         shadow=True,
-        dealt=Dealt(running, Arm.CANARY, counted=running.counting),
+        dealt=AssignedArm(running, Arm.CANARY, counted=running.counting),
     )
     return Story(own_id, now, deps.wall(), now, own_id, copied)
 
@@ -102,7 +102,7 @@ async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
         if fault.kind in NO_ROOM:
             return
         story.settled.fault = fault
-        fault.let_go()
+        fault.drop_traceback()
     except Exception as error:  # noqa: BLE001 - no caller awaits this task, so a defect has to be logged here
         deps.log_defect(error, story.own_id)
         return

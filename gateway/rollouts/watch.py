@@ -1,9 +1,10 @@
 """Keeps a worker's rollouts current, and writes its sums to the database, both once a second.
 
+`RolloutWatch` does so. `sample_of` turns a finished request (Record) into a sample of a rollout, and `IntervalSums` sums samples up by
+interval.
+
 While the database is away the last known rollouts stay active and sums are held for ten minutes of usual intervals. Rollouts cannot end
 then, so operators have to watch a canary themselves during an outage of the database.
-
-Turns finished requests (Records) into samples of a rollout, and sums them up by interval in one worker. Pure.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from domain.faults import SOURCE, Kind, Source
 from domain.rollouts import RolloutStore
 from gateway.record import OK, Record
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import Dealt, InForce, in_force
+from policies.rollout.in_force import ActiveRollouts, AssignedArm, in_force
 from policies.rollout.samples import ArmSums, Interval, RequestSample, sums_of
 
 FAILED: Final = frozenset(
@@ -73,13 +74,13 @@ class IntervalSums:
             if dealt is not None and (dealt.counted or dealt.away):
                 self._observe(dealt, record, now_unix)
 
-    def _observe(self, dealt: Dealt, record: Record, now_unix: float) -> None:
+    def _observe(self, dealt: AssignedArm, record: Record, now_unix: float) -> None:
         if dealt.away:
             self._add(dealt, Arm.CANARY, sums_of((RequestSample(failed=True),)), now_unix)
         elif (sample := sample_of(record)) is not None:
             self._add(dealt, dealt.arm, sums_of((sample,)), now_unix)
 
-    def _add(self, dealt: Dealt, arm: Arm, sums: ArmSums, now_unix: float) -> None:
+    def _add(self, dealt: AssignedArm, arm: Arm, sums: ArmSums, now_unix: float) -> None:
         running = dealt.running
         index = int(now_unix // running.interval_s)
         by_index = self._by_rollout.setdefault(running.id, {})
@@ -111,9 +112,9 @@ class IntervalSums:
 
 log = structlog.get_logger("tidegate.rollouts")
 
-POLL_S: Final = 1.0
+STORE_POLL_S: Final = 1.0
 """Seconds between two polls of the database."""
-WITHIN_S: Final = 10.0
+STORE_WITHIN_S: Final = 10.0
 """Time limit for the reads and for the writes of one poll: a connection that neither answers nor ends counts as an outage, and a rollback
 must not wait behind it."""
 LAST_WRITE_S: Final = 2.0
@@ -123,7 +124,7 @@ LAST_WRITE_S: Final = 2.0
 class RolloutFollower(Protocol):
     """Holds the active rollouts: `gateway.deps.Live` is one."""
 
-    rollouts: InForce
+    rollouts: ActiveRollouts
 
 
 class RolloutWatch:
@@ -151,14 +152,14 @@ class RolloutWatch:
         """Poll until cancelled."""
         while True:
             await self.look(live)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(STORE_POLL_S)
 
     async def look(self, live: RolloutFollower) -> None:
         """Read the active rollouts, and write the sums."""
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(STORE_WITHIN_S):
                 await self._read(live)
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(STORE_WITHIN_S):
                 await self.write()
         except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the active rollouts stay
             if not self._is_away:

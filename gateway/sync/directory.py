@@ -1,6 +1,7 @@
 """Keeps the directory current: the store's change counter is read often, the directory only when it moved.
 
-The last directory in a sealed file, for a start of the gateway during an outage of its database.
+`DirectoryWatch` does so, and hands each new directory to its followers. `DirectoryFile` keeps the last directory in a sealed file, for a
+start of the gateway during an outage of its database.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from tenancy.sealed import NotSealed, SealedDirectory, seal, unseal
 
 log = structlog.get_logger("tidegate.directory")
 
-MAX_AGE_S: Final = 86_400.0
+MAX_SEALED_AGE_S: Final = 86_400.0
 """The age in seconds beyond which a file is not used: a caller that lost access a day ago must not get it back."""
-MAX_BYTES: Final = 256 * 1024 * 1024
+MAX_SEALED_BYTES: Final = 256 * 1024 * 1024
 """A hundred thousand keys take about 30 MB."""
 
 
@@ -58,18 +59,18 @@ class DirectoryFile:
         self._complained = False
 
     def load(self) -> SealedDirectory | None:
-        """The saved directory; None when there is no file, it is older than `MAX_AGE_S`, or it is sealed with another pepper."""
+        """The saved directory; None when there is no file, it is older than `MAX_SEALED_AGE_S`, or it is sealed with another pepper."""
         try:
             with open(self._path, "rb") as file:
-                saved = unseal(file.read(MAX_BYTES), self._pepper)
+                saved = unseal(file.read(MAX_SEALED_BYTES), self._pepper)
         except FileNotFoundError:
             return None
         except (OSError, NotSealed) as error:
             log.warning("the kept directory cannot be used", file=str(self._path), reason=str(error))
             return None
         age_s = self._wall() - saved.at_unix
-        if age_s > MAX_AGE_S:
-            log.warning("the kept directory is too old", file=str(self._path), age_s=round(age_s), at_most_s=MAX_AGE_S)
+        if age_s > MAX_SEALED_AGE_S:
+            log.warning("the kept directory is too old", file=str(self._path), age_s=round(age_s), at_most_s=MAX_SEALED_AGE_S)
             return None
         return saved
 

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from domain.policy_versions import PolicyVersion, PolicyVersions
-from gateway.config.settings import CURRENT
+from gateway.config.settings import CURRENT_COPY
 from policies.compile import PolicySet
 from policies.load import load_policies
 from policies.yaml.problems import ConfigError, Problem
@@ -112,7 +112,7 @@ class PolicyCopy:
     @property
     def _current(self) -> str:
         """The name of the folder that the link leads to; empty for no link and for a dangling one."""
-        link = self._folder / CURRENT
+        link = self._folder / CURRENT_COPY
         try:
             return os.readlink(link) if link.is_dir() else ""
         except OSError:
@@ -153,11 +153,11 @@ class PolicyCopy:
         name = _folder_of(version)
         if not (self._folder / name).is_dir():  # else a process that starts has made it meanwhile
             self._make(self._folder / name, files)
-        link = self._folder / f".{CURRENT}-{os.getpid()}"
+        link = self._folder / f".{CURRENT_COPY}-{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
             link.unlink()
         link.symlink_to(name)
-        link.replace(self._folder / CURRENT)
+        link.replace(self._folder / CURRENT_COPY)
         log.info("policies of the database written", version=version.version, before=before, files=len(files))
         for folder in self._folder.glob("v*"):
             if folder.name not in (name, before):

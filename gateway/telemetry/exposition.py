@@ -1,12 +1,9 @@
 """Writes merged snapshots as Prometheus text. Runs in the admin process; the only place that knows prometheus_client.
 
-`describe()` lists every family with its labels; `docs/metrics.md` is compared with it by a test.
-
-The gauges of each backend's concurrency limit: names, texts and samples. Backends without a limit have no samples.
-
-Gauges of the issuers of JWTs: how many keys are known, and how old they are.
-
-Gauges of the active policies.
+`render` writes one `Scrape`. `describe` lists every family with its labels; `docs/metrics.md` is compared with it by a test. Gauges with
+sources of their own have their names, texts and samples in one section each: the backends' concurrency limits (`limit_rows`; backends
+without a limit have no samples), the issuers of JWTs (`issuer_rows`: how many keys are known, and how old they are), the active policies
+(`policy_rows`).
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from backends.signals import Signals
 from domain.priority import WORDS
-from gateway.fleet.view import BREAKERS, clashes_seen, fleet_seen, sources_seen
+from gateway.fleet.view import BREAKER_STATES, clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState
 from gateway.process.snapshots import BackendState, Supervision, WorkerSnapshot
 from gateway.telemetry.families import DURATION, FAMILIES, MAX_SERIES, NONE, TPOT, TTFT, Family
@@ -83,7 +80,7 @@ def policy_rows(workers: Sequence[WorkerSnapshot]) -> Iterator[tuple[str, GaugeR
     yield "tidegate_policies_loaded_timestamp_seconds", [((), min(policies.loaded_unix for policies in loaded))]
 
 
-STATES: Final = ("starting", "ready", "draining", "missing")
+WORKER_STATES: Final = ("starting", "ready", "draining", "missing")
 """States of a worker's slot; `missing` is a slot for which no process answers."""
 
 GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -264,11 +261,11 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield from _line_gauges(scrape.workers)
     for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), rollout_rows(scrape.rollouts)):
         yield _gauge(name, samples)
-    places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in STATES), 0)
+    places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)
     for worker in scrape.workers:
         places[worker.index, worker.state] = places.get((worker.index, worker.state), 0) + 1
     for index in range(scrape.expected_workers):
-        places[index, "missing"] = int(not any(places[index, state] for state in STATES[:3]))
+        places[index, "missing"] = int(not any(places[index, state] for state in WORKER_STATES[:3]))
     yield _gauge("tidegate_worker_state", [((str(index), state), count) for (index, state), count in sorted(places.items())])
     yield from _ledger(scrape)
     yield from _limits(scrape.workers)
@@ -307,7 +304,7 @@ def _backend_gauges(fleet: list[BackendState]) -> Iterator[Metric]:
     yield _gauge("tidegate_backend_kv_events_trusted", [(labels, float(kv.trusted)) for labels, kv in publishing])
     yield _gauge("tidegate_backend_index_trust_ratio", [((b.pool, b.backend), b.trust) for b in fleet])
     yield _gauge("tidegate_backend_index_off", [((b.pool, b.backend), float(b.index_off)) for b in fleet])
-    breakers = [((b.pool, b.backend), float(BREAKERS.index(b.breaker))) for b in fleet]
+    breakers = [((b.pool, b.backend), float(BREAKER_STATES.index(b.breaker))) for b in fleet]
     yield _gauge("tidegate_backend_breaker_state", breakers)
     yield _gauge("tidegate_backend_ttft_error_seconds", [((b.pool, b.backend), b.residual_s) for b in fleet if b.residual_s])
     yield from (_gauge(name, rows) for name, rows in limit_rows(fleet))

@@ -12,7 +12,7 @@ from domain.ask import Endpoint
 from domain.faults import SOURCE, Kind, Source
 from domain.priority import WORDS
 from gateway.queue.refusals import REFUSALS
-from gateway.record import GAP_BOUNDS_S, OK, PROMISES
+from gateway.record import GAP_BOUNDS_S, OK, SERVICE_LEVELS
 from gateway.request.degrade import STEPS
 from policies.fallback import CONDITIONS
 from routing.registry import POLICIES
@@ -293,7 +293,7 @@ PROMISED: Final = Family(
     "Streamed requests of tenants that were promised something, and whether it was so.",
     ("model",),
     ("slo",),
-    closed_combinations=len(PROMISES),
+    closed_combinations=len(SERVICE_LEVELS),
     split_label="met",
     split=("true", "false"),
 )

@@ -1,9 +1,8 @@
 """The process's own log: JSON lines on stderr through structlog, with secrets removed before a line is made.
 
-Also writes the messages of libraries that use `logging`. Knows patterns of secrets, not where they come from; every caller has to keep
-secrets away from loggers in the first place, this is the second safeguard (requirement R37).
-
-Logs a line when a request crosses a soft limit, at most one per limit and minute.
+`configure_logs` also takes in the messages of libraries that use `logging`. `redact` knows patterns of secrets, not where they come from;
+every caller has to keep secrets away from loggers in the first place, this is the second safeguard (requirement R37). `Thresholds` logs a
+line when a request crosses a soft limit, at most one per limit and minute.
 """
 
 import logging
@@ -134,9 +133,9 @@ def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: 
         logging.getLogger(name).setLevel(max(numbers[level], logging.WARNING))
 
 
-QUIET_S: Final = 60.0
+SOFT_LIMIT_QUIET_S: Final = 60.0
 """The shortest time between two lines about one limit: a rate's threshold may be crossed many times a second."""
-MAX_TOLD: Final = 2000
+MAX_LOGGED_LIMITS: Final = 2000
 """Limits that are remembered as logged; beyond it the one logged longest ago is logged again."""
 
 
@@ -164,9 +163,9 @@ class Thresholds:
             if now < self._quiet_until.get(key, now):
                 continue
             self._quiet_until.pop(key, None)
-            if len(self._quiet_until) >= MAX_TOLD:
+            if len(self._quiet_until) >= MAX_LOGGED_LIMITS:
                 del self._quiet_until[next(iter(self._quiet_until))]
-            self._quiet_until[key] = now + QUIET_S
+            self._quiet_until[key] = now + SOFT_LIMIT_QUIET_S
             self._log.warning(
                 "soft threshold crossed",
                 limit=limit,

@@ -3,13 +3,11 @@
 On the hot path there are only dicts, lists and `bisect`: how numbers become Prometheus text is `telemetry.exposition`,
 which runs in the admin process. Knows nothing of HTTP, sockets or the reader of a snapshot.
 
+`Cells` are the numbers of one metric family by their label values. `count_wait`, `count_steps` and `count_policy` count rarer things for
+`Metrics`: waits in the queue, degradations, fallbacks and service levels (SLO). `merge` adds the snapshots of several processes.
+
 Bounds (requirement R38): label values come from closed sets or bounded name sets, and every family has a ceiling of
 `MAX_SERIES` exposed series. At the ceiling the least important labels become `_other`; nothing is refused or lost.
-
-The cells in which the numbers of one metric family are counted, and their label values; both bounded.
-
-Counts how requests waited in the queue, which degradations and fallbacks they were given, and whether their service levels (SLO) were
-met; for `Metrics`, which owns the cells.
 """
 
 from bisect import bisect_left

@@ -1,8 +1,8 @@
 """Builds the collaborators of the admin API; called in the admin process, inside its event loop.
 
-The transactions of the admin API, in which every SQL store takes part, and the texts of new keys.
-
-Looks up the holder of a credential on the admin port: a key with roles, or a JWT whose issuer gives roles.
+`api_run_for` builds them all as one `AdminApiRun`, with the background loops that keep keys and tokens as fresh as on the data port.
+`StoreTransactions` opens transactions in which every SQL store takes part, `id_of` and `text_of` make the texts of new keys, and
+`KeyHolders` looks up the holder of a credential: a key with roles, or a JWT whose issuer gives roles.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from tenancy.keys import SECRET_BYTES, Pepper, mint, mint_again
 from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import SqlDirectory, SqlJournal, SqlMemberStore, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
 
-ENVIRONMENT: Final = "live"
+KEY_ENVIRONMENT: Final = "live"
 """The environment in every key's text."""
 
 
@@ -106,15 +106,17 @@ class StoreTransactions:
 
 def id_of(entropy: bytes) -> KeyId:
     """The id of a new key, from random bytes."""
-    return mint(ENVIRONMENT, entropy).id
+    return mint(KEY_ENVIRONMENT, entropy).id
 
 
 def text_of(key_id: KeyId, entropy: bytes) -> str:
     """The text of the key with this id, from the same random bytes."""
-    return mint_again(ENVIRONMENT, key_id, entropy[:SECRET_BYTES]).text
+    return mint_again(KEY_ENVIRONMENT, key_id, entropy[:SECRET_BYTES]).text
 
 
-AWAY: Final = "The database has not answered for a minute, so nobody knows which keys were revoked. Try again; the bootstrap token works."
+DATABASE_AWAY: Final = (
+    "The database has not answered for a minute, so nobody knows which keys were revoked. Try again; the bootstrap token works."
+)
 NO_ISSUER: Final = "Tokens cannot be checked right now. Try again shortly."
 
 
@@ -140,7 +142,7 @@ class KeyHolders:
                 meantime; and 503 for a token whose issuer's keys could never be read.
         """
         if not self._believes():
-            raise AdminProblem(503, "store_unavailable", AWAY, headers=RETRY)
+            raise AdminProblem(503, "store_unavailable", DATABASE_AWAY, headers=RETRY)
         if self.tokens is not None and looks_like_token(text):
             try:
                 return _with_roles(await self.tokens.authenticate(text, now_unix, self))

@@ -1,4 +1,4 @@
-"""Builds the counters of one worker and their reconciliation with the ledger, and reports their state.
+"""Builds the counters of limits, in this process or on a shared store with counters of this process to fall back on.
 
 Builds the counters of limits: in this process, or on a shared store with counters of this process to fall back on.
 """
@@ -36,13 +36,13 @@ from tenancy.usage import SpendReader
 
 __all__ = ["CannotStartStore", "CounterParts", "CounterView", "Epoch", "counters_answer", "counters_for", "embedded_server"]
 
-START_S = 5.0
+STORE_START_S = 5.0
 """How long a worker waits for the shared store before it begins with its own counters. An embedded store starts at the same time."""
-TURN_S = 45.0
+RECONCILE_TURN_S = 45.0
 """How long a process keeps the turn to reconcile counters with the ledger without asking for it again."""
-LATE_S = 180.0
+RECONCILE_LATE_S = 180.0
 """How long a host's mark that some of its usage is not in the ledger yet lasts: for the current reconciliation and the next."""
-_TURN = (b"tidegate:{0}:turn", b"tidegate:{0}:late")
+_TURN_KEYS = (b"tidegate:{0}:turn", b"tidegate:{0}:late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def embedded_server(settings: Settings, run_dir: Path) -> EmbeddedServer:
 
 
 async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epoch], Awaitable[None]]) -> CounterParts:
-    """The counters of one worker. When a shared store does not answer within `START_S`, they begin with counters of this process.
+    """The counters of one worker. When a shared store does not answer within `STORE_START_S`, they begin with counters of this process.
 
     Args:
         rebuild: awaited in one of all workers when the store, or a shard of it, lost its contents.
@@ -84,25 +84,27 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
         alone = MemoryPresence(MemoryRoom(time.monotonic, GONE_S), "alone")
         return CounterParts(counters, (), _nothing, None, counters, _always, lambda: True, alone)
     scripts = ValkeyScripts(_at_socket(url, run_dir))
-    await scripts.start(START_S)
+    await scripts.start(STORE_START_S)
     watches: list[StoreWatch] = []
     member = secrets.token_hex(8)
     guarded = FallbackCounters(
         ValkeyCounters(scripts, max_labels), lambda: MemoryCounters(_steady_wall(), max_labels), lambda: watches[0].replicas, time.monotonic
     )
     watch = StoreWatch(
-        scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.heard, failed=guarded.failed
+        scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.store_answered, failed=guarded.failed
     )
     watches.append(watch)
     await watch.look()
 
     async def turn(late: bool) -> tuple[bool, bool]:
-        ours, anywhere = await scripts.run("turn", _TURN, (member.encode(), int(TURN_S * 1e3), int(LATE_S * 1e3) if late else 0))
+        ours, anywhere = await scripts.run(
+            "turn", _TURN_KEYS, (member.encode(), int(RECONCILE_TURN_S * 1e3), int(RECONCILE_LATE_S * 1e3) if late else 0)
+        )
         return bool(ours), bool(anywhere)
 
     # tallies get counters of their own: those that decide cache their packed groups
     presence = ValkeyPresence(scripts, member, GONE_S)
-    return CounterParts(guarded, (watch.run,), scripts.close, guarded, ValkeyCounters(scripts), turn, lambda: watch.begun, presence)
+    return CounterParts(guarded, (watch.run,), scripts.close, guarded, ValkeyCounters(scripts), turn, lambda: watch.began_anew, presence)
 
 
 class CounterView:

@@ -1,8 +1,7 @@
 """Builds the adapters that live as long as the process: from checked configuration to the collaborators of a request's steps.
 
-Adapters that come and go with backends are built by `gateway/wiring/fleet.py`; no other module builds any.
-
-Builds the queues of one worker from its settings.
+`deps_for` builds the collaborators, `lines_for` the queue of each pool, `fleet_of` the empty pools, `vocabularies_for` the tokenizers.
+Adapters that come and go with backends are built by `gateway/wiring/fleet.py`.
 """
 
 import asyncio
@@ -51,6 +50,13 @@ from tenancy.keys import Pepper
 from tenancy.ports import Counters
 from tenancy.stores.memory import MemoryCounters, SteadyWall
 
+__all__ = [
+    "VocabularyError",
+    "deps_for",
+    "fleet_of",
+    "vocabularies_for",
+]
+
 
 def lines_for(
     settings: Settings,
@@ -83,20 +89,13 @@ def lines_for(
             rng=rng,
             log_defect=log_defect,
             make_room=make_room,
-            part_of=(lambda tenant: tenant_shares.part(tenant, clock())) if tenant_shares.kept else everything,
+            part_of=(lambda tenant: tenant_shares.usable_share(tenant, clock())) if tenant_shares.reserved_share else everything,
         )
 
     return PoolQueues({pool.name: line(pool.name) for pool in settings.pools})
 
 
 log = structlog.get_logger("tidegate.directory")
-
-__all__ = [
-    "VocabularyError",
-    "deps_for",
-    "fleet_of",
-    "vocabularies_for",
-]
 
 
 def fleet_of(settings: Settings) -> Fleet:

@@ -40,7 +40,7 @@ class Running(msgspec.Struct, frozen=True):
         return (self.tenants is None or tenant in self.tenants) and (self.models is None or model in self.models)
 
 
-class Dealt(msgspec.Struct, frozen=True):
+class AssignedArm(msgspec.Struct, frozen=True):
     """The assignment of one request that takes part in a rollout."""
 
     running: Running
@@ -65,12 +65,12 @@ class Dealt(msgspec.Struct, frozen=True):
         return self.running.canary if self.arm is Arm.CANARY else self.running.baseline
 
 
-def in_words(*dealt: Dealt | None) -> str:
+def in_words(*dealt: AssignedArm | None) -> str:
     """The rollouts and arms of a request, as text."""
     return ", ".join([assigned.words for assigned in dealt if assigned is not None])
 
 
-class InForce(msgspec.Struct, frozen=True):
+class ActiveRollouts(msgspec.Struct, frozen=True):
     """All active rollouts."""
 
     by_pool: Mapping[str, Running]
@@ -84,7 +84,7 @@ class InForce(msgspec.Struct, frozen=True):
 
     def deal(
         self, pool: str, tenant: str, model: str, key: str, request: str, is_up: Callable[[str], bool], wanted: Arm | None = None
-    ) -> Dealt | None:
+    ) -> AssignedArm | None:
         """The assignment of a request for a pool; None when it takes part in no rollout.
 
         Args:
@@ -100,14 +100,14 @@ class InForce(msgspec.Struct, frozen=True):
         counted = assignment.counted and running.counting
         if assignment.arm is Arm.CANARY:
             if is_up(running.canary):
-                return Dealt(running, Arm.CANARY, counted)
-            return Dealt(running, Arm.BASELINE, counted=False, away=counted)
+                return AssignedArm(running, Arm.CANARY, counted)
+            return AssignedArm(running, Arm.BASELINE, counted=False, away=counted)
         copied = running.mirrored > 0 and wanted is None and mirrored(running.id, request, running.mirrored) and is_up(running.canary)
-        return Dealt(running, Arm.BASELINE, counted, mirror=copied)
+        return AssignedArm(running, Arm.BASELINE, counted, mirror=copied)
 
     def deal_prompt(
         self, name: str, tenant: str, model: str, key: str, exists: Callable[[str], bool], wanted: Arm | None = None
-    ) -> Dealt | None:
+    ) -> AssignedArm | None:
         """The assignment of a request with a version of a prompt; None when it takes part in no rollout, or when its tenant does not have
         the canary's version.
 
@@ -119,13 +119,13 @@ class InForce(msgspec.Struct, frozen=True):
         if running is None or not running.is_about(tenant, model) or not exists(running.canary):
             return None
         assignment = assign(running.id, f"{tenant}\0{key}", running.live, wanted)
-        return Dealt(running, assignment.arm, assignment.counted and running.counting)
+        return AssignedArm(running, assignment.arm, assignment.counted and running.counting)
 
 
-NOTHING: Final = InForce({})
+NOTHING: Final = ActiveRollouts({})
 
 
-def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]:
+def in_force(stored: Iterable[StoredRollout]) -> tuple[ActiveRollouts, tuple[str, ...]]:
     """The active rollouts among the stored ones, and a sentence on each stored rollout that cannot be used and is left out."""
     pools: dict[str, Running] = {}
     prompts: dict[str, Running] = {}
@@ -142,7 +142,7 @@ def in_force(stored: Iterable[StoredRollout]) -> tuple[InForce, tuple[str, ...]]
             problems.append(
                 f"rollout {rollout.name!r} is left alone: {by_baseline[running.baseline].name!r} is about {running.baseline!r} too"
             )
-    return InForce(pools, prompts), tuple(problems)
+    return ActiveRollouts(pools, prompts), tuple(problems)
 
 
 def _running(stored: StoredRollout, document: RolloutDocument) -> Running:

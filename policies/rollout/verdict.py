@@ -1,21 +1,19 @@
 """Judges whether a canary is worse than the baseline, good enough (non-inferior), or undecided; may be called at every interval.
 
-Each metric has a confidence interval of its difference, which holds for all looks together (`bounds`, formulas and sources).
-Worse: the whole interval lies beyond the margin. Good enough: all of it lies within. The chance of a wrong "worse" in any metric at
-any time is at most `alpha`, that of a wrong "good enough" likewise: alpha is divided among the metrics (union bound).
-The interval of the difference of two shares is computed from their bounds by MOVER (Zou and Donner, "Construction of confidence
-intervals about effect measures", 2008; with Wilson's interval it is Newcombe's 1998): the distances of two bounds from their values, root
-of the sum of squares.
+`judge` does so. Each metric has a confidence interval of its difference, which holds for all looks together. Worse: the whole interval lies
+beyond the margin. Good enough: all of it lies within. The chance of a wrong "worse" in any metric at any time is at most `alpha`, that of a
+wrong "good enough" likewise: alpha is divided among the metrics (union bound). The interval of the difference of two shares is computed
+from their bounds by MOVER (Zou and Donner, "Construction of confidence intervals about effect measures", 2008; with Wilson's interval it is
+Newcombe's 1998): the distances of two bounds from their values, root of the sum of squares.
 
-No test of these counts can tell whether callers differ. When few end users make up the traffic, sticky assignment may give the canary
-other kinds of requests than the baseline for the whole rollout. Margins absorb some of it, and each larger share mixes the users more.
+No test of these counts can tell whether callers differ. When few end users make up the traffic, sticky assignment may give the canary other
+kinds of requests than the baseline for the whole rollout. Margins absorb some of it, and each larger share mixes the users more.
 
-Anytime-valid confidence bounds, which hold at all looks at once, whenever one stops: the formulas, on plain numbers.
-
-Both are mixture sequential tests (mSPRT: Robbins, "Statistical methods related to the law of the iterated logarithm", 1970; Johari,
-Pekelis, Walsh, "Always valid inference", 2015) turned into bounds: the likelihood of the observations averaged over a prior, divided by
-their likelihood at a value, is a martingale if that value is the true one, so by Ville's inequality the ratio ever exceeds 1/alpha with
-probability alpha at most. The bounds enclose the values at which the ratio does not exceed 1/alpha.
+`mean_radius` and `share_low` are the anytime-valid confidence bounds, which hold at all looks at once, whenever one stops. Both are mixture
+sequential tests (mSPRT: Robbins, "Statistical methods related to the law of the iterated logarithm", 1970; Johari, Pekelis, Walsh, "Always
+valid inference", 2015) turned into bounds: the likelihood of the observations averaged over a prior, divided by their likelihood at a
+value, is a martingale if that value is the true one, so by Ville's inequality the ratio ever exceeds 1/alpha with probability alpha at
+most. The bounds enclose the values at which the ratio does not exceed 1/alpha.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,11 @@
-"""Validates located data against a strict model: pydantic's errors become Problems with file, line, key and a hint.
+"""Validates located data against a strict model: pydantic's errors become Problems with file, line, key and a hint. Pure.
 
-Messages show values only when they cannot be secret: not below keys that name secrets, and never as filled from the environment.
+`validated` and `checked` do so. Messages show values only when they cannot be secret: not below keys that name secrets, and never as filled
+from the environment.
 
-Secrets that were written into configuration instead of being referred to are found here too. A settings file ends up in repositories,
+`literal_secrets` finds secrets that were written into configuration instead of being referred to. A settings file ends up in repositories,
 tickets and backups; so a value that looks like a key is refused, wherever it stands. Two tests: prefixes that issuers give their keys,
-and runs of characters too random to be a name. Pure.
+and runs of characters too random to be a name.
 """
 
 import difflib

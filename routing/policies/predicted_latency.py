@@ -12,7 +12,7 @@
 
 o is bounded: of an answer of o tokens o * H / (o + H) count, because today's batch does not last for a whole long answer. w_d, w_x and
 lambda are what they are said to be where all that is cached is used again; of that stays the share `unshared` where nothing is, and
-between it goes by `Board.reuse`: a crowded backend loses cached prompts, which costs nothing if nobody comes back for them.
+between it goes by `LoadTable.reuse`: a crowded backend loses cached prompts, which costs nothing if nobody comes back for them.
 
 Source: routers research 4.1, of which is the form (its w_t 1, w_d 1, w_x .1, lambda .15 s, SMG's); `leaving` is what its first fleet
 results found to pay on agent sessions (data.md, 5). Qc, H, the reuse and the weights were judged over all workloads in the fleet simulator

@@ -10,7 +10,7 @@ would misplace a request, never give a wrong answer: the index says where a prom
 
 Hashes are comparable within one interpreter and its forks only (they have one seed). That is as far as an index goes.
 
-A prompt's chain whose hashes are computed on demand: a walk of the index ends at the first block that no backend holds.
+`LazyChain` computes the hashes on demand: a walk of the index ends at the first block that no backend holds.
 """
 
 from array import array

@@ -1,5 +1,7 @@
-"""Translates one engine's KV events into blocks of our own hashes: engine hash -> where in a chain that block ends. So engines may use any
-hash function and block size.
+"""Translates one engine's KV events into blocks of our own hashes, so that engines may use any hash function and block size. Pure.
+
+`EngineBlocks` keeps for each engine hash where in a chain of ours that block ends (`End`, packed small: one is kept for each block that an
+engine holds).
 
 An event carries its blocks' tokens; they are hashed anew into our blocks, whatever the engine's block size: four blocks of 16 tokens make
 one of 64, which is held once the fourth is. Block sizes are read from events, never from configuration. A block whose parent is not
@@ -8,9 +10,7 @@ known is not credited: it waits for its parent for a while, then it is forgotten
 Engines drop a block after the blocks that follow it (vLLM frees a prompt's last blocks first, SGLang's tree its leaves), so one of our
 blocks is gone when the engine's block that completed it is gone.
 
-Tokens and salts are tenants' secrets: they are in no error, log or `repr` here. Pure.
-
-Where an engine's block ends in a chain of ours, packed small: one is kept for each block that an engine holds. Pure.
+Tokens and salts are tenants' secrets: they are in no error, log or `repr` here.
 """
 
 from array import array

@@ -1,16 +1,16 @@
-"""Block hash -> the backends that hold it, as one int of bits per block; bounded at every insert, and forgetting a holder is O(1).
+"""The backends that hold each block: block hash -> one int of bits, bounded at every insert.
 
-Each holder is a slot, a bit position. Closing a slot clears its bit in `alive`, and readers mask with `alive`; dead bits are swept out
-a few at a time as blocks come in, and a slot is used again once every shard was swept since it closed.
+In `BlockHolders` each holder is a slot, a bit position, and forgetting a holder is O(1). Closing a slot clears its bit in `alive`, and
+readers mask with `alive`; dead bits are swept out a few at a time as blocks come in, and a slot is used again once every shard was swept
+since it closed.
 
 The map is cut into shards of at most some 2,700 blocks, so that growing, sweeping and making room each touch one small dict: a
 dict of a million would stop the loop for 20 ms when it grows. At the bound a shard drops dead entries, and if that is not enough
 the sixteenth of it that was stored or refreshed longest ago.
 
-Approximate LRU contents of one backend's prefix cache, from the prompts that were sent there; for engines without KV events.
-
-Recency is kept in generations. Each generation is a slot of its own in `BlockHolders`: a touched prompt gets the youngest generation's
-bit on all its blocks, and forgetting the oldest generation means closing its slot. So recency costs no memory per block. Every
+`RecentUse` is the approximate LRU contents of one backend's prefix cache, from the prompts that were sent there; for engines without KV
+events. Recency is kept in generations. Each generation is a slot of its own in `BlockHolders`: a touched prompt gets the youngest
+generation's bit on all its blocks, and forgetting the oldest generation means closing its slot. So recency costs no memory per block. Every
 generation holds whole beginnings of prompts, hence the longest run in one of them is the backend's match.
 """
 

@@ -1,15 +1,14 @@
-"""The prefix index: how much of a prompt each backend holds in its KV cache. One index over all backends, from three sources.
+"""The prefix index: how much of a prompt each backend holds in its KV cache. One index over all backends, from three sources. Pure.
 
 - exact: the engine's events (`stored`, `removed`, `cleared`), in our hashes (`routing.prefix.engine_blocks`), with copies counted
 - predicted: `predict` at dispatch, for 3 s or until `withdraw`; a block is held when either source says so
 - approximate: for engines without events, `size` and then `touch` or `confirm`: what an LRU cache of that size would still hold
 
-Pure: the time is handed in. Bounded at every insert; see `routing.prefix.holders` for what goes at the bound.
+`PrefixIndex` is bounded at every insert; see `routing.prefix.holders` for what goes at the bound.
 
-Predicted cache contents: blocks of dispatched prompts that backends will hold soon, kept for a few seconds or until dispatch fails.
-
-Without it, similar requests that come within an engine's event lag are spread over cold backends (routers no. 14). A block's entry is a
-tuple of predictions, at most one for each backend, and blocks of one prompt share it, so an entry costs little more than its key.
+`Predictions` are the blocks of dispatched prompts that backends will hold soon, kept for a few seconds or until dispatch fails. Without
+them, similar requests that come within an engine's event lag are spread over cold backends (routers no. 14). A block's entry is a tuple of
+predictions, at most one for each backend, and blocks of one prompt share it, so an entry costs little more than its key.
 """
 
 from collections import deque
@@ -20,9 +19,9 @@ import msgspec
 
 from routing.prefix.holders import BlockHolders, RecentUse
 
-TTL_S: Final = 3.0
+PREDICTION_TTL_S: Final = 3.0
 """Seconds that a prediction counts. Engines' events come within 0.1 s of a prefill step; llm-d keeps predictions 2 s, Dynamo 5 s."""
-MAX_RECENT: Final = 32
+MAX_RECENT_PREDICTIONS: Final = 32
 """Predictions remembered for each backend, which can replace a withdrawn one with the same beginning."""
 _NEVER: Final = float("-inf")
 
@@ -35,7 +34,7 @@ class BackendLife:
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
-        self.recent: deque[Prediction] = deque(maxlen=MAX_RECENT)
+        self.recent: deque[Prediction] = deque(maxlen=MAX_RECENT_PREDICTIONS)
 
 
 class Prediction(msgspec.Struct, eq=False):
@@ -50,7 +49,7 @@ class Prediction(msgspec.Struct, eq=False):
         return self.holder.bit if self.until > now else 0
 
 
-Group = tuple[Prediction, ...]
+PredictionGroup = tuple[Prediction, ...]
 
 
 class Predictions:
@@ -59,7 +58,7 @@ class Predictions:
     __slots__ = ("_max_blocks", "_queue", "_swept", "_ttl_s", "groups")
 
     def __init__(self, max_blocks: int, ttl_s: float) -> None:
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, PredictionGroup] = {}
         """By block hash; read by `PrefixIndex.match`, written here only."""
         self._queue: deque[Prediction] = deque()
         self._swept = 0
@@ -88,7 +87,7 @@ class Predictions:
             for earlier in old or ():
                 if earlier.holder is not holder and earlier.until > now and earlier.holder.bit:
                     standing.append(earlier)
-            group: Group = (*standing, prediction)
+            group: PredictionGroup = (*standing, prediction)
             # in one go: dicts fill ten times as fast from a dict as in a loop
             groups.update(dict.fromkeys(chain[begin:at], group))
         self._queue.append(prediction)
@@ -193,7 +192,7 @@ class PrefixIndex:
 
     __slots__ = ("_backends", "_holders", "_max_copies", "_owners", "_predictions")
 
-    def __init__(self, max_blocks: int, predicted_ttl_s: float = TTL_S) -> None:
+    def __init__(self, max_blocks: int, predicted_ttl_s: float = PREDICTION_TTL_S) -> None:
         self._holders = BlockHolders(max_blocks)
         self._predictions = Predictions(max(1, max_blocks // 8), predicted_ttl_s)
         self._backends: dict[str, _IndexedBackend] = {}
@@ -289,7 +288,7 @@ class PrefixIndex:
             hashes = [block for block in hashes if not _one_less(backend.copies, block)]
         self._holders.discard(backend.bit, hashes)
 
-    def told(self, backend_id: str, block: int) -> bool:
+    def stored_by_events(self, backend_id: str, block: int) -> bool:
         """Whether the backend's events say that it holds this block; predictions do not count."""
         backend = self._backends.get(backend_id)
         holders = self._holders

@@ -1,8 +1,8 @@
-"""The event loop of the simulator: turns arrive, replicas route them, engines step, signals travel, faults happen; in virtual time,
-repeatable for a seed.
+"""The event loop of the simulator (`SimulatedFleet`), in virtual time and repeatable for a seed.
 
-Events of one moment happen in the order of `EventKind`, then in the order they were scheduled, so nothing depends on the order of a
-dict or a heap. Beside the loop stand the parts that only it uses: the LoRA slots of a simulated engine, and tenants' token buckets.
+Requests arrive, replicas route them, engines step, signals travel, faults happen. Events of one moment happen in the order of `EventKind`,
+then in the order they were scheduled, so nothing depends on the order of a dict or a heap. Beside the loop stand the parts that only it
+uses: the LoRA slots of a simulated engine (`SimulatedAdapters`), and tenants' token buckets (`TokenLimits`).
 """
 
 import heapq

@@ -1,6 +1,6 @@
 """The report as one self-contained HTML file: tables, plots as inline SVG, and the assumptions.
 
-The report's plots as self-contained SVG text, drawn by Matplotlib (the extra `report`).
+`page` writes the file. `drawn` makes the plots as self-contained SVG text with Matplotlib (the extra `report`).
 """
 
 import io
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from routing.simulation.comparison import SHOWN, PolicyResult, Result, shown
 
-WIDTH: Final = 7.2
-HEIGHT: Final = 3.6
+PLOT_WIDTH_IN: Final = 7.2
+PLOT_HEIGHT_IN: Final = 3.6
 
 
 class PlotsMissing(ImportError):
@@ -37,7 +37,7 @@ def drawn(results: Sequence[PolicyResult], slo_ttft_s: float) -> list[tuple[str,
 
 
 def _ttft(figure: Any, results: Sequence[PolicyResult], slo_ttft_s: float) -> str:
-    fig = figure(figsize=(WIDTH, HEIGHT))
+    fig = figure(figsize=(PLOT_WIDTH_IN, PLOT_HEIGHT_IN))
     ax = fig.subplots()
     for result in results:
         points = result.ttft_curve_s
@@ -51,7 +51,7 @@ def _ttft(figure: Any, results: Sequence[PolicyResult], slo_ttft_s: float) -> st
 
 
 def _shares(figure: Any, results: Sequence[PolicyResult]) -> str:
-    fig = figure(figsize=(WIDTH, 0.9 + 0.35 * len(results)))
+    fig = figure(figsize=(PLOT_WIDTH_IN, 0.9 + 0.35 * len(results)))
     ax = fig.subplots()
     places = range(len(results))
     ax.barh([at - 0.2 for at in places], [result.mean["goodput"] for result in results], 0.38, label="goodput")
@@ -64,7 +64,7 @@ def _shares(figure: Any, results: Sequence[PolicyResult]) -> str:
 
 
 def _balance(figure: Any, results: Sequence[PolicyResult]) -> str:
-    fig = figure(figsize=(WIDTH, 0.9 + 0.35 * len(results)))
+    fig = figure(figsize=(PLOT_WIDTH_IN, 0.9 + 0.35 * len(results)))
     ax = fig.subplots()
     for at in range(max((len(result.balance) for result in results), default=0)):
         ax.barh(

@@ -8,7 +8,7 @@ import msgspec
 
 from domain.clock import Rng
 from routing.calibration import Calibration
-from routing.disaggregation import HandoverTerms, Reservation, Split, consider, halved, reserve
+from routing.disaggregation import HandoverTerms, Reservation, Split, consider, for_roles, reserve
 from routing.fleet import Availability, Backend, Pool
 from routing.load import BackendFacts, Charge, LoadTable, Rates
 from routing.output_length import OutputLengths
@@ -117,7 +117,7 @@ class Replica:
         if self._terms is not None and not turn.lora:
             held = {backend.id: tokens for backend, tokens in zip(route.backends, route.matched, strict=False)}
             split = consider(request, route.backends, self.load_table, held, self._terms, self._rng)
-        return request, halved(route, split) if self._halves or split is not None else route, split
+        return request, for_roles(route, split) if self._halves or split is not None else route, split
 
     def send(self, request: RoutingRequest, route: Route, split: Split | None, now: float) -> SentRequest:
         """Charge the route's first backend, and the prefill backend of a split request."""
@@ -153,7 +153,7 @@ class Replica:
         else:
             self.load_table.begun(sent.held)
         self.index.confirm(sent.prediction, now)
-        self.load_table.reuse.found(sent.prompt, cached)
+        self.load_table.reuse.note(sent.prompt, cached)
         calibration = self._speeds[sent.backend]
         uncached = sent.prompt - cached
         calibration.first_token(uncached, cached + 0.5 * uncached, sent.queued, now - sent.at, sent.queued_ctx)

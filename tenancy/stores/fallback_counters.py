@@ -100,7 +100,7 @@ class FallbackCounters:
         if admission.__class__ is Admitted:
             self._open[hold.id] = hold
             now = self._clock()
-            for standing in admission.standings:
+            for standing in admission.limit_statuses:
                 line = standing.line
                 if not line.burst and line.meter != _SLOTS:
                     self._known.note(line, standing.remaining, standing.reset_us, now)
@@ -169,7 +169,7 @@ class FallbackCounters:
             await self._shared.settle(hold, actual)
         return True
 
-    def heard(self) -> None:
+    def store_answered(self) -> None:
         """Note that the store answered another call: it is back even when no request asks for a decision."""
         if self._since is not None:
             self._answered()
@@ -180,7 +180,7 @@ class FallbackCounters:
         whole: dict[str, LimitLine] = {line.key: line for group in hold.groups for line in group.lines}
         if isinstance(admission, Admitted):
             self._alone[hold.id] = hold
-            statuses = (LimitStatus(whole[s.line.key], s.remaining, s.reset_us) for s in admission.standings)
+            statuses = (LimitStatus(whole[s.line.key], s.remaining, s.reset_us) for s in admission.limit_statuses)
             return Admitted(tuple(statuses), degraded=True)
         return alone(admission, whole[admission.line.key])
 

@@ -18,7 +18,7 @@ import structlog
 
 from domain.clock import WallClock
 from tenancy.stores.under_way import left_under_way
-from tenancy.stores.wal import UNDER_WAY, locked, parts, remove, size_and_oldest
+from tenancy.stores.wal import UNDER_WAY, locked, remove, size_and_oldest, wal_directories
 from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, UsageStore
 from tenancy.wal_frames import Damage, read_frames
 
@@ -102,14 +102,14 @@ class LedgerShipper:
             self._lock = locked(self._folder / ".shipper")
             if self._lock is None:
                 return False  # another process ships
-        directories = await asyncio.to_thread(parts, self._folder)
+        directories = await asyncio.to_thread(wal_directories, self._folder)
         left = [segment for part in directories for segment in part.segments]
         for part in directories:
             for segment in part.segments:
                 await self._measure(left)
                 await self._ship_segment(segment)
                 left.remove(segment)
-            if part.left:
+            if part.is_dead:
                 await self._ship_under_way(part.path)
                 await asyncio.to_thread(remove, self._folder, part)
         await self._measure(left)

@@ -1,14 +1,14 @@
-"""Requests under way, on disk beside the write-ahead log, so that what a killed process had delivered is billed.
+"""Requests in flight, on disk beside the write-ahead log, so that what a killed process had delivered is billed.
 
-`open` and `close` cost the request path a dictionary entry each. A thread of its own writes every open request as the row that would
-be booked if the process ended now: new requests `SOON_S` after they were opened, and all of them together every `every_s`, into a
-file that replaces the last one. A process that ends in order leaves nothing under way. The file of a dead process is booked by
+`open` and `close` of `InFlightLog` cost the request path a dictionary entry each. A thread of its own writes every open request as the row
+that would be booked if the process ended now: new requests `SOON_S` after they were opened, and all of them together every `every_s`, into
+a file that replaces the last one. A process that ends in order leaves no request there. The file of a dead process is booked by
 `stores.shipper`, after the segments of that process: a request that has a row keeps it.
 
     killed          what was delivered since the last writing is lost
     power is lost   the same since the last writing that was synced; the writing soon after opening is not synced
 
-Reads the usage of this host that SQL may not have yet from the folder of the write-ahead logs.
+`UnbookedUsage` reads the usage of this host that SQL may not have yet from the folder of the write-ahead logs.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import structlog
 
 from domain.clock import Clock, WallClock
-from tenancy.stores.wal import SEALED, UNDER_WAY, UNDER_WAY_NEW, all_segments, parts, size_and_oldest, sync_directory
+from tenancy.stores.wal import SEALED, UNDER_WAY, UNDER_WAY_NEW, all_segments, size_and_oldest, sync_directory, wal_directories
 from tenancy.usage import UsageEvent
 from tenancy.wal_frames import Damage, frame, read_frames
 
@@ -239,8 +239,8 @@ class UnbookedUsage:
     def _lost(self) -> list[UsageEvent]:
         events: list[UsageEvent] = []
         with contextlib.suppress(OSError):  # booked and removed meanwhile
-            for part in parts(self._folder):
-                if part.left:
+            for part in wal_directories(self._folder):
+                if part.is_dead:
                     events += (event for event in left_under_way(part.path) if isinstance(event, UsageEvent))
         return events
 

@@ -1,13 +1,13 @@
 """The write-ahead log of usage events: `append` costs the request path a queue entry, a thread of its own makes it durable.
 
-An event waits at most `fsync_s` for others, is written and synced with them, and its segment is sealed after `SEGMENT_S` or at
+An event in the `Wal` waits at most `fsync_s` for others, is written and synced with them, and its segment is sealed after `SEGMENT_S` or at
 `SEGMENT_BYTES`; `stores.shipper`, in another process, books sealed segments in SQL and removes them. A process that is killed loses
 the events of the last `fsync_s`, and nothing else.
 
 When the disk is full, broken or at `max_bytes`, the events on it are kept; new ones wait in memory up to `room`, then they are dropped
 and counted. `full` is true from the first failure on.
 
-The folder of the write-ahead logs and its locks: one directory per writing process, one process that ships for the whole host.
+The folder has one directory per writing process (`Claim`), and one process that ships for the whole host (`WalDirectory` is what it reads):
 
     FOLDER/.guard                      held for a moment while a directory is made, looked at or removed
     FOLDER/.shipper                    held by the process that ships, for as long as it lives
@@ -69,7 +69,7 @@ class WalDirectory(msgspec.Struct, frozen=True):
     path: Path
     segments: tuple[Path, ...]
     """Segments that no process writes to, oldest first."""
-    left: bool
+    is_dead: bool
     """Whether its process is dead; the directory is then removed after its segments."""
 
 
@@ -89,7 +89,7 @@ def claim_new(folder: Path, name: str) -> Claim:
     return Claim(path, lock)
 
 
-def parts(folder: Path) -> list[WalDirectory]:
+def wal_directories(folder: Path) -> list[WalDirectory]:
     """Every process's directory; for the process that ships. Raises OSError."""
     directories = []
     with _guard(folder):

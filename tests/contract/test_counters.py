@@ -148,7 +148,7 @@ async def test_several_groups_all_or_nothing_and_the_same_id_may_ask_again(store
     await store.counters.settle(first, Amounts(1, 1))
     admitted = await store.counters.admit(second)
     assert isinstance(admitted, Admitted)
-    assert [standing.remaining for standing in admitted.standings] == [8, 0]
+    assert [standing.remaining for standing in admitted.limit_statuses] == [8, 0]
     assert (await store.state(own, Meter.REQUESTS, Window.DAY)).used == 2
 
 
@@ -272,7 +272,7 @@ async def test_the_soft_threshold_is_crossed_once(store: Store) -> None:
     for n in range(10):
         answer = await store.counters.admit(hold(f"h{n}", Amounts(5, 5), soft))
         assert isinstance(answer, Admitted)
-        crossed.append([standing.soft_crossed for standing in answer.standings])
+        crossed.append([standing.soft_crossed for standing in answer.limit_statuses])
     assert crossed == [[False] * 3] * 7 + [[True] * 3] + [[False] * 3] * 2
 
 

@@ -1,4 +1,4 @@
-"""Laws of `ports.Scripts` on every kind of real store, and what each kind's own failures do to it."""
+"""Laws of `tenancy.stores.valkey.client.Scripts` on every kind of real store, and what each kind's own failures do to it."""
 
 import asyncio
 import contextlib

@@ -64,7 +64,7 @@ async def process(url: str, member: str) -> AsyncIterator[Process]:
 
     guarded = FallbackCounters(ValkeyCounters(scripts), lambda: MemoryCounters(time.time), lambda: seen[0].replicas, time.monotonic)
     watch = StoreWatch(
-        scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.heard, failed=guarded.failed
+        scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.store_answered, failed=guarded.failed
     )
     seen.append(watch)
     running = asyncio.create_task(watch.run())

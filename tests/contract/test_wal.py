@@ -12,7 +12,7 @@ import pytest
 
 from tenancy.stores import wal as wal_module
 from tenancy.stores.shipper import LedgerShipper
-from tenancy.stores.wal import SEALED, Wal, claim_new, parts, segment_path
+from tenancy.stores.wal import SEALED, Wal, claim_new, segment_path, wal_directories
 from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, WriteResult
 from tenancy.wal_frames import frame, read_frames
 from tests.small_disk import no_syncs
@@ -106,10 +106,10 @@ async def test_the_open_segment_of_a_living_process_is_let_alone(tmp_path: Path)
     one = opened(folder, "one", segment_s=60.0)
     one.append(event(1))
     await until(lambda: one.written == 1)
-    assert parts(folder) == [parts(folder)[0]]
-    assert (parts(folder)[0].left, parts(folder)[0].segments) == (False, ())
+    assert wal_directories(folder) == [wal_directories(folder)[0]]
+    assert (wal_directories(folder)[0].is_dead, wal_directories(folder)[0].segments) == (False, ())
     os.close(one.claim._lock)  # what the kernel does when a process is killed
-    assert (parts(folder)[0].left, len(parts(folder)[0].segments)) == (True, 1)
+    assert (wal_directories(folder)[0].is_dead, len(wal_directories(folder)[0].segments)) == (True, 1)
     with pytest.raises(OSError):
         opened(folder, "one")
     one.claim._lock = -1

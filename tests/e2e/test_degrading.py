@@ -11,7 +11,7 @@ from backends.simengine import SimEngine, SimSettings
 from domain.usage import Usage
 from gateway.telemetry.access_log import line_of
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import InForce, Running
+from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
@@ -104,7 +104,9 @@ async def test_streams_say_it_in_their_head_and_where_nothing_helps_the_answer_i
 
 async def test_a_rollout_hears_of_its_pool_that_had_no_room_and_of_nothing_that_another_model_answered() -> None:
     async with served([{"model": "small"}]) as (running, client):
-        running.deps.live.rollouts = InForce({"large": Running("ro_1", "v2", "large", "v2", 0.0, 0.0, counting=True, interval_s=10.0)})
+        running.deps.live.rollouts = ActiveRollouts(
+            {"large": Running("ro_1", "v2", "large", "v2", 0.0, 0.0, counting=True, interval_s=10.0)}
+        )
         assert (await ask(client)).json()["model"] == "small"
         told, record = await running.recorded(2)
         assert told.dealt is not None

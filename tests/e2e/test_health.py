@@ -22,7 +22,7 @@ SIM = SimSettings(models=("sim",), speed=20)
 QUICK = {"first_token_base_s": 1.0, "first_token_cap_s": 4.0, "poll_s": 0.2}
 """The time limits of production are ten times as long; what is tested scales with them."""
 BY_COUNT = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "expose_headers": True, "routing": "least_load"}
-"""Placing by counts alone, which goes on sending to an engine that brings nothing: what is tested is how it gets out."""
+"""Placement by counts alone, which goes on sending to an engine that brings nothing: what is tested is how it gets out."""
 
 
 @asynccontextmanager

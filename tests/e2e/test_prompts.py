@@ -14,7 +14,7 @@ from gateway.placement.explain import Would, WouldAnswer, supposed
 from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import line_of
 from policies.load import PolicyFolder
-from policies.rollout.in_force import InForce, Running
+from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.rights import Caps, Rights
 from tests.gateway_harness import Gateway, gateway, stream
 
@@ -84,7 +84,7 @@ async def test_an_engine_gets_the_messages_and_nothing_of_the_reference(site: Si
 
 async def test_a_rollout_deals_out_versions_and_counts_them_and_whoever_names_one_gets_it(site: Site) -> None:
     half = Running("ro_1", "help-2", "help@2", "help@1", 0.5, 0.0, counting=True, interval_s=10.0)
-    site.running.deps.live.rollouts = InForce({}, {"help@2": half})
+    site.running.deps.live.rollouts = ActiveRollouts({}, {"help@2": half})
     seen = {}
     for n in range(24):
         reply = await site.ask(prompt={"id": "help"}, model="sim", messages=[{"role": "user", "content": "hi"}], user=f"caller-{n}")

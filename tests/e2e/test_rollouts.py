@@ -11,7 +11,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.telemetry.access_log import line_of
-from policies.rollout.in_force import InForce, Running
+from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway, no_engine, stream
 
@@ -30,7 +30,7 @@ async def served(
         urls = {"old": old.url, "new": canary_url or new.url}
         pools = [{"name": n, "model": n, "revision": f"r-{n}", "backends": [{"id": f"{n}-1", "url": url}]} for n, url in urls.items()]
         front = await stack.enter_async_context(gateway(pools=pools, policies=[POLICY], **options))
-        front.deps.live.rollouts = InForce({"old": running})
+        front.deps.live.rollouts = ActiveRollouts({"old": running})
         yield front, await stack.enter_async_context(front.client()), new
 
 

@@ -1,4 +1,4 @@
-"""A gateway and an engine on two machines, of which the second vanishes: run in a network namespace of its own by `test_vanished`.
+"""A gateway and an engine on two machines, of which the second vanishes: run in a network namespace by `test_vanished.py`.
 
 `unshare -n python -m tests.fault.two_machines CLIENT SILENCE_S` makes a second namespace for the engine with a cable between both,
 starts requests, has every packet lost from then on without a word, and prints as JSON after how many seconds each request was over.

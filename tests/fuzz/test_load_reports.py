@@ -27,7 +27,7 @@ REPORTS = Target("load_reports", PIECES, SEEDS)
 
 def report(payload: bytes) -> str:
     reports = LoadReports(1, read_report)
-    taken = reports.heard(0, 1, payload, 1.0)
+    taken = reports.take_message(0, 1, payload, 1.0)
     pushed = reports.pushed(1.0)
     if pushed is not None:
         assert taken

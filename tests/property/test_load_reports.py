@@ -67,7 +67,7 @@ def test_what_is_said_is_the_sum_of_every_ranks_last_word(steps: list[tuple[int,
             if before is not None and number <= before:
                 last.clear()
             numbers[rank] = number
-        taken = reports.heard(rank, number, report(running, 1, rank=rank) if good else b"garbage", now)
+        taken = reports.take_message(rank, number, report(running, 1, rank=rank) if good else b"garbage", now)
         assert taken is (good and number is not None)
         if taken:
             last[rank] = running, now

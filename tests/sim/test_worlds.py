@@ -122,7 +122,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], *tuple[str, ...]]] = {
     ),
     "a place is not given back": (
         lambda: patch.object(InFlight, "over", sometimes(_no_release, InFlight.over, 20)),
-        "on the board",
+        "in the load table",
     ),
     "a retry after the first byte": (
         lambda: patch.object(gateway.request.retry.attempt, "may_retry", _as_if_nothing_came(gateway.request.retry.attempt.may_retry)),

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.admin.access import TABLE
+from gateway.admin.access import ROLE_TABLE
 from tests.admin_harness import API, OWNER
 from tests.admin_socket import AdminSocket, admin_socket
 from tests.scale import scaled
@@ -50,7 +50,7 @@ def document(port: AdminSocket) -> Any:
     return schemathesis.openapi.from_url(f"{port.url}{API}/openapi.json", config=config, headers=OWNER)
 
 
-@pytest.mark.parametrize(("method", "path"), [(method, path.replace(":path}", "}")) for method, path in TABLE])
+@pytest.mark.parametrize(("method", "path"), [(method, path.replace(":path}", "}")) for method, path in ROLE_TABLE])
 def test_the_port_does_what_its_document_says(document: Any, method: str, path: str) -> None:
     operation = document[path][method]
 

@@ -54,7 +54,7 @@ async def subscribed(context: Context, *endpoints: str) -> AsyncIterator[tuple[L
     reports = LoadReports(len(endpoints), read_report)
 
     def take(rank: int, number: int | None, payload: bytes) -> None:
-        reports.heard(rank, number, payload, time.monotonic())
+        reports.take_message(rank, number, payload, time.monotonic())
 
     made = LoadSubscriber(context, endpoints, take, time.monotonic, asyncio.get_running_loop())
     made.tick()
@@ -169,7 +169,7 @@ async def test_strange_messages_are_counted_and_what_follows_is_heard(
 
         await until(sent)
         publisher.send_multipart([b"x" * (MAX_REPORT_BYTES + 1)])  # libzmq drops this connection for good
-        monkeypatch.setattr(engine_zmq, "REOPEN_S", 0.5)
+        monkeypatch.setattr(engine_zmq, "LOAD_REOPEN_S", 0.5)
         number = iter(range(8, 10**6))
 
         def heard() -> bool:

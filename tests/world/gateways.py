@@ -61,12 +61,12 @@ TIMED = (
 )
 """Modules through which time enters."""
 SLOWED: tuple[tuple[object, str, float], ...] = (
-    (gateway.fleet.health, "EVERY_S", 3.0),
+    (gateway.fleet.health, "EVALUATE_EVERY_S", 3.0),
     (gateway.fleet.membership, "ORDERS_EVERY_S", 3600.0),
     (gateway.fleet.sources.RegisteredSource, "every_s", 60.0),
     (gateway.request.holds, "LOOK_S", 2.0),
     (gateway.sync.policies, "POLL_S", 60.0),
-    (gateway.rollouts.watch, "POLL_S", 5.0),
+    (gateway.rollouts.watch, "STORE_POLL_S", 5.0),
     (gateway.ledger.reconcile, "STEP_S", 3.0),
     (gateway.process.worker, "SWEEP_S", 1.5),
     (gateway.fleet.kv_events, "TICK_S", 60.0),

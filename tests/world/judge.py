@@ -62,11 +62,11 @@ class Judge:
     def _counts(self, gateway: Gateway, deps: Deps | None) -> None:
         assert deps is not None
         load_table = deps.pool_states["chat"].load_table
-        for name, count in (("active", deps.budget.active), ("retrying", deps.budget.retrying), ("on its board", load_table.total())):
+        for name, count in (("active", deps.budget.active), ("retrying", deps.budget.retrying), ("in its load table", load_table.total())):
             if count < 0:
                 self._breach(f"{gateway.name}: {count} requests {name}")
         if load_table.total() > deps.budget.active:
-            self._breach(f"{gateway.name}: {load_table.total()} on the board of {deps.budget.active} requests")
+            self._breach(f"{gateway.name}: {load_table.total()} in the load table of {deps.budget.active} requests")
 
     def _within(self, limit: Limit) -> None:
         """A limit that the store alone decides on holds at every moment."""
@@ -136,7 +136,7 @@ class Judge:
             "retrying": deps.budget.retrying,
             "holds": len(deps.holds),
             "waiting": deps.lines["chat"].waiting,
-            "on the board": deps.pool_states["chat"].load_table.total(),
+            "in the load table": deps.pool_states["chat"].load_table.total(),
             "watched": len(deps.watch.relays()),
             "connections": len(gateway.worker._connections.open),
         }

@@ -1,6 +1,7 @@
-"""Limits: how much of a meter a scope may use within a window. A limit's id is `level:name:meter:window`.
+"""The routes of limits: how much of a meter a scope may use within a window. A limit's id is `level:name:meter:window`.
 
-The current state of limits: used, held and remaining amounts, as the shared counters have them.
+`router` lists, shows, sets, raises and removes limits; `limit_state_router` shows their current state: used, held and remaining amounts, as
+the shared counters have them.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -45,7 +46,7 @@ LimitId = Annotated[
         "`global::concurrent_requests:now`.",
     ),
 ]
-OWN: Final = "What bounds a tenant is set for it; set limits of its projects, its keys and the users of its projects."
+OWN_BOUNDS_REFUSED: Final = "What bounds a tenant is set for it; set limits of its projects, its keys and the users of its projects."
 Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
 
 
@@ -209,7 +210,7 @@ def _check_own(call: AdminCall, scope: Scope) -> None:
     if call.tenant is None or governs_limit(scope):
         return  # the store checks which tenant the project, key or user belongs to
     if scope.level in (Level.TENANT, Level.USER) and scope.name == call.tenant:
-        raise AdminProblem(403, "forbidden", OWN)
+        raise AdminProblem(403, "forbidden", OWN_BOUNDS_REFUSED)
     raise not_found()
 
 
@@ -238,7 +239,7 @@ def _done(status: int, action: str, record: LimitRecord, before: dict[str, Any] 
 
 limit_state_router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 
-TAGS: Final = {"organisation": "org/", "model": "model/", "global": GLOBAL_TAG, "tenant": ""}
+TAG_PREFIXES: Final = {"organisation": "org/", "model": "model/", "global": GLOBAL_TAG, "tenant": ""}
 
 
 class StateQuery(PageQuery):
@@ -285,7 +286,7 @@ async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response
     more = len(records) > query.limit
     label = "" if query.user is None else digest_of_label(query.user)
     lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
-    states = await call.parts.limit_states(Group(f"{TAGS[query.level]}{query.name}", lines)) if lines else []
+    states = await call.parts.limit_states(Group(f"{TAG_PREFIXES[query.level]}{query.name}", lines)) if lines else []
     return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(id_of(shown[-1].limit)) if more else None})
 
 

@@ -1,13 +1,11 @@
 """The connection of a caller: HTTP/1.1 in, one exchange at a time, bytes out. The only file of the edge with a transport.
 
-A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
-parsed, and the connection closes after the reply under way, so a smuggled second request has nowhere to go.
+`EdgeConnection` is the transport's side. `RequestReader` is the reading half: the callbacks of llhttp, their checks, and the Exchange that
+they make. A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
+parsed, and the connection closes after the reply in progress, so a smuggled second request has nowhere to go.
 
-Offers of another protocol, which a server may ignore (RFC 9110, 7.8): Java's HttpClient offers cleartext HTTP/2 on every connection.
-
-llhttp stops reading at such a head, so the connection feeds it again without the offer. Sans-io.
-
-The reading half of a caller's connection: the callbacks of llhttp, their checks, and the Exchange that they make.
+`without_upgrade` removes offers of another protocol, which a server may ignore (RFC 9110, 7.8): Java's HttpClient offers cleartext HTTP/2
+on every connection. llhttp stops reading at such a head, so the connection feeds it again without the offer.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """All caller connections of a worker: how many there may be, which have waited too long, and how they end when the worker stops.
 
-The bounds of a caller's connection, with the reason for each default. Filled from `data.limits` in tidegate.yaml.
+`Connections` is the table. `EdgeLimits` are the bounds of a caller's connection, with the reason for each default; they are filled from
+`data.limits` in tidegate.yaml.
 """
 
 import asyncio

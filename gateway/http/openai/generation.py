@@ -3,7 +3,7 @@
 A field without a check goes to the engine as it is. Each cap bounds a field that makes one small request cost as much as many: `n`
 multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars are compiled.
 
-Text in one of OpenAI's four shapes: a string, strings, token ids, or arrays of token ids.
+`inputs` checks text in one of OpenAI's four shapes: a string, strings, token ids, or arrays of token ids.
 """
 
 from collections.abc import Mapping

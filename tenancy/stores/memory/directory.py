@@ -1,15 +1,8 @@
-"""A directory in dictionaries, lost with the process: for tests and embedding. A transaction works on a copy that replaces the
-original when the transaction ends.
+"""A directory in dictionaries (`MemoryDirectory`), lost with the process: for tests and embedding.
 
-The state of a directory in memory: one dictionary per kind of record, by the record's name or id.
-
-Organisations, tenants and projects in memory.
-
-API keys in memory.
-
-Limits in memory.
-
-Prices in memory.
+`MemoryRecords` has one dictionary per kind of record, by the record's name or id. A transaction works on a copy that replaces the original
+when the transaction ends. Each other class implements the port of one kind of record: organisations, tenants, projects, keys, limits,
+prices.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""The directory in SQL. Every statement is built by SQLAlchemy with bound values; no text is ever joined into one.
+"""The directory in SQL (`SqlDirectory`), and its prices (`SqlPrices`): no statement here changes the row of a price.
 
-Writers wait for each other: the first write of a transaction raises the change counter, whose row the transaction then locks until it
-ends. So what a writer has looked up stays true, and processes that poll the counter see a change together with its data.
-
-Prices in SQL. There is no statement here that changes a row.
+Every statement is built by SQLAlchemy with bound values; no text is ever joined into one. Writers wait for each other: the first write of a
+transaction raises the change counter, whose row the transaction then locks until it ends. So what a writer has looked up stays true, and
+processes that poll the counter see a change together with its data.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from tenancy.stores.sql.limits import SqlLimits, limit_of
 from tenancy.stores.sql.schema import api_key, change, organisation, price, project, tenant, usage_limit
 from tenancy.stores.sql.transaction import COUNTER, SqlConnections, Writer
 
-KINDS: Final = TokenRates.__struct_fields__
+PRICE_KINDS: Final = TokenRates.__struct_fields__
 
 
 class SqlPrices:
@@ -61,13 +60,13 @@ def price_of(row: Any) -> Price:
         model=row["model"],
         revision=row["revision"],
         effective_unix=row["effective_unix"],
-        nanousd_per_mtok=TokenRates(**{kind: row[f"nanousd_{kind}"] for kind in KINDS}),
-        units=TokenRates(**{kind: row[f"units_{kind}"] for kind in KINDS}),
+        nanousd_per_mtok=TokenRates(**{kind: row[f"nanousd_{kind}"] for kind in PRICE_KINDS}),
+        units=TokenRates(**{kind: row[f"units_{kind}"] for kind in PRICE_KINDS}),
     )
 
 
 def _rates(unit: str, rates: TokenRates) -> dict[str, int]:
-    return {f"{unit}_{kind}": getattr(rates, kind) for kind in KINDS}
+    return {f"{unit}_{kind}": getattr(rates, kind) for kind in PRICE_KINDS}
 
 
 ROWS_AT_ONCE: Final = 200

@@ -1,20 +1,18 @@
 """The ledger in SQL: insert-or-ignore of events, totals that follow by a watermark, retention by partition.
 
-Totals cannot drift from rows, because both change in one transaction under one lock. A writer first locks the row of `usage_mark`,
-so writers come one after the other and numbers (`seq`) are given in the order of commits; with a database sequence a slow
+`SqlUsageStore` books. Totals cannot drift from rows, because both change in one transaction under one lock. A writer first locks the row of
+`usage_mark`, so writers come one after the other and numbers (`seq`) are given in the order of commits; with a database sequence a slow
 transaction could commit a lower number after a higher one had been counted, and its rows would be skipped for ever. Then it inserts
 the events that are not booked yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark.
 One database books a few thousand requests a second however many gateways there are (docs/ledger.md); the gateways' logs absorb a
 higher rate for a while.
 
-Which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with totals.
-
-A process remembers the labels of the days and tenants that it books, read from the totals when a day and tenant first come. Each
+`DayLabels` says which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with
+totals. A process remembers the labels of the days and tenants that it books, read from the totals when a day and tenant first come. Each
 process that books remembers its own, so that with several hosts there may be as many labels as hosts times the bound.
 
-Postgres only: `usage_event` by day. A partition is attached and dropped whole; no row is touched.
-
-DDL takes no bound values, so names and bounds are formatted in, from dates and nothing else.
+`add_partition` and `drop_partitions` are for Postgres only: `usage_event` by day. A partition is attached and dropped whole; no row is
+touched. DDL takes no bound values, so names and bounds are formatted in, from dates and nothing else.
 """
 
 import datetime as dt
@@ -30,14 +28,14 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenancy.limits import MOST_LABELS, OTHER_LABEL
-from tenancy.stores.sql.schema import AMOUNTS, LABELS, MARK, usage_event, usage_mark, usage_total
+from tenancy.stores.sql.schema import USAGE_AMOUNTS, USAGE_LABELS, USAGE_MARK, usage_event, usage_mark, usage_total
 from tenancy.usage import FREE_CLOSING, FREE_OUTCOMES, LedgerAway, RowsRefused, UsageEvent, WriteResult, day_of
 from tenancy.wal_frames import MAX_NUMBER, MAX_TEXT, tamed
 
-KEPT: Final = 300_000
+KEPT_LABELS: Final = 300_000
 """Labels of all days and tenants that are remembered; beyond it the oldest are dropped, and read again when needed."""
 
-Place = tuple[dt.date, str]
+DayTenant = tuple[dt.date, str]
 
 
 class DayLabels:
@@ -49,7 +47,7 @@ class DayLabels:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: dict[Place, set[str]] = {}
+        self._known: dict[DayTenant, set[str]] = {}
 
     async def crowded(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows, of those to be booked, whose end user is beyond the bound. Labels of a transaction that fails stay known, which
@@ -67,11 +65,11 @@ class DayLabels:
                 beyond.append(row)
         return beyond
 
-    async def _learn(self, connection: AsyncConnection, places: set[Place]) -> None:
+    async def _learn(self, connection: AsyncConnection, places: set[DayTenant]) -> None:
         new = places - self._known.keys()
         if not new:
             return
-        while self._known and sum(map(len, self._known.values())) > KEPT:
+        while self._known and sum(map(len, self._known.values())) > KEPT_LABELS:
             del self._known[next(iter(self._known))]
         new = places - self._known.keys()
         self._known |= {place: set() for place in new}
@@ -84,9 +82,9 @@ class DayLabels:
                     self._known[day, tenant].add(label)
 
 
-AHEAD_DAYS: Final = 3
+PARTITIONS_AHEAD_DAYS: Final = 3
 """Partitions made before their day: a database that is away over midnight finds them ready."""
-LOCK_WITHIN_MS: Final = 3_000
+PARTITION_LOCK_WITHIN_MS: Final = 3_000
 """Dropping waits for readers of the table, and all other statements wait behind it; after this time it is given up until the next run."""
 _NAME: Final = re.compile(r"usage_event_(\d{4})(\d{2})(\d{2})")
 
@@ -123,7 +121,7 @@ async def drop_partitions(engine: AsyncEngine, first_kept: dt.date) -> int:
     for day in old:
         try:
             async with engine.begin() as connection:
-                await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_WITHIN_MS}")
+                await connection.exec_driver_sql(f"SET LOCAL lock_timeout = {PARTITION_LOCK_WITHIN_MS}")
                 await connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_name(day)}")
         except DBAPIError as error:
             log.warning("a day of usage could not be dropped now", day=str(day), why=str(error.orig)[:200])
@@ -180,12 +178,12 @@ class SqlUsageStore:
         booked = await connection.scalar(sa.select(sa.func.count()).select_from(usage_event).where(new)) or 0
         if booked:
             await connection.execute(self._fold(new, {row["bucket"] for row in crowded}))
-            await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == MARK).values(seq=mark + len(rows)))
+            await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(seq=mark + len(rows)))
         return WriteResult(booked, len(unexpired) - booked, len(rows) - len(unexpired), len(crowded))
 
     async def _lock(self, connection: AsyncConnection) -> tuple[int, dt.date]:
         """Lock the mark; returns its number and first kept day. SQLite has locked the whole file by BEGIN IMMEDIATE already."""
-        mark = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == MARK).with_for_update())).one()
+        mark = (await connection.execute(sa.select(usage_mark).where(usage_mark.c.what == USAGE_MARK).with_for_update())).one()
         return mark.seq, mark.first_kept
 
     def _insert(self, table: sa.Table) -> Any:
@@ -197,14 +195,14 @@ class SqlUsageStore:
         total = usage_total.c
         free = sa.case((event.closing == FREE_CLOSING, sa.case((event.outcome.in_(sorted(FREE_OUTCOMES)), 1), else_=0)), else_=0)
         counts = [sa.func.count().label("requests"), sa.func.sum(free).label("free_requests")]
-        sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in AMOUNTS)]
-        named: dict[str, sa.ColumnElement[Any]] = {name: event[name] for name in LABELS}
+        sums = [*counts, *(sa.func.sum(event[name]).label(name) for name in USAGE_AMOUNTS)]
+        named: dict[str, sa.ColumnElement[Any]] = {name: event[name] for name in USAGE_LABELS}
         if crowded:
             named["end_user"] = sa.case((event.bucket.in_(sorted(crowded)), OTHER_LABEL), else_=event.end_user)
         labels = [sa.func.min(value).label(name) for name, value in named.items()]  # equal within a bucket
         source = sa.select(event.day, event.bucket, *labels, *sums).where(new).group_by(event.day, event.bucket)
-        insert = self._insert(usage_total).from_select(["day", "bucket", *LABELS, *COUNTS, *AMOUNTS], source)
-        more = {name: total[name] + insert.excluded[name] for name in (*COUNTS, *AMOUNTS)}
+        insert = self._insert(usage_total).from_select(["day", "bucket", *USAGE_LABELS, *COUNTS, *USAGE_AMOUNTS], source)
+        more = {name: total[name] + insert.excluded[name] for name in (*COUNTS, *USAGE_AMOUNTS)}
         return insert.on_conflict_do_update(index_elements=["day", "bucket"], set_=more)
 
     async def prepare(self, today: dt.date) -> None:
@@ -214,7 +212,7 @@ class SqlUsageStore:
             async with self._engine.begin() as connection:
                 await self._lock(connection)
                 partitioned = await partition_days(connection)
-                for n in range(AHEAD_DAYS + 1):
+                for n in range(PARTITIONS_AHEAD_DAYS + 1):
                     if (day := today + dt.timedelta(days=n)) not in partitioned:
                         await add_partition(connection, day)
         except (SQLAlchemyError, OSError) as error:
@@ -230,7 +228,7 @@ class SqlUsageStore:
                 if first_kept - oldest > PRUNE_DAYS:
                     first_kept = oldest + PRUNE_DAYS
                 if first_kept > before:  # from now on nothing older is taken, so nothing that is dropped can come a second time
-                    await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == MARK).values(first_kept=first_kept))
+                    await connection.execute(sa.update(usage_mark).where(usage_mark.c.what == USAGE_MARK).values(first_kept=first_kept))
             return await (drop_partitions(self._engine, first_kept) if self._postgres else self._delete(first_kept))
         except (SQLAlchemyError, OSError) as error:
             raise LedgerAway(f"{type(error).__name__}: {error}"[:500]) from error
@@ -276,7 +274,7 @@ def _row(event: UsageEvent, seq: int) -> dict[str, Any]:
         "day": day_of(event.at_unix_ms),
         "seq": seq,
         "at_unix_ms": event.at_unix_ms,
-        **dict(zip(LABELS, labels, strict=True)),
+        **dict(zip(USAGE_LABELS, labels, strict=True)),
         "endpoint": event.endpoint,
         "pool": event.pool,
         "revision": event.revision,
@@ -298,4 +296,4 @@ def _row(event: UsageEvent, seq: int) -> dict[str, Any]:
 
 
 def _bucket(row: dict[str, Any]) -> bytes:
-    return hashlib.blake2b("\0".join(row[name] for name in LABELS).encode(), digest_size=16).digest()
+    return hashlib.blake2b("\0".join(row[name] for name in USAGE_LABELS).encode(), digest_size=16).digest()

@@ -1,23 +1,17 @@
-"""The tables of the directory, the opening of a store by URL, and the migration of its schema to this version.
+"""Every table in SQL, the opening of a store by URL (`open_engine`), and the migration of its schema to this version (`migrate`).
 
 Several processes may start at once on an empty database, so a migration holds a lock that ends with its connection: SQLite's
 write lock, a Postgres advisory lock.
 
-The tables of the audit chain and of idempotency keys.
+The tables come in sections: the directory, the audit chain with the idempotency keys, policies that the database keeps, rollouts with the
+sums that workers report about them, and the ledger. In the ledger, tokens and money are 64-bit integers; `tenancy.wal_frames.tamed` keeps
+single values far below that.
 
-The table of policies that the database keeps.
-
-The tables of rollouts and of the sums that workers report about them.
-
-The tables of the ledger. Tokens and money are 64-bit integers; `tenancy.wal_frames.tamed` keeps single values far below that.
-
-`usage_event` has one row per request. On Postgres it is partitioned by day, and the day is in the primary key because Postgres requires
-it; the day comes from the event itself, so an event sent again has the same day.
-
-`usage_total` is a projection of it, per day and combination of labels. `bucket` is a digest of the labels: they may be long
-together, and an index of 20 bytes is quick. `free_requests` are those of `requests` that count towards no limit.
-
-`usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
+- `usage_event` has one row per request. On Postgres it is partitioned by day, and the day is in the primary key because Postgres requires
+  it; the day comes from the event itself, so an event sent again has the same day.
+- `usage_total` is a projection of it, per day and combination of labels. `bucket` is a digest of the labels: they may be long together, and
+  an index of 20 bytes is quick. `free_requests` are those of `requests` that count towards no limit.
+- `usage_mark` has one row, which every writer locks first (`tenancy.stores.sql.ledger`).
 """
 
 import contextlib
@@ -366,11 +360,11 @@ rollout_sums = sa.Table(
 """No foreign key: a worker may write once more after a rollout is closed. Such rows are removed later (`forget_closed`)."""
 
 
-LABELS: Final = ("organisation", "tenant", "project", "key_id", "end_user", "model", "lora")
+USAGE_LABELS: Final = ("organisation", "tenant", "project", "key_id", "end_user", "model", "lora")
 """The labels that totals are kept by, besides the day."""
-AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
+USAGE_AMOUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "units", "cost_nanousd")
 """The columns that are added up."""
-MARK: Final = "usage"
+USAGE_MARK: Final = "usage"
 """The name of the one row of `usage_mark`."""
 
 usage_event = sa.Table(
@@ -381,9 +375,9 @@ usage_event = sa.Table(
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("bucket", sa.LargeBinary(16), nullable=False),
     sa.Column("at_unix_ms", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.String(256), nullable=False) for name in LABELS),
+    *(sa.Column(name, sa.String(256), nullable=False) for name in USAGE_LABELS),
     *(sa.Column(name, sa.String(256), nullable=False) for name in ("endpoint", "pool", "revision", "outcome", "closing", "price_id")),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in AMOUNTS),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in USAGE_AMOUNTS),
     sa.Column("duration_ms", sa.BigInteger, nullable=False),
     sa.Column("priority_class", sa.String(16), nullable=False, server_default=""),
     sa.Column("asked_model", sa.String(256), nullable=False, server_default=""),
@@ -395,10 +389,10 @@ usage_total = sa.Table(
     metadata,
     sa.Column("day", sa.Date, primary_key=True),
     sa.Column("bucket", sa.LargeBinary(16), primary_key=True),
-    *(sa.Column(name, sa.String(256), nullable=False) for name in LABELS),
+    *(sa.Column(name, sa.String(256), nullable=False) for name in USAGE_LABELS),
     sa.Column("requests", sa.BigInteger, nullable=False),
     sa.Column("free_requests", sa.BigInteger, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in AMOUNTS),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in USAGE_AMOUNTS),
 )
 
 usage_mark = sa.Table(

@@ -1,6 +1,6 @@
-"""The open connection that the parts of one change share, with the statements that all of them need.
+"""The open connection that the parts of one change share (`Writer`), with the statements that all of them need.
 
-Lets stores that open transactions of their own take part in a transaction that is open already.
+`Joined` lets stores that open transactions of their own take part in a transaction that is open already.
 """
 
 import contextlib

@@ -1,10 +1,8 @@
-"""Runs the gateway's scripts on one Valkey, on the primary that Sentinels name, or on a cluster.
+"""Runs the gateway's scripts on one Valkey, on the primary that Sentinels name, or on a cluster (`ValkeyScripts`).
 
-A script may be run twice when its server loses the first answer, so every script must be safe to repeat.
-
-The port through which the counters run scripts.
-
-The scripts' texts: files in `lua/`, with shared code and the constants of the Python reference put in front.
+`Scripts` is the port through which the counters run them; a script may be run twice when its server loses the first answer, so every script
+must be safe to repeat. `TEXTS` are the scripts' texts: files in `lua/`, with shared code and the constants of the Python reference put in
+front.
 """
 
 import asyncio
@@ -77,7 +75,7 @@ _NODE_CANNOT: Final = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "OOM", "M
 
 
 class ValkeyScripts:
-    """`ports.Scripts` over the network. Made inside the running loop that uses it; `start` before use, `close` after."""
+    """`Scripts` over the network. Made inside the running loop that uses it; `start` before use, `close` after."""
 
     def __init__(self, url: CounterUrl, scripts: Mapping[str, str] = TEXTS) -> None:
         self._loop = asyncio.get_running_loop()
@@ -142,7 +140,7 @@ class ValkeyScripts:
             return ""
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
-        """Run a script (`ports.Scripts.run`); never takes longer than `TIMEOUT_S`.
+        """Run a script (`Scripts.run`); never takes longer than `TIMEOUT_S`.
 
         Raises:
             CountersAway: the store cannot be reached, or the script failed.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenancy.decisions import line_states, refusal, standings
+from tenancy.decisions import limit_statuses, line_states, refusal
 from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
 from tenancy.limits import MOST_LABELS, Amounts, Group
 from tenancy.ports import CountersAway
@@ -86,7 +86,7 @@ class ValkeyCounters:
                 await self._undo(hold.groups[:place], hold_id)
                 return refusal(at.plan, vector, heres, now_us, self._calendar.ends_us)
             came = vector if verdict == _ADMITTED else NOTHING
-            statuses += standings(at.plan, came, heres, now_us, self._calendar.ends_us)
+            statuses += limit_statuses(at.plan, came, heres, now_us, self._calendar.ends_us)
         return Admitted(statuses)
 
     async def beat(self, beats: Sequence[Beat]) -> None:

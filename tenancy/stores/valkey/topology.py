@@ -1,12 +1,10 @@
 """Finds the servers that own the counters: one address, the primary that Sentinels name, or a cluster's own map.
 
-redis-py asks Sentinels and clusters: seldom, and off the request path, so its knowledge of both protocols is worth more than its speed.
-It is imported on first use, because a single server does not need it.
+`topology_of` chooses among them by URL. redis-py asks Sentinels and clusters: seldom, and off the request path, so its knowledge of both
+protocols is worth more than its speed. It is imported on first use, because a single server does not need it.
 
-Hash slots of a cluster, as the server computes them. Pure.
-
-Source: the cluster specification: CRC16 (XMODEM) of the part between the first `{` and the next `}`, of the whole key when
-there is none, modulo 16,384.
+`slot_of` is a key's hash slot as the server computes it. Source: the cluster specification: CRC16 (XMODEM) of the part between the first
+`{` and the next `}`, of the whole key when there is none, modulo 16,384.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ class StoreWatch:
     Args:
         member: this process's own id.
         rebuild: awaited when totals should be restored from SQL; may be called more than once.
-        deliver: delivers the settlements that the store is owed (`GuardedCounters.deliver`); called before `rebuild`.
+        deliver: delivers the settlements that the store is owed (`FallbackCounters.deliver`); called before `rebuild`.
         heard, failed: called with the result of each look, so that an outage is noticed without traffic too.
     """
 
@@ -75,7 +75,7 @@ class StoreWatch:
         return self._seen.count
 
     @property
-    def begun(self) -> bool:
+    def began_anew(self) -> bool:
         """Whether a part of the store began anew, and its totals are not restored yet."""
         return bool(self._begun)
 

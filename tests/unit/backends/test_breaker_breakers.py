@@ -34,12 +34,12 @@ def test_what_closed_or_cooled_down_is_heeded_no_more() -> None:
 def test_a_backend_that_was_away_begins_anew_and_one_that_left_is_forgotten() -> None:
     breakers = Breakers()
     failing(breakers, "a")
-    breakers.fresh("a")
+    breakers.reset("a")
     assert breakers.shut("", 1.0) == {}
     assert breakers.opens == {"a": 1}
     failing(breakers, "a", now=2.0)
     breakers.forget("a")
-    assert (breakers.shut("", 3.0), breakers.opens, dict(breakers.seen("a"))) == ({}, {}, {})
+    assert (breakers.shut("", 3.0), breakers.opens, dict(breakers.of_backend("a"))) == ({}, {}, {})
 
 
 def test_breakers_of_adapters_nobody_asks_for_go() -> None:
@@ -49,4 +49,4 @@ def test_breakers_of_adapters_nobody_asks_for_go() -> None:
     breakers.ended("a", "", AttemptVerdict.SUCCESS, "x", 0.0, MIDDLE)
     failing(breakers, "a", "bad")
     breakers.tidy(99.0 + CALM_S)
-    assert sorted(name for name, _ in breakers.seen("a")) == ["", "bad", "lora-99"]
+    assert sorted(name for name, _ in breakers.of_backend("a")) == ["", "bad", "lora-99"]

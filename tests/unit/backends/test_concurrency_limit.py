@@ -20,8 +20,8 @@ class Engine:
     def look(self, own: float, running: float | None = None, waiting: float | None = None, times: int = 1, **more: int) -> float:
         for _ in range(times):
             self.now += LOOK_S
-            self.limiter.look(Heard(own, None, running, waiting, **more), self.processes, self.now)
-        return self.limiter.whole
+            self.limiter.update(Heard(own, None, running, waiting, **more), self.processes, self.now)
+        return self.limiter.requests
 
     def firsts(self, seconds_per_token: float, tokens: int = 1000, count: int = 12) -> None:
         for _ in range(count):
@@ -63,9 +63,9 @@ def test_the_more_waits_the_less_is_given(waiting: list[int], more: int, running
 
 def test_it_grows_fast_while_it_is_used_and_nothing_waits() -> None:
     engine = Engine()
-    assert engine.limiter.whole == 64
+    assert engine.limiter.requests == 64
     for _ in range(20):
-        whole = engine.look(engine.limiter.whole, engine.limiter.whole, 0)
+        whole = engine.look(engine.limiter.requests, engine.limiter.requests, 0)
     assert whole > 200, "in two seconds"
 
 
@@ -83,9 +83,9 @@ def test_a_standing_queue_cuts_it_to_the_batch_and_a_burst_does_not() -> None:
     for _ in range(5):
         engine.look(100, 40, 60)
         engine.look(60, 60, 0, 3)
-    assert engine.limiter.whole == 130
+    assert engine.limiter.requests == 130
     engine.look(100, 40, 60, 4)
-    assert engine.limiter.whole == 65, "at most halved at a time"
+    assert engine.limiter.requests == 65, "at most halved at a time"
     assert engine.look(100, 40, 60, 4) == 42
 
 
@@ -93,10 +93,10 @@ def test_it_comes_back_after_a_slow_phase() -> None:
     engine = Engine(LimitBounds(start=100))
     for _ in range(10):
         engine.look(100, 30, 70, 4)
-    assert engine.limiter.whole == 32
+    assert engine.limiter.requests == 32
     for _ in range(30):
-        engine.look(engine.limiter.whole, min(100, engine.limiter.whole), max(0, engine.limiter.whole - 100))
-    assert engine.limiter.whole > 95
+        engine.look(engine.limiter.requests, min(100, engine.limiter.requests), max(0, engine.limiter.requests - 100))
+    assert engine.limiter.requests > 95
 
 
 def test_sequences_that_were_thrown_out_cut_it_and_nothing_grows_for_a_while() -> None:
@@ -112,16 +112,16 @@ def test_without_the_engines_word_times_per_token_say_it() -> None:
     for _ in range(3):
         engine.firsts(0.0001)
         engine.look(1, times=4)
-    assert engine.limiter.whole == 100
+    assert engine.limiter.requests == 100
     for _ in range(4):
         engine.firsts(0.001)
         engine.look(100, times=20)
-    assert engine.limiter.whole < 60
-    low = engine.limiter.whole
+    assert engine.limiter.requests < 60
+    low = engine.limiter.requests
     for _ in range(40):
         engine.firsts(0.0001)
-        engine.look(engine.limiter.whole, times=5)
-    assert engine.limiter.whole > 1.5 * low
+        engine.look(engine.limiter.requests, times=5)
+    assert engine.limiter.requests > 1.5 * low
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -131,7 +131,7 @@ def test_long_prompts_shrink_nothing(told: bool) -> None:
     for tokens in (500, 500, 500, 30_000, 30_000):
         engine.firsts(0.0001, tokens)
         engine.look(50, *said, times=5)
-    assert engine.limiter.whole == 64
+    assert engine.limiter.requests == 64
     assert engine.limiter.tokens >= 3000
 
 
@@ -161,7 +161,7 @@ def test_tokens_that_come_too_slowly_brake_prompts_first_and_then_requests() -> 
     for _ in range(40):
         made += 100  # of 100 sequences in 0.1 s: one each
         engine.look(100, 100, 1, generated=made)
-    assert (engine.limiter.whole, engine.limiter.tokens) == (pytest.approx(60, abs=45), 256)
+    assert (engine.limiter.requests, engine.limiter.tokens) == (pytest.approx(60, abs=45), 256)
     for _ in range(140):
         made += 500
         engine.look(100, 100, 1, generated=made)
@@ -175,16 +175,16 @@ def test_larger_batches_may_be_slower_where_nothing_is_said_of_it() -> None:
         for _ in range(20):
             made += int(64 * LOOK_S / gap_s)
             engine.look(64, 64, 1, generated=made)
-    assert (engine.limiter.whole, engine.limiter.tokens) == (64, inf)
+    assert (engine.limiter.requests, engine.limiter.tokens) == (64, inf)
 
 
 def test_a_restart_forgets_everything() -> None:
     engine = Engine(LimitBounds(gap_s=0.01))
     engine.firsts(0.001)
     engine.look(50, 4, 40, 20, generated=10, preemptions=3)
-    assert engine.limiter.whole < 10
+    assert engine.limiter.requests < 10
     engine.limiter.restarted()
-    assert (engine.limiter.whole, engine.limiter.tokens, engine.limiter.pace.gap_s) == (64, inf, 0)
+    assert (engine.limiter.requests, engine.limiter.tokens, engine.limiter.pace.gap_s) == (64, inf, 0)
     assert engine.look(64, 64, 0, generated=0, preemptions=0) >= 64
 
 

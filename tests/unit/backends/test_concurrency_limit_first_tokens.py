@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.concurrency_limit import FIXED, LEAST_TOKENS, FirstTokens
+from backends.concurrency_limit import FIXED_TOKENS, LEAST_TOKENS, FirstTokens
 
 
 def learned(*prompts: float, per_token: float, before: float = 0.0, of_all: float = 1.0) -> FirstTokens:
     firsts = FirstTokens()
     for tokens in prompts:
-        firsts.add(tokens, before * of_all, (FIXED + tokens + before) * per_token)
+        firsts.add(tokens, before * of_all, (FIXED_TOKENS + tokens + before) * per_token)
     firsts.learn(of_all)
     return firsts
 

@@ -9,7 +9,7 @@ from tests.load_push import recorded, report
 def heard(*reports: tuple[int, int, bytes, float], ranks: int = 1) -> LoadReports:
     made = LoadReports(ranks, read_report)
     for rank, number, payload, now in reports:
-        made.heard(rank, number, payload, now)
+        made.take_message(rank, number, payload, now)
     return made
 
 
@@ -26,9 +26,9 @@ def test_ranks_are_summed_and_a_silent_one_makes_the_sum_unknown() -> None:
     reports = heard((0, 5, report(1, 2, 100, 1000, 0, 10), 10.0), ranks=2)
     assert reports.pushed(10.0) is None
     assert reports.state(10.0).reason == "no report of rank 1 yet"
-    reports.heard(1, 9, report(3, 4, 500, 1000, 1, 20), 11.0)
+    reports.take_message(1, 9, report(3, 4, 500, 1000, 1, 20), 11.0)
     assert reports.pushed(11.0) == Pushed(10.0, 4, 6, 30, 0.3, 2000)
-    reports.heard(1, 10, report(0, 0, 0, 1000, 1), 13.5)
+    reports.take_message(1, 10, report(0, 0, 0, 1000, 1), 13.5)
     assert reports.pushed(13.5) is None, "an idle rank alone would look like an idle engine"
     assert reports.state(14.0).reason == "rank 0 is silent for 4 s"
 
@@ -51,10 +51,10 @@ def test_gaps_are_counted_and_made_up_for_by_the_next_report() -> None:
 @pytest.mark.parametrize("number", [0, 50, 99, 100])
 def test_numbers_that_do_not_rise_are_another_process_and_what_the_other_ranks_said_is_of_the_one_before(number: int) -> None:
     reports = heard((0, 100, report(5), 1.0), (1, 100, report(5, rank=1), 1.0), ranks=2)
-    reports.heard(0, number, report(0), 1.5)
+    reports.take_message(0, number, report(0), 1.5)
     assert (reports.counts.restarts, reports.counts.gaps) == (1, 0)
     assert reports.pushed(1.5) is None
-    reports.heard(1, 101, report(1, rank=1), 1.6)
+    reports.take_message(1, 101, report(1, rank=1), 1.6)
     pushed = reports.pushed(1.6)
     assert pushed is not None
     assert pushed.running == 1
@@ -71,11 +71,11 @@ def test_numbers_that_do_not_rise_are_another_process_and_what_the_other_ranks_s
 )
 def test_what_cannot_be_read_is_said_and_the_last_report_grows_old(number: int | None, payload: bytes, says: str) -> None:
     reports = heard((0, 7, report(4), 1.0), (1, 7, report(4, rank=1), 1.0), ranks=2)
-    assert reports.heard(0, number, payload, 2.0) is False
+    assert reports.take_message(0, number, payload, 2.0) is False
     assert reports.counts.refused == 1
     assert reports.pushed(1.0 + FRESH_S) is not None
     assert says in reports.state(1.1 + FRESH_S).reason
-    assert reports.heard(0, 9, report(4), 5.0)
+    assert reports.take_message(0, 9, report(4), 5.0)
 
 
 def test_a_rank_of_its_own_may_be_any() -> None:
@@ -101,7 +101,7 @@ def test_without_a_reading_there_is_what_was_pushed_alone() -> None:
 def test_the_recorded_engine_is_followed_report_by_report() -> None:
     reports, seen = LoadReports(1, read_report), []
     for after_s, _, number, payload in recorded():
-        assert reports.heard(0, number, payload, after_s)
+        assert reports.take_message(0, number, payload, after_s)
         pushed = reports.pushed(after_s)
         assert pushed is not None
         seen.append((pushed.running, pushed.waiting))

@@ -35,7 +35,7 @@ def test_a_crowd_after_an_outage_gets_a_tenth_at_first_twice_as_much_every_two_s
     recovery, back_at = after_outage(good)
     now, looked, sent = back_at, back_at, []
     while recovery.rate < float("inf"):
-        while not recovery.held(now):  # a thousand wait
+        while not recovery.must_wait(now):  # a thousand wait
             recovery.sent_tokens += PROMPT
             sent.append(now - back_at)
         now += 0.05
@@ -65,14 +65,14 @@ def test_it_does_not_speed_up_while_prompts_are_late_and_ends_all_the_same() -> 
 @pytest.mark.parametrize(("tokens_per_s", "outage_s"), [(0.0, 60.0), (10_000.0, 0.9 * OUTAGE_S)])
 def test_nothing_is_held_back_after_a_blink_or_where_nothing_was_before(tokens_per_s: float, outage_s: float) -> None:
     recovery, now = after_outage(tokens_per_s, outage_s)
-    assert not recovery.held(now)
+    assert not recovery.must_wait(now)
     assert recovery.rate == float("inf")
 
 
 def test_a_pool_that_was_nearly_idle_begins_with_something() -> None:
     recovery, now = after_outage(1.0)
     assert recovery.rate == START * LEAST
-    assert not recovery.held(now)
+    assert not recovery.must_wait(now)
 
 
 def test_another_outage_meanwhile_begins_again_from_the_same_rate() -> None:
@@ -96,7 +96,7 @@ def test_it_never_holds_anybody_for_longer_than_its_longest_time(steps: list[tup
         recovery.sent_tokens += tokens
         if recovery.rate == float("inf"):
             held_since = None
-            assert not recovery.held(now)
+            assert not recovery.must_wait(now)
         else:
             held_since = now if before is None else before
             assert now - held_since < LONGEST_S

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from routing.calibration import BOUND, Calibration
-from routing.load import PRIORS, UNKNOWN, Rates
+from routing.load import PRIORS, UNKNOWN_RATES, Rates
 
 TRUE = Rates(0.01, 5e-5, 1.6e-9, 0.013, 4e-5, 1e-7)
 """Half as fast as what is believed of a backend that nobody knows."""
@@ -42,7 +42,7 @@ def error(calibration: Calibration, truth: Rates = TRUE) -> float:
 
 
 def test_it_starts_from_the_prior() -> None:
-    assert Calibration().rates == pytest.approx(UNKNOWN)
+    assert Calibration().rates == pytest.approx(UNKNOWN_RATES)
     assert Calibration(PRIORS["h100-70b-tp4"]).rates == pytest.approx(PRIORS["h100-70b-tp4"])
 
 
@@ -57,7 +57,7 @@ def test_a_hundred_samples_find_out_that_it_is_half_as_fast(seed: int) -> None:
 def test_the_residual_is_what_nine_of_ten_are_wrong_by_at_most() -> None:
     calibration, rng, wrong = Calibration(), random.Random(6), []
     for _ in range(2000):
-        seconds = ttft(UNKNOWN, 4000, 2000, 0) * rng.lognormvariate(0, 0.3)
+        seconds = ttft(UNKNOWN_RATES, 4000, 2000, 0) * rng.lognormvariate(0, 0.3)
         wrong.append(abs(seconds - ttft(calibration.rates, 4000, 2000, 0)))
         calibration.first_token(4000, 2000, 0, seconds)
     assert calibration.residual_p90_s == pytest.approx(sorted(wrong)[1800], rel=0.5)
@@ -72,8 +72,8 @@ def test_outliers_teach_little() -> None:
 
 def test_a_change_of_speed_is_followed() -> None:
     calibration = Calibration()
-    teach(calibration, 300, UNKNOWN)
-    assert error(calibration, UNKNOWN) < 0.1
+    teach(calibration, 300, UNKNOWN_RATES)
+    assert error(calibration, UNKNOWN_RATES) < 0.1
     teach(calibration, 150, TRUE, seed=2)
     assert error(calibration) < 0.2
 
@@ -83,7 +83,7 @@ def test_rates_stay_positive_and_bounded_whatever_is_told() -> None:
     for _ in range(2000):
         calibration.first_token(rng.choice([0, 1, 1e6]), rng.choice([0, 1e5]), rng.choice([0, 1e7]), rng.choice([0.0, 1e-9, 1e4]))
         calibration.step(rng.choice([0, 500]), rng.choice([0, 1e6]), rng.choice([0.0, 100.0]))
-    for learned, prior in zip(calibration.rates, UNKNOWN, strict=True):
+    for learned, prior in zip(calibration.rates, UNKNOWN_RATES, strict=True):
         assert prior / BOUND * 0.999 <= learned <= prior * BOUND * 1.001
 
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_passed_over() -> None:
     for wrong in (nan, inf, -1.0):
         calibration.first_token(100, 50, 0, wrong)
         calibration.step(wrong, 100, 0.01)
-    assert (calibration.rates, calibration.samples) == (pytest.approx(UNKNOWN), 0)
+    assert (calibration.rates, calibration.samples) == (pytest.approx(UNKNOWN_RATES), 0)
 
 
 def test_the_same_sample_for_ever_does_not_unlearn_the_rest() -> None:

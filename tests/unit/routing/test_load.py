@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from routing.load import MERGED, BackendFacts, LoadTable
+from routing.load import MERGED, BackendFacts, LoadTable, Reuse
 
 COUNTED = [name for name in MERGED if name != "queue_ctx"]
 
@@ -257,3 +257,15 @@ def test_what_waits_is_known_with_the_context_it_attends_to() -> None:
     assert load_table.queue_ctx[0] == 0
     told(load_table, "a", 3.0, queued_tokens=500)  # others': with the usual context of ours
     assert 0 < load_table.queue_ctx[0] < 500 * 1050
+
+
+def test_it_is_the_share_of_tokens_that_were_cached_lately() -> None:
+    reuse = Reuse()
+    assert reuse.share == 0.0
+    for _ in range(1000):
+        reuse.note(1000, 900)
+        reuse.note(9000, 2100)
+    assert reuse.share == pytest.approx(0.3, abs=0.01)  # of tokens, not of prompts
+    for _ in range(1000):
+        reuse.note(5000, 0)
+    assert reuse.share < 0.01

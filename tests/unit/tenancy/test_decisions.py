@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenancy.decisions import over_soft, refusal, standings
+from tenancy.decisions import limit_statuses, over_soft_limit, refusal
 from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Scope, Window, line_of
 from tenancy.rates import Calendar, CompiledGroup, compile_group, compile_line
 
@@ -44,9 +44,9 @@ def test_of_several_refusing_limits_the_one_that_lasts_longest_is_told(
 
 
 def test_what_remains_and_when_all_of_it_is_there_again() -> None:
-    shown = standings(of(RATE, DAY, EVER, SLOTS), WANTS, [15_000_000, 40, 100, 1], NOW_US, CALENDAR.ends_us)
+    shown = limit_statuses(of(RATE, DAY, EVER, SLOTS), WANTS, [15_000_000, 40, 100, 1], NOW_US, CALENDAR.ends_us)
     assert [(standing.remaining, standing.reset_us) for standing in shown] == [(45, 15_000_000), (60, 86_400_000_000), (0, 0), (1, 0)]
-    beyond = standings(of(RATE, DAY, EVER, SLOTS), WANTS, [90_000_000, 400, 101, 3], NOW_US, CALENDAR.ends_us)
+    beyond = limit_statuses(of(RATE, DAY, EVER, SLOTS), WANTS, [90_000_000, 400, 101, 3], NOW_US, CALENDAR.ends_us)
     assert [standing.remaining for standing in beyond] == [0, 0, 0, 0]
 
 
@@ -62,7 +62,7 @@ def test_what_remains_and_when_all_of_it_is_there_again() -> None:
 def test_who_is_at_its_own_soft_threshold_is_told_from_who_is_not(level: Level, meter: Meter, window: Window, below: int, at: int) -> None:
     def over(here: int, soft: int | None) -> bool:
         limit = Limit(Scope(level, "n"), meter, window, 60, soft=soft)
-        return over_soft(standings(compile_group([compile_line(line_of(limit, 0.0))]), WANTS, [here], NOW_US, CALENDAR.ends_us))
+        return over_soft_limit(limit_statuses(compile_group([compile_line(line_of(limit, 0.0))]), WANTS, [here], NOW_US, CALENDAR.ends_us))
 
     everybodys = level in (Level.GLOBAL, Level.MODEL)
     assert [over(below, 10), over(at, 10), over(at, None)] == [False, not everybodys, False]

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from tenancy.fair_queue import QUANTUM, FairQueue, QueueBounds
-from tenancy.fair_tier import LOOKS, LOOKS_PER_ROW, MOST_AHEAD, OLDEST_EVERY, QueuedRequest, Tier
+from tenancy.fair_tier import LOOKS_PER_ROW, MOST_AHEAD, OLDEST_EVERY, TURN_LOOKS, QueuedRequest, Tier
 
 SEQ = iter(range(1, 10**9))
 
@@ -110,11 +110,11 @@ def test_the_oldest_has_one_turn_in_so_many():
 
 
 def test_looks_are_few_and_go_on_where_they_ended():
-    many = [waiting("a") for _ in range(LOOKS_PER_ROW * 2)] + [waiting(f"t{number}") for number in range(LOOKS)]
+    many = [waiting("a") for _ in range(LOOKS_PER_ROW * 2)] + [waiting(f"t{number}") for number in range(TURN_LOOKS)]
     tier, asked = tier_of(*many), []
     for _ in range(3):
         assert tier.find(asked.append) is None
-    assert len(asked) <= 3 * LOOKS and set(asked) == set(many)
+    assert len(asked) <= 3 * TURN_LOOKS and set(asked) == set(many)
 
 
 class Cache:

@@ -119,8 +119,8 @@ async def test_what_has_requests_is_kept_and_the_newcomer_refused() -> None:
     await site.hold(B)
     assert "all 2 adapter slots are in use" in await site.refused(site.hold(C))
     site.busy["e0"] = AdaptersInUse([B.served], site.now + 1)
-    site.loader.shelf("p", "e0").release(A.served, site.now)
-    site.loader.shelf("p", "e0").release(B.served, site.now)
+    site.loader.adapters_on("p", "e0").release(A.served, site.now)
+    site.loader.adapters_on("p", "e0").release(B.served, site.now)
     await site.use(C)
     assert engine.orders[-2:] == [("unload", A.served), ("load", C.served)]  # B is in use by somebody else's word
 
@@ -146,7 +146,7 @@ async def test_another_process_was_faster() -> None:
     engine.loaded.append(A.served)
     await site.use(A)
     assert engine.orders == []
-    site.loader.shelf("p", "e0").lost(A.served)
+    site.loader.adapters_on("p", "e0").lost(A.served)
     engine.answer = lambda call: (200, b'{"data":[]}') if call.method == "GET" else engine.behave(call)
     await site.use(A)  # its list is behind: "already loaded" is what was wanted
     assert engine.orders == [("load", A.served)]
@@ -181,7 +181,7 @@ async def test_a_load_that_the_engine_refuses_costs_no_other_adapter_its_place(r
     for _ in range(3):
         assert f"answers {refusal[0]}" in await site.refused(site.hold(C))
         await site.use(there[-1])  # one that waits for it to be back is served; the others are not touched
-        while not site.loader.shelf("p", "e0").idle:
+        while not site.loader.adapters_on("p", "e0").idle:
             await asyncio.sleep(0)
         assert sorted(engine.loaded) == [adapter.served for adapter in there] == list(site.loader.resident("e0"))
         assert engine.orders[-2:] == [("unload", A.served), ("load", A.served)]  # A is the one whose use is longest ago, each time
@@ -200,7 +200,7 @@ async def test_an_adapter_that_is_not_configured_any_more_is_not_put_back() -> N
     engine.answer = lambda call: (404, b"no") if call.path.endswith("/load_lora_adapter") else engine.behave(call)
     await site.refused(site.hold(B))
     assert engine.orders == [("unload", old)]
-    assert site.loader.shelf("p", "e0").idle
+    assert site.loader.adapters_on("p", "e0").idle
 
 
 async def test_what_fails_to_come_back_is_loaded_when_it_is_needed() -> None:
@@ -249,7 +249,7 @@ async def test_whoever_waits_too_long_leaves_and_the_load_goes_on_for_others() -
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert site.loader.shelf("p", "e0").obstacle(A.served, 0.0, NONE) == ""
+    assert site.loader.adapters_on("p", "e0").obstacle(A.served, 0.0, NONE) == ""
 
 
 async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on() -> None:
@@ -263,12 +263,12 @@ async def test_the_wait_ends_with_the_need_or_the_backend_and_the_load_goes_on()
     with pytest.raises(LoraUnavailable, match="not needed"):
         await waits[0]
     assert not waits[1].done()
-    site.loader.let_go("e0")
+    site.loader.end_waits("e0")
     with pytest.raises(LoraUnavailable, match="left the fleet"):
         await waits[1]
-    shelf = site.loader.shelf("p", "e0")
+    adapters = site.loader.adapters_on("p", "e0")
     assert len(asyncio.all_tasks()) == 2  # this one and the load
-    assert shelf.idle  # nothing is held, and no slot taken before the engine has listed what it has
+    assert adapters.idle  # nothing is held, and no slot taken before the engine has listed what it has
 
 
 async def test_engines_without_run_time_loading_are_never_told() -> None:
@@ -283,31 +283,31 @@ async def test_engines_without_run_time_loading_are_never_told() -> None:
 async def test_what_is_in_use_still_counts_after_a_backend_came_back() -> None:
     engine = Engine()
     site = Site(engine)
-    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    adapters = await site.loader.hold("p", "e0", A, 5.0)
     await site.use(B)
     site.loader.forget("e0")
     assert site.loader.resident("e0") == ()  # until the engine lists it
     await site.use(C)
     assert engine.orders[-2:] == [("unload", B.served), ("load", C.served)]
-    shelf.release(A.served, site.now)
+    adapters.release(A.served, site.now)
     site.loader.forget("e0")
-    assert site.loader.shelf("p", "e0") is not shelf  # nothing runs any more, so nothing is kept
+    assert site.loader.adapters_on("p", "e0") is not adapters  # nothing runs any more, so nothing is kept
 
 
 async def test_a_drained_backends_adapters_in_use_outlive_another_ones_first_request() -> None:
     site = Site(Engine(), Engine())
-    shelf = await site.loader.hold("p", "e0", A, 5.0)
+    adapters = await site.loader.hold("p", "e0", A, 5.0)
     way = site.engines.pop("e0")
     await site.use(A, "e1")
     site.engines["e0"] = way
-    assert site.loader.shelf("p", "e0") is shelf
+    assert site.loader.adapters_on("p", "e0") is adapters
 
 
 async def test_nothing_is_loaded_where_the_way_is_gone_and_nothing_is_held() -> None:
     site = Site(Engine())
     await site.use(A)
-    shelf = site.loader.shelf("p", "e0")
-    shelf.lost(A.served)
+    adapters = site.loader.adapters_on("p", "e0")
+    adapters.lost(A.served)
     del site.engines["e0"]
     assert await site.refused(site.hold(A)) == "it has left the fleet"
 

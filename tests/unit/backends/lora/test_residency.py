@@ -13,11 +13,11 @@ A, B, C, D, E = NAMES
 
 def shelf_with(*names: str, slots: int = 2) -> LoadedAdapters:
     """Loaded in this order, a second apart."""
-    shelf = LoadedAdapters(slots)
+    adapters = LoadedAdapters(slots)
     for at, name in enumerate(names):
-        assert shelf.begin(name, float(at), NONE) == ()
-        shelf.loaded(name, float(at))
-    return shelf
+        assert adapters.begin(name, float(at), NONE) == ()
+        adapters.loaded(name, float(at))
+    return adapters
 
 
 @pytest.mark.req("R42")
@@ -27,128 +27,128 @@ def test_a_name_is_pinned_to_its_content() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    shelf = shelf_with(A, B)
-    shelf.charge(A, 5.0)
-    shelf.release(A, 5.0)
-    assert shelf.begin(C, 6.0, NONE) == (B,)
-    shelf.unloaded(B)
-    shelf.loaded(C, 7.0)
-    assert shelf.resident() == (A, C)
-    assert shelf.begin(D, 8.0, NONE) == (A,)
+    adapters = shelf_with(A, B)
+    adapters.charge(A, 5.0)
+    adapters.release(A, 5.0)
+    assert adapters.begin(C, 6.0, NONE) == (B,)
+    adapters.unloaded(B)
+    adapters.loaded(C, 7.0)
+    assert adapters.resident() == (A, C)
+    assert adapters.begin(D, 8.0, NONE) == (A,)
 
 
 def test_nothing_in_use_is_evicted_be_it_ours_or_anothers() -> None:
-    shelf = shelf_with(A, B)
-    shelf.charge(A, 5.0)
-    assert shelf.begin(C, 6.0, NONE) == (B,)
-    shelf.stays(B, sure=True)
-    shelf.failed(C, "no", 0.0, sure=True)
-    why = shelf.obstacle(C, 6.0, AdaptersInUse({B}, 6.0))  # the engine itself says that somebody uses B
+    adapters = shelf_with(A, B)
+    adapters.charge(A, 5.0)
+    assert adapters.begin(C, 6.0, NONE) == (B,)
+    adapters.stays(B, sure=True)
+    adapters.failed(C, "no", 0.0, sure=True)
+    why = adapters.obstacle(C, 6.0, AdaptersInUse({B}, 6.0))  # the engine itself says that somebody uses B
     assert why == f"all 2 adapter slots are in use: {A}, {B}"
     with pytest.raises(LoraUnavailable, match="all 2 adapter slots"):
-        shelf.begin(C, 6.0, AdaptersInUse({B}, 6.0))
-    assert shelf.resident() == (A, B)
+        adapters.begin(C, 6.0, AdaptersInUse({B}, 6.0))
+    assert adapters.resident() == (A, B)
 
 
 def test_the_engines_word_is_not_about_our_own_request_that_has_just_ended() -> None:
-    shelf = shelf_with(A, slots=1)
-    shelf.charge(A, 5.0)
-    shelf.release(A, 6.0)
-    assert shelf.obstacle(B, 6.1, AdaptersInUse({A}, 5.95)) == ""
-    assert shelf.obstacle(B, 6.1, AdaptersInUse({A}, 6.0 + SETTLE_S)) == ""
-    assert shelf.obstacle(B, 6.4, AdaptersInUse({A}, 6.1 + SETTLE_S)) != ""
+    adapters = shelf_with(A, slots=1)
+    adapters.charge(A, 5.0)
+    adapters.release(A, 6.0)
+    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 5.95)) == ""
+    assert adapters.obstacle(B, 6.1, AdaptersInUse({A}, 6.0 + SETTLE_S)) == ""
+    assert adapters.obstacle(B, 6.4, AdaptersInUse({A}, 6.1 + SETTLE_S)) != ""
 
 
 def test_what_somebody_waits_for_is_in_use_before_it_is_there() -> None:
-    shelf = LoadedAdapters(1)
-    shelf.charge(A, 1.0)
-    shelf.begin(A, 1.0, NONE)
-    shelf.loaded(A, 2.0)
-    assert shelf.obstacle(B, 3.0, NONE)
-    shelf.release(A, 5.0)
-    assert shelf.begin(B, 3.0, NONE) == (A,)
+    adapters = LoadedAdapters(1)
+    adapters.charge(A, 1.0)
+    adapters.begin(A, 1.0, NONE)
+    adapters.loaded(A, 2.0)
+    assert adapters.obstacle(B, 3.0, NONE)
+    adapters.release(A, 5.0)
+    assert adapters.begin(B, 3.0, NONE) == (A,)
 
 
 def test_adapters_that_are_not_of_our_naming_hold_slots_and_are_never_evicted() -> None:
-    shelf = LoadedAdapters(2)
-    shelf.reported(["operators-own", A], shelf.changes)
-    assert shelf.begin(B, 1.0, NONE) == (A,)
-    shelf.unloaded(A)
-    shelf.loaded(B, 1.0)
-    shelf.charge(B, 1.0)
-    assert "operators-own" in shelf.obstacle(C, 2.0, NONE)
+    adapters = LoadedAdapters(2)
+    adapters.reported(["operators-own", A], adapters.changes)
+    assert adapters.begin(B, 1.0, NONE) == (A,)
+    adapters.unloaded(A)
+    adapters.loaded(B, 1.0)
+    adapters.charge(B, 1.0)
+    assert "operators-own" in adapters.obstacle(C, 2.0, NONE)
 
 
 def test_an_older_version_drains_out_of_residency() -> None:
-    shelf = LoadedAdapters(1)
-    shelf.reported([A], shelf.changes)  # loaded by a gateway with yesterday's configuration
-    assert shelf.begin(B, 1.0, NONE) == (A,)
+    adapters = LoadedAdapters(1)
+    adapters.reported([A], adapters.changes)  # loaded by a gateway with yesterday's configuration
+    assert adapters.begin(B, 1.0, NONE) == (A,)
 
 
 def test_too_many_after_a_race_between_processes_are_evicted_by_the_next_load() -> None:
-    shelf = LoadedAdapters(2)
-    shelf.reported([A, B, C], shelf.changes)
-    assert len(shelf.begin(D, 1.0, NONE)) == 2
+    adapters = LoadedAdapters(2)
+    adapters.reported([A, B, C], adapters.changes)
+    assert len(adapters.begin(D, 1.0, NONE)) == 2
 
 
 def test_engines_that_cannot_load_serve_what_they_list() -> None:
-    shelf = LoadedAdapters(2, loads=False)
-    shelf.reported([A], shelf.changes)
-    assert shelf.obstacle(A, 0.0, NONE) == ""
-    assert shelf.obstacle(B, 0.0, NONE) == f"does not list {B}, and this kind of engine cannot be told to load it"
+    adapters = LoadedAdapters(2, loads=False)
+    adapters.reported([A], adapters.changes)
+    assert adapters.obstacle(A, 0.0, NONE) == ""
+    assert adapters.obstacle(B, 0.0, NONE) == f"does not list {B}, and this kind of engine cannot be told to load it"
 
 
 def test_a_restart_is_seen_in_the_list_and_in_the_engines_404() -> None:
-    shelf = shelf_with(A, B)
-    shelf.reported([], shelf.changes)
-    assert shelf.resident() == ()
-    shelf = shelf_with(A, B)
-    shelf.lost(A)
-    assert shelf.resident() == (B,)
-    shelf.begin(A, 5.0, NONE)
-    shelf.lost(A)  # a late 404 from before: the load that is under way is not forgotten
-    assert shelf.comes(A)
+    adapters = shelf_with(A, B)
+    adapters.reported([], adapters.changes)
+    assert adapters.resident() == ()
+    adapters = shelf_with(A, B)
+    adapters.lost(A)
+    assert adapters.resident() == (B,)
+    adapters.begin(A, 5.0, NONE)
+    adapters.lost(A)  # a late 404 from before: the load that is under way is not forgotten
+    assert adapters.comes(A)
 
 
 def test_a_list_older_than_what_was_done_says_nothing() -> None:
-    shelf = shelf_with(A)
-    asked_for_at = shelf.changes
-    shelf.begin(B, 1.0, NONE)
-    shelf.loaded(B, 1.0)
-    shelf.reported([A], asked_for_at)
-    assert shelf.resident() == (A, B)
+    adapters = shelf_with(A)
+    asked_for_at = adapters.changes
+    adapters.begin(B, 1.0, NONE)
+    adapters.loaded(B, 1.0)
+    adapters.reported([A], asked_for_at)
+    assert adapters.resident() == (A, B)
 
 
 def test_a_lost_answer_holds_the_slot_until_the_list_tells() -> None:
     for listed, resident in (([A], (A,)), ([], ())):
-        shelf = LoadedAdapters(1)
-        shelf.begin(A, 1.0, NONE)
-        shelf.failed(A, "no answer within 1 s", 11.0, sure=False)
-        assert not shelf.has(A)
-        assert shelf.obstacle(B, 2.0, NONE)  # it may be there
-        assert "not known whether" in shelf.obstacle(A, 12.0, NONE)
-        shelf.reported(listed, shelf.changes)
-        assert shelf.resident() == resident
-        assert shelf.obstacle(A, 12.0, NONE) == ""
+        adapters = LoadedAdapters(1)
+        adapters.begin(A, 1.0, NONE)
+        adapters.failed(A, "no answer within 1 s", 11.0, sure=False)
+        assert not adapters.has(A)
+        assert adapters.obstacle(B, 2.0, NONE)  # it may be there
+        assert "not known whether" in adapters.obstacle(A, 12.0, NONE)
+        adapters.reported(listed, adapters.changes)
+        assert adapters.resident() == resident
+        assert adapters.obstacle(A, 12.0, NONE) == ""
 
 
 def test_a_failed_load_is_not_tried_again_at_once_unless_the_engine_has_it() -> None:
-    shelf = LoadedAdapters(1)
-    shelf.begin(A, 1.0, NONE)
-    shelf.failed(A, "/v1/load_lora_adapter answers 404: no such path", 11.0, sure=True)
-    assert "no such path" in shelf.obstacle(A, 10.9, NONE)
-    assert shelf.obstacle(A, 11.0, NONE) == ""
-    shelf.reported([A], shelf.changes)
-    assert shelf.obstacle(A, 2.0, NONE) == ""
+    adapters = LoadedAdapters(1)
+    adapters.begin(A, 1.0, NONE)
+    adapters.failed(A, "/v1/load_lora_adapter answers 404: no such path", 11.0, sure=True)
+    assert "no such path" in adapters.obstacle(A, 10.9, NONE)
+    assert adapters.obstacle(A, 11.0, NONE) == ""
+    adapters.reported([A], adapters.changes)
+    assert adapters.obstacle(A, 2.0, NONE) == ""
 
 
 class Engine(RuleBasedStateMachine):
-    """A shelf and an engine that does what it is told: in any order of loads, evictions, losses and restarts, the engine never
+    """A adapters and an engine that does what it is told: in any order of loads, evictions, losses and restarts, the engine never
     holds more than its slots, and nothing that is in use is ever unloaded."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shelf = LoadedAdapters(2)
+        self.adapters = LoadedAdapters(2)
         self.engine: set[str] = set()
         self.loading: dict[str, list[str]] = {}
         self.used: list[str] = []
@@ -157,21 +157,21 @@ class Engine(RuleBasedStateMachine):
     @rule(name=sampled_from(NAMES))
     def use(self, name: str) -> None:
         self.now += 1
-        self.shelf.charge(name, self.now)
+        self.adapters.charge(name, self.now)
         self.used.append(name)
 
     @precondition(lambda self: self.used)
     @rule()
     def finish(self) -> None:
-        self.shelf.release(self.used.pop(0), self.now)
+        self.adapters.release(self.used.pop(0), self.now)
 
     @rule(name=sampled_from(NAMES))
     def begin(self, name: str) -> None:
         self.now += 1
-        if self.shelf.has(name):
+        if self.adapters.has(name):
             return
         try:
-            victims = self.shelf.begin(name, self.now, NONE)
+            victims = self.adapters.begin(name, self.now, NONE)
         except LoraUnavailable:
             return
         assert not set(victims) & set(self.used)
@@ -184,17 +184,17 @@ class Engine(RuleBasedStateMachine):
         name = next(iter(self.loading))
         for victim in self.loading.pop(name):
             self.engine.discard(victim)
-            self.shelf.unloaded(victim)
+            self.adapters.unloaded(victim)
         if ok or not sure:
             self.engine.add(name)
         if ok:
-            self.shelf.loaded(name, self.now)
+            self.adapters.loaded(name, self.now)
         else:
-            self.shelf.failed(name, "no", self.now, sure=sure)
+            self.adapters.failed(name, "no", self.now, sure=sure)
 
     @rule()
     def poll(self) -> None:
-        self.shelf.reported(self.engine, self.shelf.changes)
+        self.adapters.reported(self.engine, self.adapters.changes)
 
     @rule()
     def restart(self) -> None:
@@ -203,7 +203,7 @@ class Engine(RuleBasedStateMachine):
     @invariant()
     def within_the_slots(self) -> None:
         assert len(self.engine) <= 2
-        assert len(self.shelf.resident()) <= 2
+        assert len(self.adapters.resident()) <= 2
 
 
 TestNeverMoreThanSlots = Engine.TestCase
@@ -211,14 +211,14 @@ TestNeverMoreThanSlots.settings = settings(max_examples=200, deadline=None)
 
 
 def test_in_doubt_nothing_is_served_and_every_slot_is_counted_until_the_engine_lists() -> None:
-    shelf = shelf_with(A)
-    shelf.charge(A, 1.0)
-    shelf.begin(B, 1.0, NONE)
-    before = shelf.changes
-    shelf.doubted()
-    shelf.reported([], before)  # asked for earlier, so it says nothing
-    assert (shelf.has(A), shelf.comes(B), shelf.idle) == (False, True, False)
-    assert "slots are in use" in shelf.obstacle(C, 2.0, NONE)
-    shelf.loaded(B, 2.0)
-    shelf.reported([A, B], shelf.changes)
-    assert shelf.begin(C, 3.0, NONE) == (B,)  # A has a request on it
+    adapters = shelf_with(A)
+    adapters.charge(A, 1.0)
+    adapters.begin(B, 1.0, NONE)
+    before = adapters.changes
+    adapters.doubted()
+    adapters.reported([], before)  # asked for earlier, so it says nothing
+    assert (adapters.has(A), adapters.comes(B), adapters.idle) == (False, True, False)
+    assert "slots are in use" in adapters.obstacle(C, 2.0, NONE)
+    adapters.loaded(B, 2.0)
+    adapters.reported([A, B], adapters.changes)
+    assert adapters.begin(C, 3.0, NONE) == (B,)  # A has a request on it

@@ -3,7 +3,7 @@ import json
 import struct
 
 from backends.simengine import shapes
-from backends.simengine.answering import DIMENSIONS, embeddings
+from backends.simengine.answering import EMBEDDING_DIMENSIONS, embeddings
 
 HEAD = shapes.ids("vllm", "r", "embd", 1, "m")
 
@@ -11,7 +11,7 @@ HEAD = shapes.ids("vllm", "r", "embd", 1, "m")
 def test_one_vector_per_text_and_the_same_text_has_the_same() -> None:
     body, tokens = embeddings({"input": ["sea", "sky", "sea"]}, HEAD)
     data = json.loads(body)["data"]
-    assert [len(row["embedding"]) for row in data] == [DIMENSIONS] * 3
+    assert [len(row["embedding"]) for row in data] == [EMBEDDING_DIMENSIONS] * 3
     assert data[0]["embedding"] == data[2]["embedding"] != data[1]["embedding"]
     assert json.loads(body)["usage"]["total_tokens"] == tokens
 

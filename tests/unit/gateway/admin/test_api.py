@@ -11,7 +11,7 @@ import pytest
 from fastapi import APIRouter
 from structlog.testing import capture_logs
 
-from gateway.admin.access import LINES_AT_ONCE, TABLE, TableError, check_table
+from gateway.admin.access import LINES_AT_ONCE, ROLE_TABLE, TableError, check_table
 from gateway.admin.api import create_admin_api, rows_of
 from gateway.admin.guard import MAX_BODY_BYTES, GuardedRoute
 from gateway.admin.routes import ROUTERS
@@ -37,11 +37,11 @@ def error(reply: httpx.Response) -> Any:
 
 @pytest.mark.req("R14")
 def test_a_route_without_a_row_ends_the_start_and_a_row_without_a_route_too() -> None:
-    check_table(TABLE)
-    with pytest.raises(TableError, match=r"no row in rbac\.TABLE says who may use GET /secret"):
-        check_table([*TABLE, ("GET", "/secret")])
+    check_table(ROLE_TABLE)
+    with pytest.raises(TableError, match=r"no row in access\.ROLE_TABLE says who may use GET /secret"):
+        check_table([*ROLE_TABLE, ("GET", "/secret")])
     with pytest.raises(TableError, match="rows without a route: POST /backends"):
-        check_table([row for row in TABLE if row != ("POST", "/backends")])
+        check_table([row for row in ROLE_TABLE if row != ("POST", "/backends")])
 
 
 @pytest.mark.req("R14")
@@ -58,7 +58,7 @@ async def test_an_application_with_an_unlisted_or_unguarded_route_is_not_made(ad
         create_admin_api(admin.parts, "1", (*ROUTERS, guarded))
     with pytest.raises(TableError, match="no guarded route"):
         create_admin_api(admin.parts, "1", (*ROUTERS, bare))
-    assert {*rows_of(ROUTERS), ("GET", "/openapi.json")} == set(TABLE)
+    assert {*rows_of(ROUTERS), ("GET", "/openapi.json")} == set(ROLE_TABLE)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ async def test_an_application_with_an_unlisted_or_unguarded_route_is_not_made(ad
 )
 async def test_who_does_not_say_who_he_is_gets_the_same_answer_everywhere(admin: Admin, given: str) -> None:
     answers = set()
-    for method, template in TABLE:
+    for method, template in ROLE_TABLE:
         path = API + template.replace("{", "").replace("}", "")
         reply = await admin.client.request(method, path, headers={"authorization": given.encode("latin-1")}, content=b"{")
         assert reply.headers["www-authenticate"] == "Bearer"
@@ -261,7 +261,7 @@ async def test_the_document_describes_every_route_and_needs_a_caller(admin: Admi
     document = (await admin.client.get(f"{API}/openapi.json", headers=bearer("billing"))).json()
     assert document["servers"] == [{"url": API}]
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == {(method, path.replace(":path}", "}")) for method, path in TABLE}
+    assert described == {(method, path.replace(":path}", "}")) for method, path in ROLE_TABLE}
     assert "http" not in json.dumps(document["paths"]).replace("http(s)://", "").replace("HTTP", ""), "nothing is loaded from elsewhere"
     for methods in document["paths"].values():
         for method in methods.values():

@@ -1,7 +1,13 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
-from gateway.config.settings import DataSettings, EngineSettings, StoreSettings
+from domain.priority import Class
+from gateway.config.load import Settings
+from gateway.config.settings import DataSettings, EngineSettings, QueueSettings, RoutingSettings, StoreSettings
+from tenancy.counter_url import StoreKind
+from tenancy.fair_queue import QueueBounds
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "2", None, True])
@@ -31,3 +37,54 @@ def test_hosts_and_origins_are_checked():
         DataSettings(hosts=["ä"])
     with pytest.raises(ValidationError):
         DataSettings(cors_origins=["example.com"])
+
+
+def test_the_index_is_bounded_in_both_directions() -> None:
+    assert RoutingSettings().index_blocks == 1_000_000
+    for blocks in (1023, 100_000_001, 1.5, "many"):
+        with pytest.raises(ValidationError):
+            RoutingSettings.model_validate({"index_blocks": blocks})
+
+
+def test_nobody_gives_way_unless_it_is_written() -> None:
+    assert QueueSettings().gives_way is None
+    assert QueueSettings(preempt="none").gives_way is None
+    assert QueueSettings(preempt="batch").gives_way is Class.BATCH
+    assert QueueSettings(preempt="default").gives_way is Class.DEFAULT
+
+
+def test_what_people_and_systems_cannot_do_without_never_gives_way() -> None:
+    for word in ("critical", "interactive"):
+        with pytest.raises(ValidationError):
+            QueueSettings.model_validate({"preempt": word})
+
+
+def test_the_bounds_of_the_settings_are_those_of_the_queue() -> None:
+    assert QueueSettings().bounds == QueueBounds()
+    assert QueueSettings(max_requests=5, max_bytes=6, max_requests_per_tenant=3, max_bytes_per_tenant=2048).bounds == QueueBounds(
+        5, 6, 3, 2048
+    )
+
+
+def settings(folder: Path, **given) -> Settings:
+    pool = {"name": "chat", "model": "m", "backends": [{"id": "a", "url": "http://127.0.0.1:9001"}]}
+    return Settings.model_validate({"pools": [pool], **given}).based_at(folder)
+
+
+@pytest.mark.parametrize(("workers", "kind"), [(1, StoreKind.MEMORY), (2, StoreKind.EMBEDDED), (64, StoreKind.EMBEDDED)])
+def test_the_default_follows_the_number_of_workers(tmp_path, workers, kind):
+    assert settings(tmp_path, workers=workers).counter_url.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("stores", "folder"),
+    [
+        ({"counters": "valkey+embedded://"}, "tidegate-counters"),
+        ({"counters": "valkey+embedded://", "sql": "sqlite:///state/gate.db"}, "state/tidegate-counters"),
+        ({"counters": "valkey+embedded://", "sql": "postgresql://gate@db/tidegate"}, "tidegate-counters"),
+        ({"counters": "valkey+embedded:///elsewhere"}, "elsewhere"),
+        ({"counters": "valkey+embedded:////var/lib/tidegate"}, "/var/lib/tidegate"),
+    ],
+)
+def test_an_embedded_stores_folder(tmp_path, stores, folder):
+    assert settings(tmp_path, stores=stores).counter_url.folder == str(tmp_path.resolve() / folder)

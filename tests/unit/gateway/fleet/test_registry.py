@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from backends.reach import Reach, networks_of
 from domain.membership import KvEvents, LoadPush, Member, Owner
 from gateway.fleet.registry import FleetRefusal, Registration, Registry
-from gateway.fleet.sources import FILE, read_orders
+from gateway.fleet.sources import DRAINS_FILE, read_orders
 from tenancy.stores.memory import MemoryMemberStore
 
 SEEN: Mapping[str, Owner] = {"s": "static", "f": "file", "d": "dns", "r": "registered"}
@@ -135,12 +135,12 @@ async def test_a_registered_backend_is_drained_in_the_store_and_others_at_this_g
 
 
 async def test_a_drain_that_would_lose_others_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / DRAINS_FILE).write_text("{")
     made, store = registry(tmp_path), MemoryMemberStore()
     effects = [(await made.drain("s", None, store, SEEN))[2], (await made.resume("s", store, SEEN))[1]]
     for effect in effects:
         assert effect is not None
-        with pytest.raises(FleetRefusal, match=f"cannot be read .*{FILE}.*nothing was changed") as refused:
+        with pytest.raises(FleetRefusal, match=f"cannot be read .*{DRAINS_FILE}.*nothing was changed") as refused:
             effect()
         assert refused.value.status == 503
 

@@ -47,7 +47,7 @@ class World:
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),
             watch=SimpleNamespace(relays=lambda: self.relays),
-            loras=SimpleNamespace(forget=self.forgotten.append, let_go=self.let_go.append),
+            loras=SimpleNamespace(forget=self.forgotten.append, end_waits=self.let_go.append),
         )
         self.roster = Roster(self.deps, self._way, [self._attach], 30.0)
 

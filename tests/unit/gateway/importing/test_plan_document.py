@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.importing.plan import FORMAT, MAX_BYTES, BadDocument, ImportedKey, read_document
+from gateway.importing.plan import FORMAT, MAX_DOCUMENT_BYTES, BadDocument, ImportedKey, read_document
 
 
 def written(folder: Path, **fields: Any) -> Path:
@@ -31,7 +31,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, fields: dict[str,
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "long").write_bytes(b" " * (MAX_BYTES + 1))
+    (tmp_path / "long").write_bytes(b" " * (MAX_DOCUMENT_BYTES + 1))
     (tmp_path / "no.json").write_text("tenants: []")
     for name, says in (("nowhere", "cannot be read"), ("long", "split"), ("no.json", "JSON")):
         with pytest.raises(BadDocument, match=says):

@@ -11,7 +11,7 @@ SIXTY = LimitBounds(start=60)
 
 
 class Kept:
-    """One backend's limit on a board."""
+    """One backend's limit in a load table."""
 
     def __init__(self, bounds: LimitBounds | None = SIXTY) -> None:
         self.load_table = LoadTable(["a"])
@@ -79,9 +79,9 @@ def test_an_engine_that_falls_silent_is_judged_by_times_from_then_on() -> None:
     limiter = kept.limits.limiters.get("a")
     assert limiter is not None
     kept.limits.tick(kept.now + 1.0)
-    assert limiter.told
+    assert limiter.has_report
     kept.limits.tick(kept.now + 4.0)
-    assert not limiter.told
+    assert not limiter.has_report
 
 
 def test_a_restart_begins_anew() -> None:

@@ -157,12 +157,12 @@ async def test_its_tenant_has_one_request_more_for_as_long_as_it_runs() -> None:
     worker = Worker("a", "b")
     placement = await worker.placed(chat())
     tenant, tenant_shares = placement.request.tenant, placement.pool_state.tenant_shares
-    tenant_shares.kept = 0.5
-    tenant_shares.took("other")
+    tenant_shares.reserved_share = 0.5
+    tenant_shares.request_sent("other")
     stakes = [InFlight(placement, "a", worker.deps, stream=True) for _ in range(5)]
-    assert tenant_shares.part(tenant, worker.now) == 0.5
+    assert tenant_shares.usable_share(tenant, worker.now) == 0.5
     for in_flight in stakes[1:]:
         in_flight.over()
         in_flight.over()
-    assert tenant_shares.part(tenant, worker.now) == 1.0
+    assert tenant_shares.usable_share(tenant, worker.now) == 1.0
     stakes[0].over()

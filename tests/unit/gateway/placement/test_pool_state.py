@@ -4,7 +4,7 @@ from structlog.testing import capture_logs
 from gateway.placement.pool_state import UNSAID_CAPACITY_TOKENS, PoolStates
 from policies.routing_choice import routing_of
 from routing.prefix.chain import BLOCK_TOKENS
-from routing.prefix.trust import LAG_S, PROMPTS
+from routing.prefix.trust import CHECKED_PROMPTS, EVENT_LAG_S
 from tests.pool_states import charged, grounds_of, released
 
 CHAIN = list(range(1, 9))
@@ -91,10 +91,10 @@ def test_an_engine_whose_events_tell_nothing_is_guessed_at_and_it_is_said_once()
     pool_states = grounds_of("a")
     pool_states.use_events("a")
     with capture_logs() as said:
-        for number in range(PROMPTS + 10):
-            pool_states.answered("a", [number * 10 + at for at in range(8)], float(number))
+        for number in range(CHECKED_PROMPTS + 10):
+            pool_states.prompt_answered("a", [number * 10 + at for at in range(8)], float(number))
             pool_states.events("a", connected=True, stored=0, now=float(number))
-        pool_states.events("a", connected=True, stored=0, now=PROMPTS + 10 + LAG_S)
+        pool_states.events("a", connected=True, stored=0, now=CHECKED_PROMPTS + 10 + EVENT_LAG_S)
     assert [line["event"] for line in said] == ["kv events of no use"]
     assert not pool_states.is_exact("a")
     pool_states.index.touch("a", CHAIN, 0.0)
@@ -106,8 +106,8 @@ def test_an_engine_that_says_otherwise_is_believed_less_and_an_alarm_is_raised()
     pool_states = grounds_of("a", "b")
     with capture_logs() as said:
         for _ in range(200):
-            pool_states.compared("a", 4096.0, 0)
-            pool_states.compared("b", 4096.0, 4090)
+            pool_states.note_cached("a", 4096.0, 0)
+            pool_states.note_cached("b", 4096.0, 4090)
     assert trust(pool_states, "a") < 0.1
     assert trust(pool_states, "b") == 1.0
     assert [(line["event"], line["backend"]) for line in said] == [("prefix index off", "a")]

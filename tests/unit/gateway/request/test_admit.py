@@ -60,7 +60,7 @@ async def test_a_refused_hold_reserves_nothing() -> None:
     refused = path.story(own_id="r2")
     assert (await fault_of(admitted(path, refused))).kind is Kind.REQUEST_LIMIT
     assert len(path.deps.holds) == 1
-    assert refused.settled.standings, "its reply says how the limit stands"
+    assert refused.settled.limit_statuses, "its reply says how the limit stands"
     story = first.story
     story.settled.fault = Fault(Kind.NO_BACKEND, "x")
     await settle(first, story, path.deps)

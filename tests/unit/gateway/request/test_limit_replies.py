@@ -87,7 +87,7 @@ def test_durations_are_written_as_openai_writes_them(us: int, text: str) -> None
 
 
 def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
-    standings = (
+    limit_statuses = (
         LimitStatus(line(Meter.REQUESTS, Window.MINUTE, 100), 40, 30_000_000),
         LimitStatus(line(Meter.REQUESTS, Window.DAY, 50), 45, 10**9),
         LimitStatus(line(Meter.TOKENS, Window.MINUTE, 9_000), 8_000, 6_500_000),
@@ -95,7 +95,7 @@ def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
         LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 9_000), 1, 10**9),
         LimitStatus(line(Meter.CONCURRENT_REQUESTS, Window.NOW, 2), 0, 0),
     )
-    assert dict(limit_headers(standings)) == {
+    assert dict(limit_headers(limit_statuses)) == {
         b"x-ratelimit-limit-requests": b"100",
         b"x-ratelimit-remaining-requests": b"40",
         b"x-ratelimit-reset-requests": b"30s",

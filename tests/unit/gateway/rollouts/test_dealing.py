@@ -5,7 +5,7 @@ from domain.faults import Fault, Kind
 from gateway.rollouts.dealing import deal
 from gateway.story import Story
 from policies.compile import ModelRule, TenantPolicy
-from policies.rollout.in_force import InForce, Running
+from policies.rollout.in_force import ActiveRollouts, Running
 from tests.placed import POOL, Worker, chat
 
 RULE = ModelRule("sim", POOL, "")
@@ -17,7 +17,7 @@ def worker_with(running: Running = RUNNING, canary_up: bool = True) -> Worker:
     fleet = worker.deps.live.fleet
     pool = msgspec.structs.replace(fleet.pools[POOL], name="chat-v2", backends=fleet.pools[POOL].backends if canary_up else ())
     worker.deps.live.fleet = msgspec.structs.replace(fleet, pools={**fleet.pools, "chat-v2": pool})
-    worker.deps.live.rollouts = InForce({POOL: running})
+    worker.deps.live.rollouts = ActiveRollouts({POOL: running})
     return worker
 
 

@@ -13,7 +13,7 @@ from gateway.rollouts.shadow import end_shadows, mirror
 from gateway.story import Story
 from policies.compile import ModelRule
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import Dealt, Running
+from policies.rollout.in_force import AssignedArm, Running
 from tests.placed import POOL, Worker, chat
 
 RUNNING = Running("ro_1", "v2", "other", POOL, 0.0, 1.0, counting=True, interval_s=10.0, max_shadows=2)
@@ -27,7 +27,7 @@ class Served:
         self.worker, self.seen = Worker("a"), list[Record]()
         self.deps: Deps = replace(self.worker.deps, observe=self.seen.append)
 
-    def ask(self, dealt: Dealt | None) -> Story:
+    def ask(self, dealt: AssignedArm | None) -> Story:
         connection: Any = None
         headers: Mapping[bytes, bytes] = {}
         story = self.worker.story(own_id="req-1")
@@ -42,8 +42,8 @@ class Served:
         return sum(len(tasks) for tasks in self.deps.shadows.values())
 
 
-def dealt(*, copied: bool = True, running: Running = RUNNING) -> Dealt:
-    return Dealt(running, Arm.BASELINE, counted=True, mirror=copied)
+def dealt(*, copied: bool = True, running: Running = RUNNING) -> AssignedArm:
+    return AssignedArm(running, Arm.BASELINE, counted=True, mirror=copied)
 
 
 async def test_only_what_is_to_be_copied_is() -> None:
@@ -74,7 +74,7 @@ async def test_what_a_copy_comes_to_is_the_canarys_and_its_own() -> None:
     await asyncio.gather(*served.deps.shadows["ro_1"])
     [record] = served.seen
     assert record.shadow
-    assert record.dealt == Dealt(RUNNING, Arm.CANARY, counted=True)
+    assert record.dealt == AssignedArm(RUNNING, Arm.CANARY, counted=True)
     assert (record.pool, record.outcome, record.priority_class) == (POOL, "backend_drained", "batch")
     assert record.request_id != story.own_id
     assert story.settled.fault is None

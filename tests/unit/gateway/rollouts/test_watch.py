@@ -11,7 +11,7 @@ from gateway.record import Record
 from gateway.rollouts.watch import RolloutWatch
 from policies.rollout.assignment import Arm
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.in_force import NOTHING, Dealt
+from policies.rollout.in_force import NOTHING, AssignedArm
 from policies.rollout.progress import abort, begin
 from policies.rollout.samples import Interval
 from tenancy.stores.memory import MemoryRolloutStore
@@ -47,7 +47,7 @@ class Worker:
         await self.watch.look(self.live)
 
     def answers(self) -> None:
-        dealt = Dealt(self.live.rollouts.by_pool["chat"], Arm.CANARY, counted=True)
+        dealt = AssignedArm(self.live.rollouts.by_pool["chat"], Arm.CANARY, counted=True)
         self.watch.observe(Record("r", 0.0, "ok", 200, 1.0, 0.0, dealt=dealt))
 
 
@@ -123,7 +123,7 @@ async def test_a_database_that_never_answers_does_not_keep_a_rollout_from_going_
     await worker.look()
     store.silent = True
     with monkeypatch.context() as waits:
-        waits.setattr("gateway.rollouts.watch.WITHIN_S", 0.0)
+        waits.setattr("gateway.rollouts.watch.STORE_WITHIN_S", 0.0)
         await worker.look()
     assert "chat" in worker.live.rollouts.by_pool
     store.silent = False

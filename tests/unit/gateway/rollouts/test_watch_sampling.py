@@ -9,13 +9,13 @@ from domain.usage import Usage
 from gateway.record import Record
 from gateway.rollouts.watch import KEPT_INTERVALS, IntervalSums, sample_of
 from policies.rollout.assignment import Arm
-from policies.rollout.in_force import Dealt, Running
+from policies.rollout.in_force import AssignedArm, Running
 from policies.rollout.samples import RequestSample
 
 RUNNING = Running("ro_1", "v2", "chat", "chat-v2", 0.5, 0.0, counting=True, interval_s=10.0)
 
 
-def record(outcome: str = "ok", dealt: Dealt | None = None, **fields: Any) -> Record:
+def record(outcome: str = "ok", dealt: AssignedArm | None = None, **fields: Any) -> Record:
     usage = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=60)
     said = {"stream": True, "ttft_s": 0.2, "decode_s": 0.5, "usage": usage, "dealt": dealt} | fields
     return Record("r", 0.0, outcome, 200, 1.0, 0.0, **said)
@@ -72,7 +72,7 @@ def sums_after(*seen: tuple[Record, float]) -> dict[int, Any]:
 
 
 def test_sums_are_kept_by_interval_and_arm() -> None:
-    canary, baseline = Dealt(RUNNING, Arm.CANARY, counted=True), Dealt(RUNNING, Arm.BASELINE, counted=True)
+    canary, baseline = AssignedArm(RUNNING, Arm.CANARY, counted=True), AssignedArm(RUNNING, Arm.BASELINE, counted=True)
     found = sums_after(
         (record(dealt=canary), 9.9), (record(dealt=baseline), 9.9), (record(dealt=canary), 10.0), (record(dealt=canary), 11.0)
     )
@@ -84,11 +84,11 @@ def test_sums_are_kept_by_interval_and_arm() -> None:
 
 
 def test_who_asked_for_an_arm_or_for_no_rollout_is_not_counted() -> None:
-    assert sums_after((record(dealt=Dealt(RUNNING, Arm.CANARY, counted=False)), 1.0), (record(), 1.0)) == {}
+    assert sums_after((record(dealt=AssignedArm(RUNNING, Arm.CANARY, counted=False)), 1.0), (record(), 1.0)) == {}
 
 
 def test_what_a_canary_that_is_away_could_not_answer_is_its_failure_alone() -> None:
-    found = sums_after((record(dealt=Dealt(RUNNING, Arm.BASELINE, counted=False, away=True)), 1.0))[0]
+    found = sums_after((record(dealt=AssignedArm(RUNNING, Arm.BASELINE, counted=False, away=True)), 1.0))[0]
     assert (found.canary.requests, found.baseline.requests) == (1, 0)
     assert found.canary.tallies["errors"].total == 1.0
 
@@ -96,7 +96,7 @@ def test_what_a_canary_that_is_away_could_not_answer_is_its_failure_alone() -> N
 def test_a_request_that_two_rollouts_are_about_is_counted_by_both() -> None:
     other = msgspec.structs.replace(RUNNING, id="ro_2", interval_s=5.0)
     both = msgspec.structs.replace(
-        record(dealt=Dealt(RUNNING, Arm.CANARY, counted=True)), dealt_prompt=Dealt(other, Arm.BASELINE, counted=True)
+        record(dealt=AssignedArm(RUNNING, Arm.CANARY, counted=True)), dealt_prompt=AssignedArm(other, Arm.BASELINE, counted=True)
     )
     sums = IntervalSums()
     sums.observe(both, 12.0)
@@ -105,7 +105,7 @@ def test_a_request_that_two_rollouts_are_about_is_counted_by_both() -> None:
 
 
 def test_what_was_written_is_not_written_again_until_it_changes() -> None:
-    sums, one = IntervalSums(), record(dealt=Dealt(RUNNING, Arm.CANARY, counted=True))
+    sums, one = IntervalSums(), record(dealt=AssignedArm(RUNNING, Arm.CANARY, counted=True))
     sums.observe(one, 1.0)
     [(rollout, intervals)] = sums.unwritten()
     sums.observe(one, 2.0)  # while the first is on its way
@@ -119,7 +119,7 @@ def test_what_was_written_is_not_written_again_until_it_changes() -> None:
 def test_what_cannot_be_written_for_long_is_bounded_and_what_is_over_is_dropped() -> None:
     sums = IntervalSums()
     for index in range(3 * KEPT_INTERVALS):
-        sums.observe(record(dealt=Dealt(RUNNING, Arm.CANARY, counted=True)), index * 10.0)
+        sums.observe(record(dealt=AssignedArm(RUNNING, Arm.CANARY, counted=True)), index * 10.0)
     [(_, intervals)] = sums.unwritten()
     assert len(intervals) == KEPT_INTERVALS
     assert max(intervals) == 3 * KEPT_INTERVALS - 1

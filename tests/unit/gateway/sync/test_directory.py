@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from domain.identity import TenantId
-from gateway.sync.directory import ADMIN_STALE_S, MAX_AGE_S, SAVE_EVERY_S, DirectoryFile, DirectoryWatch
+from gateway.sync.directory import ADMIN_STALE_S, MAX_SEALED_AGE_S, SAVE_EVERY_S, DirectoryFile, DirectoryWatch
 from tenancy.accounts import DEFAULT_PROJECT, Contents, Tenant
 from tenancy.directory import Directory
 from tenancy.directory_ports import EVERYWHERE
@@ -199,7 +199,7 @@ async def test_without_a_store_and_a_file_to_believe_there_is_nothing_to_serve(s
     if why == "missing":
         site.path.unlink()
     elif why == "too old":
-        site.now += MAX_AGE_S + 1.0
+        site.now += MAX_SEALED_AGE_S + 1.0
     elif why == "damaged":
         data = bytearray(site.path.read_bytes())
         data[-1] ^= 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from domain.policy_versions import PolicyVersion
-from gateway.sync.policy_copy import CURRENT, MAX_CHARS, PolicyCopy, check_names, compiled_from, texts_of
+from gateway.sync.policy_copy import CURRENT_COPY, MAX_CHARS, PolicyCopy, check_names, compiled_from, texts_of
 from policies.load import PolicyFolder
 from policies.yaml.problems import ConfigError
 
@@ -46,7 +46,7 @@ class Versions:
 
 async def test_the_folder_has_the_newest_version_whole_and_nothing_of_the_one_before(tmp_path: Path) -> None:
     versions = Versions({"a.yaml": GOOD, "b.yaml": "tenant: b\n"})
-    copy, folder = PolicyCopy(tmp_path / "copy", versions), PolicyFolder(tmp_path / "copy" / CURRENT, ["chat"])
+    copy, folder = PolicyCopy(tmp_path / "copy", versions), PolicyFolder(tmp_path / "copy" / CURRENT_COPY, ["chat"])
     await copy.look()
     assert copy.version == 1
     seen, marks = folder.read(), folder.marks()
@@ -64,14 +64,14 @@ async def test_versions_before_the_last_two_are_removed(tmp_path: Path) -> None:
     for _ in range(4):
         versions.versions.append({"a.yaml": GOOD})
         await copy.look()
-    assert [one.name.partition("-")[0] for one in sorted(tmp_path.iterdir())] == [CURRENT, "v3", "v4"]
+    assert [one.name.partition("-")[0] for one in sorted(tmp_path.iterdir())] == [CURRENT_COPY, "v3", "v4"]
 
 
 async def test_the_same_number_of_another_database_is_another_version(tmp_path: Path) -> None:
     await PolicyCopy(tmp_path, Versions({"a.yaml": GOOD})).look()
     other = PolicyCopy(tmp_path, Versions({"b.yaml": GOOD}, since=50.0))
     await other.look()
-    assert (other.version, list(texts_of(tmp_path / CURRENT))) == (1, ["b.yaml"])
+    assert (other.version, list(texts_of(tmp_path / CURRENT_COPY))) == (1, ["b.yaml"])
 
 
 async def test_a_version_that_cannot_be_written_leaves_nothing_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,16 +90,16 @@ async def test_a_version_that_cannot_be_written_leaves_nothing_and_is_tried_agai
     assert copy.version == 1
     assert len(list(tmp_path.iterdir())) == 2, "the link, and the version that it leads to"
     await copy.look()
-    assert list(texts_of(tmp_path / CURRENT)) == ["b.yaml"]
+    assert list(texts_of(tmp_path / CURRENT_COPY)) == ["b.yaml"]
 
 
 async def test_a_link_that_leads_nowhere_is_made_anew(tmp_path: Path) -> None:
     copy = PolicyCopy(tmp_path, Versions({"a.yaml": GOOD}))
     await copy.look()
-    shutil.rmtree((tmp_path / CURRENT).resolve())
+    shutil.rmtree((tmp_path / CURRENT_COPY).resolve())
     assert copy.version == 0
     await copy.look()
-    assert (copy.version, list(texts_of(tmp_path / CURRENT))) == (1, ["a.yaml"])
+    assert (copy.version, list(texts_of(tmp_path / CURRENT_COPY))) == (1, ["a.yaml"])
 
 
 async def test_a_database_that_never_answers_is_one_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ async def test_a_database_that_is_away_or_empty_leaves_what_there_is(tmp_path: P
 async def test_what_a_database_holds_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
     copy = PolicyCopy(tmp_path / "copy", Versions({"a.yaml": GOOD, "../escaped.yaml": GOOD, "/tmp/x.yaml": GOOD}))
     await copy.look()
-    assert sorted(texts_of(tmp_path / "copy" / CURRENT)) == ["a.yaml"]
+    assert sorted(texts_of(tmp_path / "copy" / CURRENT_COPY)) == ["a.yaml"]
     assert not (tmp_path / "copy" / "escaped.yaml").exists()
 
 

@@ -1,7 +1,7 @@
 """Soft thresholds are told, and not too often."""
 
 from gateway.record import Record
-from gateway.telemetry.logs import MAX_TOLD, QUIET_S, Thresholds
+from gateway.telemetry.logs import MAX_LOGGED_LIMITS, SOFT_LIMIT_QUIET_S, Thresholds
 
 
 class Log:
@@ -28,7 +28,7 @@ def test_each_limit_is_told_of_once_in_a_while_and_the_end_user_never() -> None:
         ("soft threshold crossed", "bolt", "a"),
     ]
     assert "ann@example.com" not in str(log.lines)
-    now[0] = QUIET_S
+    now[0] = SOFT_LIMIT_QUIET_S
     thresholds.observe(crossed("a"))
     assert len(log.lines) == 4
 
@@ -36,7 +36,7 @@ def test_each_limit_is_told_of_once_in_a_while_and_the_end_user_never() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     log = Log()
     thresholds = Thresholds(log, lambda: 0.0)
-    for n in range(MAX_TOLD + 1):
+    for n in range(MAX_LOGGED_LIMITS + 1):
         thresholds.observe(crossed(f"l{n}"))
     thresholds.observe(crossed("l0"))
-    assert len(log.lines) == MAX_TOLD + 2
+    assert len(log.lines) == MAX_LOGGED_LIMITS + 2

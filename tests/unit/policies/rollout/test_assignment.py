@@ -1,7 +1,9 @@
+from statistics import mean
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollout.assignment import Arm, assign, mirrored
+from policies.rollout.assignment import Arm, assign, mirrored, place
 
 SHARES = st.floats(0, 1)
 
@@ -40,3 +42,17 @@ def test_who_tests_gets_what_they_ask_for_and_is_not_counted() -> None:
         assert given_.arm is arm
         assert not given_.counted
     assert assign("r1", "key", 0.5).counted
+
+
+def test_a_place_is_on_the_unit_interval_and_stays():
+    places = [place("m", f"k{n}") for n in range(2_000)]
+    assert all(0 <= at < 1 for at in places)
+    assert places == [place("m", f"k{n}") for n in range(2_000)]
+    assert abs(mean(places) - 0.5) < 0.03
+
+
+def test_salts_deal_independently():
+    """Else those who are in one experiment would be in every one."""
+    both = sum(place("a", f"k{n}") < 0.5 and place("b", f"k{n}") < 0.5 for n in range(2_000))
+    assert abs(both / 2_000 - 0.25) < 0.05
+    assert place("a", "bc") != place("ab", "c")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from routing.fleet import Availability, Backend
-from routing.load import UNKNOWN, Rates
+from routing.load import UNKNOWN_RATES, Rates
 from routing.policy_instance import Choice, policy_instance
 from routing.ports import Adapters, Circumstances, RoutingRequest
 from routing.schedule import Route, place
@@ -25,7 +25,7 @@ def test_the_terms_are_seconds_and_their_sum_decides() -> None:
     load_table = board_of("a", "b")
     tell(load_table, "a", 1.0, running=10, queued_tokens=40_000, kv_usage=0.5)
     for _ in range(1000):
-        load_table.reuse.found(1000, 500)  # half of what is sent is cached, so .6 of what crowding costs counts
+        load_table.reuse.note(1000, 500)  # half of what is sent is cached, so .6 of what crowding costs counts
     route = decide(EXACT, load_table, RoutingRequest(8000, output_tokens=200), Held(b=50), rng=RNG)
     assert [one.id for one in route.backends] == ["b", "a"]
     assert term(route, "a", "queue_s") == pytest.approx(1.0 + 8e-10 * 40_000 * 512)  # at 25 microseconds, and the usual context
@@ -136,7 +136,7 @@ def test_crowding_counts_less_where_nothing_is_used_again() -> None:
         load_table = board_of("a", "b", at=1.0)
         tell(load_table, "a", 1.0, running=20, kv_usage=0.7)
         for _ in range(1000):
-            load_table.reuse.found(1000, cached)
+            load_table.reuse.note(1000, cached)
         costs.append(
             [term(decide(EXACT, load_table, RoutingRequest(500), rng=RNG), "a", name) for name in ("decode_s", "others_s", "memory_s")]
         )
@@ -155,7 +155,7 @@ def test_one_in_a_hundred_explores_but_never_one_in_a_hurry() -> None:
 
 def test_a_faster_backend_may_have_the_longer_queue() -> None:
     load_table = board_of("a", "b")
-    load_table.set_rates("a", Rates(*[value / 2 for value in UNKNOWN]))
+    load_table.set_rates("a", Rates(*[value / 2 for value in UNKNOWN_RATES]))
     tell(load_table, "a", 1.0, queued_tokens=12_000)
     tell(load_table, "b", 1.0, queued_tokens=9_000)
     assert decide(EXACT, load_table, RoutingRequest(2000, output_tokens=10), rng=RNG).backends[0].id == "a"

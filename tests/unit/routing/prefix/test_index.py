@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routing.prefix.chain import of_tokens, root
-from routing.prefix.index import NO_MATCH, TTL_S, IndexMatch, PrefixIndex, common
+from routing.prefix.index import NO_MATCH, PREDICTION_TTL_S, IndexMatch, PrefixIndex, common
 
 SECRET = b"0123456789abcdef"
 IDS = ("a", "b", "c")
@@ -66,7 +66,7 @@ def test_a_match_is_what_events_and_predictions_say_and_no_more(ops: list[tuple[
             getattr(index, op)(one)
             told.over(one)
         elif op == "predict":
-            told.sent.append((one, CHAINS[n], now + TTL_S, index.predict(one, CHAINS[n], now)))
+            told.sent.append((one, CHAINS[n], now + PREDICTION_TTL_S, index.predict(one, CHAINS[n], now)))
         elif op == "withdraw" and told.sent:
             index.withdraw(told.sent.pop(n % len(told.sent))[3])  # type: ignore[arg-type]  # what predict gave
         elif op == "wait":
@@ -130,7 +130,7 @@ def test_adapters_and_backends_that_come_and_go_leave_nothing(record_property: F
         index.forget(one)
     assert index.backends == 1
     assert index.blocks <= 8 + 3_000, "what forgotten backends held is swept as blocks come in"
-    assert index.predicted <= (TTL_S + 1) * 20
+    assert index.predicted <= (PREDICTION_TTL_S + 1) * 20
     index.stored("stays", prompt(0, 8) * 400)
     assert index.blocks == 8
     record_property("figure", "10,000 adapters and 1,000 backends later: 1 backend, 8 blocks, as at the beginning")
@@ -236,16 +236,16 @@ def test_only_events_make_a_block_told() -> None:
     index.size("b", 100)
     index.touch("b", chain, 0.0)
     index.stored("c", chain[:1])
-    assert [one for one in ("a", "b", "c", "d") if index.told(one, chain[0])] == ["c"]
+    assert [one for one in ("a", "b", "c", "d") if index.stored_by_events(one, chain[0])] == ["c"]
     index.cleared("c")
-    assert not index.told("c", chain[0])
+    assert not index.stored_by_events("c", chain[0])
 
 
 def test_with_events_an_answer_is_no_evidence() -> None:
     index, chain = PrefixIndex(10_000), prompt(1, 10)
     index.confirm(index.predict("a", chain, 0.0), 0.1)
     index.touch("a", chain, 0.1)
-    assert index.match(chain, TTL_S) is NO_MATCH
+    assert index.match(chain, PREDICTION_TTL_S) is NO_MATCH
 
 
 @settings(deadline=None)

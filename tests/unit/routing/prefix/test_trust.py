@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.prefix.trust import WINDOW, Trust, Trusts
+from routing.prefix.trust import MEDIAN_WINDOW, Trust, Trusts
 
 tokens = st.floats(0, 1e6)
 
@@ -24,7 +24,7 @@ def test_trust_is_a_share(answers: list[tuple[float, float]]) -> None:
 @given(st.randoms(use_true_random=False), st.floats(0, 1))
 def test_the_alarm_is_the_median(rng: random.Random, wrong: float) -> None:
     trust = Trust()
-    for _ in range(WINDOW + 100):
+    for _ in range(MEDIAN_WINDOW + 100):
         before = trust.alarm
         trust.observe(1_000, 1_000 * (rng.random() if rng.random() < wrong else 1))
         if before != trust.alarm:
@@ -34,7 +34,7 @@ def test_the_alarm_is_the_median(rng: random.Random, wrong: float) -> None:
 @pytest.mark.req("ROUTERS-12")
 def test_a_mismatch_is_alarmed_within_200_answers_and_recovers(record_property: Callable[[str, object], None]) -> None:
     trust, rng = Trust(), random.Random(1)
-    for _ in range(WINDOW):
+    for _ in range(MEDIAN_WINDOW):
         length = rng.randrange(500, 20_000)
         trust.observe(length, length - rng.randrange(64))
     assert trust.share == 1.0
@@ -43,20 +43,20 @@ def test_a_mismatch_is_alarmed_within_200_answers_and_recovers(record_property: 
     while not trust.alarm:
         trust.observe(5_000, 0)  # another salt: nothing that is predicted is there
         asked += 1
-    assert asked == WINDOW // 2 + 1
+    assert asked == MEDIAN_WINDOW // 2 + 1
     assert trust.share < 0.02
     mended = 0
     while trust.alarm or trust.share < 0.9:
         trust.observe(5_000, 4_990)
         mended += 1
-    assert mended <= WINDOW
+    assert mended <= MEDIAN_WINDOW
     record_property("figure", f"trust below 2 % and alarm after {asked} wrong answers of 200; both over {mended} right ones later")
 
 
 @pytest.mark.req("ROUTERS-12")
 def test_an_index_that_says_zero_while_engines_hit_is_alarmed_too() -> None:
     trust = Trust()
-    for _ in range(WINDOW):
+    for _ in range(MEDIAN_WINDOW):
         trust.observe(0, 3_000)
     assert trust.alarm
     assert trust.median_error == 1.0

@@ -5,7 +5,7 @@ import pytest
 from routing.prefix.chain import of_tokens, root
 from routing.prefix.engine_blocks import EngineBlocks, StoredBlocks
 from routing.prefix.index import PrefixIndex
-from routing.prefix.trust import LAG_S, MAX_DUE, PROMPTS, EventCheck
+from routing.prefix.trust import CHECKED_PROMPTS, EVENT_LAG_S, MAX_DUE_CHECKS, EventCheck
 from tests.unit.routing.prefix.test_engine_blocks import Cache
 
 SECRET = b"0123456789abcdef"
@@ -30,7 +30,7 @@ class Backend:
                 self.blocks.stored(event)
         self.now += 1.0
         for block in self.check.due(self.now):
-            self.check.found(self.index.told("a", block), self.blocks.counts.stored)
+            self.check.checked(self.index.stored_by_events("a", block), self.blocks.counts.stored)
 
 
 @pytest.mark.req("ROUTERS-26")
@@ -44,8 +44,8 @@ def test_an_engine_that_tells_nothing_is_noticed_after_fifty_long_prompts(record
         backend.ask(asked % 2, tells=False)  # what is always on its way again is not told either
         asked += 1
     assert backend.check.reason == "no event tells of a block, after 50 prompts of 2 blocks and more"
-    assert asked <= PROMPTS + LAG_S
-    record_property("figure", f"said after {asked} long prompts, one a second, the last {LAG_S:.0f} of them not yet looked for")
+    assert asked <= CHECKED_PROMPTS + EVENT_LAG_S
+    record_property("figure", f"said after {asked} long prompts, one a second, the last {EVENT_LAG_S:.0f} of them not yet looked for")
 
 
 @pytest.mark.req("ROUTERS-12")
@@ -60,7 +60,7 @@ def test_events_under_another_salt_are_noticed_and_so_is_that_it_is_mended(recor
     while backend.check.reason:
         backend.ask(mended)
         mended += 1
-    assert mended - 60 <= PROMPTS / 2 + LAG_S
+    assert mended - 60 <= CHECKED_PROMPTS / 2 + EVENT_LAG_S
     record_property("figure", f"another salt said after 50 prompts, taken back {mended - 60} after it was mended")
 
 
@@ -73,7 +73,7 @@ def test_events_about_the_prompts_sent_say_nothing() -> None:
 
 def test_what_waits_to_be_looked_for_is_bounded() -> None:
     check = EventCheck()
-    for number in range(10 * MAX_DUE):
+    for number in range(10 * MAX_DUE_CHECKS):
         check.answered([number, number + 1], 0.0)
-    assert len(check.due(LAG_S)) == MAX_DUE
+    assert len(check.due(EVENT_LAG_S)) == MAX_DUE_CHECKS
     assert check.due(1e9) == []

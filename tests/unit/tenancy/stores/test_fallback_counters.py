@@ -212,7 +212,7 @@ async def test_a_store_that_flaps_gives_no_fresh_share_each_time():
         fleet.cut(False)
         await fleet.processes[0].deliver()
         fleet.clock.now += CALM_S + 0.5
-        fleet.processes[0].heard()
+        fleet.processes[0].store_answered()
     assert total <= 60 + 5 * (CALM_S + 0.5) + 1
     fleet.clock.now += FORGET_S
     assert await fleet.processes[0].deliver()
@@ -233,7 +233,7 @@ async def test_degraded_is_told_from_the_first_failure_until_the_store_is_calm()
     assert not (await guarded.admit(fleet.hold())).degraded
     assert guarded.degraded, "one good answer is no peace yet"
     fleet.clock.now += CALM_S + 0.1
-    guarded.heard()
+    guarded.store_answered()
     assert not guarded.degraded
 
 

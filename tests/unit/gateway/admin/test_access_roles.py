@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.admin.access import MAY_GRANT, TABLE, may_grant
+from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
 from tenancy.rights import Role
 from tests.admin_harness import API, OWNER, Admin, admin_port, bearer
 from tests.unit.gateway.fleet.test_registry import body
@@ -132,7 +132,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @pytest.mark.req("R14")
 async def test_every_route_answers_every_role_as_the_table_says(world: World, record_property: Any) -> None:
     cases = 0
-    for (method, template), roles in TABLE.items():
+    for (method, template), roles in ROLE_TABLE.items():
         for role, tenant in itertools.product(ROLES, TENANTS):
             reply = await world.ask(method, template, bearer(role, "acme"), tenant)
             allowed = role != "none" and Role(role) in roles
@@ -142,7 +142,7 @@ async def test_every_route_answers_every_role_as_the_table_says(world: World, re
             if role == "tenant-admin" and allowed:
                 assert "rivals" not in reply.text, (template, reply.text)
             cases += 1
-    assert cases == len(TABLE) * len(ROLES) * 2
+    assert cases == len(ROLE_TABLE) * len(ROLES) * 2
     record_property("figure", f"{cases} of {cases} route x role x tenant as the table says")
 
 
@@ -233,6 +233,6 @@ async def test_a_tenants_own_rights_are_not_set_by_its_admin(world: World) -> No
 
 def test_the_page_lists_every_route_with_its_roles() -> None:
     page = (Path(__file__).parents[4] / "docs" / "admin-api.md").read_text()
-    for (method, path), roles in TABLE.items():
+    for (method, path), roles in ROLE_TABLE.items():
         who = "every role" if roles == frozenset(Role) else ", ".join(role.value for role in Role if role in roles)
         assert f"| {method} | `{path.replace(':path}', '}')}` | {who} |" in page

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.config.checks import RawSettings, halves
+from gateway.config.checks import RawSettings, disaggregation_problems
 from policies.yaml.located import parse_yaml
 
 TERMS = "{kv_bytes_token: 1000, bandwidth_gb_s: 10}"
@@ -10,7 +10,7 @@ def found(dialect: str, *roles: str, disaggregation: str | None = TERMS, more: s
     rows = "".join(f"  - {{id: b{at}, {role}}}\n" for at, role in enumerate(roles))
     on = "" if disaggregation is None else f"  disaggregation: {disaggregation}\n"
     text = f"pools:\n- name: p\n  dialect: {dialect}\n{on}{more}  backends:\n{rows}"
-    return [str(problem) for problem in halves(RawSettings(parse_yaml(text.encode(), "t.yaml", {}), {}))]
+    return [str(problem) for problem in disaggregation_problems(RawSettings(parse_yaml(text.encode(), "t.yaml", {}), {}))]
 
 
 P, D, B = "role: prefill", "role: decode", "role: both"

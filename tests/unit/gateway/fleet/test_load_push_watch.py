@@ -37,7 +37,7 @@ class Listening:
         self.number = 0
 
     def hear(self, payload: bytes, rank: int = 0) -> None:
-        self.watch.heard("a", rank, self.number, payload)
+        self.watch.take_message("a", rank, self.number, payload)
         self.number += 1
 
     def believed(self) -> float:
@@ -118,7 +118,7 @@ def test_reports_and_gaps_are_counted_once() -> None:
     heard = Listening()
     heard.watch.look()
     for number in (0, 1, 5):
-        heard.watch.heard("a", 0, number, report())
+        heard.watch.take_message("a", 0, number, report())
     heard.watch.look()
     heard.watch.look()
     assert heard.counted == [("a", 0, 0), ("a", 3, 1), ("a", 0, 0)]

@@ -1,7 +1,7 @@
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.record import kept
+from gateway.record import slo_results
 from policies.compile import TenantPolicy, compiled
 from policies.schema import PolicyDocument
 
@@ -27,15 +27,15 @@ BOTH = policy(ttft_slo_s=1.0, tpot_slo_s=0.05)
 def test_a_whole_answer_keeps_each_promise_or_does_not(
     ttft_s: float, decode_s: float | None, tokens: int, expected: tuple[tuple[str, bool], ...]
 ) -> None:
-    assert kept(BOTH, ttft_s, decode_s, tokens, None) == expected
+    assert slo_results(BOTH, ttft_s, decode_s, tokens, None) == expected
 
 
 def test_what_never_came_was_late_unless_the_request_was_at_fault_itself() -> None:
-    assert kept(BOTH, None, None, 0, Fault(Kind.OVERLOADED, "x")) == (("ttft", False),)
-    assert kept(BOTH, None, None, 0, Fault(Kind.INVALID_VALUE, "x")) == ()
-    assert kept(BOTH, 0.5, 9.0, 3, Fault(Kind.BROKEN_STREAM, "x")) == (("ttft", True),), "a part of an answer has no mean"
+    assert slo_results(BOTH, None, None, 0, Fault(Kind.OVERLOADED, "x")) == (("ttft", False),)
+    assert slo_results(BOTH, None, None, 0, Fault(Kind.INVALID_VALUE, "x")) == ()
+    assert slo_results(BOTH, 0.5, 9.0, 3, Fault(Kind.BROKEN_STREAM, "x")) == (("ttft", True),), "a part of an answer has no mean"
 
 
 def test_nothing_is_said_where_nothing_was_promised() -> None:
-    assert kept(policy(), 9.0, 9.0, 3, None) == ()
-    assert kept(policy(tpot_slo_s=1.0), 9.0, 2.0, 3, None) == (("tpot", True),)
+    assert slo_results(policy(), 9.0, 9.0, 3, None) == ()
+    assert slo_results(policy(tpot_slo_s=1.0), 9.0, 2.0, 3, None) == (("tpot", True),)

@@ -1,6 +1,6 @@
 import pytest
 
-from tenancy.keys import MAX_TAGS, MAX_VALUE_CHARS, BadTags, tags_of, written_tags
+from tenancy.keys import MAX_TAG_VALUE_CHARS, MAX_TAGS, BadTags, tags_of, written_tags
 
 
 def test_tags_are_kept_by_name() -> None:
@@ -15,7 +15,7 @@ def test_tags_are_kept_by_name() -> None:
         ({"Team": "x"}, "'Team' is no name of a tag; write 1 to 32 lower-case"),
         ({"team\n": "x"}, "is no name of a tag"),
         ({"team": ""}, "the value of tag 'team'"),
-        ({"team": "x" * (MAX_VALUE_CHARS + 1)}, "1 to 64 printable"),
+        ({"team": "x" * (MAX_TAG_VALUE_CHARS + 1)}, "1 to 64 printable"),
         ({"team": "a\nb"}, "1 to 64 printable"),
     ],
 )

@@ -55,7 +55,7 @@ def test_what_speaks_no_http_is_said_in_the_sentences_of_discovery(says: bytes, 
 )
 def test_an_answer_that_drips_has_a_deadline_as_a_whole(monkeypatch: pytest.MonkeyPatch, begins: bytes, sentence: str) -> None:
     """Every byte comes well within the time that a silent engine has."""
-    monkeypatch.setattr(engine_check, "WITHIN_S", 0.3)
+    monkeypatch.setattr(engine_check, "ENGINE_WITHIN_S", 0.3)
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

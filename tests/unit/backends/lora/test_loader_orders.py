@@ -6,7 +6,7 @@ import pytest
 
 from backends.dialects import DIALECTS
 from backends.fetch import FetchError
-from backends.lora.loader import DONE, LoraOrders, OrderReply
+from backends.lora.loader import ORDER_DONE, LoraOrders, OrderReply
 from backends.lora.residency import Adapter, LoraUnavailable
 from backends.ports import Call, Flight, Loss, ReplySink, Upstream
 
@@ -51,8 +51,8 @@ def orders(status: int = 200, body: bytes = b"", loss: Loss | None = None) -> Lo
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (200, b"Success", DONE),
-        (400, b"'a' has already been loaded", DONE),
+        (200, b"Success", ORDER_DONE),
+        (400, b"'a' has already been loaded", ORDER_DONE),
         (400, b"rank\n 64", OrderReply(f"{LOAD} answers 400: rank 64")),
         (404, b"No adapter found", OrderReply(f"{LOAD} answers 404: No adapter found")),
         (500, b"already dead", OrderReply(f"{LOAD} answers 500: already dead")),
@@ -65,9 +65,9 @@ async def test_a_load_is_done_when_the_adapter_is_there(status: int, body: bytes
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (200, b"Success", DONE),
-        (404, b"", DONE),
-        (400, b"it does not exist", DONE),
+        (200, b"Success", ORDER_DONE),
+        (404, b"", ORDER_DONE),
+        (400, b"it does not exist", ORDER_DONE),
         (500, b"busy", OrderReply(f"{UNLOAD} answers 500: busy")),
     ],
 )

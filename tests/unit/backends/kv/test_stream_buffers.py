@@ -1,5 +1,5 @@
 from backends.kv import stream as kv_stream
-from backends.kv.stream import RECENT, RecentBatches, WaitingBatches
+from backends.kv.stream import RECENT_BATCHES, RecentBatches, WaitingBatches
 
 
 def test_what_waits_is_taken_in_order() -> None:
@@ -23,10 +23,10 @@ def test_too_many_or_too_much_is_nothing(monkeypatch) -> None:  # type: ignore[n
 
 def test_recent_ones_are_told_apart_by_their_beginning() -> None:
     recent = RecentBatches()
-    for seq in range(RECENT + 1):
+    for seq in range(RECENT_BATCHES + 1):
         recent.add(seq, b"%d" % seq + bytes(100))
     assert 0 not in recent
     assert 1 in recent
-    assert recent.same(RECENT, b"%d" % RECENT + bytes(100))
-    assert not recent.same(RECENT, b"x" + bytes(100))
+    assert recent.same(RECENT_BATCHES, b"%d" % RECENT_BATCHES + bytes(100))
+    assert not recent.same(RECENT_BATCHES, b"x" + bytes(100))
     assert not recent.same(0, b"0" + bytes(100))
