@@ -228,7 +228,7 @@ class Heard(msgspec.Struct, frozen=True):
     own: float
     """Requests of this process on the engine."""
     begun: float | None = None
-    """Of `own`, the requests whose first token has come; the others are in prefill, or wait."""
+    """The requests among `own` whose first token has come; the rest are in prefill, or wait."""
     running: float | None = None
     waiting: float | None = None
     preemptions: int | None = None

@@ -53,9 +53,9 @@ class HealthState(Enum):
     UP = "up"
     """Requests may be sent."""
     DOWN = "down"
-    """It does not answer polls, serves another model, or has not generated a token since it answers again: nothing but probes."""
+    """The backend does not answer polls, serves another model, or has generated no token since it answers again: probes only."""
     EJECTED = "ejected"
-    """It answers polls and brings no tokens: nothing but probes."""
+    """The backend answers polls and generates no tokens: probes only."""
 
 
 class ProbeOutcome(Enum):

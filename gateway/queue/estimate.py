@@ -144,7 +144,7 @@ class DrainRate:
 MISSED: Final = 0.5
 """The share of queued requests that may wait longer than their bound, where all requests of their rank are served."""
 LEAST_MISSED: Final = 0.02
-"""The same share where hardly any request of the rank is served."""
+"""The share of queued requests that may wait longer than their bound, where hardly any request of the rank is served."""
 STEP: Final = 0.4
 """Step of the logarithm, up and down together: one wait that was too long raises the bounds of its kind by up to a half."""
 LAG: Final = 8

@@ -10,7 +10,7 @@ from gateway.story import Story
 from policies.rollout.in_force import in_words
 
 MAX_REASON_CHARS: Final = 1000
-"""Of the decision in words: proxies in front of us refuse heads of 4 to 8 KiB, and pools may be large."""
+"""Most characters of the decision in words: proxies in front of us refuse heads of 4 to 8 KiB, and pools may be large."""
 
 MAX_COSTS: Final = 4
 """Candidates whose cost the short form of the decision names."""

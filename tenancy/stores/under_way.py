@@ -36,7 +36,7 @@ AT_MOST_EVERY_S: Final = 5.0
 CALM: Final = 100
 """A writing is followed by a pause of at least this many times the CPU time it took: it takes a hundredth of one core at most."""
 SYNC_CALM: Final = 10
-"""The same for the time that the disk took: the usage log needs the disk more than this file does."""
+"""A writing is followed by a pause of at least this many times the time that the disk took: the usage log needs the disk more."""
 SOON_S: Final = 0.05
 """How long a new request waits for others to be written with it."""
 TOGETHER: Final = 32

@@ -38,7 +38,7 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     first_event_timeout_s: float = inf
     """Until the reply's first event, which is the end of a plain reply."""
     first_token_timeout_s: float = inf
-    """The same for an engine that was taken out of rotation; shorter for plain replies."""
+    """Until the first event of an engine that was taken out of rotation; shorter for plain replies."""
 
 
 FROM_MEMORY: Final = ReplySource()

@@ -17,7 +17,7 @@ NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that the decoders raise."""
 
 MAX_TOKENS: Final = 2**31 - 1
-"""Of one reply; above any context times any number of choices."""
+"""Most tokens of one reply; above any context times any number of choices."""
 
 
 def _sane(count: int | None) -> int:
