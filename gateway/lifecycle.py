@@ -9,6 +9,8 @@ backend is chosen, so a request that may not run never reaches the router, nor w
 before either, because in an overload that is most of them; and whatever happens, the hold is closed exactly once and the request leaves
 one Record. Where the tenant's policy names fallback models, the steps after `interpret` are done again for the next model, with a hold
 of its own.
+
+The life of a process (start, drain on SIGTERM) is `gateway/process/worker.py`.
 """
 
 from domain.ask import Endpoint

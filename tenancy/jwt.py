@@ -6,6 +6,8 @@ that failed are not cached, so nobody can fill the cache without an issuer's sig
 
 `caller_of` turns the claims of a token whose signature was checked into a Caller: issuer's rules, times, audience, and the claims that name
 tenant and user. Every refusal (`Rejected`) has a `JwtOutcome` for metrics and logs; callers get the same message for all of them.
+
+The issuers' keys are fetched and kept current by `gateway/auth/`.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ machine drives both (tests/property/test_quota.py).
     reap     open -> reaped                 no beat for LEASE_S: what was delivered takes the place of what was held
 
 An admit of a known hold, a settlement of a settled or unknown one, and a beat of a settled one change nothing. A request that
-failed is settled with nothing, `Amounts(requests=0)`.
+failed is settled with nothing, `Amounts(requests=0)`. The amounts to reserve come from `tenancy/estimate.py`.
 
 `TagCounters` keeps the state of every limit whose group has one tag, as plain integers in dictionaries: the hottest code of admission,
 which loops once per kind of limit and calls no function per limit. `EndUsers` says which end users of a tenant have counters of their

@@ -1,4 +1,7 @@
-"""Authenticates JWTs: joins the verifier with the issuers' keys, and reads keys anew when a token names an unknown one."""
+"""Authenticates JWTs: joins the verifier with the issuers' keys, and reads keys anew when a token names an unknown one.
+
+The checks of a token's form, signature and claims are `tenancy/jwt.py`.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

@@ -3,6 +3,9 @@
 The shape is OpenAI's, and the codes are OpenAI's where OpenAI defines one, so that official clients raise the right exception and retry
 the right requests; other kinds have codes of the gateway. A 429 always means a limit of the caller; a shortage of the gateway or its
 engines is a 503. A test compares `docs/faults.md` with this table.
+
+`render` writes `retry-after` from `fault.retry`; the code that refuses computes the time: `gateway/request/limit_replies.py` for limits,
+`gateway/queue/refusals.py` for overload, `backends/dialects/errors.py` for an engine's own refusal.
 """
 
 from math import ceil

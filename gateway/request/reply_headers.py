@@ -1,4 +1,7 @@
-"""The header lines of a successful reply: OpenAI's own, and ours behind `x-tidegate-` for callers who may see them."""
+"""The header lines of a successful reply: OpenAI's own, and ours behind `x-tidegate-` for callers who may see them.
+
+The `x-ratelimit-*` headers are made in `gateway/request/limit_replies.py`.
+"""
 
 from typing import Final
 

@@ -1,6 +1,8 @@
 """Judges whether a canary is worse than the baseline, good enough (non-inferior), or undecided; may be called at every interval.
 
-`judge` does so. Each metric has a confidence interval of its difference, which holds for all looks together. Worse: the whole interval lies
+`judge` does so; `policies/rollout/progress.py` decides what follows from it (rollback, next phase).
+
+Each metric has a confidence interval of its difference, which holds for all looks together. Worse: the whole interval lies
 beyond the margin. Good enough: all of it lies within. The chance of a wrong "worse" in any metric at any time is at most `alpha`, that of a
 wrong "good enough" likewise: alpha is divided among the metrics (union bound). The interval of the difference of two shares is computed
 from their bounds by MOVER (Zou and Donner, "Construction of confidence intervals about effect measures", 2008; with Wilson's interval it is

@@ -3,6 +3,8 @@
 Everything here runs in socket callbacks; the request's coroutine sleeps on `outcome` meanwhile. The relay commits the
 exchange (sends a head) only when the first good bytes are there, or when a heartbeat is due; until then the lifecycle may
 try another backend.
+
+An answer that no engine gives, as one from a cache would be, is relayed alike with `FROM_MEMORY` as its source.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""The timeouts of an attempt, and the fault of an engine that exceeds one. Pure: limits, the Story so far and the time are handed in."""
+"""The timeouts of an attempt, and the fault of an engine that exceeds one. Pure: limits, the Story so far and the time are handed in.
+
+An `Attempt` computes the time-outs of its backend (`gateway/request/attempt.py`); `ReplyRelay.check` enforces them
+(`gateway/http/edge/relay.py`).
+"""
 
 from typing import Final
 
