@@ -133,7 +133,7 @@ def seen(exchange: Exchange | None, refused: str) -> object:
     if exchange is None:
         return bool(refused)
     head = exchange.head
-    body = b"" if exchange.refusal is not None else bytes(exchange._body)
+    body = b"" if exchange.refusal is not None else bytes(exchange.received)
     return head.method, head.path, head.headers, head.content_length, head.chunked, exchange.complete, bool(refused), body
 
 
