@@ -26,7 +26,7 @@ FAILED_SHARE: Final = 0.5
 """The breaker opens when this share of at least `SAMPLES` requests in the window failed. Below 50 %, retries on other backends cost less
 than leaving the backend out; with ten samples a backend that fails one request in ten opens by bad luck once in 600 full windows."""
 IN_A_ROW: Final = 5
-"""It also opens after this many consecutive failures, however long they took: a quiet backend never fills the window (Envoy's
+"""A breaker also opens after this many consecutive failures, however long they took: a quiet backend never fills the window (Envoy's
 `consecutive_5xx`)."""
 
 OPEN_FIRST_S: Final = 5.0

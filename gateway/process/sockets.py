@@ -113,7 +113,7 @@ def claim_run_dir(chosen: Path | None) -> Iterator[RunDir]:
 
 @contextlib.contextmanager
 def keep_run_dir(path: Path, lock: int, *, temporary: bool) -> Iterator[RunDir]:
-    """The same for a directory that this process has locked already. `lock` must have been open all the time."""
+    """Hold a run directory that this process has locked already. `lock` must have been open all the time."""
     try:
         yield RunDir(path, lock, temporary)
     finally:
