@@ -142,7 +142,8 @@ def start_vllm(python: str, model: Path, home: Path, name: str, *options: str, k
     port = free_port()
     command = [str(Path(python).with_name("vllm")), "serve", str(model / "model"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", "tiny-served", "--enforce-eager", "--max-model-len", "8192", "--block-size", "32"]
-    command += ["--num-gpu-blocks-override", "1024", *options]
+    # with bfloat16 vLLM computes attention in AMX tiles, and some virtual machines end a process there with an illegal instruction
+    command += ["--num-gpu-blocks-override", "1024", "--dtype", "float32", *options]
     if key:
         command += ["--api-key", key]
     return start(
