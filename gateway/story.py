@@ -27,7 +27,7 @@ from gateway.placement.decisions import Decision
 from gateway.prompt.reader import Prompt
 from gateway.record import GAP_BOUNDS_S, OK, Fell, Record, SloResult, slo_results
 from gateway.request.fallback_chain import FallbackChain
-from gateway.request.limit_replies import limit_words
+from gateway.request.rate_limit_replies import limit_words
 from policies.compile import TenantPolicy
 from policies.prompts.prompt import RegisteredPrompt as Template
 from policies.rollout.in_force import AssignedArm

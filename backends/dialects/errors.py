@@ -13,19 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from domain.ask import Endpoint
-from domain.faults import NEVER, Fault, Kind, Retry
+from domain.faults import NEVER, Fault, Kind
+from domain.retry_after import SOON, of_busy_engine
 
 READ_CHARS: Final = 2000
 """Characters read of an engine's message; the longest recorded one has 600, and every pattern below runs over them."""
 
 MAX_PASSED_CHARS: Final = 300
 """Longest sentence of an engine that may reach a caller."""
-
-MAX_WAIT_S: Final = 120.0
-"""The longest `retry-after` taken from an engine; official clients give up on longer ones."""
-
-SOON_S: Final = 1.0
-"""The `retry-after` where the engine names none."""
 
 
 class _Inner(msgspec.Struct):
@@ -85,7 +80,7 @@ def fault_from_reply(
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {refusal.param}" if refusal.param else "")
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(refusal.text)):
-        retry = Retry(should=True, after_s=_seconds(retry_after))
+        retry = of_busy_engine(retry_after)
         asked_s = 0.0 if retry_after is None else retry.after_s or 0.0
         message = "The engines serving this model are busy. Try again shortly."
         return Fault(Kind.ENGINE_BUSY, message, retry=retry, detail=detail, alone_s=asked_s)
@@ -96,7 +91,7 @@ def fault_from_reply(
     if status in (400, 413, 422):
         return _refused(refusal, detail, served)
     # 401, 403, other 404: the gateway's own configuration towards its engines, which the caller cannot correct
-    retry = Retry(should=True, after_s=SOON_S) if status >= 500 or status == GENERATION_FAILED else NEVER
+    retry = SOON if status >= 500 or status == GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
 
 
@@ -133,14 +128,6 @@ def _path(param: str | None) -> str | None:
         else:
             break
     return out[:100] if out and out != "body" else None
-
-
-def _seconds(header: bytes | None) -> float:
-    try:
-        seconds = float(header or b"")
-    except ValueError:
-        return SOON_S
-    return min(seconds, MAX_WAIT_S) if seconds > 0 else SOON_S  # NaN compares false
 
 
 # --- refusals: errors of the request itself -------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from domain.faults import Fault, Kind, Retry
+from domain import retry_after
+from domain.faults import Fault, Kind
 from domain.identity import Caller, ProjectId, TenantId
-from gateway.auth.jwks import RETRY_S, JwksWatch
+from gateway.auth.jwks import JwksWatch
 from gateway.process.snapshots import IssuerState
 from tenancy.jwt import JwtOutcome, Rejected, Tokens
 
@@ -82,7 +83,7 @@ class JwtVerifier:
                 raise Fault(
                     Kind.IDENTITY_UNAVAILABLE,
                     "Tokens cannot be checked right now. Try again shortly.",
-                    retry=Retry(should=True, after_s=RETRY_S),
+                    retry=retry_after.of_unread_keys(),
                     detail=str(error),
                 ) from None
             return None

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from backends.ports import Upstream
-from domain.faults import Fault, Kind, Retry
+from domain import retry_after
+from domain.faults import Fault, Kind
 from domain.membership import OWNED_BY, Member
 from gateway.deps import Deps
 from routing.fleet import Availability, Backend
@@ -215,7 +216,7 @@ class Roster:
                     Fault(
                         Kind.BACKEND_DRAINED,
                         "The engine was taken out of service before the answer was complete. Try again.",
-                        retry=Retry(should=True, after_s=1.0),
+                        retry=retry_after.SOON,
                     )
                 )
 

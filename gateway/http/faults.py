@@ -4,8 +4,7 @@ The shape is OpenAI's, and the codes are OpenAI's where OpenAI defines one, so t
 the right requests; other kinds have codes of the gateway. A 429 always means a limit of the caller; a shortage of the gateway or its
 engines is a 503. A test compares `docs/faults.md` with this table.
 
-`render` writes `retry-after` from `fault.retry`; the code that refuses computes the time: `gateway/request/limit_replies.py` for limits,
-`gateway/queue/refusals.py` for overload, `backends/dialects/errors.py` for an engine's own refusal.
+`render` writes the headers `retry-after` and `retry-after-ms` from `fault.retry`; `domain/retry_after.py` computes the time.
 """
 
 from math import ceil

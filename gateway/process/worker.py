@@ -1,9 +1,7 @@
 """One data worker: builds its collaborators, waits until it knows keys, policies, usage and fleet, serves, and drains on SIGTERM.
 
 A worker runs in a process forked by `gateway/process/supervisor.py`; the `WorkerSlot` and the `Settings` are its only inputs. `worker_main`
-runs it. `first_to_end` and `unless` wait for a result or for the stop signal, whichever comes first. `end_requests` waits for the last
-requests: a request that was answered still has to be settled and recorded, which takes a round trip to the counter store. The ledger's
-writer may close only after that, or the ledger counts the request as lost.
+runs it. `first_to_end` and `unless` wait for a result or for SIGTERM, whichever comes first; `gateway/process/drain.py` is the drain.
 """
 
 import asyncio
@@ -20,7 +18,6 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
-from backends.attempt import RetryBudget
 from backends.lora.loader import LoadDone
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
@@ -29,16 +26,15 @@ from gateway.fleet.sources import RegisteredSource
 from gateway.fleet.view import state_of
 from gateway.http.data_port import DataPort
 from gateway.http.edge.connection import EdgeConnection
-from gateway.http.edge.connections import IDLE_WAIT_S, Connections, EdgeLimits
+from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.explain import answers
 from gateway.process.children import settle_memory
+from gateway.process.drain import drain
 from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import WorkerLink, worker_socket
-from gateway.queue.refusals import stopping
 from gateway.record import Record
-from gateway.rollouts.shadow import end_shadows
 from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import AccessLog
@@ -86,25 +82,6 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
     return None
-
-
-CONNECTIONS_S: Final = 2.0
-"""Longest wait for callers to read their replies; then their connections are aborted."""
-RECORDS_S: Final = 2.0
-"""Longest wait for the Records after that: a settlement waits 50 ms for the store in each of at most four groups."""
-END_POLL_S: Final = 0.02
-
-
-async def end_requests(connections: Connections, budget: RetryBudget) -> None:
-    """Wait until no caller is connected and every request has its Record, each wait within its bound."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(connections.wait_until_empty(), CONNECTIONS_S)
-    for connection in list(connections.open):
-        connection.abort()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(RECORDS_S):
-            while budget.active:
-                await asyncio.sleep(END_POLL_S)
 
 
 SWEEP_S: Final = 0.25
@@ -159,11 +136,12 @@ class _Worker:
             deps, watches = prepared
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             settle_memory()
-            server = await self._listen(deps)
+            connections, server = await self._listen(deps)
             self._state = "ready"
             self._slot.ready()
             broken = await first_to_end(stop, loops)
-            await self._drain(server, deps)
+            self._state = "draining"
+            await drain(server, connections, deps, self._settings.drain, self._index)
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -232,7 +210,7 @@ class _Worker:
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]
 
-    async def _listen(self, deps: Deps) -> asyncio.Server:
+    async def _listen(self, deps: Deps) -> tuple[Connections, asyncio.Server]:
         data = self._settings.data
         port = DataPort(deps)
         connections = self._connections = Connections(
@@ -249,7 +227,8 @@ class _Worker:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.minimum_version = ssl.TLSVersion.TLSv1_2
             tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
-        return await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)
+        server = await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)
+        return connections, server
 
     async def _sweep(self) -> None:
         while True:
@@ -261,29 +240,6 @@ class _Worker:
                 deps.watch.sweep(now, deps.log_defect)
                 deps.lines.sweep(now)
                 connections.sweep(now)
-
-    async def _drain(self, server: asyncio.Server, deps: Deps) -> None:
-        """Become unready at once, accept a little longer, let requests finish, then end the remaining ones with an error (R21)."""
-        drain = self._settings.drain
-        connections = self._connections
-        assert connections is not None
-        self._state = "draining"
-        connections.draining = True
-        log.info("draining", worker=self._index, in_flight=deps.budget.active, accept_s=drain.accept_s, grace_s=drain.grace_s)
-        await asyncio.sleep(drain.accept_s)
-        server.close()
-        give_up_at = deps.clock() + drain.grace_s
-        await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
-        connections.start_draining()
-        while connections.open and deps.clock() < give_up_at:
-            await asyncio.sleep(0.02)
-        if deps.budget.active:
-            log.warning("the grace is over; cutting what still runs", worker=self._index, in_flight=deps.budget.active)
-        deps.lines.stop()
-        end_shadows(deps)
-        for relay in deps.watch.relays():
-            relay.end_with(stopping())
-        await end_requests(connections, deps.budget)
 
     def _observe(self, record: Record) -> None:
         if (record.dealt is not None or record.dealt_prompt is not None) and self._rollouts is not None:

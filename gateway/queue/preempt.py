@@ -15,8 +15,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from domain import retry_after
 from domain.clock import Clock
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from domain.priority import Class
 from domain.usage import NO_USAGE
 from gateway.http.edge.relay import ReplyRelay
@@ -95,7 +96,7 @@ class PulledBack(Fault):
         super().__init__(
             Kind.OVERLOADED,
             "This model is overloaded, and others went before this request. Try again shortly.",
-            retry=Retry(should=True, after_s=1.0),
+            retry=retry_after.SOON,
             detail=f"gave its place on a backend to {by.word}",
         )
 

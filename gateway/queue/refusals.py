@@ -3,7 +3,8 @@ chance is handed in."""
 
 from typing import Final
 
-from domain.faults import Fault, Kind, Retry
+from domain import retry_after
+from domain.faults import Fault, Kind
 
 SERVED: Final = "served"
 TOO_LONG: Final = "too_long"
@@ -27,12 +28,6 @@ BOUNDS: Final = {
 """The beginning of the message, by the bound of `tenancy.fair_queue.QueueBounds` that was reached."""
 REFUSALS: Final = (TOO_LONG, *BOUNDS, TIMED_OUT, DISPLACED, GONE, NOBODY, STOPPED)
 """Every way in which a wait ends without an engine, or does not begin."""
-SOON_S: Final = (1.0, 5.0)
-"""The range of Retry-After in seconds where no better value is known; also its least value."""
-MOST_S: Final = 60.0
-"""The largest Retry-After in seconds, before the jitter: official clients heed up to 120 s."""
-JITTER: Final = 0.5
-"""Share of Retry-After that is added at random: callers that were refused together come back spread over half as long again."""
 
 
 def full(bound: str, wait_s: float, dice: float) -> Fault:
@@ -65,19 +60,15 @@ def displaced(wait_s: float, dice: float) -> Fault:
 
 def stopping() -> Fault:
     """The gateway shuts down before the request was dispatched."""
-    return Fault(Kind.SHUTTING_DOWN, "The gateway is shutting down. Send the request again.", retry=Retry(should=True, after_s=1.0))
+    return Fault(Kind.SHUTTING_DOWN, "The gateway is shutting down. Send the request again.", retry=retry_after.SOON)
 
 
 def nobody(dice: float, detail: str) -> Fault:
     """No backend can serve the request, and waiting would not help."""
     message = "No engine can serve this model right now. Try again shortly."
-    return Fault(Kind.NO_BACKEND, message, retry=Retry(should=True, after_s=_soon(dice)), detail=detail)
+    return Fault(Kind.NO_BACKEND, message, retry=retry_after.of_missing_engine(dice), detail=detail)
 
 
 def _overloaded(message: str, wait_s: float, dice: float, detail: str) -> Fault:
-    after_s = max(_soon(dice), min(MOST_S, wait_s) * (1.0 + JITTER * dice))
-    return Fault(Kind.OVERLOADED, f"{message} Try again in {after_s:.0f} s.", retry=Retry(should=True, after_s=after_s), detail=detail)
-
-
-def _soon(dice: float) -> float:
-    return SOON_S[0] + (SOON_S[1] - SOON_S[0]) * dice
+    retry = retry_after.of_overload(wait_s, dice)
+    return Fault(Kind.OVERLOADED, f"{message} Try again in {retry.after_s:.0f} s.", retry=retry, detail=detail)

@@ -9,8 +9,8 @@ from gateway.deps import Deps
 from gateway.http.openai.sizes import with_output_cap
 from gateway.placement.place import prompt_of, worth_reading
 from gateway.request.holds import OpenHold
-from gateway.request.limit_replies import fault_of, refused_standing
 from gateway.request.permissions import MONEY, OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, output_cap
+from gateway.request.rate_limit_replies import fault_of, refused_standing
 from gateway.story import Story
 from gateway.uncancelled import uncancelled
 from policies.compile import ModelRule

@@ -19,6 +19,7 @@ from gateway.http.edge.attempt_faults import backend_drained, caller_gone
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.taps import taps_for
+from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
 from gateway.request.reply_headers import reply_headers
@@ -39,10 +40,8 @@ class Attempt(msgspec.Struct, eq=False):
     story: Story
     deps: Deps
     backend: Backend
-    first_event_timeout_s: float = -1.0
-    """Until the reply's first event, which is the end of a plain reply; negative to have both timeouts computed for the backend."""
-    first_token_timeout_s: float = -1.0
-    """How long the backend may take to begin to answer."""
+    timeouts: AttemptTimeouts = NO_TIMEOUT
+    """How long the backend may take to answer; computed for the backend unless given."""
     listener: Listener | None = None
     """Hears of the caller's connection instead of the attempt's own relay."""
     on_first_event: Callable[[], None] | None = None
@@ -55,15 +54,14 @@ class Attempt(msgspec.Struct, eq=False):
     """The part of the Story that is written while the call is under way."""
 
     def __post_init__(self) -> None:
-        if self.first_event_timeout_s < 0.0:
+        if self.timeouts is NO_TIMEOUT:
             deps, ask = self.deps, self.ask
-            first_token_timeout_s = deps.timeouts.first_token_timeout_s(ask.prompt_bytes, deps.live.prefill.get(self.backend.id))
-            self.first_token_timeout_s = first_token_timeout_s
-            self.first_event_timeout_s = first_token_timeout_s if ask.stream else deps.timeouts.plain_timeout_s
+            measured = deps.live.prefill.get(self.backend.id)
+            self.timeouts = deps.timeouts.of_attempt(ask.prompt_bytes, measured, stream=ask.stream)
 
     def on(self, backend: Backend) -> "Attempt":
         """The same request on another backend."""
-        return msgspec.structs.replace(self, backend=backend, first_event_timeout_s=-1.0, on_begun=None, relay=None, facts=None)
+        return msgspec.structs.replace(self, backend=backend, timeouts=NO_TIMEOUT, on_begun=None, relay=None, facts=None)
 
     @property
     def prefills(self) -> tuple[Backend, ...]:
@@ -134,8 +132,7 @@ class Attempt(msgspec.Struct, eq=False):
                 backend.id,
                 self.ask.endpoint,
                 (self.placement.pool.model, story.placed.lora),
-                self.first_event_timeout_s,
-                self.first_token_timeout_s,
+                self.timeouts,
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,

@@ -57,7 +57,7 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             return False
         left = _left(left, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
-        if not retry.may_retry(fault, backend, left, attempt.first_event_timeout_s):
+        if not retry.may_retry(fault, backend, left, attempt.timeouts.first_event_s):
             raise retry.final_fault(fault)
     raise AssertionError("`choose` leaves no empty route, and nobody is tried after the last candidate")
 

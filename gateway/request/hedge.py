@@ -9,9 +9,9 @@ import asyncio
 from functools import partial
 
 from backends.hedge import Hedge
+from domain import retry_after
 from domain.faults import Fault, Kind
 from gateway.http.edge.exchange import Listener
-from gateway.http.edge.timeouts import RETRY_SOON
 from gateway.request.attempt import Attempt
 from routing.fleet import Backend
 from routing.room import has_no_room
@@ -164,4 +164,4 @@ class Race(Listener):
 
 
 def _beaten() -> Fault:
-    return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=RETRY_SOON, detail="another backend began to answer first")
+    return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=retry_after.SOON, detail="another backend began to answer first")

@@ -8,8 +8,9 @@ import asyncio
 from typing import Final
 
 from backends.lora.residency import NONE, Adapter, AdaptersInUse, LoraUnavailable
+from domain import retry_after
 from domain.clock import Clock
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from gateway.deps import Deps, Live
 from gateway.http.edge.attempt_faults import caller_gone
 from gateway.http.edge.exchange import Listener
@@ -82,6 +83,6 @@ def _unavailable(detail: str, deps: Deps) -> Fault:
     return Fault(
         Kind.LORA_UNAVAILABLE,
         "No engine can serve this model right now. Try again shortly.",
-        retry=Retry(should=True, after_s=1.0 + 4.0 * deps.rng.random()),
+        retry=retry_after.of_missing_engine(deps.rng.random()),
         detail=detail,
     )

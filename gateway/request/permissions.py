@@ -7,8 +7,9 @@ that refuses, so that the caller knows whom to ask.
 from collections.abc import Mapping
 from typing import Final
 
+from domain import retry_after
 from domain.ask import Ask
-from domain.faults import Fault, Kind, Retry
+from domain.faults import Fault, Kind
 from domain.priority import CLASSES, Class
 from policies.compile import ModelRule, TenantPolicy
 from tenancy.limits import Meter, bits
@@ -101,7 +102,7 @@ def check_ledger(meters: int, draw: float) -> None:
     """
     if meters & MONEY:
         why = "What this request costs cannot be written down right now, and a budget limits it. Try again shortly."
-        raise Fault(Kind.QUOTA_UNKNOWN, why, retry=Retry(should=True, after_s=5.0 + 5.0 * draw), detail="the ledger's disk is full")
+        raise Fault(Kind.QUOTA_UNKNOWN, why, retry=retry_after.of_unknown_spend(draw), detail="the ledger's disk is full")
 
 
 def _within(cap: Cap | None, value: int, param: str | None, unit: str) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from backends.attempt import may_retry
 from backends.dialects.handover import Handover
+from domain import retry_after
 from domain.ask import Ask
 from domain.clock import Rng
 from domain.faults import Fault, Kind
@@ -20,7 +21,6 @@ from gateway.fleet.health import note_outcome
 from gateway.http.edge.attempt_faults import backend_drained, caller_gone, no_engine, unusable_reply
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import Heartbeat, ReplySource
-from gateway.http.edge.timeouts import RETRY_SOON
 from gateway.placement.place import Placement
 from gateway.request.attempt import Attempt
 from gateway.request.reply_headers import reply_headers
@@ -89,7 +89,7 @@ async def with_prefill(attempt: Attempt) -> Fault | None:
             if fault is None or not by_prefill:
                 return fault
             tried.backend = prefill.id
-            spent, answer_begun = (deps.clock() - begun) / attempt.first_event_timeout_s, story.attempt.events > 0
+            spent, answer_begun = (deps.clock() - begun) / attempt.timeouts.first_event_s, story.attempt.events > 0
             if not may_retry(fault.kind, retries=len(tried.failed), answer_begun=answer_begun, spent_share=spent, budget=budget):
                 return fault
             if decode.role != "both" and not left:
@@ -125,14 +125,14 @@ class PrefillDecodePair:
             return caller_gone(), False
         deps, story = attempt.deps, attempt.story
         if prefill.id not in deps.upstreams or decode.id not in deps.upstreams:
-            return backend_drained("one of them is draining", RETRY_SOON), prefill.id not in deps.upstreams
+            return backend_drained("one of them is draining", retry_after.SOON), prefill.id not in deps.upstreams
         shared = story.placed.shared
         assert shared is not None  # `forward` pairs no other requests
         leg, now = self._leg(), deps.clock()
         try:  # both, before either is sent anything
             reservation = reserve(shared.load_table, prefill.id, decode.id, shared.split.uncached_tokens, shared.request, now)
         except KeyError as error:
-            return backend_drained(f"{error} has left the pool", RETRY_SOON), prefill.id not in shared.load_table.row_of
+            return backend_drained(f"{error} has left the pool", retry_after.SOON), prefill.id not in shared.load_table.row_of
         self._reservation = reservation
         for backend in (prefill, decode):
             deps.live.breakers.of(backend.id).enter(story.own_id, now)
@@ -148,13 +148,13 @@ class PrefillDecodePair:
     def _leg(self) -> PrefillLeg:
         attempt, deps, prefill = self._attempt, self._attempt.deps, self._prefill
         ask, story, exchange = attempt.ask, attempt.story, attempt.exchange
-        timeout_s = deps.timeouts.first_token_timeout_s(ask.prompt_bytes, deps.live.prefill.get(prefill.id))
+        timeouts = deps.timeouts.of_attempt(ask.prompt_bytes, deps.live.prefill.get(prefill.id))
         heartbeat: Heartbeat | None = None
         if ask.stream:
             heartbeat = Heartbeat(
                 exchange, lambda: reply_headers(exchange, story, None, deps, stream=True), deps.timeouts.heartbeat_s, deps.clock()
             )
-        source = ReplySource(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeout_s, timeout_s)
+        source = ReplySource(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeouts)
         return PrefillLeg(exchange, source, heartbeat=heartbeat, fetched=self._fetched, clock=deps.clock)
 
     def _fetched(self) -> bool:
@@ -203,8 +203,7 @@ class PrefillDecodePair:
         assert self._reservation is not None
         self._reservation.prefilled()
         decode, spent_s = self._decode(self._way.decode_body(attempt.call.body, params, None)), clock() - begun
-        decode.first_event_timeout_s = max(LEAST_S, attempt.first_event_timeout_s - spent_s)
-        decode.first_token_timeout_s = max(LEAST_S, attempt.first_token_timeout_s - spent_s)
+        decode.timeouts = attempt.timeouts.less(spent_s, LEAST_S)
         fault = await decode.dispatch()
         if params is not None:
             self._take_cached(leg)

@@ -1,6 +1,6 @@
 """The header lines of a successful reply: OpenAI's own, and ours behind `x-tidegate-` for callers who may see them.
 
-The `x-ratelimit-*` headers are made in `gateway/request/limit_replies.py`.
+The `x-ratelimit-*` headers are made in `gateway/request/rate_limit_replies.py`.
 """
 
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 from domain.usage import Usage
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange, Header, header_lines
-from gateway.request.limit_replies import limit_headers
+from gateway.request.rate_limit_replies import limit_headers
 from gateway.story import Story
 from policies.rollout.in_force import in_words
 

@@ -3,8 +3,8 @@
 from typing import Final
 
 from backends.ports import Loss
+from domain import retry_after
 from domain.faults import NEVER, Fault, Kind, Retry
-from gateway.http.edge.timeouts import RETRY_SOON
 
 NO_ENGINE: Final = "No engine can serve this request right now. Try again."
 
@@ -24,22 +24,22 @@ def lost_reply(loss: Loss, detail: str, *, stream: bool) -> Fault:
         stream: whether the reply is handed on while it comes; of any other reply that was cut, nothing has reached the caller.
     """
     kind = Kind.RESET_BEFORE_REPLY if loss is Loss.CUT and not stream else _LOSSES[loss]
-    return Fault(kind, "The engine serving this request could not answer it. Try again.", retry=RETRY_SOON, detail=detail)
+    return Fault(kind, "The engine serving this request could not answer it. Try again.", retry=retry_after.SOON, detail=detail)
 
 
 def unusable_reply(detail: str) -> Fault:
     """The fault of a reply that is not what was asked for."""
-    return Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=RETRY_SOON, detail=detail)
+    return Fault(Kind.INVALID_REPLY, "The engine sent no usable answer. Try again.", retry=retry_after.SOON, detail=detail)
 
 
 def stopped_working(detail: str) -> Fault:
     """The fault of an engine that was taken out of rotation while a request waited for it."""
-    return Fault(Kind.BACKEND_LOST, "The engine serving this request stopped working. Try again.", retry=RETRY_SOON, detail=detail)
+    return Fault(Kind.BACKEND_LOST, "The engine serving this request stopped working. Try again.", retry=retry_after.SOON, detail=detail)
 
 
 def no_engine(detail: str) -> Fault:
     """The fault of a request that no engine is left for."""
-    return Fault(Kind.BACKEND_LOST, NO_ENGINE, retry=RETRY_SOON, detail=detail)
+    return Fault(Kind.BACKEND_LOST, NO_ENGINE, retry=retry_after.SOON, detail=detail)
 
 
 def backend_drained(detail: str, retry: Retry = NEVER) -> Fault:

@@ -12,12 +12,13 @@ import msgspec
 from backends.dialects.errors import fault_from_reply
 from backends.dialects.handover import MAX_REPLY_BYTES
 from backends.ports import Flight, Loss
+from domain import retry_after
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.relay import MAX_ERROR_BODY_BYTES, Heartbeat, ReplySource
-from gateway.http.edge.timeouts import RETRY_SOON, no_first_token
+from gateway.http.edge.timeouts import no_first_token
 
 
 class _Details(msgspec.Struct):
@@ -132,12 +133,12 @@ class PrefillLeg(Listener):
     def let_go(self, now: float, *, at_once: bool) -> None:
         """The backend was taken out of rotation: as `ReplyRelay.let_go`."""
         waited_s = now - self._started_at
-        if at_once or waited_s > self._source.first_token_timeout_s:
+        if at_once or waited_s > self._source.timeouts.first_token_s:
             self.end_with(stopped_working(f"{waited_s:.1f} s without its prompt computed"))
 
     def close(self) -> None:
         """The request is over, or goes another way."""
-        self.end_with(Fault(Kind.BACKEND_LOST, "The other half of this request failed. Try again.", retry=RETRY_SOON))
+        self.end_with(Fault(Kind.BACKEND_LOST, "The other half of this request failed. Try again.", retry=retry_after.SOON))
         self._holds_kv = False
 
     def _resolve(self, fault: Fault | None) -> None:
@@ -157,7 +158,7 @@ class PrefillLeg(Listener):
         if self.outcome.done():
             self._holds_kv = self._holds_kv and not self._fetched()
             return
-        timeout_s = self._source.first_token_timeout_s
+        timeout_s = self._source.timeouts.first_token_s
         late_at = self._started_at + timeout_s
         if now > late_at:
             self.end_with(no_first_token(timeout_s))

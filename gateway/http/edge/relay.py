@@ -22,7 +22,7 @@ from domain.faults import Fault, Kind
 from gateway.http.edge.attempt_faults import caller_gone, lost_reply, stopped_working, unusable_reply
 from gateway.http.edge.exchange import Exchange, Listener
 from gateway.http.edge.taps import HEARTBEAT, Tap
-from gateway.http.edge.timeouts import Timeouts, deadline_passed, no_first_token, too_slow
+from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts, Timeouts, deadline_of, deadline_passed
 from gateway.story import Story
 
 MAX_ERROR_BODY_BYTES: Final = 64 * 1024
@@ -37,10 +37,7 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     endpoint: Endpoint = Endpoint.CHAT
     served: tuple[str, ...] = ()
     """Names that engines know the model by; no error message may repeat them."""
-    first_event_timeout_s: float = inf
-    """Until the reply's first event, which is the end of a plain reply."""
-    first_token_timeout_s: float = inf
-    """Until the first event of an engine that was taken out of rotation; shorter for plain replies."""
+    timeouts: AttemptTimeouts = NO_TIMEOUT
 
 
 FROM_MEMORY: Final = ReplySource()
@@ -284,7 +281,7 @@ class ReplyRelay(Listener):
         """The backend was taken out of rotation: an answer that has not begun is not waited for any longer than a first token
         may take, and not at all when the backend was found hanging."""
         waited_s = now - self._started_at
-        if self.last_event_at is None and (at_once or waited_s > self._source.first_token_timeout_s):
+        if self.last_event_at is None and (at_once or waited_s > self._source.timeouts.first_token_s):
             self._give_up(stopped_working(f"{waited_s:.1f} s without an answer"))
 
     @property
@@ -308,18 +305,20 @@ class ReplyRelay(Listener):
             if now > self.look_at:
                 self.cut()
             return
-        last = self.last_event_at
-        if last is None:
-            first_event_timeout_s = self._source.first_event_timeout_s
-            late_at, late = self._started_at + first_event_timeout_s, no_first_token(first_event_timeout_s)
-        else:
-            late_at, late = too_slow(timeouts, self._answer, last=max(last, self._resumed_at), paused_s=self._paused_s)
+        late_at, too_late = deadline_of(
+            timeouts,
+            self._source.timeouts,
+            self._answer,
+            started_at=self._started_at,
+            resumed_at=self._resumed_at,
+            paused_s=self._paused_s,
+        )
         if now > late_at:
-            self._give_up(late)
+            self._give_up(too_late)
             return
         self.look_at = late_at = min(late_at, end_at)
         if self._heartbeat is not None:
-            self.look_at = min(late_at, self._heartbeat.beat(now, max(last or 0.0, self._resumed_at)))
+            self.look_at = min(late_at, self._heartbeat.beat(now, max(self.last_event_at or 0.0, self._resumed_at)))
 
     def _drop_tail(self, now: float) -> None:
         """An engine that sent `[DONE]` but not the end of its message loses the connection after a while."""

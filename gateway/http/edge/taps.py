@@ -14,12 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 from backends.sse import EventSplitter, EventTooLarge
+from domain import retry_after
 from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
 from gateway.http.edge.reply_document import NOT_A_REPLY, ReplyDocument, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
-from gateway.http.edge.timeouts import RETRY_SOON
 from gateway.story import AttemptFacts, Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -72,7 +72,7 @@ class _Judge(msgspec.Struct, eq=False, kw_only=True):
 
     def _fail(self, kind: Kind, detail: str) -> None:
         message = "The engine serving this request failed before the answer was complete. Try again."
-        self.fault = Fault(kind, message, retry=RETRY_SOON, detail=detail)
+        self.fault = Fault(kind, message, retry=retry_after.SOON, detail=detail)
         self.over = True
 
     def _is_other_model(self, document: ReplyDocument) -> bool:

@@ -15,7 +15,7 @@ from domain.priority import Class
 from domain.usage import NO_USAGE, Usage
 from gateway.http.edge.relay import ReplyRelay, ReplySource
 from gateway.http.edge.taps import PlainTap, StreamTap
-from gateway.http.edge.timeouts import Timeouts
+from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.placement.concurrency import ConcurrencyLimits
 from gateway.placement.in_flight import LONG_PREFILL_TOKENS
 from gateway.queue.deadlines import place_of
@@ -80,7 +80,7 @@ class World:
             Exchange(),  # type: ignore[arg-type]  # what a relay uses of one before its first event
             story,
             judge,
-            ReplySource(on, Endpoint.CHAT, (), 10.0, 10.0),
+            ReplySource(on, Endpoint.CHAT, (), AttemptTimeouts(10.0, 10.0)),
             headers=lambda: b"",
             timeouts=TIMEOUTS,
             clock=lambda: self.now,

@@ -6,7 +6,7 @@ import pytest
 
 from domain.usage import Usage
 from gateway.record import Fell
-from gateway.request.limit_replies import limit_headers
+from gateway.request.rate_limit_replies import limit_headers
 from gateway.request.reply_headers import EXPOSED, common_headers, cors_headers, reply_headers
 from gateway.story import Story
 from routing.fleet import Availability, Backend, Fleet, Pool

@@ -9,6 +9,7 @@ from domain.faults import Fault, Kind
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import Heartbeat, ReplySource
 from gateway.http.edge.taps import HEARTBEAT
+from gateway.http.edge.timeouts import AttemptTimeouts
 from tests.unit.gateway.http.edge.test_relay import FakeExchange, FakeFlight
 
 REPLY = b'{"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}},"kv_transfer_params":{}}'
@@ -24,7 +25,7 @@ class Bench:
         self.flight = FakeFlight()
         self.leg = PrefillLeg(
             self.exchange,
-            ReplySource("p", Endpoint.CHAT, ("m",), 5.0, 5.0),
+            ReplySource("p", Endpoint.CHAT, ("m",), AttemptTimeouts(5.0, 5.0)),
             heartbeat=Heartbeat(self.exchange, lambda: b"", beat_s, self.now),
             fetched=lambda: self.fetched,
             clock=lambda: self.now,

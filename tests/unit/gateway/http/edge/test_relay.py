@@ -7,7 +7,7 @@ from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, ReplySource
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
-from gateway.http.edge.timeouts import Timeouts
+from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts
 
@@ -71,7 +71,7 @@ class Bench:
             self.exchange,  # type: ignore[arg-type]  # the fake has what the relay uses
             self.story,
             self.tap,
-            ReplySource("b", Endpoint.CHAT, ("served",), 10.0 if stream else 600.0, 10.0),
+            ReplySource("b", Endpoint.CHAT, ("served",), AttemptTimeouts(10.0, 10.0 if stream else 600.0)),
             headers=lambda: b"",
             timeouts=Timeouts(10, 2000, 120, token_gap_s=30, plain_timeout_s=600, heartbeat_s=15, slow_reader_s=30),
             clock=self.clock,

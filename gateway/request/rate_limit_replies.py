@@ -7,7 +7,8 @@ other tenants no number appears: its remainder would tell what the other tenants
 from collections.abc import Iterable
 from typing import Final
 
-from domain.faults import NEVER, Fault, Kind, Retry
+from domain import retry_after
+from domain.faults import NEVER, Fault, Kind
 from tenancy.hold import LimitStatus, Refused
 from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Window
 from tenancy.shares import closed_for_money
@@ -15,9 +16,6 @@ from tenancy.shares import closed_for_money
 Header = tuple[bytes, bytes]
 
 NANOUSD: Final = 10**9
-SLOT_S: Final = 1.0
-"""Suggested wait for a slot of concurrent requests: nobody knows when a running request ends."""
-
 MAX_WARNING_CHARS: Final = 500
 """Longest value of `x-tidegate-limit-warning`."""
 
@@ -88,13 +86,13 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
     detail = f"{line.key} remaining {refused.remaining}"
     if closed_for_money(refused):
         why = "Spending cannot be checked right now, and what may be spent unchecked is used up. Try again shortly."
-        return Fault(Kind.QUOTA_UNKNOWN, why, retry=Retry(should=True, after_s=5.0 + 5.0 * draw), detail=detail)
+        return Fault(Kind.QUOTA_UNKNOWN, why, retry=retry_after.of_unknown_spend(draw), detail=detail)
     if refused.never and line.amount:
         most = amount_words(meter, wanted.vector()[meter])
         why = f"This request may need {most}, more than a whole limit holds ({name}). Send a shorter prompt or a smaller 'max_tokens'."
         return Fault(Kind.EXCEEDS_LIMIT, why, detail=detail)
     if limit.window is Window.NOW:
-        retry = Retry(should=True, after_s=SLOT_S * (0.5 + draw)) if line.amount else NEVER
+        retry = retry_after.of_concurrency_limit(draw) if line.amount else NEVER
         return Fault(
             Kind.CONCURRENCY_LIMIT, f"Too many requests at once ({name}). Try again when one has ended.", retry=retry, detail=detail
         )
@@ -102,11 +100,10 @@ def fault_of(refused: Refused, wanted: Amounts, draw: float) -> Fault:
         kind = Kind.REQUEST_LIMIT if meter is Meter.REQUESTS else Kind.TOKEN_LIMIT
         if refused.wait_us is None:
             return Fault(kind, f"Rate limit reached ({name}).", detail=detail)
-        wait_s = refused.wait_us / 1e6
         return Fault(
             kind,
             f"Rate limit reached ({name}). Try again in {duration(refused.wait_us)}.",
-            retry=Retry(should=True, after_s=wait_s),
+            retry=retry_after.of_rate_limit(refused.wait_us),
             detail=detail,
         )
     return Fault(Kind.QUOTA_SPENT, f"Quota spent ({name}).{_RESETS[limit.window]}", detail=detail)

@@ -3,7 +3,7 @@
 import pytest
 
 from domain.faults import Kind
-from gateway.request.limit_replies import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
+from gateway.request.rate_limit_replies import amount_words, duration, fault_of, limit_headers, limit_words, refused_standing, told_words
 from tenancy.hold import LimitStatus, Refused
 from tenancy.limits import Amounts, Level, Limit, LimitLine, Meter, Scope, Window, line_of
 

@@ -5,7 +5,7 @@ from backends.attempt import RetryBudget
 from domain.faults import Fault
 from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.head import RequestHead
-from gateway.process.worker import RECORDS_S, end_requests
+from gateway.process.drain import RECORDS_S, end_requests
 from tests.world.loop import VirtualLoop
 
 

@@ -1,0 +1,66 @@
+"""The drain of one worker after SIGTERM (R21): no new connections, then no new requests, then an error for the requests that are left.
+
+The worker says that it is unready before it calls `drain`. `end_requests` waits for the last requests: a request that was answered still
+has to be settled and recorded, which takes a round trip to the counter store. The ledger's writer may close only after that, or the ledger
+counts the request as lost. The supervisor passes SIGTERM on to its workers (`gateway/process/supervisor.py`); the drain of a backend, which
+has nothing to do with SIGTERM, is `gateway/fleet/roster.py`.
+"""
+
+import asyncio
+import contextlib
+from typing import Final
+
+import structlog
+
+from backends.attempt import RetryBudget
+from gateway.config.settings import DrainSettings
+from gateway.deps import Deps
+from gateway.http.edge.connections import IDLE_WAIT_S, Connections
+from gateway.queue.refusals import stopping
+from gateway.rollouts.shadow import end_shadows
+
+log = structlog.get_logger("tidegate.worker")
+
+CONNECTIONS_S: Final = 2.0
+"""Longest wait for callers to read their replies; then their connections are aborted."""
+RECORDS_S: Final = 2.0
+"""Longest wait for the Records after that: a settlement waits 50 ms for the store in each of at most four groups."""
+POLL_S: Final = 0.02
+
+
+async def drain(server: asyncio.Server, connections: Connections, deps: Deps, limits: DrainSettings, worker: int) -> None:
+    """Accept connections for `accept_s` more, give requests `grace_s` to finish, then end the remaining ones with an error.
+
+    Load balancers take `accept_s` to notice that the worker is unready. Queued requests are still dispatched during the grace.
+
+    Args:
+        worker: index of the worker, for the log.
+    """
+    connections.draining = True
+    log.info("draining", worker=worker, in_flight=deps.budget.active, accept_s=limits.accept_s, grace_s=limits.grace_s)
+    await asyncio.sleep(limits.accept_s)
+    server.close()
+    give_up_at = deps.clock() + limits.grace_s
+    await connections.wait_for_idle(min(give_up_at, deps.clock() + IDLE_WAIT_S))
+    connections.start_draining()
+    while connections.open and deps.clock() < give_up_at:
+        await asyncio.sleep(POLL_S)
+    if deps.budget.active:
+        log.warning("the grace is over; cutting what still runs", worker=worker, in_flight=deps.budget.active)
+    deps.lines.stop()
+    end_shadows(deps)
+    for relay in deps.watch.relays():
+        relay.end_with(stopping())
+    await end_requests(connections, deps.budget)
+
+
+async def end_requests(connections: Connections, budget: RetryBudget) -> None:
+    """Wait until no caller is connected and every request has its Record, each wait within its bound."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(connections.wait_until_empty(), CONNECTIONS_S)
+    for connection in list(connections.open):
+        connection.abort()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RECORDS_S):
+            while budget.active:
+                await asyncio.sleep(POLL_S)
