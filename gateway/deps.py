@@ -148,7 +148,7 @@ class Deps:
     """Makes the gateway's own id of a request."""
     pool_states: PoolStates
     """The state of each pool that placement needs; kept with the fleet."""
-    lines: PoolQueues
+    queues: PoolQueues
     """The requests that wait for capacity, by pool."""
     decisions: Decisions
     budget: RetryBudget

@@ -200,7 +200,7 @@ async def _sweep(deps: Deps, connections: Connections) -> None:
         await asyncio.sleep(SWEEP_S)
         now = deps.clock()
         deps.watch.sweep(now, deps.log_defect)
-        deps.lines.sweep(now)
+        deps.queues.sweep(now)
         connections.sweep(now)
 
 

@@ -173,7 +173,7 @@ class Gateway:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.line: deque[Request] = deque()
+        self.queue: deque[Request] = deque()
         self.own = self.begun = 0
         self.tokens = 0
 
@@ -266,14 +266,14 @@ class World:
 
     def _arrival(self, request: Request) -> None:
         gateway = self.gateways[request.gateway]
-        gateway.line.append(request)
+        gateway.queue.append(request)
         self._let_through(gateway)
 
     def _let_through(self, gateway: Gateway) -> None:
         requests, tokens = gateway.gate.room()
-        line, patience = gateway.line, PATIENCE * self.case.ttft_slo_s
-        while line and gateway.own < requests and not (gateway.tokens and gateway.tokens + line[0].prompt > tokens):
-            request = line.popleft()
+        queue, patience = gateway.queue, PATIENCE * self.case.ttft_slo_s
+        while queue and gateway.own < requests and not (gateway.tokens and gateway.tokens + queue[0].prompt > tokens):
+            request = queue.popleft()
             if self.now - request.arrived > patience:
                 self.refused += 1
                 continue

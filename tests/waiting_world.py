@@ -1,8 +1,8 @@
-"""One pool's line under a load of its own, on virtual time: requests of several classes and tenants come in an open loop, far more than
+"""One pool's queue under a load of its own, on virtual time: requests of several classes and tenants come in an open loop, far more than
 their engine answers, and each is let wait, refused or served by the real `PoolQueue`. Nothing sleeps.
 
 The engine has so many seats; a request has one for as long as its uncached prompt and its answer take. Some requests find their prefix in
-its cache. Answers are as long as they are; the line knows what is usual.
+its cache. Answers are as long as they are; the queue knows what is usual.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class World:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self.line = PoolQueue(
+        self.queue = PoolQueue(
             "p", self.case.bounds, self.load_table, lambda: self.pool, clock=lambda: self.now, loop=loop, rng=random.Random(1),
             log_defect=_raise, part_of=lambda tenant: self.tenant_shares.usable_share(tenant, self.now),
         )  # fmt: skip
@@ -143,7 +143,7 @@ class World:
                 taken_s += self.load_table.in_flight("a") * (at - max(self.now, self.case.warm_s))
             self.now = at
             event()
-            for _ in range(3 if self.line.waiting or self._tasks else 0):
+            for _ in range(3 if self.queue.waiting or self._tasks else 0):
                 await asyncio.sleep(0)
         self.found.busy = taken_s / (self.case.seats * (self.case.seconds - self.case.warm_s))
 
@@ -151,8 +151,8 @@ class World:
         heapq.heappush(self._events, (at, next(self._numbers), event))
 
     def _sweep(self) -> None:
-        self.line.sweep(self.now)
-        if self.now < self.case.seconds or self.line.waiting:
+        self.queue.sweep(self.now)
+        if self.now < self.case.seconds or self.queue.waiting:
             self._at(self.now + SWEEP_S, self._sweep)
 
     def _arrive(self) -> None:
@@ -169,15 +169,15 @@ class World:
         counts = self.now >= case.warm_s
         self.found.asked[tier] += counts
         self.found.asked_of[tenant] += counts
-        if self.line.waiting:
+        if self.queue.waiting:
             likely = QueuedRequest(tenant, tier, False, PREFIX + QUESTION + 512, self.now + may_s, self.now, 2000)
-            if self.line.refusal(likely, may_s, read=False) is not None:
+            if self.queue.refusal(likely, may_s, read=False) is not None:
                 self.found.at_once += counts
                 return
         uncached = PREFIX + QUESTION - held
         place = QueuedRequest(tenant, tier, False, uncached + 2 * int(OUTPUT), self.now + may_s, self.now, 2000, held)
         takes_s = PROMPT_S * uncached + TOKEN_S * output
-        if not self.line.waiting and self._fits(tenant):
+        if not self.queue.waiting and self._fits(tenant):
             self._take(place, takes_s)
             return
         task = asyncio.get_running_loop().create_task(self._wait(place, may_s, takes_s, counts))
@@ -203,7 +203,7 @@ class World:
         return not has_no_room(self.load_table, 0, 1.0, self.tenant_shares.usable_share(tenant, self.now))
 
     async def _wait(self, place: QueuedRequest, may_s: float, takes_s: float, counts: bool) -> None:
-        begun, predicted = self.now, self.line.predicted_s(place)
+        begun, predicted = self.now, self.queue.predicted_s(place)
 
         def again() -> _Seat | None:
             return _Seat(self) if self._fits(place.tenant) else None
@@ -212,7 +212,7 @@ class World:
             place, may_s, again, lambda _: self._take(place, takes_s), lambda _: float("inf"), asyncio.get_running_loop()
         )
         try:
-            await self.line.wait(waiter)
+            await self.queue.wait(waiter)
         except Fault:
             if self.now == begun:
                 self.found.at_once += counts

@@ -334,10 +334,10 @@ class Answer:
         for sequence in self.sequences:
             sequence.handed = True
 
-    def let_go(self) -> None:
+    def free_kept(self) -> None:
         """Free the kept KV."""
         for sequence in self.sequences:
-            self._batcher.let_go(sequence)
+            self._batcher.free_kept(sequence)
 
     @property
     def kept_tokens(self) -> int:

@@ -153,7 +153,7 @@ class SimSequence:
     produced: int = 0
     """Output tokens so far."""
     keep: bool = False
-    """Whether its KV stays after its end, for another engine to fetch, until `let_go`."""
+    """Whether its KV stays after its end, for another engine to fetch, until `free_kept`."""
     handed: bool = False
     """Whether its prompt's KV came from another engine."""
 
@@ -232,7 +232,7 @@ class Batcher:
         self._release(sequence)
         self.counters.aborted += 1
 
-    def let_go(self, sequence: SimSequence) -> None:
+    def free_kept(self, sequence: SimSequence) -> None:
         """Free the KV that a finished sequence has kept; does nothing for any other."""
         if sequence.keep and sequence.finished:
             self._release(sequence)

@@ -155,7 +155,7 @@ class Halves:
         entry = self._kept.pop(key, None)
         if entry is not None:
             self._counts["kv_expired"] += 1
-            entry[0].let_go()
+            entry[0].free_kept()
 
     # --- SGLang: prefill and decode meet in a room ---------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Halves:
         self._drop(key, room)
         self._counts["kv_fetched"] += 1
         room.joined.reply(200, encode({"tokens": room.answer.kept_tokens}))
-        room.answer.let_go()
+        room.answer.free_kept()
         room.answer.reply()
 
     def _close_room(self, key: str, why: str, *, expired: bool = False) -> None:
@@ -190,7 +190,7 @@ class Halves:
             room.joined.reply(_REFUSED, encode({"detail": why}))
         if room.answer is not None:
             self._engine.fail(room.answer, f"KVTransferError: {why}")
-            room.answer.let_go()
+            room.answer.free_kept()
 
     def _drop(self, key: str, room: _Room) -> None:
         del self._rooms[key]
@@ -227,7 +227,7 @@ class Halves:
         timer.cancel()
         self._counts["kv_fetched"] += 1
         connection.reply(200, encode({"tokens": answer.kept_tokens}))
-        answer.let_go()
+        answer.free_kept()
 
     def _transfer_s(self, tokens: int) -> float:
         return tokens / self._engine.settings.transfer_tokens_s / self._engine.settings.speed

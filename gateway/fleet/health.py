@@ -205,7 +205,7 @@ class HealthWatch:
         for relay in self._watch.relays():
             health_of_reply = live.health.get(relay.backend)
             if health_of_reply is not None and health_of_reply.standing in (HealthState.DOWN, HealthState.EJECTED):
-                relay.let_go(now, at_once=health_of_reply.frozen)
+                relay.abandon_unanswered(now, at_once=health_of_reply.frozen)
 
     def _away_at(self, backend_id: str) -> float:
         health = self._live.health.get(backend_id)

@@ -167,7 +167,7 @@ class Roster:
         entry.until = None
         entry.leaving = False
         entry.cut = False
-        self._let_go(entry)
+        self._detach(entry)
         self._forget(member.id)
         deps.upstreams[member.id] = entry.upstream
         deps.live.fleet = deps.live.fleet.with_member(_unpolled(member))
@@ -226,7 +226,7 @@ class Roster:
         del self._entries[member.id]
         deps.live.fleet = deps.live.fleet.without(member.pool, member.id)
         deps.pool_states.drop(member.id)
-        self._let_go(entry)
+        self._detach(entry)
         self._forget(member.id)
         self._later(entry.upstream.close())
         log.info("backend left", pool=member.pool, backend=member.id)
@@ -237,7 +237,7 @@ class Roster:
             by_backend.pop(backend_id, None)
         self._deps.loras.forget(backend_id)
 
-    def _let_go(self, entry: _RosterEntry) -> None:
+    def _detach(self, entry: _RosterEntry) -> None:
         for detach in entry.attached:
             self._later(detach())
         entry.attached = []
@@ -253,7 +253,7 @@ class Roster:
     async def close(self) -> None:
         """Close every upstream; the worker has drained."""
         for entry in self._entries.values():
-            self._let_go(entry)
+            self._detach(entry)
             self._later(entry.upstream.close())
         self._entries.clear()
         self._deps.upstreams.clear()

@@ -47,7 +47,7 @@ async def drain(server: asyncio.Server, connections: Connections, deps: Deps, li
         await asyncio.sleep(POLL_S)
     if deps.budget.active:
         log.warning("the grace is over; cutting what still runs", worker=worker, in_flight=deps.budget.active)
-    deps.lines.stop()
+    deps.queues.stop()
     end_shadows(deps)
     for relay in deps.watch.relays():
         relay.end_with(stopping())

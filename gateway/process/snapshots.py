@@ -133,7 +133,7 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """None when only the state was asked for."""
     prefixes: IndexState | None = None
     """The size of its prefix index."""
-    lines: tuple[QueueState, ...] = ()
+    queues: tuple[QueueState, ...] = ()
     """The queues of its pools."""
     tasks: int = 0
     """Unfinished tasks of its event loop."""

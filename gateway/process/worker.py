@@ -238,7 +238,7 @@ class _Worker:
             if deps is not None and connections is not None:
                 now = deps.clock()
                 deps.watch.sweep(now, deps.log_defect)
-                deps.lines.sweep(now)
+                deps.queues.sweep(now)
                 connections.sweep(now)
 
     def _observe(self, record: Record) -> None:
@@ -291,7 +291,7 @@ class _Worker:
             issuers=deps.tokens.states() if deps and deps.tokens else (),
             metrics=metrics,
             prefixes=IndexState(deps.pool_states.index.blocks, deps.pool_states.index_bound) if deps else None,
-            lines=deps.lines.states() if deps else (),
+            queues=deps.queues.states() if deps else (),
             ledger=ledger,
             limits=limits,
         )

@@ -377,14 +377,14 @@ class PoolQueues(dict[str, PoolQueue]):
 
     def sweep(self, now: float) -> None:
         """Check deadlines, heartbeats and capacity in every queue."""
-        for line in self.values():
-            line.sweep(now)
+        for queue in self.values():
+            queue.sweep(now)
 
     def stop(self) -> None:
         """End all waits and refuse new ones."""
-        for line in self.values():
-            line.stop()
+        for queue in self.values():
+            queue.stop()
 
     def states(self) -> tuple[QueueState, ...]:
         """The state of every queue."""
-        return tuple([line.state() for line in self.values()])
+        return tuple([queue.state() for queue in self.values()])

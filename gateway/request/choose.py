@@ -57,7 +57,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
     given = headers.get(HEADER)
     if given is not None:
         asked.asked_wait_s = min(asked.asked_wait_s, asked_wait_s(given))  # of a fallback less is left
-    line = deps.lines[rule.pool]
+    queue = deps.queues[rule.pool]
     refused = None
     if (policy.degrade or NO_STEPS in headers) and may_degrade(ask, headers) and policy.degrade:
         sticky = sticky_key(ask, asked.user, story.own_id)
@@ -72,9 +72,9 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
             asked.model = rule.name
             if deps.live.rollouts.by_pool:
                 rule = deal(rule, ask, caller.tenant, policy, headers, story, deps)
-    elif line.waiting:
+    elif queue.waiting:
         may_s = may_wait_s(story)
-        refused = line.refusal(_likely_place(ask, may_s, story, deps), may_s, read=False)
+        refused = queue.refusal(_likely_place(ask, may_s, story, deps), may_s, read=False)
     if refused is not None:
         story.placed.queued, fault = refused
         story.placed.pool = rule.pool
@@ -84,7 +84,7 @@ def look_ahead(ask: Ask, rule: ModelRule, grant: Grant, exchange: Exchange, stor
 
 def _outlook(story: Story, deps: Deps, ask: Ask, rule: ModelRule) -> WaitForecast | None:
     may_s = may_wait_s(story)
-    return deps.lines[rule.pool].outlook(_likely_place(ask, may_s, story, deps), may_s)
+    return deps.queues[rule.pool].outlook(_likely_place(ask, may_s, story, deps), may_s)
 
 
 def _likely_place(ask: Ask, may_s: float, story: Story, deps: Deps) -> QueuedRequest:
@@ -113,13 +113,13 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
     if pool.has_roles or pool.name in deps.sharing:
         placement = _split(ask, placement, story, deps)
     _keep(placement, story, deps)
-    if deps.lines[pool.name].waiting or not placement.route.ranked:
+    if deps.queues[pool.name].waiting or not placement.route.ranked:
         if not placement.route.ranked and not placement.route.full:
             if deps.observe_decision is not None:
                 deps.observe_decision(placement.route, deps.clock() - begun)
             raise _nobody(ask, placement, deps)
         took_s = deps.clock() - begun
-        placement = await _in_line(ask, placement, exchange, story, deps)
+        placement = await _in_queue(ask, placement, exchange, story, deps)
         _keep(placement, story, deps)
         begun = deps.clock() - took_s
     if deps.observe_decision is not None:
@@ -135,7 +135,7 @@ async def choose_again(ask: Ask, placement: Placement, exchange: Exchange, story
     """
     if exchange.gone:
         raise caller_gone()
-    placement = await _in_line(ask, placement, exchange, story, deps)
+    placement = await _in_queue(ask, placement, exchange, story, deps)
     _keep(placement, story, deps)
     return placement
 
@@ -169,9 +169,9 @@ def _note_wait(story: Story) -> None:
         placed.decision.queued_ahead = placed.queued_ahead
 
 
-async def _in_line(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
+async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
     """Wait until there is room and it is the request's turn. Its place on the backend is taken then."""
-    line, place, waiting = deps.lines[placement.pool.name], _place(placement, story, deps), story.placed
+    queue, place, waiting = deps.queues[placement.pool.name], _place(placement, story, deps), story.placed
     may_s = round(place.deadline - deps.clock(), 1) if waiting.pulled_back else may_wait_s(story)
 
     def again() -> Placement | None:
@@ -202,12 +202,12 @@ async def _in_line(ask: Ask, placement: Placement, exchange: Exchange, story: St
     waiter = Waiter(place, may_s, again, reserve, heartbeat.beat, deps.loop, partial(_lacking, placement, deps))
     exchange.listener = waiter
     try:
-        placed = await line.wait(waiter)
+        placed = await queue.wait(waiter)
     finally:
         story.queue_s = waited_s + deps.clock() - since
         waiting.queued, waiting.queued_ahead = waiter.word, waiter.ahead
         _note_wait(story)
-    waiting.queue_place, waiting.on_used = place, lambda usage: line.used(place, usage)
+    waiting.queue_place, waiting.on_used = place, lambda usage: queue.used(place, usage)
     return placed
 
 

@@ -92,7 +92,7 @@ async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, d
     assert story.asked.dealt is not None
     rule = msgspec.structs.replace(rule, pool=story.asked.dealt.running.canary)
     try:
-        if deps.lines[rule.pool].waiting:
+        if deps.queues[rule.pool].waiting:
             return
         placement = await choose(ask, rule, nowhere, story, deps)
         only = msgspec.structs.replace(placement.route, ranked=placement.route.ranked[:1])

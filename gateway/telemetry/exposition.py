@@ -258,7 +258,7 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     )
     yield _gauge("tidegate_index_blocks", [((), float(fullest.blocks))] if fullest else [])
     yield _gauge("tidegate_index_blocks_max", [((), float(fullest.bound))] if fullest else [])
-    yield from _line_gauges(scrape.workers)
+    yield from _queue_gauges(scrape.workers)
     for name, samples in chain(issuer_rows(scrape.workers), policy_rows(scrape.workers), rollout_rows(scrape.rollouts)):
         yield _gauge(name, samples)
     places = dict.fromkeys(((i, state) for i in range(scrape.expected_workers) for state in WORKER_STATES), 0)
@@ -272,12 +272,12 @@ def _gauges(scrape: Scrape) -> Iterator[Metric]:
     yield _gauge("tidegate_build_info", [((scrape.version,), 1)])
 
 
-def _line_gauges(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
+def _queue_gauges(workers: Sequence[WorkerSnapshot]) -> Iterator[Metric]:
     depth: Counter[tuple[str, str]] = Counter()
     pace: defaultdict[tuple[str], float] = defaultdict(float)
-    for line in (line for worker in workers for line in worker.lines):
-        depth.update({(line.pool, word): waiting for word, waiting in zip(WORDS, line.waiting, strict=False)})
-        pace[(line.pool,)] += line.tokens_per_s
+    for queue in (queue for worker in workers for queue in worker.queues):
+        depth.update({(queue.pool, word): waiting for word, waiting in zip(WORDS, queue.waiting, strict=False)})
+        pace[(queue.pool,)] += queue.tokens_per_s
     yield _gauge("tidegate_queue_depth", [(labels, float(waiting)) for labels, waiting in sorted(depth.items())][:MAX_SERIES])
     yield _gauge("tidegate_queue_drain_tokens_per_second", [(labels, rate) for labels, rate in sorted(pace.items()) if rate])
 

@@ -1,6 +1,6 @@
 """Builds the adapters that live as long as the process: from checked configuration to the collaborators of a request's steps.
 
-`deps_for` builds the collaborators, `lines_for` the queue of each pool, `fleet_of` the empty pools, `vocabularies_for` the tokenizers.
+`deps_for` builds the collaborators, `queues_for` the queue of each pool, `fleet_of` the empty pools, `vocabularies_for` the tokenizers.
 Adapters that come and go with backends are built by `gateway/wiring/fleet.py`.
 """
 
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-def lines_for(
+def queues_for(
     settings: Settings,
     live: Live,
     pool_states: PoolStates,
@@ -73,7 +73,7 @@ def lines_for(
     bounds = settings.queue.bounds
     gives_way = settings.queue.gives_way
 
-    def line(pool: str) -> PoolQueue:
+    def queue_of(pool: str) -> PoolQueue:
         load_table = pool_states[pool].load_table
         tenant_shares = pool_states[pool].tenant_shares
         make_room = None
@@ -92,7 +92,7 @@ def lines_for(
             part_of=(lambda tenant: tenant_shares.usable_share(tenant, clock())) if tenant_shares.reserved_share else everything,
         )
 
-    return PoolQueues({pool.name: line(pool.name) for pool in settings.pools})
+    return PoolQueues({pool.name: queue_of(pool.name) for pool in settings.pools})
 
 
 log = structlog.get_logger("tidegate.directory")
@@ -154,7 +154,7 @@ def deps_for(
         loop=loop,
         new_id=request_ids(secrets.token_hex(5)),
         pool_states=pool_states,
-        lines=lines_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
+        queues=queues_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),
         budget=RetryBudget(),
         counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, time.monotonic)),

@@ -247,7 +247,7 @@ async def test_a_load_does_not_spend_the_time_in_which_another_engine_is_tried()
             assert (running.records[0].attempts, running.records[0].lora_wait_s > 1.0) == (2, True)
 
 
-async def test_whoever_leaves_while_an_adapter_is_loaded_is_let_go_at_once_and_the_load_goes_on() -> None:
+async def test_a_caller_that_leaves_while_an_adapter_is_loaded_ends_its_wait_and_not_the_load() -> None:
     slow = SimSettings(models=("sim",), max_loras=2, lora_load_s=1.5)
     async with SimEngine(slow) as engine, gateway(engine.url, policies=POLICIES, pool=pool()) as running:
         async with running.client(verify=False) as client:

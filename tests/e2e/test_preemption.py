@@ -102,7 +102,7 @@ async def test_who_gets_no_second_turn_in_time_is_told_as_any_other_and_who_leav
         tasks = await begun(engine, batch, 30.0)
         engine.inject([FaultRule("slow_start", delay_s=30.0)] * 2)
         long = [asyncio.create_task(stream(urgent)) for _ in range(2)]
-        await until(lambda: running.deps.lines["chat"].state().waiting == (0, 0, 0, 2))
+        await until(lambda: running.deps.queues["chat"].state().waiting == (0, 0, 0, 2))
         last = tasks[-1]  # sent last, so it gave way
         last.cancel()
         await asyncio.gather(last, return_exceptions=True)

@@ -46,14 +46,14 @@ async def test_what_an_engine_has_no_place_for_waits_in_the_gateways(tmp_path: P
             until_at = time.monotonic() + LOAD_S
             callers = [asyncio.create_task(calling(made[n % 2], tenancy.keys["acme"], until_at, replies)) for n in range(CALLERS)]
             await asyncio.sleep(LOAD_S / 2)  # a new engine is given 64 at once, which it has to be done with first
-            waited, in_line = [], 0.0
+            waited, queued = [], 0.0
             while time.monotonic() < until_at:
                 waited.append(len(engine.batcher.waiting))
-                in_line = in_line or sum([await gauge(one, "tidegate_queue_depth") for one in made])
+                queued = queued or sum([await gauge(one, "tidegate_queue_depth") for one in made])
                 await asyncio.sleep(0.02)
             await asyncio.gather(*callers)
             assert set(statuses(replies)) == {200}
             assert sum(waited) / len(waited) < PLACES / 2, waited
-            assert in_line > CALLERS / 2
+            assert queued > CALLERS / 2
             made[1].process.terminate()
             await until(made[:1], "tidegate_backend_limit_processes", 1)

@@ -38,7 +38,7 @@ async def ask(client: httpx.AsyncClient, tokens: int = 15, headers: dict[str, st
 
 
 def waiting(running: Gateway) -> int:
-    return running.deps.lines["chat"].waiting
+    return running.deps.queues["chat"].waiting
 
 
 @contextlib.asynccontextmanager
@@ -121,7 +121,7 @@ async def test_who_waits_longer_than_it_may_is_refused_and_told_when_to_come_bac
 async def test_what_would_wait_too_long_is_refused_before_anything_is_done_for_it() -> None:
     async with capped() as (_, running), running.client() as client, running.client("bolt") as other:
         tasks = [asyncio.create_task(ask(client)) for _ in range(30)]
-        await until(lambda: running.deps.lines["chat"].state().tokens_per_s > 0)
+        await until(lambda: running.deps.queues["chat"].state().tokens_per_s > 0)
         reply = await ask(other, headers={"x-tidegate-timeout-s": "0.05"})
         assert (reply.status_code, running.records[-1].queued) == (503, "too_long")
         assert "your turn would come in about" in reply.json()["error"]["message"]
@@ -165,7 +165,7 @@ async def test_who_still_waits_when_the_grace_is_over_is_told_that_the_gateway_g
     async with capped() as (engines, running), busy(running, engines), running.client() as client:
         tasks = [asyncio.create_task(ask(client)) for _ in range(3)]
         await until(lambda: waiting(running) == 3)
-        running.deps.lines.stop()
+        running.deps.queues.stop()
         replies = await asyncio.gather(*tasks)
         assert {(reply.status_code, reply.json()["error"]["code"]) for reply in replies} == {(503, "server_shutting_down")}
 
@@ -202,7 +202,7 @@ async def test_classes_go_in_order_and_a_retry_goes_last_of_its_own() -> None:
                     more = {"x_tidegate_class": name, "x_stainless_retry_count": retry}
                     tasks.append(asyncio.create_task(one(name + "'s retry" * int(retry), **more)))
                     await until(lambda: waiting(running) == len(tasks))
-            assert running.deps.lines["chat"].state().waiting == (2, 2, 2, 2)
+            assert running.deps.queues["chat"].state().waiting == (2, 2, 2, 2)
         await asyncio.gather(*tasks)
         order = [f"{name}{more}" for name in ("critical", "interactive", "default", "batch") for more in ("", "'s retry")]
         assert [set(answered[at : at + 2]) for at in range(0, 8, 2)] == [set(order[at : at + 2]) for at in range(0, 8, 2)]

@@ -135,7 +135,7 @@ class Judge:
             "active": deps.budget.active,
             "retrying": deps.budget.retrying,
             "holds": len(deps.holds),
-            "waiting": deps.lines["chat"].waiting,
+            "waiting": deps.queues["chat"].waiting,
             "in the load table": deps.pool_states["chat"].load_table.total(),
             "watched": len(deps.watch.relays()),
             "connections": len(gateway.worker._connections.open),

@@ -130,8 +130,8 @@ class PrefillLeg(Listener):
             flight.abort()
         self._resolve(fault)
 
-    def let_go(self, now: float, *, at_once: bool) -> None:
-        """The backend was taken out of rotation: as `ReplyRelay.let_go`."""
+    def abandon_unanswered(self, now: float, *, at_once: bool) -> None:
+        """Give up a prompt that is not computed, on a backend that was taken out of rotation: once it is overdue, or `at_once`."""
         waited_s = now - self._started_at
         if at_once or waited_s > self._source.timeouts.first_token_s:
             self.end_with(stopped_working(f"{waited_s:.1f} s without its prompt computed"))

@@ -277,9 +277,9 @@ class ReplyRelay(Listener):
         """End the attempt for a reason of the gateway's own."""
         self._give_up(fault)
 
-    def let_go(self, now: float, *, at_once: bool) -> None:
-        """The backend was taken out of rotation: an answer that has not begun is not waited for any longer than a first token
-        may take, and not at all when the backend was found hanging."""
+    def abandon_unanswered(self, now: float, *, at_once: bool) -> None:
+        """Give up an answer that has not begun, of a backend that was taken out of rotation: once a first token is overdue, or
+        `at_once` when the backend was found hanging."""
         waited_s = now - self._started_at
         if self.last_event_at is None and (at_once or waited_s > self._source.timeouts.first_token_s):
             self._give_up(stopped_working(f"{waited_s:.1f} s without an answer"))

@@ -21,10 +21,10 @@ class Waiting:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.last_event_at: float | None = None
-        self.let_go_at: list[tuple[float, bool]] = []
+        self.abandoned_at: list[tuple[float, bool]] = []
 
-    def let_go(self, now: float, *, at_once: bool) -> None:
-        self.let_go_at.append((now, at_once))
+    def abandon_unanswered(self, now: float, *, at_once: bool) -> None:
+        self.abandoned_at.append((now, at_once))
 
 
 class World:
@@ -84,8 +84,8 @@ async def test_a_silent_backend_is_ejected_within_half_a_minute_lets_go_of_what_
     await world.look(30.0)
     assert world.states() == {"a": Availability.EJECTED, "b": Availability.UP}
     assert "no token for" in world.backend("a").reason
-    assert waiting.let_go_at[0][1] is True
-    assert other.let_go_at == []
+    assert waiting.abandoned_at[0][1] is True
+    assert other.abandoned_at == []
     world.answers["a"] = ProbeResult(ProbeOutcome.TOKEN)
     await world.look(100.0)
     assert world.states() == {"a": Availability.UP, "b": Availability.UP}
@@ -100,7 +100,7 @@ async def test_the_only_backend_is_never_ejected_into_nothing_and_says_what_is_w
     await world.look(60.0)
     assert world.states() == {"a": Availability.UP}
     assert world.backend("a").reason.startswith("suspect: no token for")
-    assert waiting.let_go_at == []
+    assert waiting.abandoned_at == []
 
 
 @pytest.mark.req("ROUTERS-20")
@@ -172,7 +172,7 @@ async def test_what_is_said_of_a_backend_that_has_left_is_not_heard() -> None:
     note_outcome(world.live, Backend("b", "p"), "", Fault(Kind.WRONG_MODEL, "x"), "req-1", 1.0, random.Random(1))
     note_signals(world.live, "b", Signals(read_at=1.0), 1.0, restarted=True)
     await world.look(5.0)
-    assert waiting.let_go_at == []
+    assert waiting.abandoned_at == []
     assert set(world.live.health) == {"a"}
 
 

@@ -36,7 +36,7 @@ class World:
         self.ways: dict[str, Way] = {}
         self.relays: list[Any] = []
         self.forgotten: list[str] = []
-        self.let_go: list[str] = []
+        self.ended_waits: list[str] = []
         self.charges: dict[str, list[Any]] = {}
         pools = {"p": Pool("p", "m", "1", "vllm", ())}
         self.live = Live(None, None, Fleet(pools))  # type: ignore[arg-type]  # only the fleet and what is known of it
@@ -47,7 +47,7 @@ class World:
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),
             watch=SimpleNamespace(relays=lambda: self.relays),
-            loras=SimpleNamespace(forget=self.forgotten.append, end_waits=self.let_go.append),
+            loras=SimpleNamespace(forget=self.forgotten.append, end_waits=self.ended_waits.append),
         )
         self.roster = Roster(self.deps, self._way, [self._attach], 30.0)
 
@@ -122,7 +122,7 @@ async def test_one_that_is_busy_gets_nothing_new_and_stays_until_its_charges_are
     world.charge("a")
     world.apply()
     assert "a" not in world.deps.upstreams
-    assert world.let_go == ["a"]
+    assert world.ended_waits == ["a"]
     for _ in range(3):
         world.roster.tick()
         assert world.state("a") is Availability.DRAINING

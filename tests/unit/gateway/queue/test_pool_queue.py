@@ -1,4 +1,4 @@
-"""The laws of a line, on virtual time: one engine with so much room, requests that decide for themselves whether they fit."""
+"""The laws of a queue, on virtual time: one engine with so much room, requests that decide for themselves whether they fit."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ class Went:
 
 
 class World:
-    """One backend with room for `cap` requests, and a line in front of it."""
+    """One backend with room for `cap` requests, and a queue in front of it."""
 
     def __init__(self, cap: int = 1, bounds: QueueBounds | None = None, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ class World:
         self.defects: list[BaseException] = []
         self.bounds = bounds or QueueBounds()
         self.parts = parts
-        self.line = self.made()
+        self.queue = self.made()
         self.charges: list[Charge] = []
         self.beats: list[float] = []
 
@@ -89,13 +89,13 @@ class World:
 
     async def come(self, **options: Any) -> tuple[Waiter[Went], "asyncio.Task[Went]"]:
         waiter = self.waiter(**options)
-        task = asyncio.create_task(self.line.wait(waiter))
+        task = asyncio.create_task(self.queue.wait(waiter))
         await asyncio.sleep(0)
         return waiter, task
 
     async def later(self, seconds: float) -> None:
         self.now += seconds
-        self.line.sweep(self.now)
+        self.queue.sweep(self.now)
         await turns()
 
 
@@ -114,16 +114,16 @@ async def test_one_that_ends_lets_one_through_and_two_wake_ups_take_one_place_on
     world = World(cap=2)
     held = world.fill(2)
     tasks = [(await world.come(tenant=name))[1] for name in "abc"]
-    assert world.line.waiting == 3
+    assert world.queue.waiting == 3
     world.load_table.release(held[0])
     world.load_table.begun(held[1])
-    world.line.sweep(world.now)
+    world.queue.sweep(world.now)
     await turns()
     assert [task.done() for task in tasks].count(True) == 1
     assert world.load_table.in_flight("a") == 2
     world.load_table.release(held[1])
     await turns()
-    assert (world.line.waiting, world.load_table.in_flight("a")) == (1, 2)
+    assert (world.queue.waiting, world.load_table.in_flight("a")) == (1, 2)
 
 
 async def test_who_comes_while_there_is_room_and_nobody_is_before_it_does_not_wait() -> None:
@@ -157,7 +157,7 @@ async def test_who_leaves_is_out_at_once_and_leaves_nothing() -> None:
     waiter.gone()
     waiter.gone()
     await turns()
-    assert (fault_of(task).kind, waiter.word, world.line.waiting) == (Kind.CLIENT_GONE, refusals.GONE, 0)
+    assert (fault_of(task).kind, waiter.word, world.queue.waiting) == (Kind.CLIENT_GONE, refusals.GONE, 0)
     world.load_table.release(held[0])
     await turns()
     assert world.load_table.in_flight("a") == 0
@@ -178,7 +178,7 @@ async def test_a_place_that_was_given_to_a_task_that_is_cancelled_meanwhile_is_g
     third, task = await world.come()
     task.cancel()
     await turns()
-    assert (world.line.waiting, third.word) == (0, refusals.GONE)
+    assert (world.queue.waiting, third.word) == (0, refusals.GONE)
 
 
 async def test_its_deadline_ends_a_wait_and_says_when_to_come_back() -> None:
@@ -191,7 +191,7 @@ async def test_its_deadline_ends_a_wait_and_says_when_to_come_back() -> None:
     fault = fault_of(task)
     assert (fault.kind, waiter.word) == (Kind.OVERLOADED, refusals.TIMED_OUT)
     assert fault.retry.should
-    assert world.line.waiting == 0
+    assert world.queue.waiting == 0
 
 
 async def test_what_would_wait_too_long_is_refused_at_once() -> None:
@@ -207,7 +207,7 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
     world.fill()
     for _ in range(5):
         await world.come(may_s=60.0)
-    assert world.line.state().tokens_per_s == pytest.approx(100.0, rel=0.1)
+    assert world.queue.state().tokens_per_s == pytest.approx(100.0, rel=0.1)
     waiter, task = await world.come(may_s=3.0, tier=3)
     fault = fault_of(task)
     assert (fault.kind, waiter.word) == (Kind.OVERLOADED, refusals.TOO_LONG)
@@ -232,13 +232,13 @@ async def test_an_outage_does_not_make_everybody_afterwards_look_late() -> None:
         world.load_table.release(world.charges[-1])
     held = world.fill()
     await world.come(may_s=600.0)
-    pace, up = world.line.state().tokens_per_s, world.pool
+    pace, up = world.queue.state().tokens_per_s, world.pool
     world.pool = type(up)("p", "m", "1", "vllm", up.backends)
     for _ in range(40):
         await world.later(1.0)
     world.pool = up
     await world.later(0.25)
-    assert world.line.state().tokens_per_s == pytest.approx(pace, rel=0.2)
+    assert world.queue.state().tokens_per_s == pytest.approx(pace, rel=0.2)
 
 
 async def test_bounds_refuse_and_a_more_urgent_one_takes_the_place_of_another() -> None:
@@ -252,7 +252,7 @@ async def test_bounds_refuse_and_a_more_urgent_one_takes_the_place_of_another() 
     _, task = await world.come(tenant="w", tier=0)
     await turns()
     assert not task.done()
-    assert (fault_of(displaced).kind, low.word, world.line.waiting) == (Kind.OVERLOADED, refusals.DISPLACED, 3)
+    assert (fault_of(displaced).kind, low.word, world.queue.waiting) == (Kind.OVERLOADED, refusals.DISPLACED, 3)
 
 
 async def test_a_pool_that_is_away_is_waited_for_and_one_that_is_gone_is_not() -> None:
@@ -304,7 +304,7 @@ async def test_when_the_grace_is_over_everybody_is_told_and_nobody_waits_any_mor
     world = World()
     world.fill()
     _, task = await world.come()
-    PoolQueues({"p": world.line}).stop()
+    PoolQueues({"p": world.queue}).stop()
     await turns()
     assert fault_of(task).kind is Kind.SHUTTING_DOWN
     _, late = await world.come()
@@ -322,12 +322,12 @@ async def test_a_tenant_that_took_less_than_it_was_thought_to_has_its_turn_soone
         world.load_table.release(held[0])
         await turns()
         assert first.done()
-        world.line.used(waiter.place, Usage(used, 0))
+        world.queue.used(waiter.place, Usage(used, 0))
         went = len(world.charges)
         world.load_table.release(world.charges[-1])
         await turns()
         assert len(world.charges) == went + 1
-        order.append([one.place.tenant for one in world.line._waiters.values()])
+        order.append([one.place.tenant for one in world.queue._waiters.values()])
     assert order[0] != order[1]
 
 
@@ -336,23 +336,23 @@ async def test_what_is_told_of_a_line() -> None:
     world.fill()
     for tier in (0, 2, 2, 3):
         await world.come(tier=tier)
-    states = PoolQueues({"p": world.line}).states()
+    states = PoolQueues({"p": world.queue}).states()
     assert (states[0].pool, states[0].waiting, states[0].tokens_per_s) == ("p", (1, 0, 2, 1), 0.0)
-    assert world.line.predicted_s(world.waiter().place) == 0.0 < inf
+    assert world.queue.predicted_s(world.waiter().place) == 0.0 < inf
 
 
 async def test_what_a_request_would_meet_is_known_before_it_comes() -> None:
     world = World(cap=1)
 
     def met() -> WaitForecast | None:
-        return world.line.outlook(world.waiter().place, 10.0)
+        return world.queue.outlook(world.waiter().place, 10.0)
 
     assert met() == WaitForecast(), "there is room"
     world.fill()
     assert met() == WaitForecast(True), "nobody waits yet, but it would"
     _, task = await world.come()
     assert met() == WaitForecast(True), "how long nobody knows"
-    refused = world.line.outlook(world.waiter().place, 0.0)
+    refused = world.queue.outlook(world.waiter().place, 0.0)
     assert refused is not None and refused.refused is not None
     assert refused.refused[0] == refusals.TOO_LONG
     world.pool = pool_of()
@@ -365,7 +365,7 @@ async def test_the_one_whose_turn_it_is_may_be_made_room_for_and_nobody_else() -
     world = World()
     asked: list[tuple[Waiter[Went], bool]] = []
     held = world.fill()
-    world.line = world.made(lambda waiter, may_wait: asked.append((waiter, may_wait(waiter.place, 5.0))))
+    world.queue = world.made(lambda waiter, may_wait: asked.append((waiter, may_wait(waiter.place, 5.0))))
     batch, _ = await world.come(tier=3)
     urgent, task = await world.come(tier=0)
     await world.come(tier=2)
@@ -375,7 +375,7 @@ async def test_the_one_whose_turn_it_is_may_be_made_room_for_and_nobody_else() -
     await turns()
     assert task.done()
     asked.clear()
-    world.line.stop()
+    world.queue.stop()
     await world.later(1.0)
     assert asked == []
 
@@ -387,7 +387,7 @@ async def test_a_defect_while_room_is_made_is_told_and_keeps_nobody_waiting() ->
     def defect(waiter: Waiter[Any], refusal: object) -> None:
         raise RuntimeError("no")
 
-    world.line = world.made(defect)
+    world.queue = world.made(defect)
     _, task = await world.come(tier=0)
     assert [str(one) for one in world.defects] == ["no"]
     world.load_table.release(held[0])
@@ -397,14 +397,14 @@ async def test_a_defect_while_room_is_made_is_told_and_keeps_nobody_waiting() ->
 
 async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_nobodys_place() -> None:
     world, asked = World(cap=4, parts={"loud": 0.5}), []
-    world.line = world.made(lambda waiter, _: asked.append(waiter.place.tenant))
+    world.queue = world.made(lambda waiter, _: asked.append(waiter.place.tenant))
     world.fill(2)
     _, loud = await world.come(tenant="loud", tier=0)
     _, other = await world.come(tenant="other", tier=3)
     await turns()
-    assert (loud.done(), other.done(), world.line.waiting) == (False, True, 1)
+    assert (loud.done(), other.done(), world.queue.waiting) == (False, True, 1)
     assert asked == [], "what is kept from it is not made free for it either"
-    assert world.line.outlook(world.waiter(tenant="other").place, 10.0) is not None
+    assert world.queue.outlook(world.waiter(tenant="other").place, 10.0) is not None
     for charge in world.charges:
         world.load_table.release(charge)
     held = world.fill(2)
@@ -415,6 +415,6 @@ async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_n
     await turns()
     assert (second.done(), loud.done()) == (True, False)
     world.parts = {}
-    world.line.sweep(world.now)
+    world.queue.sweep(world.now)
     await turns()
     assert loud.done()

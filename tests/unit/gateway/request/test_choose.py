@@ -31,7 +31,7 @@ class Busy:
         self.load_table = self.path.deps.pool_states[POOL].load_table
         self.load_table.set_limit("a", requests=1)
         self.charge = self.load_table.charge("a", 10.0, 20.0, self.path.worker.now)
-        self.line = self.path.deps.lines[POOL]
+        self.queue = self.path.deps.queues[POOL]
 
     def choose(self, story: Story, exchange: Exchange | None = None) -> "asyncio.Task[Placement]":
         return asyncio.create_task(choose(chat("hello"), RULE, exchange or caller()[0], story, self.path.deps))
@@ -60,7 +60,7 @@ async def test_where_nobody_is_up_nobody_waits() -> None:
     path = Path(a=Engine())
     path.deps.live.fleet = path.deps.live.fleet.with_backends(POOL, ())
     fault = await fault_of(choose(chat("hello"), RULE, caller()[0], path.story(), path.deps))
-    assert (fault.kind, path.deps.lines[POOL].waiting) == (Kind.NO_BACKEND, 0)
+    assert (fault.kind, path.deps.queues[POOL].waiting) == (Kind.NO_BACKEND, 0)
 
 
 async def test_whoever_waited_has_its_place_when_it_is_woken_and_its_wait_is_known() -> None:
@@ -68,12 +68,12 @@ async def test_whoever_waited_has_its_place_when_it_is_woken_and_its_wait_is_kno
     story = busy.path.story()
     task = busy.choose(story)
     await turns()
-    assert (busy.line.waiting, story.placed.queued) == (1, "waiting")
+    assert (busy.queue.waiting, story.placed.queued) == (1, "waiting")
     busy.path.worker.now += 2.5
     busy.free()
     placement = await task
     assert placement.reserved is not None
-    assert (busy.line.waiting, busy.in_flight) == (0, 1)
+    assert (busy.queue.waiting, busy.in_flight) == (0, 1)
     assert (story.queue_s, story.placed.queued) == (2.5, refusals.SERVED)
     assert story.placed.decision is not None
     assert (story.placed.decision.queued, story.placed.decision.queued_s) == (refusals.SERVED, 2.5)
@@ -89,7 +89,7 @@ async def test_a_caller_that_leaves_while_it_waits_leaves_the_queue() -> None:
     await turns()
     exchange.connection_gone()
     assert (await fault_of(task)).kind is Kind.CLIENT_GONE
-    assert (busy.line.waiting, busy.in_flight, story.placed.queued) == (0, 1, refusals.GONE)
+    assert (busy.queue.waiting, busy.in_flight, story.placed.queued) == (0, 1, refusals.GONE)
     assert story.placed.on_used is None, "it was charged nothing"
 
 
@@ -102,7 +102,7 @@ async def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
         await task
     busy.free()
     await turns()
-    assert (busy.line.waiting, busy.in_flight) == (0, 0)
+    assert (busy.queue.waiting, busy.in_flight) == (0, 0)
 
 
 async def test_a_request_cancelled_between_its_turn_and_hearing_of_it_gives_its_place_back() -> None:
@@ -111,7 +111,7 @@ async def test_a_request_cancelled_between_its_turn_and_hearing_of_it_gives_its_
     await turns()
     busy.free()
     await turns(1)
-    assert (busy.line.waiting, busy.in_flight) == (0, 1), "its turn has come"
+    assert (busy.queue.waiting, busy.in_flight) == (0, 1), "its turn has come"
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -124,9 +124,9 @@ async def test_a_pool_that_empties_refuses_whoever_waits() -> None:
     task = busy.choose(story)
     await turns()
     busy.path.deps.live.fleet = busy.path.deps.live.fleet.with_backends(POOL, ())
-    busy.line.sweep(busy.path.worker.now)
+    busy.queue.sweep(busy.path.worker.now)
     assert (await fault_of(task)).kind is Kind.NO_BACKEND
-    assert (busy.line.waiting, story.placed.queued) == (0, refusals.NOBODY)
+    assert (busy.queue.waiting, story.placed.queued) == (0, refusals.NOBODY)
 
 
 async def test_the_time_on_a_backend_that_a_request_was_pulled_back_from_is_waiting_as_well() -> None:
@@ -151,7 +151,7 @@ async def test_whoever_left_meanwhile_gets_no_other_turn() -> None:
     exchange.gone = True
     ask = chat("hello")
     fault = await fault_of(choose_again(ask, await path.worker.placed(ask), exchange, path.story(), path.deps))
-    assert (fault.kind, path.deps.lines[POOL].waiting) == (Kind.CLIENT_GONE, 0)
+    assert (fault.kind, path.deps.queues[POOL].waiting) == (Kind.CLIENT_GONE, 0)
 
 
 async def test_what_would_wait_in_vain_is_refused_before_its_prompt_is_read() -> None:

@@ -31,13 +31,13 @@ def asked(**fields: Any) -> Ask:
 
 
 def went(
-    steps: list[Any], allowed: Allowed = EVERYTHING, model: str = "big", ask: Ask | None = None, **lines: WaitForecast | None
+    steps: list[Any], allowed: Allowed = EVERYTHING, model: str = "big", ask: Ask | None = None, **forecasts: WaitForecast | None
 ) -> Descent:
-    """A request for `model` goes down `steps`; the lines of models that are not named are free."""
+    """A request for `model` goes down `steps`; the queues of models that are not named are empty."""
     models = [{"name": name, "pool": name} for name in ("big", "medium", "small", "coder")]
     policy = compiled([PolicyDocument.model_validate({"tenant": "t", "models": models, "degrade": steps})]).for_tenant("t")
     assert policy is not None
-    return descend(ask or asked(max_tokens=500), policy.models[model], policy, allowed, lambda _, rule: lines.get(rule.name, FREE), 0.0)
+    return descend(ask or asked(max_tokens=500), policy.models[model], policy, allowed, lambda _, rule: forecasts.get(rule.name, FREE), 0.0)
 
 
 def test_where_nobody_waits_nothing_is_changed() -> None:
@@ -52,7 +52,7 @@ def test_an_outage_is_no_overload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "lines", "model", "taken"),
+    ("steps", "forecasts", "model", "taken"),
     [
         ([TRIM, SMALL], {"big": waits(0)}, "small", ("trim_output_tokens", "model=small")),
         ([{**TRIM, "after_s": 1.0}, {**SMALL, "after_s": 5.0}], {"big": waits(0.9)}, "big", ()),
@@ -70,9 +70,9 @@ def test_an_outage_is_no_overload() -> None:
     ],
 )
 def test_steps_are_taken_in_order_until_it_need_not_wait_so_long(
-    steps: list[Any], lines: dict[str, WaitForecast], model: str, taken: tuple[str, ...]
+    steps: list[Any], forecasts: dict[str, WaitForecast], model: str, taken: tuple[str, ...]
 ) -> None:
-    found = went(steps, **lines)
+    found = went(steps, **forecasts)
     assert (found.rule, found.taken, found.refused) == (ModelRule(model, model), taken, None)
     assert found.ask.max_output_tokens == (64 if "trim_output_tokens" in taken else 500)
 
@@ -103,8 +103,8 @@ def test_who_is_refused_everywhere_is_refused_for_what_it_asked() -> None:
 
 
 def test_nobody_waits_where_the_ladder_says_refuse() -> None:
-    for lines in ({"big": waits(1)}, {"big": REFUSED}):
-        found = went(["refuse"], **lines)
+    for forecasts in ({"big": waits(1)}, {"big": REFUSED}):
+        found = went(["refuse"], **forecasts)
         assert found.refused is not None
         assert (found.refused[0], found.refused[1].kind) == (refusals.TOO_LONG, Kind.OVERLOADED)
     assert went([SMALL, "refuse"], big=waits(1)).rule.name == "small"

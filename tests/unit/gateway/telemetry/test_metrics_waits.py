@@ -13,8 +13,8 @@ def record(queued: str, word: str = "batch", queue_s: float = 0.0) -> Record:
     return Record("r", 0.0, "ok", 200, 1.0, 0.0, pool="chat", queue_s=queue_s, queued=queued, priority_class=word)
 
 
-def page(metrics: Metrics, *lines: QueueState) -> dict[str, float]:
-    worker = WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, lines=lines)
+def page(metrics: Metrics, *queues: QueueState) -> dict[str, float]:
+    worker = WorkerSnapshot(index=0, pid=1, state="ready", started_at=0.0, queues=queues)
     text, _ = render(Scrape(merge([metrics.snapshot()]), [worker, worker], None, 1, "1"))
     rows = [line.rsplit(" ", 1) for line in text.decode().splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, value in rows}

@@ -145,6 +145,6 @@ async def test_a_caller_that_leaves_stops_the_engine() -> None:
 @pytest.mark.parametrize(("at_once", "now", "ends"), [(True, 100.0, True), (False, 104.0, False), (False, 106.0, True)])
 async def test_an_engine_taken_out_is_waited_for_as_long_as_it_may_take(at_once: bool, now: float, ends: bool) -> None:
     bench = Bench()
-    bench.leg.let_go(now, at_once=at_once)
+    bench.leg.abandon_unanswered(now, at_once=at_once)
     assert bench.leg.outcome.done() == ends
     assert bench.leg.last_event_at is None

@@ -218,7 +218,7 @@ async def test_an_engines_refusal_is_read_to_its_end_and_said_again() -> None:
 async def test_a_backend_that_was_taken_out_is_not_waited_for(at_once: bool, waited_s: float, over: bool) -> None:
     bench = Bench(stream=False)
     bench.after(waited_s)
-    bench.relay.let_go(bench.now, at_once=at_once)
+    bench.relay.abandon_unanswered(bench.now, at_once=at_once)
     assert bench.relay.outcome.done() is over
     assert bench.flight.calls == (["abort"] if over else [])
     if over:
@@ -231,7 +231,7 @@ async def test_an_answer_that_has_begun_is_left_to_its_own_deadlines() -> None:
     bench.relay.on_head(200, SSE)
     bench.relay.on_data(EVENT)
     bench.after(11.0)
-    bench.relay.let_go(bench.now, at_once=True)
+    bench.relay.abandon_unanswered(bench.now, at_once=True)
     assert not bench.relay.outcome.done()
 
 
