@@ -164,7 +164,7 @@ class PoolQueue:
             return bound, refusals.full(bound, wait_s, self._rng.random())
         return None
 
-    def outlook(self, place: QueuedRequest, may_s: float) -> WaitForecast | None:
+    def forecast(self, place: QueuedRequest, may_s: float) -> WaitForecast | None:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
         if not self._pool_of().up:
             return None

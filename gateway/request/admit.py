@@ -22,25 +22,25 @@ from tenancy.prices import FREE
 from tenancy.rights import EVERYTHING
 
 UNCOUNTED: Final = Amounts()
-"""The hold of a request that nothing limits."""
+"""The amounts held for a request without limits."""
 
 
 async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: Story, deps: Deps) -> tuple[Ask, OpenHold]:
-    """Reserve the worst case in every limit at once, of the output what is likely where the policy says so; the Ask comes back with
-    a cap on its output where a limit needs one.
+    """Reserve the request's worst case in every limit at once; where the policy reserves statistically, the likely output instead of the
+    longest one. Returns the Ask, with a cap on its output where a limit needs one, and the open hold.
 
     Raises:
-        Fault: the prompt is longer than the caller's may be, a limit refuses, or money limits it and the ledger's disk is full;
-            nothing is reserved then.
+        Fault: the prompt is longer than the caller's rights allow, a limit refuses, or a budget limits the request while the ledger's
+            disk is full. Nothing is reserved in these cases.
     """
     rights, live, asked, settled = grant.rights, deps.live, story.asked, story.settled
     prices = live.directory.prices
     price = prices.at(rule.name, live.fleet.pools[rule.pool].revision, story.at_unix) if prices.by_model else FREE
     groups = grant.of_every_request if grant.of_every_request is not None else grant.groups(rule.name, asked.user)
     if not groups and rights is EVERYTHING:
-        each = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
+        per_sequence = ask.max_output_tokens if ask.max_output_tokens is not None else asked.output_cap
         hold = Hold(story.own_id, caller.tenant, UNCOUNTED)
-        return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), each, ask.sequences)
+        return ask, deps.holds.open(hold, price, story, likely_prompt(ask, None), per_sequence, ask.sequences)
     meters = 0
     for group in groups:
         meters |= group.meters
@@ -49,7 +49,7 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
     tokens = None
     countable = ask.token_ids is not None or rule.pool in deps.prompt_counts.pools
     if countable and (rights.max_input_tokens is not None or meters & PROMPT_METERS):
-        tokens = await _counted(caller, ask, rule, story, deps)
+        tokens = await _prompt_tokens(caller, ask, rule, story, deps)
     prompt = likely_prompt(ask, tokens)
     if rights.max_input_tokens is not None:
         check_prompt(rights, prompt_for_cap(ask, tokens))
@@ -61,21 +61,21 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
     usual = deps.outputs.usual(caller.tenant, rule.name) if asked.statistical else None
     hold = Hold(story.own_id, caller.tenant, worst_case(ask, tokens, cap, price, usual), groups)
     if groups:
-        # counters of this process never suspend, so nothing can cut them short
-        admission = await (deps.counters.admit(hold) if deps.counters.in_process else _decided(hold, deps))
+        # counters in this process never suspend, so no cancellation can interrupt them
+        admission = await (deps.counters.admit(hold) if deps.counters.in_process else _admit_remotely(hold, deps))
         settled.degraded = admission.degraded
         settled.choices = ask.choices
         if isinstance(admission, Refused):
             settled.limit_statuses = (refused_standing(admission),)
             raise fault_of(admission, hold.amounts, deps.rng.random())
         settled.limit_statuses = admission.limit_statuses
-    each = ask.max_output_tokens if ask.max_output_tokens is not None else cap
-    return ask, deps.holds.open(hold, price, story, prompt, each, ask.sequences)
+    per_sequence = ask.max_output_tokens if ask.max_output_tokens is not None else cap
+    return ask, deps.holds.open(hold, price, story, prompt, per_sequence, ask.sequences)
 
 
-async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
-    """The prompt's tokens, exact or from above; None where no count is made in time. A prompt that is read for placing anyway is read
-    once."""
+async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
+    """The number of the prompt's tokens, exact or an upper bound; None where it is not known in time. A prompt that routing reads anyway
+    is read once."""
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, policy.routing):
@@ -87,10 +87,10 @@ async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps
     return await deps.prompt_counts.count(ask, rule.pool, caller.tenant)
 
 
-async def _decided(hold: Hold, deps: Deps) -> Admission:
+async def _admit_remotely(hold: Hold, deps: Deps) -> Admission:
     try:
         return await deps.counters.admit(hold)
     except asyncio.CancelledError:
-        # the store may have opened it all the same, and nobody would settle it
+        # the store may have opened the hold nevertheless, and no other code would settle it
         await uncancelled(deps.counters.settle(hold, UNUSED))
         raise

@@ -1,4 +1,4 @@
-"""The first step of `gateway/lifecycle.py`: the caller behind the key or token, and what the caller may do."""
+"""The first step of `gateway/lifecycle.py`: the caller of the API key or token, and the caller's rights and limits."""
 
 from domain.faults import Fault, Kind
 from domain.identity import Caller
@@ -10,18 +10,18 @@ from tenancy.jwt import looks_like_token
 
 
 async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
-    """The caller behind `Authorization: Bearer` or `x-api-key`: an API key, or where issuers are configured a token. Suspends only
-    for a token signed with a key that is not known yet.
+    """The caller of the API key in `Authorization: Bearer` or `x-api-key`; where issuers are configured, the header may carry a token
+    (JWT) instead. Suspends only for a token signed with a key that is not known yet.
 
     Raises:
-        Fault: KEY_MISSING, or KEY_INVALID with one wording for whatever is wrong with a key or a token; IDENTITY_UNAVAILABLE
-            when its issuer's keys could never be read.
+        Fault: KEY_MISSING; KEY_INVALID, with the same message for every defect of a key or token; IDENTITY_UNAVAILABLE when the keys of
+            a token's issuer could never be read.
     """
     headers = exchange.head.headers
-    given = headers.get(b"authorization")
+    authorization = headers.get(b"authorization")
     token = b""
-    if given is not None:
-        scheme, _, token = given.partition(b" ")
+    if authorization is not None:
+        scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             token = b""
     token = token or headers.get(b"x-api-key", b"")
@@ -46,7 +46,7 @@ def grant_of(caller: Caller, deps: Deps) -> Grant:
     """The caller's rights and limits.
 
     Raises:
-        Fault: KEY_INVALID when the key, or the project of a token, was taken away since it was looked at.
+        Fault: KEY_INVALID when the key, or the project of a token, was removed after it was authenticated.
     """
     directory, now_unix = deps.live.directory, deps.wall()
     if now_unix < directory.until_unix and (compiled := directory.grants.get(caller.key_id)) is not None:

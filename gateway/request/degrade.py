@@ -1,7 +1,7 @@
 """The degradation ladder of a tenant's policy: the steps for a request that would wait too long or be refused. Pure.
 
-A request goes down the ladder before anything is reserved, so that the limits, the price and the rights of the model that answers hold
-from then on, and no reservation has to be moved.
+A request is degraded before anything is reserved, so that the limits, the price and the rights of the answering model apply from the
+start, and no reservation has to be moved.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ STEPS: Final = (TRIMMED, MODEL)
 
 
 class Descent(msgspec.Struct, frozen=True):
-    """How far a request went down the ladder, and by which steps."""
+    """The degraded request, with the steps that were taken and those that were passed over."""
 
     ask: Ask
     rule: ModelRule
@@ -36,14 +36,14 @@ class Descent(msgspec.Struct, frozen=True):
     passed_over: tuple[str, ...] = ()
     """Steps that were due and not taken, each with the reason; for operators."""
     refused: tuple[str, Fault] | None = None
-    """Where no step helped: how the wait ended, and the Fault for the caller."""
+    """Where no step helped: the word for metrics, and the Fault for the caller."""
 
 
 def may_degrade(ask: Ask, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether the ladder is for this request. Embeddings never degrade: another model's vectors are of no use beside the first one's.
+    """Whether the ladder applies to this request. Embeddings are never degraded: vectors of two models cannot be compared.
 
     Raises:
-        Fault: INVALID_VALUE, the header says anything but `never`.
+        Fault: INVALID_VALUE where the header has any value but `never`.
     """
     header = headers.get(HEADER)
     if header is None:
@@ -58,31 +58,31 @@ def descend(
     asked: ModelRule,
     policy: TenantPolicy,
     allowed: Allowed,
-    outlook: Callable[[Ask, ModelRule], WaitForecast | None],
+    forecast: Callable[[Ask, ModelRule], WaitForecast | None],
     dice: float,
     sticky: str = "",
 ) -> Descent:
-    """Go down the ladder as far as needed, and no further.
+    """Apply the due steps of the ladder in order, until the request would not have to wait or a `queue` or `refuse` step ends the ladder.
 
     Args:
         asked: the rule of the model that the request asks for.
-        outlook: the wait that a request would meet now; None where no backend is up, for which there is no step.
-        dice: 0 to 1; spreads the callers that are refused.
-        sticky: the key by which a request is dealt out, where several pools serve a model.
+        forecast: the wait that a request would have now; None where no backend is up: no step helps in an outage.
+        dice: a random number from 0 to 1; spreads the retries of refused callers.
+        sticky: the sticky key, which selects the pool where several serve a model.
     """
-    now = outlook(ask, asked)
+    wait = forecast(ask, asked)
     rule = asked
     model_step = ""
     taken: list[str] = []
     passed_over: list[str] = []
-    for step in policy.degrade if now is not None else ():
-        assert now is not None
-        if not now.waits or (step is Mark.QUEUE and now.refused is None):
+    for step in policy.degrade if wait is not None else ():
+        assert wait is not None
+        if not wait.waits or (step is Mark.QUEUE and wait.refused is None):
             break
         if step is Mark.REFUSE:
-            now = now if now.refused is not None else WaitForecast(True, now.wait_s, _at_once(now.wait_s, dice))
+            wait = wait if wait.refused is not None else WaitForecast(True, wait.wait_s, _at_once(wait.wait_s, dice))
             break
-        if isinstance(step, Mark) or (now.refused is None and now.wait_s < step.after_s):
+        if isinstance(step, Mark) or (wait.refused is None and wait.wait_s < step.after_s):
             continue
         if isinstance(step, Trim):
             shorter = trimmed(ask, step.output_tokens)
@@ -93,28 +93,28 @@ def descend(
         if asked.name not in step.of or step.model == rule.name:
             continue
         smaller = policy.models[step.model].shared(sticky)
-        with_smaller, obstacle = _outlook_with(smaller, now, ask, allowed, outlook)
+        with_smaller, obstacle = _forecast_with(smaller, wait, ask, allowed, forecast)
         if with_smaller is None:
             passed_over.append(f"{MODEL}={step.model}: {obstacle}")
         else:
-            rule, now = smaller, with_smaller
+            rule, wait = smaller, with_smaller
             model_step = f"{MODEL}={smaller.name}"
-    if now is not None and now.refused is not None:
-        return Descent(ask, asked, (), tuple(passed_over), now.refused)
+    if wait is not None and wait.refused is not None:
+        return Descent(ask, asked, (), tuple(passed_over), wait.refused)
     return Descent(ask, rule, (*taken, model_step) if model_step else tuple(taken), tuple(passed_over))
 
 
-def _outlook_with(
-    smaller: ModelRule, now: WaitForecast, ask: Ask, allowed: Allowed, outlook: Callable[[Ask, ModelRule], WaitForecast | None]
+def _forecast_with(
+    smaller: ModelRule, wait: WaitForecast, ask: Ask, allowed: Allowed, forecast: Callable[[Ask, ModelRule], WaitForecast | None]
 ) -> tuple[WaitForecast | None, str]:
-    """The outlook of the request with a smaller model; None, and the reason, where the request is no better off there."""
+    """The wait with a smaller model; None, and the reason, where the request would not be served sooner by that model."""
     if not exists_for(allowed, smaller):
         return None, "the caller may not use it"
-    there = outlook(ask, smaller)
-    if there is None:
+    with_smaller = forecast(ask, smaller)
+    if with_smaller is None:
         return None, "no backend is up"
-    if not there.waits or (there.refused is None and (now.refused is not None or there.wait_s < now.wait_s)):
-        return there, ""
+    if not with_smaller.waits or (with_smaller.refused is None and (wait.refused is not None or with_smaller.wait_s < wait.wait_s)):
+        return with_smaller, ""
     return None, "its turn would come no sooner"
 
 

@@ -1,8 +1,8 @@
-"""Another model answers instead: the step of `lifecycle.py` between one model's failure and the next one's turn.
+"""Model fallback: the step of `lifecycle.py` between the failure of one model and the attempt with the next one.
 
-Each model has a Story and an id of its own, so that an attempt that still ends somewhere cannot reach into the next model's, no engine
-can take one request for the other, and each reservation is for one model at its price. There is still one Record: that of the model that
-answered, or of the model that was asked for where none could.
+Each model has its own Story and request id, so that an attempt that is still ending cannot write into the next model's Story, no engine
+confuses the two requests, and each reservation is for one model at its price. There is still one Record: of the model that answered, or,
+where no model could answer, of the model that was asked for.
 """
 
 from typing import Final
@@ -24,19 +24,19 @@ from tenancy.grant import Grant
 from tenancy.limits import UNUSED
 
 OVER: Final = frozenset({Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.DEADLINE_PASSED, Kind.SHUTTING_DOWN})
-"""Ends of the request itself, whichever model it was with."""
+"""Faults that end the request itself, so that no other model is tried."""
 
 
 def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule, Story]:
-    """The request as it is for the next model of its chain, that model, and its Story.
+    """The request for the next model of its chain, that model's rule, and its Story.
 
-    Time goes on: the next model's turn has to come within what is left of the wait that the first model's policy, class and caller
-    allowed, and a request whose `x-tidegate-timeout-s` has passed gets no engine any more.
+    All models share one waiting time: the next model has what is left of the wait that the first model's policy, class and caller allow,
+    and once the caller's `x-tidegate-timeout-s` has passed no engine is called.
 
     Raises:
         Fault: `fault`, where no other model may answer: an answer has begun, engines die of the request, its caller has left, its time
-            is over, or no model is named for this kind of failure. Where other models have failed as well, the fault of the model that
-            was asked for: its caller knows that model, and can wait for it to return.
+            is over, or the policy names no model for this kind of failure. Where other models have failed as well, the fault of the model
+            that was asked for: the caller knows that model, and can wait for it to return.
     """
     chain, first = story.asked.chain, story.first or story
     over = exchange.finished or exchange.gone or fault.kind in OVER
@@ -44,34 +44,34 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
         raise fault
     waited_s = deps.clock() - story.body_at
     in_time = waited_s < first.asked.asked_wait_s and deps.clock() < story.asked.end_at
-    next_ = chain.after(fault.kind, story.asked.model) if in_time else None
-    while next_ is not None:
-        match, condition = next_
+    next_match = chain.after(fault.kind, story.asked.model) if in_time else None
+    while next_match is not None:
+        match, condition = next_match
         following = story.instead(deps.new_id(), deps.clock())
         following.asked.asked_wait_s = max(0.0, may_wait_s(first) - waited_s)
         following.fell_back = (*story.fell_back, Fell(story.asked.model, match.model.name, condition, fault.kind.value))
         try:
             ask, rule = apply_policy(match, chain.asked, grant, exchange, following, deps)
-        except Fault as refusal:  # the request asks for what it may have of the first model, and not of this one
-            next_ = chain.after(refusal.kind, match.model.name)
+        except Fault as refusal:  # the first model's policy allows the request's parameters, and this model's does not
+            next_match = chain.after(refusal.kind, match.model.name)
             continue
-        _failed(fault, story, deps)
+        _note_failure(fault, story, deps)
         return ask, rule, following
     if story.first is None or first.settled.fault is None:
         raise fault
-    _failed(fault, story, deps)
+    _note_failure(fault, story, deps)
     story.as_first(Fell(story.asked.model, "", "", fault.kind.value))
     raise first.settled.fault
 
 
-def _failed(fault: Fault, story: Story, deps: Deps) -> None:
+def _note_failure(fault: Fault, story: Story, deps: Deps) -> None:
     story.settled.fault = fault
     fault.drop_traceback()
     note_given_up(fault.kind, story, deps)
 
 
 async def release_hold(hold: OpenHold | None, deps: Deps) -> None:
-    """Close the hold of a model that another one answers for: as if the request had never been sent."""
+    """Close the hold of a failed model that another model answers for; nothing is charged, as if the request had never been sent."""
     if hold is None:
         return
     deps.holds.drop(hold)

@@ -1,4 +1,4 @@
-"""The forwarding step of `lifecycle.py`: one candidate after the other until an answer begins."""
+"""The forwarding step of `lifecycle.py`: tries one candidate backend after the other until an answer begins."""
 
 from collections.abc import Coroutine
 from typing import Any
@@ -22,12 +22,12 @@ from routing.room import has_no_room
 
 
 async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
-    """Relay the reply of the first candidate that begins to answer. False when a more urgent request took the place of this one before
-    that (`gateway.queue.preempt`): it is to wait for another turn.
+    """Relay the reply of the first candidate that begins to answer. False when the request was preempted before
+    that (`gateway.queue.preempt`) and has to wait again.
 
     Raises:
-        Fault: a field that the pool's engines do not follow, or how the last attempt failed. Another candidate is tried only
-            before the first byte and within the budget.
+        Fault: for a field that the pool's engines do not support, or the fault of the last attempt. Another candidate is tried only
+            before the first byte and within the retry budget.
     """
     adapter, pool = placement.adapter, placement.pool
     engine_model = pool.model if adapter is None else model_asked(deps.dialects[pool.name], pool.model, adapter.served)
@@ -38,10 +38,10 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
         raise
     first_dispatch_at = story.dispatched_at = deps.clock()
     plain = adapter is None and story.placed.shared is None and pool.name not in deps.hedges
-    left = placement.route.backends
+    candidates = placement.route.backends
     retry: RetryState | None = None
-    while left:
-        backend = left.pop(0)
+    while candidates:
+        backend = candidates.pop(0)
         attempt = Attempt(ask, call, engine_model, placement, exchange, story, deps, backend)
         try:
             fault = await (attempt.counted(attempt.dispatch()) if plain else _wrapped(attempt, first=retry is None))
@@ -55,18 +55,18 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             return True
         if isinstance(fault, PulledBack):
             return False
-        left = _left(left, placement, deps)
+        candidates = _remaining(candidates, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
-        if not retry.may_retry(fault, backend, left, attempt.timeouts.first_event_s):
+        if not retry.may_retry(fault, backend, candidates, attempt.timeouts.first_event_s):
             raise retry.final_fault(fault)
     raise AssertionError("`choose` leaves no empty route, and nobody is tried after the last candidate")
 
 
 def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | None]:
-    """The attempt, with what the request needs around it."""
+    """The attempt, wrapped in a separate prefill, the load of an adapter or hedging where the request needs it."""
     if attempt.prefills:
         return with_prefill(attempt)
-    attempt.story.tried.prefill = ""  # that of a pair that failed
+    attempt.story.tried.prefill = ""  # clears the prefill backend of a pair that failed
     if attempt.placement.adapter is not None:
         return with_adapter(attempt)
     if first and attempt.placement.pool.name in attempt.deps.hedges:
@@ -75,14 +75,14 @@ def _wrapped(attempt: Attempt, *, first: bool) -> Coroutine[Any, Any, Fault | No
 
 
 def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange, story: Story, deps: Deps) -> Call:
-    """The call that engines are sent. Raises Fault: a field that the pool's engines do not follow."""
+    """The call to send to the pool's engines. Raises Fault: a field that they do not support."""
     pool, adapter, endpoint = placement.pool, placement.adapter, ask.endpoint
     dialect = deps.dialects[pool.name]
     salt = None
     if dialect.isolation is not None and endpoint in dialect.isolation.endpoints:
         digest = adapter.digest if adapter is not None else ""
         salt = deps.salts[placement.request.tenant, pool.model, pool.revision, digest].salt
-    # the members that tell the engine the request's class, where the pool says that its engines follow them
+    # the body members that carry the request's class, for pools whose engines schedule by it
     priority = b""
     members, priority_class = deps.priorities.get(pool.name), story.asked.priority_class
     if members and priority_class is not None and dialect.priority is not None and endpoint in dialect.priority.endpoints:
@@ -93,14 +93,14 @@ def _call(ask: Ask, placement: Placement, engine_model: str, exchange: Exchange,
     return Call("POST", endpoint.value, body, story.own_id, traceparent, tracestate)
 
 
-def _left(candidates: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:
-    """The candidates that are still in the fleet: those with room first, and last those whose breaker has opened meanwhile.
+def _remaining(candidates: list[Backend], placement: Placement, deps: Deps) -> list[Backend]:
+    """The candidates that are still in the fleet: backends with capacity first, backends whose breaker has opened meanwhile last.
 
-    Where no backend has room a retry goes over the limit by one. The request has waited its turn once, its first backend has one request
-    less than was let through to it, and the retry budget bounds how many such requests there are.
+    Where no backend has capacity, a retry exceeds a concurrency limit by one. The request has waited in the queue already, its first
+    backend serves one request less than were dispatched to it, and the retry budget bounds the number of such requests.
     """
-    left = [backend for backend in candidates if backend.id in deps.upstreams]
+    remaining = [backend for backend in candidates if backend.id in deps.upstreams]
     shut, load_table = deps.live.breakers.shut(placement.served, deps.clock()), placement.pool_state.load_table
     if load_table.limited:
-        left.sort(key=lambda backend: has_no_room(load_table, load_table.row_of[backend.id], 1.0) != "")
-    return sorted(left, key=lambda backend: backend.id in shut) if shut else left
+        remaining.sort(key=lambda backend: has_no_room(load_table, load_table.row_of[backend.id], 1.0) != "")
+    return sorted(remaining, key=lambda backend: backend.id in shut) if shut else remaining

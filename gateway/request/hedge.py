@@ -1,8 +1,8 @@
-"""One request on two backends, of which the first to bring a token answers: where `backends.hedge` meets the attempts.
+"""Hedged requests: one request on two backends, answered by the backend that sends the first token. `backends.hedge` decides when.
 
-Both attempts are whole ones, each counted on its backend and given back by itself. Until a first event is there neither has written
-anything, so they share one exchange and one Story; with the first event the other attempt is ended, in the same callback. A request that
-is not hedged pays for a timer, and one in a pool without `hedge` for nothing.
+Both attempts are complete: each reserves its own load on its backend and releases it. Before a first event neither attempt has written
+anything, so both share one exchange and one Story; the first event of one attempt ends the other in the same callback. In a pool with
+`hedge`, a request that is not hedged costs one timer; in other pools hedging costs nothing.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from routing.room import has_no_room
 
 
 async def hedged(attempt: Attempt) -> Fault | None:
-    """The attempt, and another one beside it on a second backend where the first takes too long; how it ended for the caller."""
+    """Run the attempt, and a second one on another backend when the first takes too long; returns the caller's fault, None for none."""
     hedge = hedge_for(attempt)
     return await (attempt.run() if hedge is None else Race(hedge, attempt).run())
 
 
 def hedge_for(attempt: Attempt) -> Hedge | None:
-    """The pool's hedge where the request may use it: a stream with a short prompt that no backend holds anything of."""
+    """The pool's hedge, for a streamed request with a short prompt of which the backend has nothing cached; None for other requests."""
     placement = attempt.placement
     hedge = attempt.deps.hedges.get(placement.pool.name)
     if hedge is None or not attempt.ask.stream or placement.adapter is not None or attempt.story.placed.shared is not None:
@@ -35,7 +35,7 @@ def hedge_for(attempt: Attempt) -> Hedge | None:
 
 
 class Race(Listener):
-    """Two attempts of one request, the second begun by a timer. Hears of the caller's connection until one of them has won."""
+    """Two attempts of one request, the second started by a timer. Listens to the caller's connection until one of them has won."""
 
     __slots__ = ("_attempts", "_hedge", "_second", "_sent_at", "_winner")
 
@@ -47,12 +47,12 @@ class Race(Listener):
         self._winner: Attempt | None = None
 
     async def run(self) -> Fault | None:
-        """Run the race; how it ended for the caller."""
+        """Run the race; returns the caller's fault, None when the answer is complete."""
         first, hedge = self._attempts[0], self._hedge
         story = first.story
-        self._enter(first)
+        self._listen_for(first)
         hedge.request()
-        timer = None if hedge.delay_s is None else first.deps.loop.call_later(hedge.delay_s, self._fire)
+        timer = None if hedge.delay_s is None else first.deps.loop.call_later(hedge.delay_s, self._start_second)
         try:
             fault = await first.run()
             if self._second is None:
@@ -64,7 +64,7 @@ class Race(Listener):
                 return fault_of_second
             story.tried.backend = first.backend.id
             if fault is not None and self._winner is None:
-                story.tried.failed += (second.backend.id,)  # two have been tried
+                story.tried.failed += (second.backend.id,)  # both backends have failed
             return fault
         finally:
             if timer is not None:
@@ -75,24 +75,24 @@ class Race(Listener):
             for attempt in self._attempts:
                 attempt.listener = attempt.on_first_event = None
 
-    def _enter(self, attempt: Attempt) -> None:
+    def _listen_for(self, attempt: Attempt) -> None:
         attempt.listener = self
         attempt.on_first_event = partial(self._first_event, attempt)
 
-    def _fire(self) -> None:
-        """No first token has come in time."""
+    def _start_second(self) -> None:
+        """Start the second attempt: no first token has come in time."""
         first = self._attempts[0]
         if first.story.attempt.events or first.exchange.gone or first.exchange.finished:
             return
-        spare = self._spare()
+        spare = self._spare_backend()
         if spare is not None and self._hedge.spend():
             second = first.on(spare)
-            self._enter(second)
+            self._listen_for(second)
             self._attempts.append(second)
             self._second = first.deps.loop.create_task(self._run_second(second))
 
-    def _spare(self) -> Backend | None:
-        """Another backend that would begin soon; None where all have enough to do."""
+    def _spare_backend(self) -> Backend | None:
+        """The candidate that would begin to compute soonest; None where every candidate is busy."""
         first, delay_s = self._attempts[0], self._hedge.delay_s
         placement, deps = first.placement, first.deps
         load_table, request, now = placement.pool_state.load_table, placement.request, deps.clock()
@@ -118,7 +118,7 @@ class Race(Listener):
 
     async def _run_second(self, second: Attempt) -> Fault | None:
         if self._winner is not None:
-            return _beaten()  # in the same turn of the loop
+            return _lost_race()  # the first attempt won in the same turn of the event loop
         second.story.tried.hedged = (self._attempts[0].backend.id, second.backend.id)
         return await second.run()
 
@@ -126,15 +126,15 @@ class Race(Listener):
         if self._winner is not None:
             return
         self._winner, story = attempt, attempt.story
-        assert attempt.facts is not None  # it has brought an event
+        assert attempt.facts is not None  # an attempt with an event was sent
         assert attempt.relay is not None
         story.attempt = attempt.facts
         story.tried.backend = attempt.backend.id
         attempt.exchange.listener = attempt.relay
         self._hedge.began(attempt.deps.clock() - self._sent_at)
-        for other in self._attempts:
-            if other is not attempt and other.relay is not None:
-                other.relay.end_with(_beaten())
+        for rival in self._attempts:
+            if rival is not attempt and rival.relay is not None:
+                rival.relay.end_with(_lost_race())
         if story.placed.decision is not None:
             story.placed.decision.served_by = attempt.backend.id
         if attempt.on_begun is not None:
@@ -163,5 +163,5 @@ class Race(Listener):
                 attempt.relay.cut()
 
 
-def _beaten() -> Fault:
+def _lost_race() -> Fault:
     return Fault(Kind.BACKEND_LOST, "Another engine was faster.", retry=retry_after.SOON, detail="another backend began to answer first")

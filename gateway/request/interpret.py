@@ -12,7 +12,7 @@ from gateway.http.openai import interpret as interpret_body
 from gateway.http.openai.parameters import with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
 from gateway.request.authenticate import grant_of
-from gateway.request.degrade import HEADER as NO_OTHER
+from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.fallback_chain import FallbackChain
 from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
@@ -27,11 +27,11 @@ JSON_TYPE: Final = b"application/json"
 
 
 async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, story: Story, deps: Deps) -> tuple[Ask, ModelRule, Grant]:
-    """Body bytes to a checked Ask, the policy's rule for its model, and what its caller may do.
+    """The checked Ask from the body bytes, the policy's rule for its model, and the caller's rights and limits.
 
     Raises:
-        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller may; or the model is unknown
-            or not this caller's, which look the same.
+        Fault: the body is late, large, not JSON or not acceptable; it asks for more than the caller's rights allow; or the model
+            is unknown or not allowed for this caller, which give the same answer.
     """
     facts, head = story.asked, exchange.head
     facts.endpoint = endpoint.value
@@ -51,22 +51,22 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     facts.policy_digest = policies.digest
     key = ask.session or facts.user or story.own_id  # the sticky key
     if ask.template is not None:
-        dealt = partial(deal_prompt, ask, caller, head.headers, story, deps)
-        ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, dealt)
+        choose_version = partial(deal_prompt, ask, caller, head.headers, story, deps)
+        ask, facts.template = with_prompt(ask, policies.prompts_for(caller.tenant), key, choose_version)
     asked = Asked(ask, caller, facts.user, head.headers, story.at_unix)
     match = match_policy(policies, asked, grant.rights, key)
     if match is None:
         raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
-    if match.model.fallback and NO_OTHER not in asked.headers:
+    if match.model.fallback and DEGRADE_HEADER not in asked.headers:
         facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
     return *apply_policy(match, ask, grant, exchange, story, deps), grant
 
 
 def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:
-    """The Ask with the policy's parameters, and the rule of its model, dealt out where a rollout moves requests between pools.
+    """The Ask with the policy's parameters, and the rule of its model, with the pool that a rollout assigned where one is active.
 
     Raises:
-        Fault: INVALID_VALUE or NOT_PERMITTED, the request asks for more than the policy or its caller's rights allow.
+        Fault: INVALID_VALUE or NOT_PERMITTED where the request asks for more than the policy or its caller's rights allow.
     """
     policy, rule, asked = match.policy, match.model, story.asked
     asked.rule = match.rule
@@ -81,7 +81,7 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     asked.expose = policy.expose_headers
     asked.tenant_policy = policy
     if policy.deadline_s is not None:
-        asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # the deadline of a model before a fallback goes on
+        asked.end_at = min(asked.end_at, story.body_at + policy.deadline_s)  # after a fallback, the first model's deadline still counts
     asked.output_cap = policy.max_output_tokens
     asked.statistical = policy.statistical
     rights, headers = grant.rights, exchange.head.headers

@@ -23,7 +23,7 @@ PROMPT_METERS: Final = bits(Meter.INPUT_TOKENS, Meter.TOKENS, Meter.UNITS, Meter
 TOOLS: Final = frozenset({"tools", "functions"})
 CLASS_HEADER: Final = b"x-tidegate-class"
 RETRY_HEADER: Final = b"x-stainless-retry-count"
-"""How often a client library of OpenAI has sent the same request before."""
+"""The header in which OpenAI's client libraries count the retries of a request."""
 
 
 def exists_for(allowed: Allowed, rule: ModelRule) -> bool:
@@ -32,15 +32,15 @@ def exists_for(allowed: Allowed, rule: ModelRule) -> bool:
 
 
 def sticky_key(ask: Ask, user: str, own_id: str) -> str:
-    """The key by which a request is dealt out: its conversation, else its end user, else its own id."""
+    """The sticky key, which decides a request's share of a rule, pool or rollout: its conversation, else its end user, else its own id."""
     return ask.session or user or own_id
 
 
 def urgency(policy: TenantPolicy, allowed: Allowed, ask: Ask, headers: Mapping[bytes, bytes]) -> tuple[Class, bool]:
-    """The request's class, and whether its client library says that it sends the request again.
+    """The request's class, and whether its client library marks the request as a retry.
 
-    The class is the lowest one of policy, rights and request. A request that asks for a higher class than it may have gets the highest
-    that it may have, so that a client need not know it.
+    The class is the lowest one of policy, rights and request. A request that asks for a higher class than allowed gets the
+    highest class that is allowed, so that a client need not know its limit.
 
     Raises:
         Fault: INVALID_VALUE when the header names no class.
@@ -68,15 +68,15 @@ def check_parameters(allowed: Allowed, ask: Ask) -> None:
         raise Fault(Kind.NOT_PERMITTED, f"{ask.endpoint.path} may not be used here (set for {refusing_scope}).")
     if allowed.tools_refused_by is not None and not TOOLS.isdisjoint(ask.names):
         raise Fault(Kind.NOT_PERMITTED, f"Requests may not carry tools here (set for {allowed.tools_refused_by}).", param="tools")
-    _within(allowed.max_choices, ask.choices, "n", "choices")
-    _within(allowed.max_logprobs, ask.logprobs, "logprobs", "log-probabilities per token")
+    _check_cap(allowed.max_choices, ask.choices, "n", "choices")
+    _check_cap(allowed.max_logprobs, ask.logprobs, "logprobs", "log-probabilities per token")
     if ask.max_output_tokens is not None:
-        _within(allowed.max_output_tokens, ask.max_output_tokens, "max_tokens", "output tokens")
+        _check_cap(allowed.max_output_tokens, ask.max_output_tokens, "max_tokens", "output tokens")
 
 
 def check_prompt(allowed: Allowed, tokens: int) -> None:
     """Check the prompt's length against its cap. Raises Fault: INVALID_VALUE."""
-    _within(allowed.max_input_tokens, tokens, None, "input tokens")
+    _check_cap(allowed.max_input_tokens, tokens, None, "input tokens")
 
 
 def output_cap(allowed: Allowed, policy_cap: int, context_tokens: int | None, prompt_tokens: int) -> int:
@@ -91,21 +91,21 @@ def output_cap(allowed: Allowed, policy_cap: int, context_tokens: int | None, pr
 
 
 def check_ledger(meters: int, draw: float) -> None:
-    """Refuse a request that a budget limits. Called while usage cannot be made durable: a crash would forget what was spent.
+    """Refuse a request that a budget limits. Called while usage cannot be made durable: a crash would lose the record of the spending.
 
     Args:
         meters: a bit for each meter that a limit of the request counts.
-        draw: 0 to 1; spreads the callers that try again.
+        draw: a random number from 0 to 1; spreads the retries of refused callers.
 
     Raises:
         Fault: QUOTA_UNKNOWN where a limit on money counts the request.
     """
     if meters & MONEY:
-        why = "What this request costs cannot be written down right now, and a budget limits it. Try again shortly."
-        raise Fault(Kind.QUOTA_UNKNOWN, why, retry=retry_after.of_unknown_spend(draw), detail="the ledger's disk is full")
+        message = "What this request costs cannot be written down right now, and a budget limits it. Try again shortly."
+        raise Fault(Kind.QUOTA_UNKNOWN, message, retry=retry_after.of_unknown_spend(draw), detail="the ledger's disk is full")
 
 
-def _within(cap: Cap | None, value: int, param: str | None, unit: str) -> None:
+def _check_cap(cap: Cap | None, value: int, param: str | None, unit: str) -> None:
     if cap is not None and value > cap.value:
         message = f"This request has {value} {unit}, and at most {cap.value} are allowed (set for {cap.scope})."
         raise Fault(Kind.INVALID_VALUE, message, param=param)

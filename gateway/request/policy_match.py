@@ -19,7 +19,7 @@ from tenancy.rights import EVERYTHING, Allowed
 SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"cookie"})
 """Headers that conditions never see."""
 NO_MODEL: Final = ModelRule("", "")
-"""Stands for a model that the policy does not have."""
+"""The rule of a model that the policy does not have."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class PolicyMatch(msgspec.Struct, frozen=True):
     policy: TenantPolicy
     """The tenant's policy with the treatment of project, model and rule."""
     model: ModelRule
-    """The rule of the model that answers, dealt out to one pool."""
+    """The rule of the model that answers, with one of its pools selected."""
     rule: str = ""
     """The name of the rule that applies; empty for none."""
 
@@ -70,11 +70,11 @@ def match_policy(policies: PolicySet, asked: Asked, allowed: Allowed, key: str) 
     """The match of a request with its tenant's policy; None where the model does not exist for the caller.
 
     Args:
-        key: the key by which the request is dealt out.
+        key: the sticky key, which decides the request's share of rules and pools.
     """
     policy = policies.by_tenant.get(asked.caller.tenant, policies.everyone)
     model = policy.models.get(asked.ask.model) if policy is not None else None
-    # rights are asked about a model that does not exist, too, so that time does not tell it from one that is not allowed (R15)
+    # the rights are checked for an unknown model, too, so that response times do not tell it from a forbidden model (R15)
     may_use = allowed is EVERYTHING or exists_for(allowed, NO_MODEL if model is None else model)
     if not may_use or policy is None or model is None:
         return None
@@ -93,18 +93,18 @@ def match_fallback(policies: PolicySet, asked: Asked, model: str, rule: str, all
     Args:
         model: the name of the model to fall back to.
         rule: the name of the rule that applies to the request; empty for none.
-        key: the key by which the request is dealt out.
+        key: the sticky key, which decides the request's share of rules and pools.
     """
     policy = policies.for_tenant(asked.caller.tenant)
     assert policy is not None
     if not exists_for(allowed, policy.models[model]):
         return None
-    matched = next((known for known in policy.rules.rules if known.name == rule), None) if policy.rules is not None and rule else None
+    matched = next((entry for entry in policy.rules.rules if entry.name == rule), None) if policy.rules is not None and rule else None
     return _match(policy, policy.models[model], matched, asked, key)
 
 
 def _match(policy: TenantPolicy, model: ModelRule, rule: Rule | None, asked: Asked, key: str) -> PolicyMatch:
-    """The match, with the treatment of project, model and rule in the policy, and the model dealt out to one pool."""
+    """The match, with the treatment of project, model and rule in the policy, and one of the model's pools selected."""
     if policy.layers:
         policy = policy.treating(asked.caller.project, model.name)
     if rule is not None and rule.overrides:
@@ -113,7 +113,7 @@ def _match(policy: TenantPolicy, model: ModelRule, rule: Rule | None, asked: Ask
 
 
 def explain_rules(policy: TenantPolicy, asked: Asked, key: str) -> Iterator[tuple[Rule, str]]:
-    """Every rule of a policy with the reason why it does not match, empty where it does. The policy has the request's model."""
+    """Every rule of a policy with the reason why it does not match, empty where it does. The policy must have the request's model."""
     if policy.rules is not None:
         model = policy.models[asked.ask.model].name
         yield from policy.rules.explained(model, key, msgspec.structs.replace(asked, model=model).facts)

@@ -345,14 +345,14 @@ async def test_what_a_request_would_meet_is_known_before_it_comes() -> None:
     world = World(cap=1)
 
     def met() -> WaitForecast | None:
-        return world.queue.outlook(world.waiter().place, 10.0)
+        return world.queue.forecast(world.waiter().place, 10.0)
 
     assert met() == WaitForecast(), "there is room"
     world.fill()
     assert met() == WaitForecast(True), "nobody waits yet, but it would"
     _, task = await world.come()
     assert met() == WaitForecast(True), "how long nobody knows"
-    refused = world.queue.outlook(world.waiter().place, 0.0)
+    refused = world.queue.forecast(world.waiter().place, 0.0)
     assert refused is not None and refused.refused is not None
     assert refused.refused[0] == refusals.TOO_LONG
     world.pool = pool_of()
@@ -404,7 +404,7 @@ async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_n
     await turns()
     assert (loud.done(), other.done(), world.queue.waiting) == (False, True, 1)
     assert asked == [], "what is kept from it is not made free for it either"
-    assert world.queue.outlook(world.waiter(tenant="other").place, 10.0) is not None
+    assert world.queue.forecast(world.waiter(tenant="other").place, 10.0) is not None
     for charge in world.charges:
         world.load_table.release(charge)
     held = world.fill(2)
