@@ -1,6 +1,6 @@
-"""The notebook of one request, in five slices, closed into a Record.
+"""The state of one request while it is under way, in five slices; closed into a Record.
 
-Each slice has one writer, and whoever reads it knows from its name which step has filled it by then:
+Each slice has its own writers, and its name tells a reader which step has filled it:
 
 | slice | written by | read while the request is under way by |
 |---|---|---|
@@ -48,70 +48,70 @@ class AskedFacts(msgspec.Struct):
     caller: Caller | None = None
     endpoint: str = ""
     model: str = ""
-    """The public name of the model that serves it."""
+    """The public name of the model that serves the request."""
     stream: bool = False
     priority_class: Class | None = None
-    """How soon it is served when not all can be; None until caller and policy are known."""
+    """The priority in an overload; None until caller and policy are known."""
     retry: bool = False
-    """Whether its client says that it has asked for this before."""
+    """Whether the client library marks the request as a retry."""
     asked_model: str = ""
-    """The model it asked for, where `model` serves it instead."""
+    """The model that was asked for, where `model` serves the request instead."""
     steps: tuple[str, ...] = ()
-    """The steps of its tenant's degradation ladder that it went down; its reply names them."""
+    """The steps of the tenant's degradation ladder that were applied; the reply's headers name them."""
     passed_over: tuple[str, ...] = ()
-    """The steps that were due and not taken, and why."""
+    """The steps that were due and not applied, each with the reason."""
     rule: str = ""
-    """The rule of its tenant's policy that it came under; empty for none."""
+    """The rule of the tenant's policy that matched the request; empty for none."""
     dealt: AssignedArm | None = None
-    """The arm that a rollout dealt it to; None where no rollout is about it."""
+    """The variant (arm) that a rollout of the pool assigned; None without a rollout."""
     dealt_prompt: AssignedArm | None = None
-    """The version that a rollout of its prompt dealt it; None where no rollout is about that."""
+    """The variant (arm) that a rollout of the registered prompt assigned; None without a rollout."""
     shadow: bool = False
-    """Whether it is a copy of another request, sent to a canary: nobody gets its answer, and nobody pays for it."""
+    """Whether the request is a shadow copy for a canary: its answer is discarded and not billed."""
     template: Template | None = None
-    """The prompt of the registry whose messages stand in front of its own; None for none."""
+    """The registered prompt whose messages were put in front of the request's own; None for none."""
     prompt: Prompt | None = None
-    """Its prompt, where it was read to be counted, before it is placed."""
+    """The prompt, where it was read to be counted before routing."""
     expose: bool = False
-    """Whether its reply's headers show the routing."""
+    """Whether the reply's headers show the routing."""
     output_cap: int = 0
     """Output tokens per sequence that the policy allows."""
     statistical: bool = False
-    """Whether its output is reserved by what answers usually take."""
+    """Whether the reserved output is the usual length of answers instead of the longest possible one."""
     policy_digest: str = ""
     tenant_policy: TenantPolicy | None = None
     asked_wait_s: float = inf
-    """How long its caller would have it wait for its turn at most."""
+    """The longest wait in the queue that the caller accepts, in seconds."""
     end_at: float = inf
-    """When its answer has to be complete."""
+    """The time at which the answer has to be complete."""
     chain: FallbackChain | None = None
-    """The models that may answer instead; None where its policy names none."""
+    """The models that may answer instead; None where the policy names none."""
     user: str = ""
-    """The end-user label; it is in the ledger and in no log."""
+    """The end-user label; written to the ledger, never to a log."""
     organisation: str = ""
     request_bytes: int = 0
 
 
 class PlacedFacts(msgspec.Struct):
-    """Where the request goes, and its wait for its turn. Written by `choose`, `choose_again` and preemption."""
+    """The routing of the request, and its wait in the queue. Written by `choose`, `choose_again` and preemption."""
 
     pool: str = ""
     revision: str = ""
     lora: str = ""
     route: Route | None = None
     shared: Shared | None = None
-    """The decision about splitting it between two backends; None in pools that split nothing."""
+    """The decision about disaggregated prefill and decode; None in pools without disaggregation."""
     decision: Decision | None = None
     queued: str = ""
-    """How its wait for its turn ended, a word of `gateway.queue.refusals`; empty when it did not wait."""
+    """How the wait in the queue ended, a word of `gateway.queue.refusals`; empty when the request did not wait."""
     queued_ahead: int = 0
-    """Tokens that were to be served before it when its wait began."""
+    """Tokens queued ahead of the request when its wait began."""
     queue_place: QueuedRequest | None = None
-    """Its place in the queue at its last turn, where it waited."""
+    """The queue entry of its last wait; None when it did not wait."""
     on_used: Callable[[Usage], None] | None = None
-    """Called at its end with its usage, where it waited: its tenant's turn was charged by an estimate."""
+    """Called with the final usage of a request that waited: the queue has charged its tenant an estimate."""
     pulled_back: bool = False
-    """Whether it gave its place on a backend to a more urgent request before anything came of it."""
+    """Whether the request was preempted, before any part of an answer, for a more urgent one."""
 
 
 class TriedFacts(msgspec.Struct):
@@ -123,13 +123,13 @@ class TriedFacts(msgspec.Struct):
     failed: tuple[str, ...] = ()
     """Backends whose attempt failed and was followed by another one."""
     hedged: tuple[str, ...] = ()
-    """The two backends that were called at a time, the first one first; empty where it was not hedged."""
+    """The two backends that were called at the same time, in the order of the calls; empty without a hedge."""
     prefill: str = ""
-    """The backend that was called last to compute its prompt for another."""
+    """The prefill backend that was called last; empty where the attempt serves the request whole."""
     deadly: bool = False
-    """Whether engines have died of it, so that no other may be tried."""
+    """Whether engines have died of the request, so that no other backend may be tried."""
     charge: Charge | None = None
-    """Its load on the backend that it was sent to last."""
+    """The request's load on the backend that was called last."""
 
 
 class AttemptFacts(msgspec.Struct):
@@ -141,22 +141,22 @@ class AttemptFacts(msgspec.Struct):
     on_begun: Callable[[], None] | None = None
     """Called at the first event of the answer."""
     answer_at: float | None = None
-    """When the engine's bytes came that the reply begins with: a first event, or the end of a plain reply."""
+    """The arrival time of the engine's bytes that begin the reply: a first event, or the end of a plain reply."""
     handed_on_at: float | None = None
-    """When the first of them was handed to the caller."""
+    """The time at which the first of these bytes were written to the caller."""
     first_event_at: float | None = None
     last_event_at: float | None = None
     events: int = 0
     gaps: list[int] | None = None
     """Inter-token gaps, counted by `GAP_BOUNDS_S`."""
     choices_over: int = 0
-    """Choices of a stream whose finish reason has come."""
+    """Choices of the stream that have finished."""
     declined: bool = False
-    """Whether the answer ended with the model's or a filter's refusal."""
+    """Whether the answer ended with a refusal by the model or by a filter."""
     usage: Usage | None = None
-    """What the engine reported; None where it reported nothing."""
+    """The usage that the engine reported; None where it reported none."""
     cached: int | None = None
-    """Prompt tokens that the engine says it had cached; None where it does not say, which is not zero."""
+    """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
 
     def note_event(self, now: float) -> None:
         """One event of the answer passed at `now`; the first sets the time to first token, later ones a gap each."""
@@ -175,53 +175,53 @@ class AttemptFacts(msgspec.Struct):
 
 
 class SettledFacts(msgspec.Struct):
-    """How its limits stood, and how it ended. Written by `admit`, `refuse`, `settle` and `record`, and by whatever ends it instead."""
+    """The state of the limits, and the end of the request. Written by `admit`, `refuse`, `settle`, `record` and `fall_back`."""
 
     limit_statuses: tuple[LimitStatus, ...] = ()
-    """How the caller's limits stood right after the decision about it."""
+    """The state of the caller's limits right after admission."""
     degraded: bool = False
-    """Whether its limits were decided on without the shared counters."""
+    """Whether admission was decided without the shared counters."""
     choices: int = 0
-    """Finish reasons that a whole answer has; 0 where nothing limits it."""
+    """Finish reasons in a complete answer; 0 for a request without limits."""
     fault: Fault | None = None
     status: int = 0
     reply_bytes: int = 0
     closing: str = ""
-    """How its hold ended: `settle`, `estimate`, `release`, or empty when none was taken."""
+    """How the hold ended: `settle`, `estimate`, `release`, or empty without a hold."""
     usage: Usage | None = None
-    """The usage that it is charged for; None before its hold is closed."""
+    """The usage that is charged; None before the hold is closed."""
     units: int = 0
     cost_nanousd: int = 0
     price_id: str = ""
 
 
 class Story(msgspec.Struct):
-    """One request for one model. A request that falls back to another model goes on with a Story of its own (`instead`).
+    """One request for one model. A request that falls back to another model continues with a new Story (`instead`).
 
     Msgspec structs, because their defaults cost nothing per request; times are monotonic seconds.
     """
 
     request_id: str
-    """The caller's own, when it sent a sane one: what replies and logs carry."""
+    """The id in replies and logs: the caller's own where it sent a valid one."""
     started_at: float
     at_unix: float
     body_at: float
-    """When the request's last byte was there; equals `started_at` until then."""
+    """The time of the request's last byte; equals `started_at` until then."""
     own_id: str = ""
-    """The gateway's, unique: what holds and engines know the request by. Engines abort by id, so no caller may choose one."""
+    """The gateway's own unique id, for holds and engines. Engines abort by id, so no caller may choose it."""
     asked: AskedFacts = msgspec.field(default_factory=AskedFacts)
     placed: PlacedFacts = msgspec.field(default_factory=PlacedFacts)
     tried: TriedFacts = msgspec.field(default_factory=TriedFacts)
     attempt: AttemptFacts = msgspec.field(default_factory=AttemptFacts)
     settled: SettledFacts = msgspec.field(default_factory=SettledFacts)
     queue_s: float = 0.0
-    """Seconds that it has waited for a turn, for whichever model."""
+    """Seconds in the queues of all models so far."""
     lost_s: float = 0.0
-    """Seconds that engines of models before this one took in vain."""
+    """Seconds that failed attempts with earlier models of the fallback chain took."""
     lora_wait_s: float = 0.0
-    """Seconds that it has waited for adapters to be loaded."""
+    """Seconds of waiting for adapters to be loaded."""
     dispatched_at: float | None = None
-    """When it was sent to a backend for the first time since its last turn."""
+    """The first dispatch to a backend since the last wait in the queue."""
     first: "Story | None" = None
     """The Story of the model that was asked for, where another model answers instead."""
     fell_back: tuple[Fell, ...] = ()
@@ -229,18 +229,18 @@ class Story(msgspec.Struct):
 
     @property
     def class_word(self) -> str:
-        """Its class in words; empty before it has one."""
+        """The priority class as a word; empty before it is known."""
         priority_class = self.asked.priority_class
         return WORDS[priority_class] if priority_class is not None else ""
 
     @property
     def first_model(self) -> str:
-        """The model that it was for in the beginning."""
+        """The model that the request was for before any fallback."""
         return (self.first or self).asked.model
 
     def instead(self, own_id: str, now: float) -> "Story":
-        """The Story of the same request for another model: what was asked and the time so far go on, and nothing of what was tried."""
-        # a ladder and a rollout are about one model; the policy's other words are written anew for the next one
+        """The Story of the same request for another model. It keeps the request's facts and times, and drops those about attempts."""
+        # degradation steps and rollouts belong to one model; `apply_policy` writes the other facts again for the next model
         asked = msgspec.structs.replace(self.asked, steps=(), passed_over=(), dealt=None, prompt=None)
         lost_s = self.lost_s + (now - self.dispatched_at if self.dispatched_at is not None else 0.0)
         return Story(
@@ -257,19 +257,19 @@ class Story(msgspec.Struct):
         )
 
     def as_first(self, last: Fell) -> None:
-        """No model of the chain could answer: from here on the Story tells what became of the model that was asked for.
+        """Make this the Story of the model that was asked for again: no model of the fallback chain could answer.
 
         Args:
-            last: how the last model failed.
+            last: the failure of the last model.
         """
-        first, waited = self.first, self.placed
+        first, last_placed = self.first, self.placed
         assert first is not None
         self.fell_back += (last,)
         self.asked = msgspec.structs.replace(first.asked, tenant_policy=self.asked.tenant_policy, retry=self.asked.retry)
         self.tried = first.tried
-        # the last model's own place in its queue is still to be settled
+        # the last model's queue entry is still to be settled
         self.placed = msgspec.structs.replace(
-            first.placed, queue_place=waited.queue_place, on_used=waited.on_used, pulled_back=waited.pulled_back
+            first.placed, queue_place=last_placed.queue_place, on_used=last_placed.on_used, pulled_back=last_placed.pulled_back
         )
 
     def overhead_s(self, now: float) -> float:

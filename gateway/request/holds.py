@@ -1,4 +1,4 @@
-"""The holds of requests under way in this worker, and their signs of life to the counters."""
+"""The open holds of one worker's requests, and their heartbeats to the counters."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,54 +18,54 @@ from tenancy.prices import Price
 from tenancy.usage import LOST, UsageEvent
 
 LOOK_S: Final = 1.0
-"""How often holds are looked at; a beat is late by this at most, and the lease is three beats long."""
+"""Seconds between two checks of the holds; a heartbeat is late by this at most, and a lease lasts three heartbeats."""
 CHECKPOINT_TOKENS: Final = 64
-"""Delivered tokens after which a beat is due before its time: what a crash can lose of an answer, in tokens."""
+"""Delivered tokens after which a heartbeat is due early: the tokens of an answer that a crash can lose."""
 OUTGROWN: Final = 2
-"""How many times what was delivered is held once that is more than was held: an answer is topped up a few times in all."""
+"""The multiple of the delivered tokens that is held once they exceed the hold: an answer is topped up only a few times."""
 MAX_BEATS: Final = 256
-"""Beats in one call; more follow in the next."""
+"""Heartbeats in one call to the counters; further ones follow in the next call."""
 
 
 class OpenHold(msgspec.Struct, eq=False):
-    """A hold under way, and what was last said of it."""
+    """An open hold, and the state of its last heartbeat."""
 
     hold: Hold
     price: Price
     story: Story
     prompt_tokens: int
-    """Taken for the prompt as long as nobody has counted it."""
+    """Tokens of the prompt, counted or estimated; used until the engine reports its own count."""
     output_cap: int
     """Output tokens per sequence, at most."""
     output_most: int
-    """Output tokens of all sequences, at most; more than is held in the beginning where reservations are statistical."""
+    """Output tokens of all sequences, at most; more than is held at first where reservations are statistical."""
     output_held: int
     """Output tokens held by now."""
-    said_at: float
-    said_events: int = 0
+    beat_at: float
+    beat_events: int = 0
 
     def closing(self) -> Closing:
-        """How the hold ends, and the usage charged: what the engine reported, else what was counted on the way, else nothing."""
+        """How the hold ends, and the usage to charge: the engine's report, else an estimate from the delivered events, else nothing."""
         story = self.story
         attempt = story.attempt
         if attempt.usage is not None:
             return settled(attempt.usage)
         fault = story.settled.fault
-        # a caller that leaves once an engine was called has had its prompt computed, if not more; not where the request was pulled back
+        # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a preempted request
         called = story.tried.attempts > story.placed.pulled_back or story.tried.prefill
         if attempt.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
             return estimated(Usage(self.prompt_tokens, min(attempt.events, self.output_most)))
         return RELEASED
 
     def charged(self, closing: Closing) -> Amounts:
-        """The amounts that the hold is settled at. A request that failed through no fault of its caller counts as not sent."""
+        """The amounts to settle the hold with. A request whose failure is not the caller's fault counts as not sent."""
         fault = self.story.settled.fault
         free = closing.word == "release" and fault is not None and fault.source is not Source.CALLER
         amounts = used(closing.usage, self.price)
         return msgspec.structs.replace(amounts, requests=0) if free else amounts
 
     def beat(self) -> Beat:
-        """The amounts known now. One event carries one token or more, so the delivered tokens are never overstated."""
+        """The heartbeat with the amounts known now. One event carries one token or more, so the delivered tokens are never overstated."""
         story, attempt, held = self.story, self.story.attempt, self.hold.amounts
         if not attempt.events:
             return Beat(self.hold, Amounts(0, 0, 0, 0, held.requests), held)
@@ -75,14 +75,15 @@ class OpenHold(msgspec.Struct, eq=False):
             self.output_held = min(self.output_most, OUTGROWN * delivered)
         output = self.output_held
         if story.asked.statistical and attempt.choices_over:
-            # what finished choices were held for, but for one token an event: engines join tokens, so no strict hold may rely on it
+            # finished choices free their reservation. This counts one token per event, and engines join tokens: never for strict holds
             output = min(output, delivered + max(0, story.settled.choices - attempt.choices_over) * self.output_cap)
         most = held if output == held.output_tokens else self._amounts(held.input_tokens, output)
         return Beat(self.hold, done, most)
 
     def lost(self) -> UsageEvent:
-        """Its row should the process end now: what a beat would say, or what the engine reported, charged. Before anything came the
-        request alone. See `tenancy.stores.under_way.Unfinished`: the Story may change meanwhile."""
+        """The ledger row of the request if the process ended now, charged by the engine's report or by the delivered events; before any
+        event it counts the request alone. Called from another thread (`tenancy.stores.under_way.Unfinished`): the Story may change
+        meanwhile."""
         story = self.story
         attempt, caller = story.attempt, story.asked.caller
         usage = attempt.usage or NO_USAGE
@@ -121,14 +122,14 @@ class OpenHold(msgspec.Struct, eq=False):
 
 
 class OpenHolds:
-    """The holds under way, by id. Bounded by the requests there may be at once."""
+    """The open holds, by id. Bounded by the number of concurrent requests."""
 
     def __init__(
         self, clock: Clock, opened: Callable[[OpenHold], None] | None = None, dropped: Callable[[OpenHold], None] = lambda _: None
     ) -> None:
         self._clock = clock
         self._opened = opened
-        """Called once per opened hold: the ledger writes down that it is under way. None without a ledger."""
+        """Called once per opened hold, so that the ledger records the request as in flight. None without a ledger."""
         self._dropped = dropped
         """Called once per hold that ends without a Record of its own."""
         self._open: dict[str, OpenHold] = {}
@@ -137,7 +138,7 @@ class OpenHolds:
         return len(self._open)
 
     def open(self, hold: Hold, price: Price, story: Story, prompt_tokens: int, output_cap: int, sequences: int) -> OpenHold:
-        """A hold was admitted; `output_cap` is for each of its sequences."""
+        """Register an admitted hold; `output_cap` is per sequence."""
         held, most = hold.amounts.output_tokens, sequences * output_cap
         opened = self._open[hold.id] = OpenHold(hold, price, story, prompt_tokens, output_cap, most, held, self._clock())
         if self._opened is not None:
@@ -145,7 +146,7 @@ class OpenHolds:
         return opened
 
     def close(self, hold: OpenHold) -> None:
-        """Stop the hold's beats: it is about to be settled."""
+        """Stop the hold's heartbeats: it is about to be settled."""
         self._open.pop(hold.hold.id, None)
 
     def drop(self, hold: OpenHold) -> None:
@@ -154,23 +155,23 @@ class OpenHolds:
         self._dropped(hold)
 
     def due(self, now: float) -> list[Beat]:
-        """The beats to send now; taken as sent."""
+        """The heartbeats to send now; marks them as sent."""
         beats: list[Beat] = []
         for hold in self._open.values():
             if not hold.hold.groups:
                 continue
             events = hold.story.attempt.events
             outgrown = hold.output_held < min(events, hold.output_most)
-            if outgrown or now - hold.said_at >= BEAT_S or events - hold.said_events >= CHECKPOINT_TOKENS:
-                hold.said_at = now
-                hold.said_events = events
+            if outgrown or now - hold.beat_at >= BEAT_S or events - hold.beat_events >= CHECKPOINT_TOKENS:
+                hold.beat_at = now
+                hold.beat_events = events
                 beats.append(hold.beat())
                 if len(beats) == MAX_BEATS:
                     break
         return beats
 
     async def run(self, counters: Counters) -> None:
-        """Send beats until cancelled. Requests without limits have nobody to tell."""
+        """Send heartbeats until cancelled. Holds without limits have none."""
         idle_since = self._clock()
         while True:
             await asyncio.sleep(LOOK_S)
@@ -178,5 +179,5 @@ class OpenHolds:
                 await counters.beat(beats)
                 idle_since = self._clock()
             if self._clock() - idle_since >= BEAT_S:
-                await counters.beat(())  # so that settlements the store could not take are tried again
+                await counters.beat(())  # so that settlements that the store could not take are tried again
                 idle_since = self._clock()

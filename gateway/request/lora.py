@@ -1,7 +1,7 @@
-"""Requests that are answered with an adapter: where routing and `backends.lora.loader` meet.
+"""Requests that use a LoRA adapter: loads the adapter on the chosen backend before the call, through `backends.lora.loader`.
 
-An adapter is reached through a policy's rule and in no other way: callers' own adapter fields are stripped, and the name an
-engine is asked for is always ours.
+A request gets an adapter only by a rule of its policy: adapter fields of callers are removed, and the name that an engine is asked for is
+always the gateway's.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gateway.http.edge.exchange import Listener
 from gateway.request.attempt import Attempt
 
 FRESH_S: Final = 2.0
-"""An engine's word on which adapters are in use counts for this long; it is read ten times a second."""
+"""Seconds for which an engine's report of its adapters in use is valid; it is read ten times a second."""
 
 
 def adapters_in_use(live: Live, clock: Clock, backend: str) -> AdaptersInUse:
@@ -40,17 +40,17 @@ class _CallerLeft(Listener):
 
 
 async def with_adapter(attempt: Attempt) -> Fault | None:
-    """The attempt, with its adapter loaded on the backend and kept there meanwhile; the load counts on the backend from the beginning."""
+    """Run the attempt with its adapter loaded on the backend and kept there until the end; the request counts there from the start."""
     adapter = attempt.placement.adapter
     assert adapter is not None
-    return await attempt.counted(_loaded(attempt, adapter))
+    return await attempt.counted(_load_and_call(attempt, adapter))
 
 
-async def _loaded(attempt: Attempt, adapter: Adapter) -> Fault | None:
+async def _load_and_call(attempt: Attempt, adapter: Adapter) -> Fault | None:
     """Load the adapter, and call the backend.
 
-    Where the engine turns out not to know the adapter (it was restarted, or somebody unloaded it), it is loaded and asked once
-    more: its 404 cost nothing, so this is no retry that a budget should bound.
+    When the engine answers that it does not have the adapter (it was restarted, or the adapter was unloaded), the adapter is loaded again
+    and the call repeated once: the 404 cost nothing, so the repetition does not count as a retry.
     """
     exchange, story, deps, backend = attempt.exchange, attempt.story, attempt.deps, attempt.backend
     fault: Fault | None = None

@@ -1,8 +1,7 @@
-"""Split requests, whose prompt one backend computes and another continues: where `routing.disaggregation` and
-`backends.dialects.handover` meet.
+"""Disaggregated prefill and decode of one request: one backend computes the prompt, another one generates the answer.
 
-`split_request` decides, right after the routing policy; `with_prefill` goes around an attempt. Both backends are reserved before
-either is asked for anything, and given back together.
+`split_request` decides on the split, right after the routing policy (`routing.disaggregation`); `with_prefill` wraps an attempt, and hands
+the KV cache over (`backends.dialects.handover`). The load is reserved on both backends before either is called, and released together.
 """
 
 import asyncio
@@ -30,10 +29,10 @@ from routing.fleet import Backend
 from routing.schedule import Route
 
 LEAST_S: Final = 1.0
-"""What a decoding engine has for its first token at least, however long the prompt took."""
+"""The least time in seconds that a decode engine has for its first token, however long the prefill took."""
 
 ROOMS: Final = 2**53
-"""Room numbers under which prefill and decode engine may meet: as many as a JSON number holds exactly everywhere."""
+"""The number of room ids by which prefill and decode engine find each other: every JSON parser holds integers below it exactly."""
 
 
 def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng: Rng) -> Route:
@@ -44,8 +43,8 @@ def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng:
         Fault: the request cannot be split, and no backend in the pool, up or not, serves requests whole.
     """
     pool, route, load_table, request = placement.pool, placement.route, placement.pool_state.load_table, placement.request
-    terms, way = deps.sharing.get(pool.name), deps.dialects[pool.name].disaggregation
-    obstacle = "" if terms is None or way is None else _obstacle(ask, story, way)
+    terms, handover = deps.sharing.get(pool.name), deps.dialects[pool.name].disaggregation
+    obstacle = "" if terms is None or handover is None else _obstacle(ask, story, handover)
     split: Split | None = None
     if obstacle:
         if all(backend.role != "both" for backend in pool.backends):
@@ -60,7 +59,7 @@ def split_request(ask: Ask, placement: Placement, story: Story, deps: Deps, rng:
     return for_roles(route, split)
 
 
-def _obstacle(ask: Ask, story: Story, way: Handover) -> str:
+def _obstacle(ask: Ask, story: Story, handover: Handover) -> str:
     """Why a request cannot be split, to end the sentence "requests with …"; empty when it can."""
     if not ask.endpoint.generates:
         return ask.endpoint.word
@@ -68,23 +67,23 @@ def _obstacle(ask: Ask, story: Story, way: Handover) -> str:
         return "an adapter"
     if ask.sequences != 1:
         return "more than one answer ('n' or 'best_of' above 1, or several prompts)"
-    return next((f"'{name}'" for name in sorted(way.unsplit & ask.names)), "")
+    return next((f"'{name}'" for name in sorted(handover.unsplit & ask.names)), "")
 
 
 async def with_prefill(attempt: Attempt) -> Fault | None:
-    """The attempt, with the prompt computed by the first of its `prefills` that can.
+    """Run the attempt with the prompt computed by the first of its `prefills` that succeeds.
 
-    When that one fails and the budget allows another try, the attempt's backend serves the request whole if it does so, else the next of
-    `prefills` is tried; in both cases the failed one is written down as such.
+    When a prefill backend fails and the budget allows another try, the attempt's backend serves the request whole where its role allows
+    that; otherwise the next of `prefills` is tried. In both cases the failed backend is added to the Story's.
     """
     story, tried, deps, decode = attempt.story, attempt.story.tried, attempt.deps, attempt.backend
-    attempt.placement.give_back()  # nothing runs between this and the pair's own reservation
+    attempt.placement.give_back()  # nothing is awaited between this and the pair's own reservation
     begun, budget = deps.clock(), deps.budget
-    left = [backend for backend in attempt.prefills if backend.id not in tried.failed and backend.id in deps.upstreams]
+    candidates = [backend for backend in attempt.prefills if backend.id not in tried.failed and backend.id in deps.upstreams]
     retrying = False
     try:
-        while left:
-            prefill = left.pop(0)
+        while candidates:
+            prefill = candidates.pop(0)
             fault, by_prefill = await PrefillDecodePair(prefill, attempt).run()
             if fault is None or not by_prefill:
                 return fault
@@ -92,7 +91,7 @@ async def with_prefill(attempt: Attempt) -> Fault | None:
             spent, answer_begun = (deps.clock() - begun) / attempt.timeouts.first_event_s, story.attempt.events > 0
             if not may_retry(fault.kind, retries=len(tried.failed), answer_begun=answer_begun, spent_share=spent, budget=budget):
                 return fault
-            if decode.role != "both" and not left:
+            if decode.role != "both" and not candidates:
                 return fault
             budget.retry()
             retrying = True
@@ -107,19 +106,19 @@ async def with_prefill(attempt: Attempt) -> Fault | None:
 
 
 class PrefillDecodePair:
-    """One try of one pair: the prompt on one backend, the answer from the attempt's own."""
+    """One try of a request on two backends: the prefill on one, the decode on the attempt's own."""
 
     def __init__(self, prefill: Backend, attempt: Attempt) -> None:
-        way = attempt.deps.dialects[prefill.pool].disaggregation
-        assert way is not None  # pools without `disaggregation` have no prefill or decode engines (`gateway.config.checks`)
-        self._way = way
+        handover = attempt.deps.dialects[prefill.pool].disaggregation
+        assert handover is not None  # pools without `disaggregation` have no prefill or decode engines (`gateway.config.checks`)
+        self._handover = handover
         self._prefill = prefill
         self._attempt = attempt
         self._reservation: Reservation | None = None
-        self._handed_over = False
+        self._prefill_released = False
 
     async def run(self) -> tuple[Fault | None, bool]:
-        """How it ended, and whether the prefill engine failed."""
+        """Run the pair; returns the fault, None when the answer is complete, and whether the prefill engine failed."""
         attempt, prefill, decode = self._attempt, self._prefill, self._attempt.backend
         if attempt.exchange.gone:
             return caller_gone(), False
@@ -127,9 +126,9 @@ class PrefillDecodePair:
         if prefill.id not in deps.upstreams or decode.id not in deps.upstreams:
             return backend_drained("one of them is draining", retry_after.SOON), prefill.id not in deps.upstreams
         shared = story.placed.shared
-        assert shared is not None  # `forward` pairs no other requests
+        assert shared is not None  # only a split request has `prefills`
         leg, now = self._leg(), deps.clock()
-        try:  # both, before either is sent anything
+        try:  # reserve on both backends before either is called
             reservation = reserve(shared.load_table, prefill.id, decode.id, shared.split.uncached_tokens, shared.request, now)
         except KeyError as error:
             return backend_drained(f"{error} has left the pool", retry_after.SOON), prefill.id not in shared.load_table.row_of
@@ -138,11 +137,11 @@ class PrefillDecodePair:
             deps.live.breakers.of(backend.id).enter(story.own_id, now)
         deps.watch.watched[leg] = None
         try:
-            return await (self._at_once(leg) if self._way.at_once else self._in_turn(leg))
+            return await (self._at_once(leg) if self._handover.at_once else self._in_turn(leg))
         finally:
             leg.close()
             deps.watch.forget(leg)
-            self._hand_over()
+            self._release_prefill()
             reservation.release()
 
     def _leg(self) -> PrefillLeg:
@@ -158,22 +157,22 @@ class PrefillDecodePair:
         return PrefillLeg(exchange, source, heartbeat=heartbeat, fetched=self._fetched, clock=deps.clock)
 
     def _fetched(self) -> bool:
-        """Whether the decode engine has the KV: the first event of the answer says so."""
+        """Whether the decode engine has fetched the KV cache; the first event of the answer shows that."""
         if not self._attempt.story.attempt.events:
             return False
-        self._hand_over()
+        self._release_prefill()
         return True
 
-    def _hand_over(self) -> None:
-        """The prefill engine is rid of the request."""
-        if not self._handed_over and self._reservation is not None:
-            self._handed_over = True
+    def _release_prefill(self) -> None:
+        """Release the load on the prefill backend: its engine is done with the request."""
+        if not self._prefill_released and self._reservation is not None:
+            self._prefill_released = True
             self._reservation.handed_over()
 
     def _dispatch(self, leg: PrefillLeg, room: tuple[str, int, int] | None) -> None:
         attempt = self._attempt
         attempt.story.tried.prefill = self._prefill.id
-        body = self._way.prefill_body(attempt.call.body, room)
+        body = self._handover.prefill_body(attempt.call.body, room)
         leg.flight = attempt.deps.upstreams[self._prefill.id].dispatch(msgspec.structs.replace(attempt.call, body=body), leg)
 
     def _decode(self, body: bytes) -> Attempt:
@@ -185,7 +184,7 @@ class PrefillDecodePair:
         note_outcome(deps.live, self._prefill, "", fault, self._attempt.story.own_id, deps.clock(), deps.rng)
 
     async def _in_turn(self, leg: PrefillLeg) -> tuple[Fault | None, bool]:
-        """The prompt first; the KV's address in its reply goes into the second call."""
+        """Call the prefill engine first; the address of the KV cache in its reply goes into the call of the decode engine."""
         attempt, clock = self._attempt, self._attempt.deps.clock
         begun = clock()
         attempt.exchange.listener = leg
@@ -194,7 +193,7 @@ class PrefillDecodePair:
         params = None
         if fault is None:
             try:
-                params = self._way.params_of(leg.body)
+                params = self._handover.params_of(leg.body)
             except ValueError as error:
                 fault = unusable_reply(str(error))
         self._note_prefill(fault)
@@ -202,21 +201,22 @@ class PrefillDecodePair:
             return fault, True
         assert self._reservation is not None
         self._reservation.prefilled()
-        decode, spent_s = self._decode(self._way.decode_body(attempt.call.body, params, None)), clock() - begun
-        decode.timeouts = attempt.timeouts.less(spent_s, LEAST_S)
+        decode, spent_s = self._decode(self._handover.decode_body(attempt.call.body, params, None)), clock() - begun
+        decode.first_event_timeout_s = max(LEAST_S, attempt.timeouts.first_event_s - spent_s)
+        decode.first_token_timeout_s = max(LEAST_S, attempt.first_token_timeout_s - spent_s)
         fault = await decode.dispatch()
         if params is not None:
             self._take_cached(leg)
         return fault, False
 
     async def _at_once(self, leg: PrefillLeg) -> tuple[Fault | None, bool]:
-        """Both calls together; the decode engine fetches the KV cache from the prefill engine."""
+        """Call both engines at once; the decode engine fetches the KV cache from the prefill engine."""
         attempt, address = self._attempt, self._prefill.bootstrap
         if address is None:
             return no_engine(f"{self._prefill.id} has no bootstrap_port"), True
         room = (*address, attempt.deps.rng.randrange(ROOMS))
         self._dispatch(leg, room)
-        decode = self._decode(self._way.decode_body(attempt.call.body, None, room))
+        decode = self._decode(self._handover.decode_body(attempt.call.body, None, room))
         generating = asyncio.ensure_future(decode.dispatch())
         try:
             await asyncio.wait((generating, leg.outcome), return_when=asyncio.FIRST_COMPLETED)
@@ -226,7 +226,7 @@ class PrefillDecodePair:
             if broken is not None and not generating.done() and not attempt.story.attempt.events:
                 return broken, True
             if leg.outcome.done():
-                self._hand_over()
+                self._release_prefill()
             fault = await generating
             if leg.outcome.done() and leg.outcome.result() is None:
                 self._take_cached(leg)
@@ -237,7 +237,7 @@ class PrefillDecodePair:
                 await asyncio.gather(generating, return_exceptions=True)
 
     def _take_cached(self, leg: PrefillLeg) -> None:
-        """Take the cached tokens from the prefill engine's reply; the decode engine counts as cached what it was handed."""
+        """Take the cached tokens from the prefill engine's reply: the decode engine counts all tokens that it was handed as cached."""
         cached, facts = leg.cached_tokens, self._attempt.story.attempt
         if cached is not None and facts.usage is not None:
             facts.usage = msgspec.structs.replace(facts.usage, cached_tokens=max(0, min(cached, facts.usage.prompt_tokens)))

@@ -1,7 +1,7 @@
 """The retries of one request: whether another backend is tried after a failed attempt, and the fault that its caller gets otherwise.
 
-`RetryState` decides. `PoisonCheck` and `refuse_deadly` are where the steps meet `backends.poison`: requests that engines die of are not
-retried.
+`RetryState` decides. `PoisonCheck` and `refuse_deadly` keep poison requests, which engines die of, from being tried again
+(`backends.poison`).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class PoisonCheck:
         self._mark = b""
 
     def struck(self, fault: Fault, backend: str, sent_at: float, now: float) -> bool:
-        """An attempt failed: whether so many engines have died of this request that it must not be tried once more."""
+        """Count a failed attempt; returns whether so many engines have died of this request that it must not be tried again."""
         deps, story = self._deps, self._story
         if fault.kind not in MAY_KILL:
             return False
@@ -37,13 +37,13 @@ class PoisonCheck:
         return deps.live.suspects.struck(self._mark, tenant, backend, sent_at, now)
 
     def cleared(self) -> None:
-        """The request was answered, so no engine died of it."""
+        """Drop the suspicion: the request was answered, so no engine died of it."""
         if self._mark:
             self._deps.live.suspects.cleared(self._mark)
 
 
 def refuse_deadly(ask: Ask, tenant: str, story: Story, deps: Deps) -> None:
-    """Refuse a request that engines have died of lately; called only while there is any.
+    """Refuse a request that engines have died of lately; called only while such requests are known.
 
     Raises:
         Fault: CRASHES_ENGINES.
@@ -55,7 +55,7 @@ def refuse_deadly(ask: Ask, tenant: str, story: Story, deps: Deps) -> None:
 
 
 class RetryState:
-    """One request's failed attempts. Made only once an attempt has failed.
+    """The failed attempts of one request. Created after the first of them.
 
     Args:
         first_at: when the request was sent for the first time.
@@ -72,8 +72,8 @@ class RetryState:
         self._retrying = False
         self._spent = False
 
-    def may_retry(self, fault: Fault, backend: Backend, left: Sequence[Backend], first_token_s: float) -> bool:
-        """An attempt failed: whether the first of the backends that are left is tried. If so, `attempt_over` has to be called when that
+    def may_retry(self, fault: Fault, backend: Backend, remaining: Sequence[Backend], first_token_s: float) -> bool:
+        """Whether the first of the remaining candidates is tried after a failed attempt. If so, `attempt_over` has to be called when that
         attempt ends.
 
         Args:
@@ -81,16 +81,16 @@ class RetryState:
         """
         story, tried, deps = self._story, self._story.tried, self._deps
         engine, now = tried.backend if tried.prefill else backend.id, deps.clock()
-        # what a copy does to a canary must not be held against the tenant whose request it is a copy of
+        # an engine that dies of a shadow copy must not count against the tenant of the original request
         tried.deadly = not story.asked.shadow and self._poison.struck(fault, engine, self._sent_at, now)
         self._sent_at = now
-        if fault.kind is Kind.LORA_UNAVAILABLE and left:
-            return True  # nothing was sent, so going on is no retry
-        # an adapter's load is bounded by a time of its own, and says nothing of how fast engines answer
+        if fault.kind is Kind.LORA_UNAVAILABLE and remaining:
+            return True  # nothing was sent, so the next attempt is no retry
+        # an adapter's load has its own time limit, and says nothing about the speed of answers
         share = (now - self._first_at - story.lora_wait_s) / first_token_s
         begun, budget, retries = story.attempt.events > 0, deps.budget, len(tried.failed)
         allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
-        if tried.deadly or not left or not allowed:
+        if tried.deadly or not remaining or not allowed:
             self._spent = tried.deadly or tried.failed != () or not budget.allows()
             return False
         budget.retry()
@@ -99,18 +99,18 @@ class RetryState:
         return True
 
     def attempt_over(self) -> None:
-        """The attempt that followed ended, however."""
+        """Note that the retry has ended, however it ended."""
         if self._retrying:
             self._retrying = False
             self._deps.budget.retrying -= 1
 
     def answered(self) -> None:
-        """The request was answered whole after all."""
+        """Note that a retry gave a complete answer."""
         self._poison.cleared()
 
     def final_fault(self, fault: Fault) -> Fault:
-        """The fault that the caller gets. Where our own retry failed as well, or so many fail that no retry is to be had, the caller is
-        told not to retry either: that would only add to the trouble."""
+        """The fault for the caller. Where the gateway's own retry failed as well, or the retry budget is exhausted, the caller is told not
+        to retry either: a retry would only add to the load."""
         if self._spent and fault.kind not in (Kind.ENGINE_BUSY, Kind.LORA_UNAVAILABLE):
             fault.retry, fault.message = NEVER, fault.message.removesuffix(" Try again.")
         return fault

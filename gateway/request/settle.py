@@ -1,4 +1,4 @@
-"""The ends of a request: its Story is opened and recorded here, a fault is told to the caller, and the hold is closed exactly once."""
+"""The start and the end of a request: opens its Story, sends a fault to the caller, settles the hold once, and records the Story."""
 
 from typing import Final
 
@@ -12,11 +12,11 @@ from gateway.story import Story
 from gateway.uncancelled import uncancelled
 
 CLIENT_GONE_STATUS: Final = 499
-"""Logged, never sent: nginx's word for a caller that left before there was an answer."""
+"""Logged, never sent: nginx's status for a caller that left before there was an answer."""
 
 
 def open_story(exchange: Exchange, deps: Deps) -> Story:
-    """Begin the request's Story; the caller's own request id is kept when it is sane."""
+    """Open the request's Story; the caller's own request id is kept when it is valid."""
     deps.budget.active += 1
     deps.budget.arrived += 1
     now = deps.clock()
@@ -27,13 +27,13 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
 
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:
-    """A defect of ours as a Fault; the details go to the log only."""
+    """The Fault for an unexpected exception; the details go to the log only."""
     deps.log_defect(error, story.request_id)
     return Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id.", detail=type(error).__name__)
 
 
 def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
-    """Tell the caller, in the shape that is still possible: a status, an error event, or nothing."""
+    """Send the fault to the caller in the form that is still possible: a status, an error event, or nothing."""
     settled = story.settled
     settled.fault = fault
     fault.drop_traceback()
@@ -52,7 +52,7 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
 
 
 async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
-    """Close the hold exactly once: with the engine's usage, with what was counted, or with nothing."""
+    """Close the hold exactly once: with the engine's usage, with the estimated usage, or with nothing."""
     if hold is None:
         return
     deps.holds.close(hold)
@@ -69,11 +69,11 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
     if not hold.hold.groups:
         return
     if asked.statistical and settled.choices and settled.fault is None and closing.word == "settle":
-        each = -(-closing.usage.completion_tokens // settled.choices)
-        deps.outputs.note(hold.hold.tenant, asked.model, each, hold.output_cap)
+        per_choice = -(-closing.usage.completion_tokens // settled.choices)
+        deps.outputs.note(hold.hold.tenant, asked.model, per_choice, hold.output_cap)
     try:
         if deps.counters.in_process:
-            await deps.counters.settle(hold.hold, actual)  # never suspends, so nothing can cut it short
+            await deps.counters.settle(hold.hold, actual)  # never suspends, so no cancellation can interrupt it
         else:
             await uncancelled(deps.counters.settle(hold.hold, actual))
     except Exception as error:  # noqa: BLE001 - a defect of the counters: its lease ends the hold, and the ledger has the request
