@@ -53,7 +53,7 @@ def state_of(backend: Backend, deps: Deps, fleet: FleetParts | None) -> BackendS
         breaker_opens=deps.live.breakers.opens.get(backend.id, 0),
         residual_s=deps.pool_states.residual_s(backend.id),
         limit=(limit := deps.pool_states.limits.shown(backend.id)),
-        processes=None if limit is None else deps.pool_states.limits.part(backend.pool).processes,
+        processes=None if limit is None else deps.pool_states.limits.share_of(backend.pool).processes,
     )
 
 

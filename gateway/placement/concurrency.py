@@ -26,7 +26,7 @@ from routing.load import Charge, LoadTable
 from tenancy.ports import CountersAway, Presence
 
 SILENT_S: Final = 3.0
-"""Seconds after which an engine's report of its load is no evidence any more; the same as `gateway.placement.pool_state.STALE_S`."""
+"""Seconds after which an engine's report of its load is no evidence any more; equal to `gateway.placement.pool_state.STALE_S`."""
 NEAR: Final = 0.05
 """Token limits that differ by less than this share count as equal: each change wakes waiting requests."""
 
@@ -44,9 +44,9 @@ class LimitView(msgspec.Struct, frozen=True):
     """The concurrency limit of one backend, for display."""
 
     requests: float
-    """Requests that the whole engine is taken to bear."""
+    """Requests that the whole engine is assumed to bear."""
     tokens: float | None
-    """Uncached prompt tokens that the whole engine is taken to bear; None while unknown."""
+    """Uncached prompt tokens that the whole engine is assumed to bear; None while unknown."""
     own: float
     """Requests that this worker may have in flight there; the sum where several workers are joined."""
 
@@ -74,10 +74,10 @@ class ConcurrencyLimits:
 
     def __init__(self) -> None:
         self.limiters: dict[str, Limiter] = {}
-        """The limiter of each backend that has one, by backend id: it is to be told of first tokens and of ends of answers."""
+        """The limiter of each backend that has one, by backend id; attempts report first tokens and ends of answers to it."""
         self._backends: dict[str, _LimitedBackend] = {}
-        self._parts: dict[str, ReplicaShare] = {}
-        self._counted: dict[str, ReplicaShare] = {}
+        self._shares: dict[str, ReplicaShare] = {}
+        self._counted_shares: dict[str, ReplicaShare] = {}
         """The last share with a known number of processes, by pool: engines that report no load are shared by it."""
 
     def add(self, pool: str, backend_id: str, load_table: LoadTable, bounds: LimitBounds | None) -> None:
@@ -98,19 +98,19 @@ class ConcurrencyLimits:
             backend.limiter.restarted()
             self._write(backend_id, backend)
 
-    def share(self, pool: str, part: ReplicaShare) -> None:
+    def set_share(self, pool: str, share: ReplicaShare) -> None:
         """Set this process's share of a pool's engines."""
-        if self._parts.get(pool) != part:
-            self._parts[pool] = part
-            if part.processes:
-                self._counted[pool] = part
+        if self._shares.get(pool) != share:
+            self._shares[pool] = share
+            if share.processes:
+                self._counted_shares[pool] = share
             for backend_id, backend in self._backends.items():
                 if backend.pool == pool:
                     self._write(backend_id, backend)
 
-    def part(self, pool: str) -> ReplicaShare:
+    def share_of(self, pool: str) -> ReplicaShare:
         """This process's share of a pool, as it was set last."""
-        return self._parts.get(pool, ALONE)
+        return self._shares.get(pool, ALONE)
 
     def suppose(self, backend_id: str, due: float, charge: Charge) -> None:
         """Note a request whose first token cannot be seen; at `due` it is taken to have come."""
@@ -141,17 +141,17 @@ class ConcurrencyLimits:
             heard = Heard(own, begun)
         else:
             heard = Heard(own, begun, signals.running, signals.waiting, signals.preemptions, signals.generated_tokens)
-        backend.limiter.update(heard, self._counted.get(backend.pool, ALONE).processes, now)
+        backend.limiter.update(heard, self._counted_shares.get(backend.pool, ALONE).processes, now)
         self._write(backend_id, backend)
 
     def _write(self, backend_id: str, backend: _LimitedBackend) -> None:
         limiter = backend.limiter
         load_table = backend.load_table
-        if limiter.has_report and not self.part(backend.pool).processes:
+        if limiter.has_report and not self.share_of(backend.pool).processes:
             requests, tokens = limiter.room()
         else:
-            part = self._counted.get(backend.pool, ALONE)
-            requests, tokens = limiter.share(part.processes, part.rank)
+            share = self._counted_shares.get(backend.pool, ALONE)
+            requests, tokens = limiter.share(share.processes, share.rank)
         row = load_table.row_of[backend_id]
         limit_tokens = load_table.limit_tokens[row]
         if requests != load_table.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
@@ -181,16 +181,21 @@ class ReplicaWatch:
 
     Args:
         share: called with each pool's share whenever the number of processes is known anew.
-        going: whether this process drains, so that the others may use its share.
+        draining: whether this process drains, so that the others may use its share.
     """
 
     def __init__(
-        self, presence: Presence, pools: Sequence[str], share: Callable[[str, ReplicaShare], None], going: Callable[[], bool], clock: Clock
+        self,
+        presence: Presence,
+        pools: Sequence[str],
+        share: Callable[[str, ReplicaShare], None],
+        draining: Callable[[], bool],
+        clock: Clock,
     ) -> None:
         self._presence = presence
         self._pools = tuple(pools)
         self._share = share
-        self._going = going
+        self._draining = draining
         self._clock = clock
         self._heard_at: float | None = None
         self._lost = False
@@ -199,7 +204,7 @@ class ReplicaWatch:
 
     async def run(self) -> None:
         """Send heartbeats until the worker drains, then leave every pool; runs until cancelled."""
-        while not self._going():
+        while not self._draining():
             await self.beat()
             await asyncio.sleep(BEAT_S)
         with contextlib.suppress(CountersAway):
@@ -209,21 +214,21 @@ class ReplicaWatch:
     async def beat(self) -> None:
         """Send one heartbeat for each pool, and pass on the shares."""
         try:
-            seats = await asyncio.gather(*map(self._presence.beat, self._pools))
+            slots = await asyncio.gather(*map(self._presence.beat, self._pools))
         except CountersAway as away:
             self._away(str(away))
             return
         self._heard_at = self._clock()
         if self._lost:
             self._lost = False
-            log.info("gateways know of each other again", processes=max(slot.count for slot in seats))
-        for pool, slot in zip(self._pools, seats, strict=True):
+            log.info("gateways know of each other again", processes=max(slot.count for slot in slots))
+        for pool, slot in zip(self._pools, slots, strict=True):
             self._share(pool, ReplicaShare(max(1, slot.count), slot.rank))
 
-    def _away(self, why: str) -> None:
+    def _away(self, reason: str) -> None:
         if self._lost or (self._heard_at is not None and self._clock() - self._heard_at <= GONE_S):
             return
         self._lost = True
-        log.warning("not known how many gateways there are; what each sends goes by what engines report alone", reason=why)
+        log.warning("not known how many gateways there are; what each sends goes by what engines report alone", reason=reason)
         for pool in self._pools:
             self._share(pool, UNKNOWN)

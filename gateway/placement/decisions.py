@@ -20,7 +20,7 @@ CLOSE: Final = {
     "dice": "is as good; the dice took the other",
     "explored": "costs no more; the other was tried to measure it",
 }
-"""The reason that a loser is given when equals were told apart, by `Route.why`."""
+"""Why a backend lost among candidates of nearly equal cost, by `Route.why`."""
 
 
 class Contender(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,19 +88,19 @@ def contenders(route: Route) -> tuple[Contender, ...]:
     names = route.terms
     candidates = []
     best: dict[str, float] = {}
-    for at, (backend, values) in enumerate(route.ranked):
+    for rank, (backend, values) in enumerate(route.ranked):
         terms = dict(zip(names, values, strict=True))
-        held = route.matched[at] if at < len(route.matched) else 0.0
-        lost = "" if at == 0 else _lost(route, at, best, terms)
-        best = terms if at == 0 else best
-        candidates.append(Contender(backend.id, route.costs[at], held, terms, lost))
+        held = route.matched[rank] if rank < len(route.matched) else 0.0
+        lost = "" if rank == 0 else _lost(route, rank, best, terms)
+        best = terms if rank == 0 else best
+        candidates.append(Contender(backend.id, route.costs[rank], held, terms, lost))
     candidates += [Contender(backend.id, lost=backend.reason or backend.state.value) for backend in route.excluded]
     return tuple(candidates)
 
 
-def _lost(route: Route, at: int, best: dict[str, float], terms: dict[str, float]) -> str:
-    more = route.costs[at] - route.costs[0]
-    if more <= 0 or (at == 1 and route.why and more < abs(route.costs[0])):
+def _lost(route: Route, rank: int, best: dict[str, float], terms: dict[str, float]) -> str:
+    more = route.costs[rank] - route.costs[0]
+    if more <= 0 or (rank == 1 and route.why and more < abs(route.costs[0])):
         return CLOSE.get(route.why, "costs the same; the dice decided")
     worse = sorted(((value - best[name], name) for name, value in terms.items() if value > best[name]), reverse=True)[:2]
     parts = ", ".join(f"{name} +{by:.3g}" for by, name in worse)

@@ -94,7 +94,7 @@ SUPPOSED: Final = "supposed"
 
 
 class NoDice:
-    """An `Rng` that draws no chance: a decision that nobody follows explores nothing, and takes the first of equal candidates."""
+    """An `Rng` without chance: a decision that is not carried out explores nothing, and takes the first of equal candidates."""
 
     def random(self) -> float:
         """The largest value below 1, above every share of requests that is drawn."""
@@ -138,8 +138,8 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     story.asked.caller = caller
     if ask.template is not None:
         try:
-            dealt = partial(deal_prompt, ask, caller, {}, story, deps)
-            ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, dealt)
+            choose_version = partial(deal_prompt, ask, caller, {}, story, deps)
+            ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, choose_version)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
     match = match_policy(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)

@@ -1,7 +1,7 @@
-"""The load that one request reserves on one backend while it runs there; each part is taken back exactly once.
+"""The load that one request reserves on one backend while it runs there; per_sequence part is released exactly once.
 
 `InFlight` is that load, `InFlightPair` the load of a split request on both of its backends. `learn` is what the router learns from finished
-attempts: how far to trust each backend's cache state, how fast engines are, how many tokens a text makes, and how long answers get.
+attempts: how far to trust per_sequence backend's cache state, how fast engines are, how many tokens a text makes, and how long answers get.
 """
 
 from asyncio import TimerHandle
@@ -16,30 +16,30 @@ from routing.fleet import Backend
 from routing.ports import UNMATCHED
 
 LONG_PREFILL_TOKENS: Final = 512
-"""Uncached tokens from which on it matters when a plain reply's prompt is computed, which nothing shows before the reply's end."""
+"""Uncached tokens from which on the end of the prefill is estimated for plain replies, which show nothing before their end."""
 
 
 class InFlight:
-    """One attempt: its charge on the load table, and the prediction that the backend will hold the prompt.
+    """The load of one attempt: its charge on the load table, and the prediction that the backend will hold the prompt.
 
     Args:
-        stream: whether its first token shows.
+        stream: whether the reply is streamed, so that its first token shows.
     """
 
     __slots__ = (
         "_before",
+        "_begin_timer",
         "_chain",
         "_deps",
-        "_guess",
+        "_first_token_seen",
         "_load_table",
         "_prediction",
-        "_shown",
         "_tenant",
         "_tenant_shares",
         "_uncached",
         "at",
         "backend",
-        "began",
+        "batch_at_begin",
         "charge",
         "ended",
         "limiter",
@@ -56,11 +56,11 @@ class InFlight:
         self.backend = backend_id
         self.at = now
         self.queued = load_table.queue_tokens[row]
-        """Uncached tokens that were before it."""
+        """Uncached tokens that were queued on the backend before this attempt."""
         self.queued_ctx = load_table.queue_ctx[row]
-        """The sum of the contexts they attend to."""
-        self.began = (0.0, 0.0)
-        """Sequences on the backend and tokens in their contexts when its first token came."""
+        """The sum of the contexts that those tokens attend to."""
+        self.batch_at_begin = (0.0, 0.0)
+        """`batch()` at the first token."""
         self.ended = False
         self._tenant_shares = placement.pool_state.tenant_shares
         self._tenant = request.tenant
@@ -69,18 +69,18 @@ class InFlight:
         self._load_table = load_table
         self._chain = request.chain
         self._deps = deps
-        self._shown = False
+        self._first_token_seen = False
         self.limiter = deps.pool_states.limits.limiters.get(backend_id)
         """The backend's concurrency limiter; None where it has none."""
         self._before = load_table.loads[row].unbegun_tokens
-        self._uncached = uncached if placement.adapter is None else 0.0  # the time that loading one takes says nothing of the engine
-        self._guess: TimerHandle | None = None
+        self._uncached = uncached if placement.adapter is None else 0.0  # the load time of an adapter says nothing about the engine
+        self._begin_timer: TimerHandle | None = None
         if not stream and uncached >= LONG_PREFILL_TOKENS:
-            self._guess = deps.loop.call_later(_ttft_s(placement, row, uncached), self._suppose)
+            self._begin_timer = deps.loop.call_later(_ttft_s(placement, row, uncached), self._assume_begun)
         self._prediction = deps.pool_states.index.predict(backend_id, request.chain, now) if request.chain else None
         placement.pool_state.recovery.sent_tokens += uncached
         self.charge = load_table.charge(backend_id, uncached, uncached + request.output_tokens, now, request.prompt_tokens - uncached)
-        if not stream and self._guess is None and self.limiter is not None:
+        if not stream and self._begin_timer is None and self.limiter is not None:
             deps.pool_states.limits.suppose(backend_id, now + _ttft_s(placement, row, uncached), self.charge)
         memory = placement.policy_instance.memory
         if memory is not None:
@@ -89,34 +89,34 @@ class InFlight:
             placement.pool_state.sessions.held(request.session, backend_id)
 
     def begun(self) -> None:
-        """The attempt's first token came: its prompt is computed."""
+        """Note the attempt's first token: its prompt is computed."""
         now = self._deps.clock()
-        if self.limiter is not None and self._uncached and not self._shown:
+        if self.limiter is not None and self._uncached and not self._first_token_seen:
             self.limiter.began(self._uncached, self._before, now - self.at)
-        self._shown = True
+        self._first_token_seen = True
         self._load_table.begun(self.charge)
-        self.began = self.now()
+        self.batch_at_begin = self.batch()
         if self._prediction is not None:
             self._deps.pool_states.index.confirm(self._prediction, now)
             self._deps.pool_states.prompt_answered(self.charge.id, self._chain, now)
 
-    def now(self) -> tuple[float, float]:
+    def batch(self) -> tuple[float, float]:
         """Sequences in the backend's batch, and tokens in their contexts."""
         load_table = self._load_table
         row = load_table.row_of[self.backend]
         return load_table.running[row], load_table.kv_tokens[row]
 
-    def _suppose(self) -> None:
+    def _assume_begun(self) -> None:
         self._load_table.begun(self.charge)
 
     def over(self) -> None:
-        """The attempt ended, however; idempotent. Where no token came, the backend is not taken to hold anything of the prompt."""
+        """Release the load at the end of the attempt; idempotent. Without a first token, the predicted cache contents are withdrawn."""
         if self._tenant_shares.reserved_share and not self.ended:
             self._tenant_shares.request_over(self._tenant, self._deps.clock())
         self.ended = True
-        if self._guess is not None:
-            self._guess.cancel()
-        if self._prediction is not None and not self._shown:
+        if self._begin_timer is not None:
+            self._begin_timer.cancel()
+        if self._prediction is not None and not self._first_token_seen:
             self._deps.pool_states.index.withdraw(self._prediction)
         self._load_table.release(self.charge)
 
@@ -132,9 +132,9 @@ class InFlightPair:
 
 def in_flight_on(placement: Placement, backend_id: str, deps: Deps, *, stream: bool) -> InFlight:
     """The in-flight load of an attempt on this backend: the load that the queue reserved for the request there, or a new one."""
-    given = placement.reserved
-    if isinstance(given, InFlight) and given.backend == backend_id and not given.ended:
-        return given
+    reserved = placement.reserved
+    if isinstance(reserved, InFlight) and reserved.backend == backend_id and not reserved.ended:
+        return reserved
     return InFlight(placement, backend_id, deps, stream=stream)
 
 
@@ -150,7 +150,7 @@ MIN_STEPS: Final = 8
 
 
 def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, deps: Deps) -> None:
-    """A whole answer came. Where nobody else was up there is nothing to learn for but the backend's limit."""
+    """Learn from a complete answer. In a pool with one backend up, only the backend's concurrency limit learns."""
     attempt = story.attempt
     usage, first, last = attempt.usage, attempt.first_event_at, attempt.last_event_at
     steps = usage.completion_tokens / ask.sequences - 1 if usage is not None and ask.sequences else 0.0
@@ -174,9 +174,9 @@ def learn(ask: Ask, placement: Placement, in_flight: InFlight, story: Story, dep
                 deps.count_prefix(placement.pool.name, in_flight.backend, predicted, attempt.cached)
         if ask.sequences:
             template = prompt.template if prompt is not None else 0
-            each = -(-usage.completion_tokens // ask.sequences)
-            deps.lengths.note(request.tenant, placement.answers_like, template, each, ask.max_output_tokens)
-    if ask.stream and placement.adapter is None and first is not None:  # an adapter's load is no speed of its engine
+            per_sequence = -(-usage.completion_tokens // ask.sequences)
+            deps.lengths.note(request.tenant, placement.answers_like, template, per_sequence, ask.max_output_tokens)
+    if ask.stream and placement.adapter is None and first is not None:  # with an adapter, the time may include its load
         cached = attempt.cached if attempt.cached is not None else placement.held_tokens(in_flight.backend)
         _calibrate(in_flight, prompt_tokens, cached, first - in_flight.at, step_s, deps)
 
@@ -188,6 +188,6 @@ def _calibrate(in_flight: InFlight, prompt_tokens: int, cached: float, ttft_s: f
         return
     calibration.first_token(max(1.0, prompt_tokens - cached), (prompt_tokens + cached) / 2, in_flight.queued, ttft_s, in_flight.queued_ctx)
     if step_s is not None:
-        then, now = in_flight.began, in_flight.now()
-        calibration.step((then[0] + now[0]) / 2, (then[1] + now[1]) / 2, step_s)
+        first, last = in_flight.batch_at_begin, in_flight.batch()
+        calibration.step((first[0] + last[0]) / 2, (first[1] + last[1]) / 2, step_s)
     deps.pool_states.learned(in_flight.backend, calibration)

@@ -1,7 +1,7 @@
 """The placement of one request in a pool: its routing request, the prefix index's match, and the decision which backends may serve it.
 
-`routing_request_of` makes a `RoutingRequest` of an Ask: what the router has to know, with no more work than this pool and policy need.
-`prepare` gathers what the decision depends on, and `decide` places the request on the fleet as it is now, best backend first.
+`prepare` gathers the inputs of the decision, with no more work than this pool and policy need, and `decide` routes the request on the
+current fleet, best backend first.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -32,10 +32,10 @@ from routing.schedule import Route, place
 from tenancy.estimate import likely_prompt
 
 SESSION_HEADERS: Final = (b"x-session-id", b"x-session-affinity")
-"""Where coding agents name their conversation. Like every header of a caller they are not passed on to engines."""
-_NAMING: Final = frozenset(SESSION_HEADERS)
-_SEVERAL: Final = (b'["', b"[[")
-"""How prompts begin that are more than one."""
+"""Headers in which coding agents send the id of their conversation. Like all headers of callers, they are not sent to engines."""
+_SESSION_HEADER_SET: Final = frozenset(SESSION_HEADERS)
+_SEVERAL_PROMPTS: Final = (b'["', b"[[")
+"""The first bytes of a list of prompts."""
 
 
 def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
@@ -48,13 +48,13 @@ def session_named(ask: Ask, headers: Mapping[bytes, bytes]) -> str:
 
 
 def worth_reading(ask: Ask, pool: Pool, routing: Routing) -> bool:
-    """Whether anything about its placing can depend on what stands in the prompt: with one backend, or a policy that looks at no cache,
-    nothing does, and then nobody reads it."""
+    """Whether the routing of the request can depend on the text of its prompt: not with one backend up, nor with a policy that ignores
+    caches. Otherwise the prompt is not read."""
     return len(pool.up) > 1 and ask.endpoint.generates and not POLICIES[routing.policy].blind
 
 
 def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: Deps) -> Coroutine[Any, Any, Prompt]:
-    """The prompt as the router sees it. Waits a moment for a long one to be tokenised."""
+    """The prompt as the router needs it. Suspends while a long prompt is tokenized."""
     salted = deps.salts[tenant, pool.model, pool.revision, adapter.digest if adapter is not None else ""]
     return deps.prompts.read(ask, pool.name, salted.root, tenant)
 
@@ -62,30 +62,30 @@ def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: 
 COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
 
 UNDECIDED: Final = Route("", (), ())
-"""The route of a request that is prepared and not yet decided on."""
+"""The route of a request that is prepared and not yet routed."""
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """One request's place in a pool."""
+    """The routing of one request in a pool: the inputs of the decision, and the route."""
 
     pool: Pool
     pool_state: PoolState
     policy_instance: PolicyInstance
     request: RoutingRequest
     circumstances: Circumstances
-    """What the route was decided by, beside the load of the pool."""
+    """The inputs of the decision beside the load of the pool."""
     route: Route
     adapter: Adapter | None
     prompt: Prompt | None
     answers_like: str
     """The key under which answers' lengths are learned: requests of one kind share it."""
     reserved: Reserved | None = None
-    """The load that was reserved on the first backend of the route when a request that waited was let through, so that no other request
-    takes its place before it is sent."""
+    """The load that the queue reserved on the first backend of the route when it dispatched the request, so that no other request takes
+    the capacity before the request is sent."""
 
     def give_back(self) -> None:
-        """Give back what was reserved when the request was let through, if it waited: nothing will be sent there, or another
-        reservation takes its place at once."""
+        """Release the load that the queue reserved, if the request waited: nothing will be sent to that backend, or another reservation
+        follows at once."""
         if self.reserved is not None:
             self.reserved.over()
 
@@ -95,14 +95,14 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
         return self.adapter.served if self.adapter is not None else ""
 
     def held_tokens(self, backend_id: str) -> float:
-        """Tokens of the prompt that the index says this backend holds, believed or not; at least one is always computed."""
+        """Tokens of the prompt that this backend has cached by the prefix index, trusted or not; at least one is always computed."""
         request = self.request
         return min(self.circumstances.match.blocks.get(backend_id, 0) * request.block_tokens, max(0, request.prompt_tokens - 1))
 
 
 async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], story: Story, deps: Deps) -> Placement:
-    """Gather what the decision about an Ask depends on, for `routing.schedule.place`; the caller, its policy and a prompt that was read
-    already are in the Story. Suspends only for a prompt that is worth reading and long."""
+    """Gather the inputs of the routing decision, for `routing.schedule.place`. The Story has the caller, the policy and, where it was read
+    already, the prompt. Suspends only while a long prompt is read."""
     caller, policy, prompt = story.asked.caller, story.asked.tenant_policy, story.asked.prompt
     assert caller is not None
     assert policy is not None
@@ -113,8 +113,8 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
     if prompt is None and worth_reading(ask, pool, routing):
         prompt = await prompt_of(ask, pool, adapter, tenant, deps)
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
-    session = ask.session if _NAMING.isdisjoint(headers) else session_named(ask, headers)
-    # of one pool: what its model is called differs between tenants; and of no use where there is nothing to choose
+    session = ask.session if _SESSION_HEADER_SET.isdisjoint(headers) else session_named(ask, headers)
+    # learned per pool, because tenants name its model differently; not needed where only one backend is up
     answers_like = f"{pool.name}{ask.endpoint.path}"
     template = prompt.template if prompt is not None else 0
     expected = PRIOR if len(pool.up) == 1 else deps.lengths.expect(tenant, answers_like, template, ask.max_output_tokens)
@@ -131,7 +131,7 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
         adapter.served if adapter is not None else "",
         policy.ttft_slo_s,
         prompt.counted if prompt is not None else ask.token_ids is not None,
-        ask.endpoint.has_messages or not ask.fields.startswith(_SEVERAL, ask.prompt_at[0]),
+        ask.endpoint.has_messages or not ask.fields.startswith(_SEVERAL_PROMPTS, ask.prompt_at[0]),
         policy.tpot_slo_s,
         deps.region,
     )
@@ -149,8 +149,8 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
 
 
 def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | None, deps: Deps) -> Circumstances:
-    """What the gateway knows now that a decision depends on. Steps whose subject is absent cost a comparison each: no prompt, no
-    conversation, no adapter, every breaker closed, nothing kept free for other tenants, no outage lately."""
+    """The inputs of a routing decision that change with time. Each absent subject costs one comparison: no prompt, no conversation, no
+    adapter, every breaker closed, no capacity reserved for other tenants, no outage lately."""
     now = deps.clock()
     pool_state, breakers = deps.pool_states[pool.name], deps.live.breakers
     recovery, shares = pool_state.recovery, pool_state.tenant_shares
@@ -169,8 +169,8 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
 
 
 def decide(placement: Placement, deps: Deps, rng: Rng) -> Placement:
-    """Place the request on the Fleet as it is now, by the policy that it came under. Never suspends, counts nothing, and remembers
-    nothing, so a request that waits is decided on as often as there may be room for it."""
+    """Route the request on the current fleet, by its policy. Never suspends, reserves nothing and remembers nothing, so a request that
+    waits is routed again whenever there may be capacity for it."""
     pool = deps.live.fleet.pools[placement.pool.name]
     circumstances = circumstances_of(placement.request, pool, placement.adapter, deps)
     route = place(placement.request, pool, placement.pool_state.load_table, placement.policy_instance, circumstances, rng)
@@ -188,7 +188,7 @@ def routed(placement: Placement, route: Route) -> Placement:
 
 
 def longest_context(placement: Placement) -> int:
-    """Tokens that the most patient backend of the pool takes, up or not, where the prompt is too long for every one of them; else 0."""
+    """The longest context, in tokens, of the pool's backends, up or not, where the prompt is too long for all of them; else 0."""
     load_table, request = placement.pool_state.load_table, placement.request
     tokens = request.prompt_tokens if request.exact else request.prompt_tokens // 2
     if not request.one_prompt:

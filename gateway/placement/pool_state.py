@@ -4,7 +4,7 @@
 routing policies; `PoolState` is the part of one pool. `facts_of` and `rates_of` turn the configured traits of a backend into the facts and
 prior rates that routing uses before anything was measured.
 
-`Sessions` is the backend that served the last turn of each conversation; bounded, the least recently used conversation is dropped first.
+`Sessions` knows the backend that served the last turn of each conversation; bounded, the least recently used conversation is dropped first.
 
 `TenantShares` counts the requests that each tenant has in flight on one pool's engines, of this process, so that some capacity stays
 reserved for tenants with few. Full engines are slow for every tenant, also for one whose request need not wait in the queue. Where a share
@@ -40,22 +40,22 @@ MAX_SESSIONS: Final = 50_000
 class Sessions:
     """The conversations of one pool; `most` bounds their number."""
 
-    __slots__ = ("_life", "_lives", "_most", "_tenant_shares")
+    __slots__ = ("_holders", "_life", "_lives", "_most")
 
     def __init__(self, most: int = MAX_SESSIONS) -> None:
-        self._tenant_shares: OrderedDict[int, tuple[str, int]] = OrderedDict()
-        """The backend of each session, and the life of the backend in which it served it."""
+        self._holders: OrderedDict[int, tuple[str, int]] = OrderedDict()
+        """The backend of each session, and the life of the backend in which it served the session."""
         self._lives: dict[str, int] = {}
         """The number of the current life of each backend: forgetting a backend costs O(1), however many sessions it held."""
         self._life = 0
         self._most = most
 
     def __len__(self) -> int:
-        return len(self._tenant_shares)
+        return len(self._holders)
 
     def holder(self, session: int) -> str:
         """The id of the backend that served the last turn; empty when it is unknown, and for session 0 (none)."""
-        entry = self._tenant_shares.get(session) if session else None
+        entry = self._holders.get(session) if session else None
         return entry[0] if entry is not None and self._lives.get(entry[0]) == entry[1] else ""
 
     def held(self, session: int, backend_id: str) -> None:
@@ -66,25 +66,25 @@ class Sessions:
         if life is None:
             self._life += 1
             life = self._lives[backend_id] = self._life
-        self._tenant_shares[session] = (backend_id, life)
-        self._tenant_shares.move_to_end(session)
-        if len(self._tenant_shares) > self._most:
-            self._tenant_shares.popitem(last=False)
+        self._holders[session] = (backend_id, life)
+        self._holders.move_to_end(session)
+        if len(self._holders) > self._most:
+            self._holders.popitem(last=False)
 
     def forget(self, backend_id: str) -> None:
         """Drop the sessions of a backend that has left or lost its cache."""
         self._lives.pop(backend_id, None)
 
 
-def session_of(given: str, tenant: str, secret: bytes) -> int:
+def session_of(name: str, tenant: str, secret: bytes) -> int:
     """A keyed hash of a caller's name for a conversation, valid in this tenant alone; 0 for no name.
 
     The names that callers choose may reveal something about them (an address, a chat's title), so they are neither kept nor passed on.
     """
-    if not given:
+    if not name:
         return 0
     owner = tenant.encode()
-    digest = blake2b(b"%d:%b" % (len(owner), owner) + given.encode("utf-8", "surrogatepass"), key=secret[:64], digest_size=8)
+    digest = blake2b(b"%d:%b" % (len(owner), owner) + name.encode("utf-8", "surrogatepass"), key=secret[:64], digest_size=8)
     return int.from_bytes(digest.digest(), "little") or 1
 
 
@@ -136,14 +136,14 @@ class TenantShares:
 
     def usable_share(self, tenant: str, now: float) -> float:
         """The part of the capacity that this tenant's next request may fill; 1 for all of it."""
-        held = self._counts.get(tenant, 0)
-        if held < 2:
+        own = self._counts.get(tenant, 0)
+        if own < 2:
             return 1.0
         ended_at = self._ended_at
         while ended_at and now - ended_at[next(iter(ended_at))] > QUIET_S:
             del ended_at[next(iter(ended_at))]
         other_tenants = len(self._counts) + len(ended_at) - 1
-        return 1.0 - self.reserved_share if other_tenants and (held - BESIDES) * other_tenants > MORE * (self._total - held) else 1.0
+        return 1.0 - self.reserved_share if other_tenants and (own - BESIDES) * other_tenants > MORE * (self._total - own) else 1.0
 
 
 class Usual(msgspec.Struct, frozen=True):

@@ -1,5 +1,4 @@
-"""Keeps tenants apart in engines' KV caches and in the prefix index: one cache salt, and the root of prompt chains that follows from
-it."""
+"""The cache salts that keep tenants apart in engines' KV caches, and the chain roots that do so in the prefix index."""
 
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ class Salted(NamedTuple):
     """The value that engines mix into the hash of their first block."""
     root: int
     """The root of the tenant's prompt chains: a function of tenant, model, revision and adapter, so that no request is routed by a prefix
-    that the engine would not let it use (routers no. 28)."""
+    that the engine would not let the request use (routers no. 28)."""
 
 
 class Salts(dict[tuple[str, str, str, str], Salted]):

@@ -205,7 +205,7 @@ class _Worker:
         rollouts = self._rollouts = RolloutWatch(stores.rollouts, deps.new_id(), time.time)
         stack.push_async_callback(rollouts.close)
         await rollouts.look(deps.live)
-        limits = books.loops(deps.pool_states.limits.share, lambda: self._state == "draining")
+        limits = books.loops(deps.pool_states.limits.set_share, lambda: self._state == "draining")
         loops = [*fleet.loops(), *(tokens.loops() if tokens else ()), *limits]
         self._policies.follow(deps.live)
         return deps, [*loops, watch.run(deps.live), self._policies.run(), rollouts.run(deps.live), deps.holds.run(deps.counters)]

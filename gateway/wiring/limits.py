@@ -205,12 +205,12 @@ class LimitBooks:
         else:
             log.warning("limits per day, month and for ever count from now on: there is no ledger (ledger.enabled)")
 
-    def loops(self, share: Callable[[str, ReplicaShare], None], going: Callable[[], bool]) -> list[Coroutine[Any, Any, None]]:
-        """The background loops to run for as long as the counters are used. `share` and `going` are those of `ReplicaWatch`."""
+    def loops(self, share: Callable[[str, ReplicaShare], None], draining: Callable[[], bool]) -> list[Coroutine[Any, Any, None]]:
+        """The background loops to run for as long as the counters are used. `share` and `draining` are those of `ReplicaWatch`."""
         assert self._parts is not None
         pools = [pool.name for pool in self._settings.pools]
-        part = ReplicaWatch(self._parts.presence, pools, share, going, time.monotonic)
-        own_loops = [part.run(), *([self._reconciler.run()] if self._reconciler is not None else [])]
+        replicas = ReplicaWatch(self._parts.presence, pools, share, draining, time.monotonic)
+        own_loops = [replicas.run(), *([self._reconciler.run()] if self._reconciler is not None else [])]
         return [*(loop() for loop in self._parts.loops), *own_loops]
 
     async def look(self, group: Group) -> list[LimitUsage]:

@@ -51,11 +51,11 @@ def test_where_limits_are_off_nothing_is_kept() -> None:
 
 def test_each_process_has_its_part() -> None:
     kept = Kept(LimitBounds(start=10))
-    kept.limits.share("p", ReplicaShare(4, 1))
+    kept.limits.set_share("p", ReplicaShare(4, 1))
     assert kept.limit == 3
-    kept.limits.share("p", ReplicaShare(4, 2))
+    kept.limits.set_share("p", ReplicaShare(4, 2))
     assert kept.limit == 2
-    kept.limits.share("other", ReplicaShare(40, 2))
+    kept.limits.set_share("other", ReplicaShare(40, 2))
     assert kept.limit == 2
     shown = kept.limits.shown("a")
     assert shown is not None
@@ -64,12 +64,12 @@ def test_each_process_has_its_part() -> None:
 
 def test_while_nobody_knows_how_many_there_are_the_engine_says_what_is_left() -> None:
     kept = Kept(LimitBounds(start=10))
-    kept.limits.share("p", ReplicaShare(4, 3))
-    kept.limits.share("p", UNKNOWN)
+    kept.limits.set_share("p", ReplicaShare(4, 3))
+    kept.limits.set_share("p", UNKNOWN)
     assert kept.limit == 2, "the last count stands for an engine that has told nothing"
     kept.told(3, 0)
     assert kept.limit == 7
-    kept.limits.share("p", ReplicaShare(4, 3))
+    kept.limits.set_share("p", ReplicaShare(4, 3))
     assert kept.limit == 2
 
 

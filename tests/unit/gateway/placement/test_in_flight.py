@@ -58,7 +58,7 @@ async def test_a_first_token_takes_the_prompt_out_of_the_queue() -> None:
     assert first.queued == 0
     assert second.queued == placement.request.prompt_tokens
     first.begun()
-    assert first.began[0] == 1
+    assert first.batch_at_begin[0] == 1
     third = InFlight(placement, "a", worker.deps, stream=True)
     assert third.queued < 2 * placement.request.prompt_tokens
     for one in (first, second, third):
