@@ -1,9 +1,9 @@
 """The queue of one worker for one pool: dispatches waiting requests when there is capacity, and ends waits that are refused, late or
 abandoned.
 
-`PoolQueue` does so; `PoolQueues` has the queue of each pool. Nothing here runs while no request waits. Otherwise the load table reports
-every end and every first token, once per turn of the event loop, and the worker's sweep checks deadlines, heartbeats and changes of the
-fleet: no waiter has a timer of its own.
+`PoolQueue` is the queue of one pool; `PoolQueues` has the queue of each pool. Nothing here runs while no request waits. Otherwise the load
+table reports every end and every first token, once per turn of the event loop, and the worker's sweep checks deadlines, heartbeats and
+changes of the fleet: no waiter has a timer of its own.
 
 To dispatch a request is to route it anew and to count it on its backend in one step, so capacity that two wake-ups see is taken once.
 `Capacity` says whether any backend of the pool has capacity for one more request, and for which tenants: a share of the capacity may be
@@ -92,19 +92,19 @@ class PoolQueue:
     """
 
     __slots__ = (
-        "_caution",
+        "_capacity",
         "_clock",
         "_hopeless",
         "_load_table",
         "_log_defect",
         "_loop",
         "_make_room",
+        "_margin",
         "_name",
         "_pool_of",
         "_queue",
         "_rate",
         "_rng",
-        "_room",
         "_stopped",
         "_waiters",
         "_woken",
@@ -129,14 +129,14 @@ class PoolQueue:
         self._queue = FairQueue(bounds)
         self._load_table = load_table
         self._pool_of = pool_of
-        self._room = Capacity(load_table, pool_of, part_of)
+        self._capacity = Capacity(load_table, pool_of, part_of)
         self._clock = clock
         self._loop = loop
         self._rng = rng
         self._log_defect = log_defect
         self._make_room = make_room
         self._rate = DrainRate()
-        self._caution = ForecastMargin(RANKS)
+        self._margin = ForecastMargin(RANKS)
         self._waiters: dict[int, Waiter[Any]] = {}
         self._hopeless: list[tuple[Waiter[Any], Fault]] = []
         """Waiters that no backend can serve any more; ended after the walk over the queue."""
@@ -157,7 +157,7 @@ class PoolQueue:
             return refusals.STOPPED, refusals.stopping()
         wait_s = self.predicted_s(place, read=read)
         if wait_s > may_s or may_s <= 0:
-            self._caution.refused(rank_of(place))
+            self._margin.refused(rank_of(place))
             return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
         bound = self._queue.refused(place)
         if bound is not None:
@@ -168,7 +168,7 @@ class PoolQueue:
         """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
         if not self._pool_of().up:
             return None
-        if not self.waiting and (not self._load_table.limited or (self._room.look() and self._room.free_for(place.tenant))):
+        if not self.waiting and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
             return AT_ONCE
         return WaitForecast(True, self.predicted_s(place, read=False), self.refusal(place, may_s, read=False))
 
@@ -182,7 +182,7 @@ class PoolQueue:
         now = self._clock()
         rank = rank_of(place)
         predicted_s = self._rate.wait_s(rank, self._queue.before(place), now, LONGEST_S)
-        return min(self._caution.bound_s(rank, place.held if read else None, predicted_s, self._rate.grain_s(), now), LONGEST_S)
+        return min(self._margin.bound_s(rank, place.held if read else None, predicted_s, self._rate.grain_s(), now), LONGEST_S)
 
     async def wait(self, waiter: Waiter[T]) -> T:
         """Wait until the request is dispatched; the turn that is returned is counted on its backend already.
@@ -190,7 +190,7 @@ class PoolQueue:
         Raises:
             Fault: OVERLOADED, NO_BACKEND, CLIENT_GONE or SHUTTING_DOWN: the request is not dispatched; `waiter.word` names the reason.
         """
-        self._enter(waiter)
+        self._join(waiter)
         try:
             outcome = await waiter.outcome
         except asyncio.CancelledError:
@@ -200,7 +200,7 @@ class PoolQueue:
             raise outcome
         return outcome
 
-    def _enter(self, waiter: Waiter[Any]) -> None:
+    def _join(self, waiter: Waiter[Any]) -> None:
         place = waiter.place
         now = self._clock()
         refused = self.refusal(place, waiter.may_s)
@@ -214,7 +214,7 @@ class PoolQueue:
         put = self._queue.put(place)
         assert put.accepted  # `refusal` has checked the same bounds
         for evicted in put.evicted:
-            self._out(self._waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(evicted), self._rng.random()))
+            self._finish(self._waiters[evicted.seq], refusals.DISPLACED, refusals.displaced(self.predicted_s(evicted), self._rng.random()))
         self._rate.joined(rank_of(place), place.cost, now)
         self._waiters[place.seq] = waiter
         waiter.waits = True
@@ -246,15 +246,15 @@ class PoolQueue:
 
     def _dispatch(self) -> None:
         self._woken = False
-        while self.waiting and self._room.look():
+        while self.waiting and self._capacity.look():
             placeable = self._queue.next(self._can_place)
             for waiter, fault in self._hopeless:
                 self.end(waiter, refusals.NOBODY, fault)
             self._hopeless.clear()
             if placeable is None:
                 break
-            self._go(self._waiters[placeable.seq])
-        if self.waiting and self._make_room is not None and (first := self._queue.next(self._gets_room)) is not None:
+            self._serve(self._waiters[placeable.seq])
+        if self.waiting and self._make_room is not None and (first := self._queue.next(self._may_use_all)) is not None:
             try:
                 self._make_room(self._waiters[first.seq], self._may_wait)
             except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it
@@ -263,11 +263,11 @@ class PoolQueue:
     def _may_wait(self, place: QueuedRequest, may_s: float) -> bool:
         return not self._stopped and self.predicted_s(place) < may_s and self._queue.refused(place) is None
 
-    def _gets_room(self, place: QueuedRequest) -> bool:
-        return self._room.all_for(place.tenant)
+    def _may_use_all(self, place: QueuedRequest) -> bool:
+        return self._capacity.all_for(place.tenant)
 
     def _can_place(self, place: QueuedRequest) -> bool:
-        if not self._room.free_for(place.tenant):
+        if not self._capacity.free_for(place.tenant):
             return False
         waiter = self._waiters[place.seq]
         try:
@@ -281,7 +281,7 @@ class PoolQueue:
             return False
         return waiter.turn is not None
 
-    def _go(self, waiter: Waiter[Any]) -> None:
+    def _serve(self, waiter: Waiter[Any]) -> None:
         place = waiter.place
         turn = waiter.turn
         assert turn is not None
@@ -300,12 +300,12 @@ class PoolQueue:
         if not waiter.waits:
             return
         self._queue.remove(waiter.place)
-        self._out(waiter, word, fault)
+        self._finish(waiter, word, fault)
 
     def _gone(self, waiter: Waiter[Any]) -> None:
         self.end(waiter, refusals.GONE, Fault(Kind.CLIENT_GONE, "The caller closed the connection before its turn came."))
 
-    def _out(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
+    def _finish(self, waiter: Waiter[Any], word: str, fault: Fault | None) -> None:
         """Finish the wait of a request that was removed from the queue already."""
         self._rate.left(rank_of(waiter.place), waiter.place.cost)
         if word == refusals.TIMED_OUT:
@@ -322,7 +322,7 @@ class PoolQueue:
             rank = rank_of(place)
             waited_s = now - place.entered_at
             queued = self._queue.in_rank(rank)
-            self._caution.waited(rank, place.held, waiter.predicted_s, waited_s, waiter.grain_s, queued, served=served, now=now)
+            self._margin.waited(rank, place.held, waiter.predicted_s, waited_s, waiter.grain_s, queued, served=served, now=now)
 
     def _forget(self, waiter: Waiter[Any]) -> None:
         del self._waiters[waiter.place.seq]

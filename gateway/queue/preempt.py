@@ -1,8 +1,8 @@
 """Preemption: takes a request without a first token back from its backend, for a more urgent request that waits.
 
-It costs nothing while no request waits: candidates are looked for among the running relays, and only for the first waiter of the queue.
-The preempted request keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests. Its
-backend's health, its retries and the poison check do not count the attempt.
+Preemption costs nothing while no request waits: candidates are looked for among the running relays, and only for the first waiter of the
+queue. The preempted request keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests.
+Its backend's health, its retries and the poison check do not count the attempt.
 
 Only requests without a first token are preempted: no part of an answer is lost, and no caller has seen any. The first candidate is of
 the lowest class and, among equals, the one that was sent last: engines compute prompts in about their order of arrival, so the least
@@ -146,7 +146,7 @@ class Pulling:
                 if self._helps(charge, lacking) and may_wait(place, place.deadline - now):
                     waiter.given_way_to = True
                     self._pace.gave_way()
-                    _pull(relay, story, place, Class(tier))
+                    _preempt(relay, story, place, Class(tier))
                     return
         self._pace.found_none(now)
 
@@ -184,9 +184,9 @@ def unanswered(relay: ReplyRelay) -> bool:
     return waits and not story.attempt.events and relay.flight is not None and not relay.outcome.done()
 
 
-def _pull(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -> None:
+def _preempt(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -> None:
     placed = story.placed
     if placed.on_used is not None:
-        placed.on_used(NO_USAGE)  # its tenant has its charge back
+        placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant
     placed.queue_place, placed.on_used, placed.pulled_back = place, None, True
     relay.end_with(PulledBack(by))

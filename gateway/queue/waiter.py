@@ -56,8 +56,8 @@ class Waiter(Listener, Generic[T]):
     Args:
         place: its queue entry, which its order and deadline depend on.
         may_s: the seconds that it may wait.
-        again: routes the request anew; None while there is no capacity for it. Raises Fault when there can never be.
-        stake: counts the request on its backend, and returns the turn with that load.
+        again: routes the request anew; None while there is no capacity for it. Raises Fault when there can never be capacity.
+        reserve: counts the request on its backend, and returns the turn with that load.
         beat: sends a heartbeat to the caller when one is due; returns the time of the next one, infinite for never.
         lacking: the backends that would take the request if they had capacity, by id, each with the uncached tokens of its prompt there.
     """
@@ -101,15 +101,15 @@ class Waiter(Listener, Generic[T]):
         self.turn: T | None = None
         self.look_at = 0.0
         self.ahead = 0
-        """Tokens queued ahead of it when it joined."""
+        """Tokens queued ahead of the request when it joined."""
         self.predicted_s = 0.0
-        """The wait that was predicted when it joined, without the margin."""
+        """The wait in seconds that was predicted when the request joined, without the margin."""
         self.grain_s = 0.0
         """The resolution of that prediction; 0 where nothing was known."""
         self.word = ""
-        """How its wait ended, as a word for metrics."""
+        """How the wait ended, as a word for metrics."""
         self.waits = False
-        """Whether it is in a queue now."""
+        """Whether the request is in a queue now."""
         self.given_way_to = False
         """Whether another request was preempted for it."""
         self.on_gone: Callable[[Waiter[T]], None] | None = None

@@ -34,9 +34,9 @@ def deal(
     running = rollouts.by_pool.get(rule.pool)
     if running is None or not running.is_about(tenant, rule.name):
         return rule  # a header that chooses an arm is ignored here: no caller may notice other tenants' rollouts
-    wanted = asked_arm(headers.get(HEADER), policy)
+    wanted_arm = asked_arm(headers.get(HEADER), policy)
     asked.dealt = rollouts.deal(
-        rule.pool, tenant, rule.name, sticky_key(ask, asked.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted
+        rule.pool, tenant, rule.name, sticky_key(ask, asked.user, story.own_id), story.own_id, lambda pool: has_up(pool, deps), wanted_arm
     )
     if asked.dealt is None or asked.dealt.target == rule.pool:
         return rule
@@ -44,8 +44,8 @@ def deal(
 
 
 def note_given_up(kind: Kind, story: Story, deps: Deps) -> None:
-    """Count a request for its rollout when its pool has failed in this way and another model is to answer. The Record will belong to that
-    model, so only the rollout is told here: otherwise a canary without capacity would look as good as one with capacity."""
+    """Count a request for its rollout when its pool has failed and another model is to answer. The Record will belong to that model,
+    so only the rollout counts the failure here: otherwise a canary without capacity would look as good as one with capacity."""
     if story.asked.dealt is not None:
         deps.observe(msgspec.structs.replace(story.close(deps.clock()), outcome=kind.value, shadow=True, dealt_prompt=None))
         story.asked.dealt = None
@@ -68,10 +68,10 @@ def deal_prompt(
     running = rollouts.by_prompt.get(prompt.name)
     if running is None or policy is None or not running.is_about(caller.tenant, ask.model):
         return prompt
-    wanted = asked_arm(headers.get(HEADER), policy)
+    wanted_arm = asked_arm(headers.get(HEADER), policy)
     versions = {version.name: version for version in allowed.versions.values()}
     key = sticky_key(ask, story.asked.user, story.own_id)
-    story.asked.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, versions.__contains__, wanted)
+    story.asked.dealt_prompt = rollouts.deal_prompt(prompt.name, caller.tenant, ask.model, key, versions.__contains__, wanted_arm)
     return prompt if story.asked.dealt_prompt is None else versions[story.asked.dealt_prompt.target]
 
 

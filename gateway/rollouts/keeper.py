@@ -215,8 +215,8 @@ def merged(texts: Sequence[str]) -> list[Interval]:
         except (msgspec.DecodeError, RecursionError) as error:
             log.error("what a worker counted cannot be read and is left out", why=str(error)[:200])
             continue
-        had = by_index.get(interval.index)
-        by_index[interval.index] = interval if had is None else had + interval
+        others = by_index.get(interval.index)
+        by_index[interval.index] = interval if others is None else others + interval
     return list(by_index.values())
 
 

@@ -1,4 +1,4 @@
-"""Shadow traffic: copies of requests for a canary in its shadow phase, answered by its engines, discarded, counted, and billed to nobody.
+"""Shadow traffic: copies of requests for a canary in its shadow phase, answered by its engines, discarded, counted, and not billed.
 
 A copy is sent only where there is capacity at once, at most so many in flight as the rollout allows, in the lowest class, and without
 retries. No part of it reaches the caller, the ledger, the access log or the metrics of requests. Its answer is read to the end, because
@@ -25,7 +25,7 @@ NO_ROOM: Final = frozenset({Kind.OVERLOADED, Kind.SHUTTING_DOWN})
 """Faults after which a copy is not counted: it was never answered."""
 
 
-class _Nobody:
+class _DiscardingConnection:
     """Stands in for a caller's connection (`gateway.http.edge.connection`): discards everything that is written."""
 
     speaks_1_0 = False
@@ -56,7 +56,7 @@ def mirror(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: De
     under_way = deps.shadows.setdefault(dealt.running.id, set())
     if len(under_way) >= dealt.running.max_shadows:
         return
-    task = deps.loop.create_task(_copied(ask, rule, exchange, _story_of(story, dealt.running, deps), deps))
+    task = deps.loop.create_task(_run_copy(ask, rule, exchange, _story_of(story, dealt.running, deps), deps))
     under_way.add(task)
     task.add_done_callback(under_way.discard)
 
@@ -70,7 +70,7 @@ def end_shadows(deps: Deps) -> None:
 
 def _story_of(story: Story, running: Running, deps: Deps) -> Story:
     now, own_id, asked = deps.clock(), deps.new_id(), story.asked
-    copied = AskedFacts(
+    asked_of_copy = AskedFacts(
         caller=asked.caller,
         endpoint=asked.endpoint,
         model=asked.model,
@@ -83,20 +83,20 @@ def _story_of(story: Story, running: Running, deps: Deps) -> Story:
         shadow=True,
         dealt=AssignedArm(running, Arm.CANARY, counted=running.counting),
     )
-    return Story(own_id, now, deps.wall(), now, own_id, copied)
+    return Story(own_id, now, deps.wall(), now, own_id, asked_of_copy)
 
 
-async def _copied(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
-    nobody: Any = _Nobody()
-    nowhere = Exchange(nobody, exchange.head)
+async def _run_copy(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:
+    connection: Any = _DiscardingConnection()
+    discarded = Exchange(connection, exchange.head)
     assert story.asked.dealt is not None
     rule = msgspec.structs.replace(rule, pool=story.asked.dealt.running.canary)
     try:
         if deps.queues[rule.pool].waiting:
             return
-        placement = await choose(ask, rule, nowhere, story, deps)
-        only = msgspec.structs.replace(placement.route, ranked=placement.route.ranked[:1])
-        if not await forward(ask, msgspec.structs.replace(placement, route=only), nowhere, story, deps):
+        placement = await choose(ask, rule, discarded, story, deps)
+        first_only = msgspec.structs.replace(placement.route, ranked=placement.route.ranked[:1])
+        if not await forward(ask, msgspec.structs.replace(placement, route=first_only), discarded, story, deps):
             return  # preempted by a more urgent request
     except Fault as fault:
         if fault.kind in NO_ROOM:

@@ -1,6 +1,6 @@
 """Keeps a worker's rollouts current, and writes its sums to the database, both once a second.
 
-`RolloutWatch` does so. `sample_of` turns a finished request (Record) into a sample of a rollout, and `IntervalSums` sums samples up by
+`RolloutWatch` is that loop. `sample_of` turns a finished request (Record) into a sample of a rollout, and `IntervalSums` sums samples up by
 interval.
 
 While the database is away the last known rollouts stay active and sums are held for ten minutes of usual intervals. Rollouts cannot end
@@ -84,9 +84,9 @@ class IntervalSums:
         running = dealt.running
         index = int(now_unix // running.interval_s)
         by_index = self._by_rollout.setdefault(running.id, {})
-        more = Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums)
-        had = by_index.get(index)
-        by_index[index] = _Changing(more if had is None else had.interval + more)
+        added = Interval(index, canary=sums) if arm is Arm.CANARY else Interval(index, baseline=sums)
+        earlier = by_index.get(index)
+        by_index[index] = _Changing(added if earlier is None else earlier.interval + added)
         if len(by_index) > KEPT_INTERVALS:
             del by_index[min(by_index)]
 
@@ -100,9 +100,9 @@ class IntervalSums:
         """Note that these intervals are in the store; an interval that has changed meanwhile stays unwritten."""
         by_index = self._by_rollout.get(rollout, {})
         for index, interval in intervals.items():
-            now = by_index.get(index)
-            if now is not None and now.interval is interval:
-                now.written = True
+            entry = by_index.get(index)
+            if entry is not None and entry.interval is interval:
+                entry.written = True
 
     def keep_only(self, active: set[str]) -> None:
         """Drop the sums of all rollouts but these."""
@@ -195,8 +195,8 @@ class RolloutWatch:
         self._logged_problems = problems
         before = {running.name: running for running in live.rollouts.all()}
         for running in active.all():
-            was = before.pop(running.name, None)
-            if was is None or (was.live, was.mirrored) != (running.live, running.mirrored):
+            previous = before.pop(running.name, None)
+            if previous is None or (previous.live, previous.mirrored) != (running.live, running.mirrored):
                 log.info("rollout", rollout=running.name, canary=running.canary, share=running.live, mirrored=running.mirrored)
         for name in before:
             log.info("rollout is no longer in force", rollout=name)
