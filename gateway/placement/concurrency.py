@@ -66,7 +66,7 @@ class _LimitedBackend:
         self.limiter = Limiter(bounds)
         self.heard_at: float | None = None
         self.supposed: deque[tuple[float, Charge]] = deque()
-        """Requests whose first token cannot be seen, with the time it is due. Bounded by the requests sent within that time."""
+        """Requests whose first token cannot be seen, each with the assumed time of that token. Bounded by the requests sent until then."""
 
 
 class ConcurrencyLimits:
@@ -113,7 +113,7 @@ class ConcurrencyLimits:
         return self._shares.get(pool, ALONE)
 
     def suppose(self, backend_id: str, due: float, charge: Charge) -> None:
-        """Note a request whose first token cannot be seen; at `due` it is taken to have come."""
+        """Note a request whose first token cannot be seen; at `due` the token is assumed to have come."""
         if (backend := self._backends.get(backend_id)) is not None:
             backend.supposed.append((due, charge))
 

@@ -1,7 +1,7 @@
-"""The load that one request reserves on one backend while it runs there; per_sequence part is released exactly once.
+"""The load that one request reserves on one backend while it runs there; each part is released exactly once.
 
 `InFlight` is that load, `InFlightPair` the load of a split request on both of its backends. `learn` is what the router learns from finished
-attempts: how far to trust per_sequence backend's cache state, how fast engines are, how many tokens a text makes, and how long answers get.
+attempts: how far to trust each backend's cache state, how fast engines are, how many tokens a text makes, and how long answers get.
 """
 
 from asyncio import TimerHandle

@@ -172,7 +172,7 @@ def rates_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> Rates:
 
 
 def effective(facts: BackendFacts, traits: Traits, usual: Usual = NOTHING_USUAL) -> dict[str, str | int | float]:
-    """The thresholds that apply to a backend, for the log; "none" is logged, so that nobody relies on a threshold that never acts."""
+    """The thresholds that apply to a backend, for the log; a missing one is logged as "none", so that no operator relies on it."""
     return {
         "max_in_flight": facts.in_flight_cap or "none",
         "context_tokens": facts.context_tokens or "none",

@@ -34,7 +34,7 @@ PER_S: Final = 16.0
 """Preemptions per second, of one pool in one worker: more than the urgent requests that find no capacity in a healthy queue, and few
 beside the aborts that an engine can take."""
 BURST: Final = 32.0
-"""Preemptions at once, after two seconds of none: half of the requests that a new engine is taken to bear."""
+"""Preemptions at once, after two seconds of none: half of the requests that a new engine is assumed to bear."""
 AGAIN_S: Final = 0.02
 """The shortest time in seconds between a search without result and the next one: a search goes over all requests in flight."""
 
@@ -45,7 +45,7 @@ class PreemptibleRequest(msgspec.Struct, Generic[T], frozen=True):
     """A request on a backend that may be preempted."""
 
     tier: int
-    """Its `domain.priority.Class`."""
+    """The request's `domain.priority.Class`."""
     sent_at: float
     request: T
 

@@ -43,11 +43,11 @@ class WaitForecast(msgspec.Struct, frozen=True):
     """The forecast for a request that would come now."""
 
     waits: bool = False
-    """Whether it would have to wait."""
+    """Whether the request would have to wait."""
     wait_s: float = 0.0
     """The predicted wait in seconds; 0 while unknown."""
     refused: tuple[str, Fault] | None = None
-    """Why the queue would refuse it, with the word for metrics; None when it may wait."""
+    """Why the queue would refuse the request, with the word for metrics; None when the request may wait."""
 
 
 class Waiter(Listener, Generic[T]):

@@ -150,7 +150,7 @@ class OpenHolds:
         self._open.pop(hold.hold.id, None)
 
     def drop(self, hold: OpenHold) -> None:
-        """Close a hold whose request goes on with another one: there will be no usage row with its id."""
+        """Close a hold whose request continues with another hold: the ledger gets no row with its id."""
         self.close(hold)
         self._dropped(hold)
 

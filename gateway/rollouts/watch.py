@@ -34,7 +34,7 @@ KEPT_INTERVALS: Final = 60
 
 
 def sample_of(record: Record) -> RequestSample | None:
-    """The sample of a finished request; None for a request that its caller broke off, or whose failure is not the pool's."""
+    """The sample of a finished request; None for a request that its caller cancelled, or whose failure is not the pool's fault."""
     whole = record.outcome == OK
     if not whole and record.outcome not in FAILED:
         return None
