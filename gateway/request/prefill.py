@@ -202,8 +202,7 @@ class PrefillDecodePair:
         assert self._reservation is not None
         self._reservation.prefilled()
         decode, spent_s = self._decode(self._handover.decode_body(attempt.call.body, params, None)), clock() - begun
-        decode.first_event_timeout_s = max(LEAST_S, attempt.timeouts.first_event_s - spent_s)
-        decode.first_token_timeout_s = max(LEAST_S, attempt.first_token_timeout_s - spent_s)
+        decode.timeouts = attempt.timeouts.less(spent_s, LEAST_S)
         fault = await decode.dispatch()
         if params is not None:
             self._take_cached(leg)
