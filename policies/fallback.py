@@ -47,13 +47,14 @@ no fallback: another model must not or cannot mend it."""
 class FallbackEntry(Strict):
     """One model that answers instead."""
 
-    to: _Name = Field(description="Another model of this policy; its price, limits and rights hold for what it answers.")
+    to: _Name = Field(description="Another model of this policy; that model's price, limits and rights apply to its answer.")
     on: list[On] = Field(
         default=list(OTHERWISE),
         min_length=1,
         max_length=len(CONDITIONS),
-        description="When: `no_capacity` (nobody is up, or its turn would come too late), `context_too_long`, `content_filter`, `error` "
-        "(its engine failed or timed out before the answer began, retries included).",
+        description="Conditions of the fallback: `no_capacity` (no backend is up, or the queue wait would be too long), "
+        "`context_too_long`, `content_filter`, `error` (the engine failed or timed out before the answer began, retries "
+        "included).",
     )
 
     @model_validator(mode="after")

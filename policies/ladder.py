@@ -26,16 +26,19 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")]
 class StepEntry(Strict):
     """One step that changes a request: `trim_output_tokens` or `model`."""
 
-    trim_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000, description="Output tokens per choice, at most.")
+    trim_output_tokens: int | None = Field(default=None, ge=1, le=1_000_000, description="Cap on output tokens per choice.")
     model: _Name | None = Field(default=None, description="The model of this policy that answers instead.")
     of: list[_Name] | None = Field(
         default=None,
         min_length=1,
         max_length=1000,
-        description="The models that `model` stands in for; null for all but those that this step and later ones name.",
+        description="The models that `model` replaces; null for all models except the targets of this step and of later ones.",
     )
     after_s: float = Field(
-        default=0.0, ge=0, le=86_400, description="Predicted wait from which on the step is taken; 0 as soon as it would wait at all."
+        default=0.0,
+        ge=0,
+        le=86_400,
+        description="Predicted wait from which on the step applies; 0 applies it as soon as the request would wait at all.",
     )
 
     @model_validator(mode="after")

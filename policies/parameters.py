@@ -20,32 +20,48 @@ class Defaults(Strict):
     """Values of parameters that a request does not set. Embeddings have none of them."""
 
     temperature: float | None = Field(default=None, ge=0, le=2, description="Sampling temperature.")
-    top_p: float | None = Field(default=None, gt=0, le=1, description="Share of the probability that is sampled from.")
-    top_k: int | None = Field(default=None, ge=-1, le=1_000_000, description="Tokens that are sampled from; -1 for all.")
-    min_p: float | None = Field(default=None, ge=0, le=1, description="Least probability, against the likeliest token's.")
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2, description="Against tokens that are there already.")
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, description="Against tokens, the more often they are there.")
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10, description="Above 0, at most 10; 1 for none.")
-    seed: int | None = Field(default=None, ge=-(2**53), le=2**53, description="For answers that can be repeated.")
+    top_p: float | None = Field(
+        default=None, gt=0, le=1, description="Share of the probability mass that is sampled from (nucleus sampling)."
+    )
+    top_k: int | None = Field(
+        default=None, ge=-1, le=1_000_000, description="Number of the likeliest tokens that are sampled from; -1 for all."
+    )
+    min_p: float | None = Field(
+        default=None, ge=0, le=1, description="Least probability of a sampled token, relative to that of the likeliest token."
+    )
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, description="Penalty on tokens that occur in the text already.")
+    frequency_penalty: float | None = Field(
+        default=None, ge=-2, le=2, description="Penalty on tokens that grows with their number of occurrences."
+    )
+    repetition_penalty: float | None = Field(
+        default=None, gt=0, le=10, description="Factor against repeated tokens, above 0, at most 10; 1 for none."
+    )
+    seed: int | None = Field(default=None, ge=-(2**53), le=2**53, description="Seed of the sampling, for repeatable answers.")
     stop: list[Stop] | None = Field(default=None, min_length=1, max_length=4, description="Texts at which an answer ends.")
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = Field(default=None, description="For chats alone.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = Field(
+        default=None, description="Reasoning effort; for chat requests only."
+    )
 
 
 class ParametersField(Strict):
     """What requests may set."""
 
-    defaults: Defaults = Field(default=Defaults(), description="Values where a request sets none.")
+    defaults: Defaults = Field(default=Defaults(), description="Values of parameters that a request does not set.")
     at_most: dict[ParameterName, float] = Field(
-        default={}, max_length=64, description="Largest values of numeric parameters, by name; more is refused: `{temperature: 1, n: 4}`."
+        default={},
+        max_length=64,
+        description="Largest values of numeric parameters, by name; requests with a larger value are refused: `{temperature: 1, n: 4}`.",
     )
     refused: list[ParameterName] = Field(
-        default=[], max_length=256, description="Parameters that requests may not set; with a default, its value always holds."
+        default=[],
+        max_length=256,
+        description="Parameters that requests may not set; if a parameter has a default, the default always applies.",
     )
     allowed: list[ParameterName] | None = Field(
         default=None,
         max_length=256,
-        description="The only parameters that requests may set, besides what a request is (model, messages, prompt, input), stream, "
-        "stream_options, user, metadata and n. Null: all that are not refused.",
+        description="The only parameters that requests may set, besides the request's content (model, messages, prompt, input), "
+        "stream, stream_options, user, metadata and n. Null: all that are not refused.",
     )
 
     @model_validator(mode="after")

@@ -60,7 +60,7 @@ def _with_parameters(name: str) -> type[Strict]:
     params = POLICIES[name].params
     if both := params.model_fields.keys() & Choice.model_fields.keys():
         raise TypeError(f"routing policy {name} has parameters that every policy has: {', '.join(sorted(both))}")
-    field: Any = (Literal[name], Field(description="Its name."))
+    field: Any = (Literal[name], Field(description="Name of the routing policy."))
     model: type[Strict] = create_model(f"Routing_{name}", __base__=(params, Choice), __doc__=f"`{name}`, with parameters.", policy=field)
     return model
 

@@ -46,29 +46,33 @@ class WeightedPool(Strict):
     """One of several pools that serve a model."""
 
     pool: PoolName = Field(description="A pool of `tidegate.yaml`.")
-    weight: float = Field(gt=0, le=1_000_000, description="Its share of the conversations, against the weights of the others.")
+    weight: float = Field(
+        gt=0, le=1_000_000, description="Weight of the pool: its share of the conversations, relative to the weights of the others."
+    )
 
 
 class ModelEntry(Strict):
     """One model a tenant may use."""
 
     name: ModelName = Field(description="The name callers use: 1 to 256 printable ASCII characters without spaces.")
-    pool: PoolName | None = Field(default=None, description="The pool of `tidegate.yaml` that serves it.")
+    pool: PoolName | None = Field(default=None, description="The pool of `tidegate.yaml` that serves the model.")
     pools: list[WeightedPool] | None = Field(
         default=None,
         min_length=1,
         max_length=16,
-        description="Instead of `pool`, several that share it: a conversation (or end user) stays with one; other requests are dealt out.",
+        description="Instead of `pool`, several pools that share the model: each conversation (or end user) stays with one pool; "
+        "other requests are split one by one.",
     )
     alias_of: ModelName | None = Field(
-        default=None, description="Instead of `pool`, another model of this policy that answers, is billed and limited under its own name."
+        default=None,
+        description="Instead of `pool`, another model of this policy that answers; it is billed and limited under its own name.",
     )
-    lora: LoraName | None = Field(default=None, description="The adapter of that pool to answer with; null for the model as it is.")
+    lora: LoraName | None = Field(default=None, description="The adapter of the pool to answer with; null for the base model.")
     fallback: list[FallbackEntry] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_FALLBACKS,
-        description="Models that answer instead where this one cannot, tried in this order before the answer begins; see docs/policies.md.",
+        description="Models that answer instead when this one cannot, tried in this order before the answer begins; see docs/policies.md.",
     )
 
     @model_validator(mode="after")
@@ -88,75 +92,77 @@ class Treatment(Strict):
 
     routing: RoutingField = Field(
         default=DEFAULT_ROUTING,
-        description="How a backend is chosen within a pool: the name of a policy of docs/routing.md, or `{policy: NAME, …}`.",
+        description="How a backend of the pool is chosen: the name of a policy of docs/routing.md, or `{policy: NAME, …}`.",
     )
     priority: float = Field(
-        default=0.0, ge=-1, le=1, description="How much its requests count where a routing policy weighs them against others'."
+        default=0.0, ge=-1, le=1, description="Priority of the requests in routing policies that weigh requests against each other."
     )
     class_: Literal["critical", "interactive", "default", "batch"] = Field(
         default="default",
         alias="class",
-        description="How soon its requests are served when not all can be, and which are refused last (see docs/overload.md). Rights and "
-        "requests can only lower it.",
+        description="Priority class: the order in which requests are served when not all can be, and which requests are refused last "
+        "(see docs/overload.md). Rights and requests can only lower it.",
     )
     ttft_slo_s: float | None = Field(
         default=None,
         gt=0,
         le=3600,
-        description="Seconds to the first token that it was promised; null for no promise. Routing takes no chances then.",
+        description="Promised time to the first token (service-level objective), in seconds; null for none. Routing takes it into account.",
     )
     tpot_slo_s: float | None = Field(
         default=None,
         gt=0,
         le=60,
-        description="Seconds from one token of an answer to the next, on average, that it was promised; null for no promise. "
-        "`predicted_latency` sends nothing to backends that will be slower while others will not.",
+        description="Promised mean time between two tokens of an answer (service-level objective), in seconds; null for none. "
+        "`predicted_latency` avoids backends that will be slower while others will not.",
     )
     max_wait_s: float | None = Field(
         default=None,
         ge=0,
         le=86_400,
-        description="Longest that a request may wait for room on an engine; one that would have to wait longer is refused at once; 0 never "
-        "waits. Null: by its class, see docs/overload.md.",
+        description="Longest wait in the queue for capacity on an engine; a request that would have to wait longer is refused at "
+        "once; 0: requests never wait. Null: by priority class, see docs/overload.md.",
     )
     deadline_s: float | None = Field(
         default=None,
         gt=0,
         le=86_400,
-        description="Seconds from the request's last byte in which its answer has to be complete: it waits no longer for an engine, and is "
-        "ended then, with what has come by then charged. Null for none.",
+        description="Seconds from the request's last byte until its answer must be complete: the request waits no longer for an "
+        "engine, and an answer that runs is ended then and charged as far as it came. Null for none.",
     )
     degrade: list[StepField] = Field(
         default_factory=list,
         json_schema_extra={"default": []},
         max_length=MAX_STEPS,
-        description="What a request is given instead before it waits long or is refused for overload, step by step: "
+        description="Degradation ladder: steps that are applied in this order before a request waits long or is refused for overload: "
         "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`. See docs/overload.md.",
     )
     parameters: ParametersField | None = Field(
-        default=None, description="What requests may set, and what holds where they set nothing; inherited as a whole, null for nothing."
+        default=None,
+        description="Parameters that requests may set, and defaults of parameters they do not set; inherited as a whole, null for no "
+        "rules.",
     )
     expose_headers: bool = Field(
         default=False,
-        description="Whether replies carry `x-tidegate-*` headers. They name backends, so leave it off for callers you do not trust.",
+        description="Whether replies carry `x-tidegate-*` headers. The headers name backends: leave them off for callers you do not trust.",
     )
     choose_arm: bool = Field(
         default=False,
-        description="Whether requests may choose the arm of a rollout or an experiment by `x-tidegate-rollout: canary` or `baseline`, for "
-        "testers; see docs/rollouts.md.",
+        description="Whether requests may choose the arm of a rollout or an experiment with the header `x-tidegate-rollout: canary` "
+        "or `baseline`, for testers; see docs/rollouts.md.",
     )
     max_output_tokens: int = Field(
         default=4096,
         ge=1,
         le=1_000_000,
-        description="Output tokens per choice of a request that sets no cap of its own. Where a limit counts output they are its cap, sent "
-        "to the engine too.",
+        description="Output tokens per choice that are assumed of a request that sets no cap of its own. Where a limit counts output, "
+        "they are the request's cap, sent to the engine too.",
     )
     output_reservation: Literal["strict", "statistical"] = Field(
         default="strict",
-        description="What limits hold of a request's output while it runs: `strict` all it may make, so that no limit is overshot; "
-        "`statistical` 1.2 times what 95 in 100 of the tenant's answers of that model stay within, so that more run at once and a limit "
-        "can be overshot by what a few answers make beyond it (see docs/quotas.md).",
+        description="How much output limits reserve for a running request: `strict`, all it may generate, so that no limit is "
+        "exceeded; `statistical`, 1.2 times the 95th percentile of the tenant's answers of that model, so that more "
+        "requests run at once and a few long answers can exceed a limit (see docs/quotas.md).",
     )
 
 
@@ -164,7 +170,8 @@ class RuleThen(Treatment):
     """What is otherwise where a rule matches."""
 
     model: ModelName | None = Field(
-        default=None, description="The model of this policy that answers instead, where the caller may use it; else the next rule counts."
+        default=None,
+        description="The model of this policy that answers instead, where the caller may use it; otherwise the next rule is tried.",
     )
 
     @model_validator(mode="after")
@@ -177,22 +184,25 @@ class RuleThen(Treatment):
 class RuleEntry(Strict):
     """One rule."""
 
-    name: RuleName = Field(description="What the access log and `tidegate explain` call it.")
+    name: RuleName = Field(description="Name of the rule in the access log and in `tidegate explain`.")
     models: list[ModelName] = Field(
         default_factory=list,
         json_schema_extra={"default": []},
         max_length=MAX_MODELS,
-        description="It is for requests for these; empty for all.",
+        description="The rule applies to requests for these models; empty for all.",
     )
     if_: Annotated[str, AfterValidator(_checked)] = Field(
         default=ALWAYS,
         alias="if",
-        description="It is for requests of which this CEL expression is true; docs/policies.md says what it can ask about.",
+        description="The rule applies to requests for which this CEL expression is true; docs/policies.md lists its variables.",
     )
     share: float = Field(
-        default=1.0, gt=0, le=1, description="It is for this share of the conversations (else end users, else single requests)."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="The rule applies to this share of the conversations (else of the end users, else of the single requests).",
     )
-    then: RuleThen = Field(description="Any of the fields of how requests are treated, and `model`.")
+    then: RuleThen = Field(description="Fields of this policy from `routing` on that the rule changes, and `model`.")
 
 
 MAX_PROMPTS: Final = 1000
@@ -203,37 +213,37 @@ class PolicyDocument(Treatment):
     """One policy file."""
 
     tenant: TenantName = Field(
-        description='The tenant it governs (lower-case letters, digits, inner dashes), or "*" for everyone without a policy of their own, '
-        "and for what other policies do not say."
+        description='The tenant that the policy governs (lower-case letters, digits, inner dashes), or "*" for every tenant without a '
+        "policy of its own, and for fields that other policies leave out."
     )
     models: list[ModelEntry] = Field(
         default_factory=list,
         json_schema_extra={"default": []},
         max_length=MAX_MODELS,
-        description='The models that exist for this tenant; to it, all others do not. Not written: those of "*".',
+        description='The models that exist for this tenant; other models do not exist for it. Left out: the models of "*".',
     )
     for_project: dict[ProjectName, Treatment] = Field(
         default_factory=dict,
         json_schema_extra={"default": {}},
         max_length=MAX_OVERRIDES,
-        description="What is otherwise for requests of a project: its name, and any of the fields from `routing` on.",
+        description="Overrides for requests of a project, by the project's name: any of the fields from `routing` on.",
     )
     for_model: dict[ModelName, Treatment] = Field(
         default_factory=dict,
         json_schema_extra={"default": {}},
         max_length=MAX_OVERRIDES,
-        description="The same for a model, by its name in `models`; it comes after `for_project`.",
+        description="Overrides for requests for a model, by its name in `models`; they are applied after `for_project`.",
     )
     rules: list[RuleEntry] = Field(
         default_factory=list,
         json_schema_extra={"default": []},
         max_length=MAX_RULES,
-        description="What is otherwise for some requests; the first rule that matches counts, after all of the above. Not written: those "
-        'of "*".',
+        description="Overrides for requests that match a rule; the first rule that matches counts, and is applied after `for_project` "
+        'and `for_model`. Left out: the rules of "*".',
     )
     prompts: list[AllowedPrompt] = Field(
         default=[],
         max_length=MAX_PROMPTS,
-        description="The prompts that exist for this tenant: ids, of which the highest version counts, patterns with `*`, or "
-        '`{id, version}` and `{id, versions}` (see docs/prompts.md). Not written: those of "*".',
+        description="The prompts that exist for this tenant: ids, of which the highest version counts, patterns with `*`, or `{id, "
+        'version}` and `{id, versions}` (see docs/prompts.md). Left out: the prompts of "*".',
     )

@@ -302,19 +302,20 @@ class DisaggregationSettings(Strict):
     kv_bytes_token: int = Field(
         ge=1,
         le=100_000_000,
-        description="Bytes that one token takes in the KV cache, all layers together; docs/disaggregation.md has the formula.",
+        description="Bytes of one token in the KV cache, all layers together; docs/disaggregation.md has the formula.",
     )
-    bandwidth_gb_s: float = Field(gt=0, le=100_000, description="Gigabytes a second between two engines, as measured.")
-    fixed_s: float = Field(default=0.01, ge=0, le=60, description="Seconds that every hand-over takes besides, however short the prompt.")
+    bandwidth_gb_s: float = Field(gt=0, le=100_000, description="Measured bandwidth between two engines, in gigabytes a second.")
+    fixed_s: float = Field(default=0.01, ge=0, le=60, description="Fixed seconds of every KV transfer, however short the prompt.")
     min_uncached_tokens: int = Field(
-        default=2048, ge=0, le=100_000_000, description="Requests with fewer tokens to compute are served whole."
+        default=2048, ge=0, le=100_000_000, description="Requests with fewer uncached prompt tokens are served whole, by one engine."
     )
     min_uncached_share: float = Field(
-        default=0.5, ge=0, le=1, description="So are those of whose prompt less than this share has to be computed."
+        default=0.5, ge=0, le=1, description="Requests with a smaller uncached share of the prompt are served whole, too."
     )
     decode_reuses: bool = Field(
         default=False,
-        description="Whether decoding engines keep what they were handed for later prompts, so that it need not be moved again.",
+        description="Whether decode engines keep received KV in their prefix cache for later prompts, so that it need not be "
+        "transferred again.",
     )
 
     def terms(self, *, pairs_whole: bool) -> HandoverTerms:

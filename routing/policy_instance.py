@@ -14,19 +14,29 @@ from routing.registry import POLICIES
 class Choice(Strict):
     """Settings common to all policies: tie-breaking for costs in seconds (stage C), and when a KV cache counts as full (stage A)."""
 
-    tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the least count as equal.")
-    sticky_s: float = Field(default=0.5, ge=0, description="A conversation stays where it is while that costs at most these seconds more.")
+    tie_share: float = Field(default=0.03, ge=0, le=1, description="Costs within this share of the lowest cost count as equal.")
+    sticky_s: float = Field(
+        default=0.5, ge=0, description="A conversation stays on its backend while that costs at most this many seconds more."
+    )
     sticky_slo_share: float = Field(
-        default=0.25, ge=0, le=1, description="And at most this share of the time to the first token that its tenant was promised."
+        default=0.25, ge=0, le=1, description="Upper bound of `sticky_s`, as a share of the request's promised time to the first token."
     )
     explore_share: float = Field(
-        default=0.01, ge=0, le=0.2, description="Share of requests that go to a random backend which costs little more, to measure it."
+        default=0.01,
+        ge=0,
+        le=0.2,
+        description="Share of requests that explore: they go to a random backend that costs little more, to measure it.",
     )
-    tight_slo_s: float = Field(default=2.0, ge=0, description="Requests promised a first token within these seconds never explore.")
+    tight_slo_s: float = Field(
+        default=2.0, ge=0, description="Requests whose promised time to the first token is at most this never explore."
+    )
     kv_fill: float = Field(
-        default=1.0, gt=0, le=10, description="Share of a backend's KV cache that may be promised while another one has room."
+        default=1.0, gt=0, le=10, description="Share of a backend's KV cache that may be reserved while another backend has room."
     )
-    refuse_full: bool = Field(default=False, description="Whether a request that fits into no KV cache now goes nowhere, or queues.")
+    refuse_full: bool = Field(
+        default=False,
+        description="True: a request that fits into no backend's KV cache is not sent; false: it is sent, and queues on an engine.",
+    )
 
 
 class PolicyInstance(msgspec.Struct, frozen=True, gc=False):

@@ -30,10 +30,10 @@ from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, R
 class ErrorDetail(BaseModel):
     """What is wrong."""
 
-    message: str = Field(description="A sentence for people.")
-    type: str = Field(description="`invalid_request_error`, or `server_error` for what is not the caller's doing.")
+    message: str = Field(description="A sentence for human readers.")
+    type: str = Field(description="`invalid_request_error`, or `server_error` for an error that the caller did not cause.")
     param: str | None = Field(description="The field, header or parameter that is wrong.")
-    code: str | None = Field(description="For programs.")
+    code: str | None = Field(description="Error code for programs.")
 
 
 class ErrorBody(BaseModel):
@@ -70,7 +70,8 @@ CHANGE_ERRORS: Final = errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 428, 
 def _posting(
     request: Request,
     _key: Annotated[
-        str | None, Header(alias="idempotency-key", description="Any text of your own: the same request with it is done once in 24 h.")
+        str | None,
+        Header(alias="idempotency-key", description="Any text of your own: a repeated request with the same key is executed once in 24 h."),
     ] = None,
 ) -> AdminCall:
     return call_of(request)
@@ -78,7 +79,7 @@ def _posting(
 
 def _changing(
     request: Request,
-    _etag: Annotated[str | None, Header(alias="if-match", description="The ETag of what you have seen, or `*`; required.")] = None,
+    _etag: Annotated[str | None, Header(alias="if-match", description="The ETag of the version that you read, or `*`; required.")] = None,
 ) -> AdminCall:
     return call_of(request)
 
@@ -138,10 +139,10 @@ Moment = Annotated[float, Field(strict=False, ge=0, le=MAX_UNIX, allow_inf_nan=F
 class CapsBody(Strict):
     """Upper bounds on the parameters of one request."""
 
-    max_input_tokens: Cap | None = Field(default=None, description="Tokens of the prompt.")
-    max_output_tokens: Cap | None = Field(default=None, description="Tokens per choice.")
-    max_choices: Cap | None = Field(default=None, description="`n`.")
-    max_logprobs: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(default=None, description="`logprobs` or `top_logprobs`.")
+    max_input_tokens: Cap | None = Field(default=None, description="Most tokens of the prompt.")
+    max_output_tokens: Cap | None = Field(default=None, description="Most output tokens per choice.")
+    max_choices: Cap | None = Field(default=None, description="Largest `n`.")
+    max_logprobs: Annotated[int, Field(ge=0, le=MAX_CAP)] | None = Field(default=None, description="Largest `logprobs` or `top_logprobs`.")
     tools: bool = Field(default=True, description="False where requests may carry no tools.")
 
 
@@ -151,9 +152,9 @@ class RightsBody(Strict):
     models: Names | None = Field(default=None, description="Public model names.")
     loras: Names | None = Field(default=None, description="Adapter names.")
     endpoints: Names | None = Field(default=None, description="Paths of the data port, as `/v1/embeddings`.")
-    caps: CapsBody = Field(default=CapsBody(), description="Bounds on parameters.")
+    caps: CapsBody = Field(default=CapsBody(), description="Upper bounds on request parameters.")
     priority_class: Literal["critical", "interactive", "default", "batch"] | None = Field(
-        default=None, description="The highest class of its requests; null for the policy's."
+        default=None, description="The highest priority class of the requests; null for the class of the policy."
     )
 
     def rights(self) -> Rights:
@@ -166,9 +167,9 @@ class RightsBody(Strict):
 class AccountBody(Strict):
     """What can be said of an organisation or a project."""
 
-    label: Label = Field(default="", description="A note for people.")
-    disabled: bool = Field(default=False, description="A disabled one refuses every key below it.")
-    rights: RightsBody = Field(default=RightsBody(), description="What it may do.")
+    label: Label = Field(default="", description="A note for human readers.")
+    disabled: bool = Field(default=False, description="Disables the account: every key below it is refused.")
+    rights: RightsBody = Field(default=RightsBody(), description="The rights that the account grants.")
 
 
 class NewOrganisation(AccountBody):
@@ -180,7 +181,7 @@ class NewOrganisation(AccountBody):
 class TenantBody(AccountBody):
     """What can be said of a tenant."""
 
-    organisation: Name = Field(default=DEFAULT_ORGANISATION, description="Whose it is.")
+    organisation: Name = Field(default=DEFAULT_ORGANISATION, description="The organisation that the tenant belongs to.")
 
 
 class NewTenant(TenantBody):
@@ -198,16 +199,18 @@ class NewProject(AccountBody):
 class KeyBody(Strict):
     """What can be changed of a key."""
 
-    label: Label = Field(default="", description="A note for people.")
-    disabled: bool = Field(default=False, description="Refused until it is enabled again.")
-    expires_unix: Moment | None = Field(default=None, description="When it ends, in seconds since 1970; null for never.")
+    label: Label = Field(default="", description="A note for human readers.")
+    disabled: bool = Field(default=False, description="Disables the key: it is refused until it is enabled again.")
+    expires_unix: Moment | None = Field(default=None, description="When the key expires, in seconds since 1970; null for never.")
     roles: list[Literal["owner", "admin", "operator", "billing", "auditor", "tenant-admin"]] = Field(
-        default_factory=list, max_length=6, description="What it is on the admin port; none for a key of the data port."
+        default_factory=list, max_length=6, description="Roles of the key on the admin port; none for a key of the data port."
     )
-    inference: bool = Field(default=True, description="Whether the data port takes it. A key without a role is for nothing else.")
-    rights: RightsBody = Field(default=RightsBody(), description="What it may do.")
+    inference: bool = Field(
+        default=True, description="Whether the data port accepts the key. A key without a role is for the data port only."
+    )
+    rights: RightsBody = Field(default=RightsBody(), description="The rights that the key grants.")
     tags: TagsBody = Field(
-        default_factory=dict, max_length=MAX_TAGS, description="For the rules of policies to ask about (`key_tags`); changed as a whole."
+        default_factory=dict, max_length=MAX_TAGS, description="Tags that policy rules can test (`key_tags`); changed as a whole."
     )
 
     def roles_wanted(self) -> frozenset[Role]:
@@ -222,14 +225,14 @@ class KeyBody(Strict):
 class NewKey(KeyBody):
     """A key to make."""
 
-    project: Name = Field(default=str(DEFAULT_PROJECT), description="Whose it is.")
+    project: Name = Field(default=str(DEFAULT_PROJECT), description="The project that the key belongs to.")
 
 
 class Rotation(Strict):
     """How a key gets a new secret."""
 
     overlap_s: Annotated[float, Field(strict=False, ge=0, le=MAX_OVERLAP_S, allow_inf_nan=False)] = Field(
-        default=OVERLAP_S, description="Seconds for which the old secret works beside the new one; 0 for not at all."
+        default=OVERLAP_S, description="Seconds for which the old secret works beside the new one; 0 for no overlap."
     )
 
 
@@ -266,7 +269,7 @@ class KeyShown(BaseModel):
     created_unix: float
     expires_unix: float | None
     revoked_unix: float | None
-    old_until_unix: float | None = Field(description="When the secret before the last rotation ends.")
+    old_until_unix: float | None = Field(description="When the secret before the last rotation expires.")
     roles: list[str]
     inference: bool
     rights: RightsBody
@@ -323,7 +326,7 @@ class PageQuery(Strict):
         default=DEFAULT_PAGE_RECORDS, description="Most items of a page."
     )
     cursor: str | None = Field(
-        default=None, max_length=1024, description="`next_cursor` of the page before; without it the list begins at its start."
+        default=None, max_length=1024, description="`next_cursor` of the page before; without a cursor the list starts at its beginning."
     )
 
 

@@ -34,11 +34,16 @@ def _names(table: dict[str, str] | None, *more: str | None) -> None:
 class JwksSettings(Strict):
     """The source of an issuer's keys: a URL, a file, or by default the URL in the issuer's discovery document."""
 
-    url: Url | None = Field(default=None, description="The JWKS document; https, or http to this machine.")
-    file: str | None = Field(default=None, min_length=1, max_length=4096, description="The same as a file, relative to the settings file.")
-    refresh_s: float = Field(default=300.0, ge=10, le=86_400, description="How often it is read.")
+    url: Url | None = Field(default=None, description="URL of the JWKS document; https, or http to this machine.")
+    file: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="File with the JWKS document, relative to the settings file."
+    )
+    refresh_s: float = Field(default=300.0, ge=10, le=86_400, description="Time between two reads of the JWKS document.")
     unknown_key_s: float = Field(
-        default=10.0, ge=1, le=3600, description="How soon after one reading a token with an unknown key may cause the next."
+        default=10.0,
+        ge=1,
+        le=3600,
+        description="Least time between two reads of the JWKS document when a token with an unknown key causes the second.",
     )
 
     @model_validator(mode="after")
@@ -51,14 +56,17 @@ class JwksSettings(Strict):
 class ClaimSettings(Strict):
     """A name that is fixed, or comes from a claim."""
 
-    fixed: str | None = Field(default=None, description="The name, for every token of this issuer.")
-    claim: ClaimPath | None = Field(default=None, description="Path of the claim, outermost name first: `[org, name]`.")
+    fixed: str | None = Field(default=None, description="The name for every token of this issuer.")
+    claim: ClaimPath | None = Field(default=None, description="Path of the claim that holds the name, outermost name first: `[org, name]`.")
     map: dict[Text, Text] | None = Field(
         default=None,
         max_length=10_000,
-        description="Names by the claim's value; values that are not here are refused. A claim that is a list may have one of them.",
+        description="Names by the claim's value; tokens with other values are refused. If the claim is a list, one of its values may "
+        "be here.",
     )
-    otherwise: str | None = Field(default=None, description="The name when the claim is missing; without it such tokens are refused.")
+    otherwise: str | None = Field(
+        default=None, description="The name when the claim is missing; without `otherwise` such tokens are refused."
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> "ClaimSettings":
@@ -77,40 +85,47 @@ class ClaimSettings(Strict):
 class RoleSettings(Strict):
     """Roles by the values of a claim."""
 
-    claim: ClaimPath = Field(description="Path of the claim, outermost name first; a text or a list.")
-    map: dict[Text, Role] = Field(max_length=1000, description="Roles by the claim's value; other values give none.")
+    claim: ClaimPath = Field(description="Path of the claim, outermost name first; its value is a text or a list.")
+    map: dict[Text, Role] = Field(max_length=1000, description="Roles by the claim's value; other values give no role.")
 
 
 class IssuerSettings(Strict):
     """One issuer of tokens."""
 
     issuer: Annotated[str, StringConstraints(max_length=512), AfterValidator(_issuer)] = Field(
-        description="Its name, exactly as tokens have it in `iss`; https, or http to this machine."
+        description="Name of the issuer, exactly as in the tokens' `iss`; https, or http to this machine."
     )
-    audiences: list[Text] = Field(min_length=1, max_length=20, description="Values of `aud` that mean this gateway; a token needs one.")
+    audiences: list[Text] = Field(
+        min_length=1, max_length=20, description="Values of `aud` that stand for this gateway; a token needs one of them."
+    )
     algorithms: list[Algorithm] = Field(
         default=["RS256", "ES256"],
         min_length=1,
         max_length=10,
-        description="Signatures that are accepted; symmetric ones and none never are.",
+        description="Signature algorithms that are accepted; symmetric algorithms and `none` never are.",
     )
-    jwks: JwksSettings = Field(default=JwksSettings(), description="Where its keys are.")
-    tenant: ClaimSettings = Field(description="Whose requests they are; the tenant must exist.")
-    project: ClaimSettings = Field(default=ClaimSettings(fixed="default"), description="Which of its projects.")
+    jwks: JwksSettings = Field(default=JwksSettings(), description="Source of the issuer's keys.")
+    tenant: ClaimSettings = Field(description="The tenant of the token's requests; it must exist.")
+    project: ClaimSettings = Field(
+        default=ClaimSettings(fixed="default"), description="The tenant's project that the token's requests belong to."
+    )
     roles: RoleSettings | None = Field(
-        default=None, description="Roles that tokens give on the admin port; without it they open the data port alone."
+        default=None, description="Roles that tokens give on the admin port; without it tokens are accepted on the data port only."
     )
     user: ClaimPath | None = Field(
-        default=None, description="Path of the claim that names the end user, whose own limits then count; without it tokens name none."
+        default=None, description="Path of the claim that names the end user, whose limits then apply; without it tokens name no end user."
     )
     required: dict[Text, Text] = Field(
         default={}, max_length=20, description="Claims that must have exactly this value, for instance {token_use: access}."
     )
-    leeway_s: float = Field(default=60.0, ge=0, le=600, description="How far the issuer's clock may be off.")
+    leeway_s: float = Field(default=60.0, ge=0, le=600, description="Tolerated deviation of the issuer's clock.")
     max_age_s: float | None = Field(
-        default=86_400.0, ge=60, le=31_536_000, description="Age since `iat` beyond which a token is refused; null for none."
+        default=86_400.0,
+        ge=60,
+        le=31_536_000,
+        description="Greatest age of a token since `iat`; older ones are refused. Null for no bound.",
     )
-    max_token_bytes: int = Field(default=8192, ge=512, le=65_536, description="Longest token; the head's own bound counts too.")
+    max_token_bytes: int = Field(default=8192, ge=512, le=65_536, description="Longest token; the bound on the request head applies too.")
 
     def rules(self) -> IssuerRules:
         """The issuer's rules as the verifier takes them."""

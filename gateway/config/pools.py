@@ -31,11 +31,15 @@ Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b"]
 class KvEventsSettings(Strict):
     """Where an engine publishes what its prefix cache stores and removes. Prompts pass there in clear: keep it secret."""
 
-    endpoint: str = Field(description="Where it publishes: `tcp://host:port` or `ipc:///path`.")
+    endpoint: str = Field(description="Where the engine publishes its KV events: `tcp://host:port` or `ipc:///path`.")
     replay: str | None = Field(
-        default=None, description="Where it answers replay requests; without it, a single lost batch ends trust until its cache is cleared."
+        default=None,
+        description="Where the engine answers replay requests; without it, one lost batch makes the events untrusted until the "
+        "engine's cache is cleared.",
     )
-    bind: bool = Field(default=False, description="Listen at the endpoint, for an engine that connects to it; with one worker only.")
+    bind: bool = Field(
+        default=False, description="Whether the gateway listens at the endpoint, for an engine that connects to it; with one worker only."
+    )
 
     @field_validator("endpoint", "replay")
     @classmethod
@@ -46,8 +50,8 @@ class KvEventsSettings(Strict):
 class LoadPushSettings(Strict):
     """Where an engine pushes its load (SGLang's `--load-publish-endpoint`); the load of all its ranks is one load."""
 
-    endpoint: str = Field(max_length=256, description="Where its first data-parallel rank publishes: `tcp://host:port`.")
-    ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="How many ranks publish, each at the port after the one before.")
+    endpoint: str = Field(max_length=256, description="Where the engine's first data-parallel rank publishes its load: `tcp://host:port`.")
+    ranks: int = Field(default=1, ge=1, le=MAX_RANKS, description="Number of ranks that publish, on consecutive ports.")
 
     @field_validator("endpoint")
     @classmethod
@@ -69,44 +73,45 @@ class LoadPushSettings(Strict):
 class BackendSettings(Strict):
     """One engine endpoint; one data-parallel rank counts as one."""
 
-    id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
-    url: str = Field(description="Where it listens: `http(s)://host[:port][/prefix]`, without `/v1`.")
+    id: Name = Field(description="Name of the backend in metrics, logs and headers; unique in the whole fleet.")
+    url: str = Field(description="Base URL of the engine: `http(s)://host[:port][/prefix]`, without `/v1`.")
     kv_events: KvEventsSettings | None = Field(
-        default=None, description="Where the engine publishes its KV events; without it, what it holds is not known."
+        default=None, description="Where the engine publishes its KV events; without it, the content of the engine's cache is not known."
     )
 
     load_push: LoadPushSettings | None = Field(
-        default=None, description="Where the engine pushes its load; without it, polls alone say it. Dialect `sglang` only."
+        default=None, description="Where the engine pushes its load; without it, the load is polled only. Dialect `sglang` only."
     )
 
     role: Role = Field(
         default="both",
-        description="`both` serves requests whole, `prefill` computes prompts for others, `decode` generates from what it is handed; "
-        "see docs/disaggregation.md.",
+        description="`both` serves requests whole, `prefill` computes prompts for decode engines, `decode` generates from the KV that "
+        "it receives; see docs/disaggregation.md.",
     )
     bootstrap_port: int | None = Field(
         default=None,
         ge=1,
         le=65_535,
-        description="Where decoding engines ask a `prefill` engine for KV, on the URL's host. Dialect `sglang` only.",
+        description="Port on the URL's host where decode engines ask a `prefill` engine for KV. Dialect `sglang` only.",
     )
 
     max_in_flight: int | None = Field(
         default=None,
         ge=1,
         le=65_535,
-        description="Requests that each worker may have there at a time; more go to others, or wait. Null: no cap.",
+        description="Requests that each worker may have in flight on this backend; further ones go to other backends, or wait. Null: "
+        "no cap.",
     )
     context_tokens: int | None = Field(
-        default=None, ge=1, le=100_000_000, description="Tokens of prompt and answer together that it takes; null: what the pool says."
+        default=None, ge=1, le=100_000_000, description="Longest prompt and answer together that the backend takes; null: the pool's value."
     )
     price: float = Field(
-        default=0.0, ge=0, le=1e6, description="What a token costs there, relative to the pool's others; for the `weighted` policy."
+        default=0.0, ge=0, le=1e6, description="Price of a token on this backend, relative to the pool's others; for the `weighted` policy."
     )
-    region: Region = Field(default="", description="Where it stands, in the words of `routing.region`; for the `weighted` policy.")
+    region: Region = Field(default="", description="Region of the backend, in the words of `routing.region`; for the `weighted` policy.")
     hardware: Hardware | None = Field(
         default=None,
-        description="What it is taken to be as fast as until it is measured: GPU and size of the model. Null: what the pool says.",
+        description="GPU and size of the model: the speed that is assumed until the backend is measured. Null: the pool's value.",
     )
 
     @field_validator("url")
@@ -135,23 +140,25 @@ class BackendSettings(Strict):
 class ConcurrencyLimitSettings(Strict):
     """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/overload.md."""
 
-    enabled: bool = Field(default=True, description="Whether limits are found and kept; without them requests wait in the engines.")
-    min_requests: int = Field(default=1, ge=1, le=65_535, description="Requests that an engine is always given.")
-    max_requests: int = Field(default=4096, ge=1, le=65_535, description="Requests beyond which nothing is tried.")
+    enabled: bool = Field(
+        default=True, description="Whether concurrency limits are measured and enforced; without them requests wait in the engines."
+    )
+    min_requests: int = Field(default=1, ge=1, le=65_535, description="Lower bound of an engine's limit on requests in flight.")
+    max_requests: int = Field(default=4096, ge=1, le=65_535, description="Upper bound of an engine's limit on requests in flight.")
     token_gap_s: float | None = Field(
         default=None,
         gt=0,
         le=60,
-        description="Seconds between two tokens of an answer, on average, that an engine is not to exceed. Null: a tenth of a second, or "
-        "four times as long as on an empty engine, whichever is longer.",
+        description="Mean time between two tokens of an answer that an engine should not exceed. Null: 0.1 s, or four times as long "
+        "as on an empty engine, whichever is longer.",
     )
 
     kept_free: float = Field(
         default=0.0,
         ge=0,
         le=0.9,
-        description="Share of what an engine bears which tenants with much more in flight than the others leave free for "
-        "them, while others were there in the last 30 s. 0 keeps nothing.",
+        description="Share of an engine's limits that tenants with far more requests in flight than the others leave free for the "
+        "others, while another tenant was active in the last 30 s. 0 reserves nothing.",
     )
 
     @model_validator(mode="after")
@@ -179,13 +186,13 @@ LoraName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-
 class LoraSettings(Strict):
     """One adapter."""
 
-    name: LoraName = Field(description="What policies call it; letters, digits and inner `.`, `_`, `-`.")
+    name: LoraName = Field(description="Name of the adapter in policies; letters, digits and inner `.`, `_`, `-`.")
     digest: str = Field(
         pattern=r"^[0-9a-f]{64}$",
-        description=f"SHA-256 of its files, as `tidegate lora digest FOLDER` prints it. Engines know the adapter as `name@` and the "
-        f"first {DIGEST_CHARS} digits, so other content is another adapter.",
+        description="SHA-256 of the adapter's files, as `tidegate lora digest FOLDER` prints it. Engines know the adapter as `name@` "
+        f"and the first {DIGEST_CHARS} digits, so other content is another adapter.",
     )
-    path: str = Field(min_length=1, max_length=4096, description="Where the engines find it: a path on their machines, not on this one.")
+    path: str = Field(min_length=1, max_length=4096, description="Path of the adapter on the engines' machines, not on this one.")
 
 
 _SERVICE: Final = re.compile(r"(^|\.)_")
@@ -212,13 +219,15 @@ class DiscoverSettings(Strict):
         default=None,
         min_length=1,
         max_length=4096,
-        description="A YAML file with `backends`, relative to the settings file; read whenever it changes.",
+        description="A YAML file with `backends`, relative to the settings file; read again whenever it changes.",
     )
-    dns: str | None = Field(default=None, max_length=253, description="A DNS name whose addresses are the backends.")
-    record: Literal["a", "srv"] = Field(default="a", description="`a`: A and AAAA, with `port`; `srv`: SRV, which says host and port.")
+    dns: str | None = Field(default=None, max_length=253, description="A DNS name that resolves to the backends.")
+    record: Literal["a", "srv"] = Field(
+        default="a", description="`a`: A and AAAA records, with `port`; `srv`: SRV records, which contain host and port."
+    )
     port: int | None = Field(default=None, ge=1, le=65_535, description="Port of every backend, with `record: a`.")
-    scheme: Literal["http", "https"] = Field(default="http", description="How backends found by DNS speak.")
-    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="How often the name is resolved.")
+    scheme: Literal["http", "https"] = Field(default="http", description="Scheme of the URLs of backends found by DNS.")
+    every_s: float = Field(default=5.0, ge=0.5, le=3600, description="Time between two resolutions of the name.")
 
     @field_validator("dns")
     @classmethod
@@ -239,72 +248,76 @@ class DiscoverSettings(Strict):
 class HedgeSettings(Strict):
     """Hedging: which requests may be sent to a second engine."""
 
-    max_prompt_tokens: int = Field(default=512, ge=1, le=8192, description="Longest prompt that is computed twice.")
+    max_prompt_tokens: int = Field(default=512, ge=1, le=8192, description="Longest prompt of a hedged request.")
 
 
 class PoolSettings(Strict):
     """Backends that serve one model revision."""
 
-    name: Name = Field(description="What policies call it; letters, digits and inner `.`, `_`, `-`.")
-    model: str = Field(min_length=1, max_length=256, description="The name the engines serve the model under.")
-    revision: str = Field(
-        default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Which revision of the model this is."
-    )
+    name: Name = Field(description="Name of the pool in policies; letters, digits and inner `.`, `_`, `-`.")
+    model: str = Field(min_length=1, max_length=256, description="The name under which the engines serve the model.")
+    revision: str = Field(default="1", min_length=1, max_length=64, pattern=r"^[\x21-\x7e]+$", description="Revision of the model.")
     dialect: Literal["vllm", "sglang", "trtllm", "tgi", "triton", "dynamo", "llamacpp", "openai"] = Field(
-        default="vllm", description="How the engines speak; for other OpenAI-compatible servers `openai`."
+        default="vllm", description="The engines' dialect, the kind of engine; for other OpenAI-compatible servers `openai`."
     )
     api_key: SecretReference | None = Field(
-        default=None, description="The key the engines ask for, if they do: {file: path} or {env: NAME}."
+        default=None, description="The API key that the engines require, if any: {file: path} or {env: NAME}."
     )
     tokenizer: str | None = Field(
         default=None,
         min_length=1,
         max_length=4096,
-        description="What prompts are counted with for limits: the served model's folder or `tokenizer.json` (exact), or `o200k_base` or "
-        "`cl100k_base` (half as much again as those count); null to take their bytes. Needs the extra `tokens`.",
+        description="Tokenizer that counts prompts for limits: the served model's folder or `tokenizer.json` (exact), or `o200k_base` "
+        "or `cl100k_base` (1.5 times the count of that vocabulary); null to count a prompt's bytes. Needs the extra "
+        "`tokens`.",
     )
     image_tokens: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Most prompt tokens that the engines make of one image, its markers included; limits hold that many for each "
-        "image of a chat. Null takes the bytes of the whole request.",
+        description="Most prompt tokens that the engines make of one image, its markers included; limits reserve that many for each "
+        "image of a chat. Null reserves the bytes of the whole request.",
     )
     context_tokens: int | None = Field(
         default=None,
         ge=1,
         le=100_000_000,
-        description="Tokens of prompt and answer together that the engines take; output is capped by it. Backends may say otherwise.",
+        description="Longest prompt and answer together that the engines take, in tokens; output is capped by it. A backend may have "
+        "its own value.",
     )
     engine_priority: bool = Field(
         default=False,
-        description="Whether the engines order their own queues by priority (docs/engines.md says what to start them with); requests then "
-        "carry their class in the engines' numbers.",
+        description="Whether the engines order their own queues by priority (docs/engines.md says how to start them for it); requests "
+        "then carry their priority class as the engine's number.",
     )
     hardware: Hardware | None = Field(
         default=None,
-        description="What its engines are taken to be as fast as until they are measured: GPU and size of the model; null: `h100-8b`.",
+        description="GPU and size of the model: the speed that is assumed of the pool's engines until they are measured; null: `h100-8b`.",
     )
     limit: ConcurrencyLimitSettings = Field(
-        default=ConcurrencyLimitSettings(), description="What each of its engines may be given at a time is found online."
+        default=ConcurrencyLimitSettings(), description="The concurrency limit of each engine, measured while it serves."
     )
-    loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may give to tenants.")
+    loras: list[LoraSettings] = Field(default=[], max_length=1000, description="Adapters of the model that policies may grant to tenants.")
     max_loras: int = Field(
-        default=1, ge=1, le=1000, description="Adapters each engine holds at once, those it was started with included; see docs/lora.md."
+        default=1,
+        ge=1,
+        le=1000,
+        description="Adapters that each engine holds at once, including adapters it was started with; see docs/lora.md.",
     )
     backends: list[BackendSettings] = Field(
         default=[], max_length=1000, description="The engines. An empty list is filled by `discover`, or over the admin port."
     )
     disaggregation: DisaggregationSettings | None = Field(
         default=None,
-        description="For engines that share requests by their `role`: what handing a prompt's KV over costs. Dialects `vllm` and `sglang`.",
+        description="For pools of prefill and decode engines (`role`): what the transfer of a prompt's KV costs. Dialects `vllm` and "
+        "`sglang`.",
     )
     hedge: HedgeSettings | None = Field(
         default=None,
-        description="Send short streamed requests to a second engine when the first does not begin in time, 2 % of them at most; "
-        "`{}` for the defaults.",
+        description="Send short streamed requests to a second engine when the first does not begin in time, at most 2 % of them; `{}` "
+        "for the defaults.",
     )
-    discover: DiscoverSettings | None = Field(default=None, description="Where further engines are found: {file: …} or {dns: …}.")
+    discover: DiscoverSettings | None = Field(default=None, description="Source of further backends: {file: …} or {dns: …}.")
 
     @model_validator(mode="after")
     def _filled(self) -> "PoolSettings":

@@ -12,8 +12,8 @@ File = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 class SecretReference(Strict):
     """A reference to a secret: exactly one of the two."""
 
-    file: File | None = Field(default=None, description="A file that holds it, relative to the settings file.")
-    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="An environment variable that holds it.")
+    file: File | None = Field(default=None, description="File that holds the secret, relative to the settings file.")
+    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="Environment variable that holds the secret.")
 
     @model_validator(mode="before")
     @classmethod
@@ -34,14 +34,14 @@ class SecretSettings(Strict):
 
     pepper: SecretReference | None = Field(
         default=None,
-        description="What key digests are keyed with. Needed with Postgres; with SQLite the default is `tidegate.pepper` beside the "
-        "database, made on first use.",
+        description="Key of the HMAC that digests API keys. Required with Postgres; with SQLite the default is the file "
+        "`tidegate.pepper` beside the database, created on first use.",
     )
 
     admin_token: SecretReference | None = Field(
         default=None,
-        description="The token that changing the fleet over the admin port asks for, at least 24 characters; without it, the admin port "
-        "only shows.",
+        description="The token that authorises changes of the fleet over the admin port, at least 24 characters; without it, the "
+        "admin port is read-only.",
     )
 
     @field_validator("pepper", "admin_token", mode="before")

@@ -34,17 +34,25 @@ class QueueSettings(Strict):
     """Bounds of each pool's queue in each worker. Requests beyond them are refused at once; the tenant's policy bounds the wait."""
 
     max_requests: int = Field(
-        default=USUAL_QUEUE.count, ge=0, le=1_000_000, description="Requests that may wait; 0 refuses what cannot be sent."
+        default=USUAL_QUEUE.count,
+        ge=0,
+        le=1_000_000,
+        description="Requests that may wait in the queue; 0 refuses every request that cannot be sent at once.",
     )
-    max_bytes: int = Field(default=USUAL_QUEUE.size_bytes, ge=0, le=2**40, description="Bytes of their bodies.")
-    max_requests_per_tenant: int = Field(default=USUAL_QUEUE.tenant_count, ge=1, le=1_000_000, description="The same of one tenant.")
+    max_bytes: int = Field(
+        default=USUAL_QUEUE.size_bytes, ge=0, le=2**40, description="Bytes of the bodies of all waiting requests together."
+    )
+    max_requests_per_tenant: int = Field(
+        default=USUAL_QUEUE.tenant_count, ge=1, le=1_000_000, description="Requests of one tenant that may wait in the queue."
+    )
     max_bytes_per_tenant: int = Field(
-        default=USUAL_QUEUE.tenant_bytes, ge=1024, le=2**40, description="Bytes of their bodies, of one tenant."
+        default=USUAL_QUEUE.tenant_bytes, ge=1024, le=2**40, description="Bytes of the bodies of one tenant's waiting requests."
     )
 
     preempt: Literal["none", "default", "batch"] = Field(
         default="none",
-        description="The class from which on requests without a first token give their place to one of a higher class that waits.",
+        description="The highest priority class whose requests may be preempted, before their first token, for a waiting request of a "
+        "higher class; `none` turns preemption off.",
     )
 
     @property
@@ -62,14 +70,14 @@ class RoutingSettings(Strict):
     """Routing settings of every worker."""
 
     region: Region = Field(
-        default="", description="Where this gateway stands, and so its callers: the `weighted` policy may prefer backends of that region."
+        default="", description="Region of this gateway and of its callers: the `weighted` policy may prefer backends of that region."
     )
     index_blocks: int = Field(
         default=DEFAULT_INDEX_BLOCKS,
         ge=1024,
         le=100_000_000,
-        description="Blocks of 64 prompt tokens whose places each worker knows, of all backends together; some 100 bytes each. Beyond "
-        "them the ones unused for longest are forgotten.",
+        description="Size of each worker's prefix index over all backends, in blocks of 64 prompt tokens; about 100 bytes a block. "
+        "Beyond it, the least recently used blocks are forgotten.",
     )
 
 
@@ -79,14 +87,16 @@ HookUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(chec
 class WebhookSettings(Strict):
     """The receiver of messages about changes, and the secret that signs them."""
 
-    url: HookUrl = Field(description="Where a JSON object is posted to: http(s)://host[:port]/path.")
-    secret: SecretReference = Field(description="What every message is signed with (HMAC-SHA256); at least 24 characters.")
+    url: HookUrl = Field(description="URL that receives the messages as JSON objects (POST): http(s)://host[:port]/path.")
+    secret: SecretReference = Field(description="Key of the signature on every message (HMAC-SHA256); at least 24 characters.")
 
 
 class RolloutSettings(Strict):
     """Rollouts themselves are started over the admin API (docs/rollouts.md)."""
 
-    webhook: WebhookSettings | None = Field(default=None, description="Who is told of every change of a rollout; null for nobody.")
+    webhook: WebhookSettings | None = Field(
+        default=None, description="The receiver of a message about every change of a rollout; null for none."
+    )
 
 
 class TenantSettings(Strict):
@@ -96,9 +106,10 @@ class TenantSettings(Strict):
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Keys of one tenant that are not revoked; beyond it no key is made (409). As many revoked ones are remembered.",
+        description="Keys of one tenant that are not revoked; a further key is refused (409). The same number of revoked keys is "
+        "remembered.",
     )
-    max_projects: int = Field(default=1_000, ge=1, le=100_000, description="Projects of one tenant; beyond it none is made (409).")
+    max_projects: int = Field(default=1_000, ge=1, le=100_000, description="Projects of one tenant; a further one is refused (409).")
 
     def bounds(self) -> DirectoryBounds:
         """The bounds as the directory takes them."""
@@ -108,21 +119,26 @@ class TenantSettings(Strict):
 class LedgerSettings(Strict):
     """The ledger: usage of every admitted request; docs/ledger.md says how it gets to SQL."""
 
-    enabled: bool = Field(default=True, description="Whether usage is written down at all.")
+    enabled: bool = Field(default=True, description="Whether usage is recorded at all.")
     folder: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = Field(
         default="tidegate-ledger",
         description="Folder of the write-ahead log, relative to the settings file; on a disk of this host that outlives the process.",
     )
     fsync_ms: int = Field(
-        default=50, ge=1, le=1000, description="How long usage waits at most before it is durable: what a crash can lose. In milliseconds."
+        default=50,
+        ge=1,
+        le=1000,
+        description="Longest time until recorded usage is durable: the usage that a crash can lose. In milliseconds.",
     )
     max_bytes: int = Field(
         default=1024**3,
         ge=16 * 1024**2,
         le=1024**4,
-        description="What may wait on disk while SQL is away; about 4,000 requests per MiB.",
+        description="Largest backlog on disk while SQL is unavailable; about 4,000 requests per MiB.",
     )
-    retention_days: int = Field(default=400, ge=2, le=36_500, description="Days for which single requests are kept; totals per day stay.")
+    retention_days: int = Field(
+        default=400, ge=2, le=36_500, description="Days for which single requests are kept; daily totals are not deleted."
+    )
 
 
 CURRENT_COPY: Final = "current"
@@ -147,35 +163,35 @@ class StoreSettings(Strict):
 
     sql: str = Field(
         default="sqlite:///tidegate.db",
-        description="Tenants and keys: `sqlite:///file` (relative to the settings file) or `postgresql://…`.",
+        description="Database of tenants and keys: `sqlite:///file` (relative to the settings file) or `postgresql://…`.",
     )
     counters: str | None = Field(
         default=None,
         min_length=1,
         max_length=4096,
-        description="Limits and what is used of them: `memory://`, `valkey+embedded://`, `redis://…`, `rediss://…`, `unix:///socket`, "
-        "`redis+sentinel://h1,h2/service` or `redis+cluster://h1,h2`; see docs/stores.md. Unset: `memory://` with one worker, "
-        "`valkey+embedded://` with several.",
+        description="Store of limits and their usage: `memory://`, `valkey+embedded://`, `redis://…`, `rediss://…`, `unix:///socket`, "
+        "`redis+sentinel://h1,h2/service` or `redis+cluster://h1,h2`; see docs/stores.md. Unset: `memory://` with one "
+        "worker, `valkey+embedded://` with several.",
     )
 
     end_users_per_tenant: int = Field(
         default=MOST_LABELS,
         ge=1,
         le=1_000_000,
-        description="End-user labels of a tenant that are counted by themselves: in limits per end user, and in the totals of a day. "
-        "Callers choose labels; what comes with further ones is counted together, as `(other)`.",
+        description="End-user labels of a tenant that are counted separately, in limits per end user and in daily totals. Callers "
+        "choose labels; usage under further labels is counted together, as `(other)`.",
     )
 
     directory_file: File = Field(
         default="tidegate.directory",
-        description="Where the last directory (tenants, keys, limits, prices) is kept, sealed, to start with while the database is away; "
-        "relative to the settings file. On a disk that outlives the process.",
+        description="File with the last known directory (tenants, keys, limits, prices), sealed, from which the gateway starts while "
+        "the database is unavailable; relative to the settings file. On a disk that outlives the process.",
     )
 
     policies_copy: File = Field(
         default="tidegate.policies",
-        description="Folder in which the policies of the database are kept (`policies_from`), to be read, and to start with while it is "
-        "away; relative to the settings file. On a disk that outlives the process.",
+        description="Folder with copies of the database's policies (`policies_from`), for readers, and for starts while the database "
+        "is unavailable; relative to the settings file. On a disk that outlives the process.",
     )
 
     @field_validator("sql")
@@ -224,32 +240,35 @@ class Tls(Strict):
     """TLS on the data port, 1.2 or newer. Both paths are absolute once settings are loaded."""
 
     certificate: File = Field(description="PEM file with the certificate chain, relative to the settings file.")
-    private_key: File = Field(description="PEM file with its key, not encrypted, relative to the settings file.")
+    private_key: File = Field(description="PEM file with the certificate's private key, not encrypted, relative to the settings file.")
 
 
 class ConnectionLimits(Strict):
     """Bounds of one caller's connection; `gateway/http/edge/connections.py` gives the reasons."""
 
-    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body; larger ones get a 413.")
+    max_body_bytes: int = Field(
+        default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body; larger ones are refused with 413."
+    )
     max_header_bytes: int = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest request head, names and values together.")
     max_headers: int = Field(default=64, ge=8, le=1000, description="Header lines of one request.")
     max_connections: int = Field(
         default=20_000, ge=1, le=1_000_000, description="Callers' connections per worker; beyond it the longest idle one is closed."
     )
-    header_timeout_s: Seconds = Field(default=10.0, description="From a request's first byte to the end of its head.")
-    body_timeout_s: Seconds = Field(default=30.0, description="From the end of the head to the end of the body.")
-    min_body_rate_bytes_per_s: int = Field(default=1024, ge=0, description="Average a body must keep after its first 5 s; 0 for none.")
+    header_timeout_s: Seconds = Field(default=10.0, description="Longest time from a request's first byte to the end of its head.")
+    body_timeout_s: Seconds = Field(default=30.0, description="Longest time from the end of the head to the end of the body.")
+    min_body_rate_bytes_per_s: int = Field(default=1024, ge=0, description="Least average rate of a body after its first 5 s; 0 for none.")
     keepalive_s: Seconds = Field(default=75.0, description="How long a connection may be idle between requests.")
     reply_buffer_bytes: int = Field(
-        default=256 * 1024, ge=4096, le=64 * 1024**2, description="Unsent reply bytes at which the engine is paused."
+        default=256 * 1024, ge=4096, le=64 * 1024**2, description="Unsent bytes of one reply at which reading from the engine pauses."
     )
     reply_buffers_total_bytes: int = Field(
         default=512 * 1024**2,
         ge=1024**2,
         le=1024**4,
-        description="Unsent reply bytes of a worker's slow readers together; beyond it those behind for longest are cut off.",
+        description="Unsent reply bytes of all slow readers of a worker together; beyond it the readers that have been behind for "
+        "longest are disconnected.",
     )
-    slow_reader_s: Seconds = Field(default=30.0, description="How long a reply may stay paused before its caller is cut off.")
+    slow_reader_s: Seconds = Field(default=30.0, description="How long a reply may stay paused before its caller is disconnected.")
 
 
 class DataSettings(Bound):
@@ -258,12 +277,14 @@ class DataSettings(Bound):
     bind: str = Field(
         default="127.0.0.1:8080", description="Address and port of the data port: host:port or [v6]:port; port 0 picks a free one."
     )
-    tls: Tls | None = Field(default=None, description="TLS; without it, plain HTTP.")
+    tls: Tls | None = Field(default=None, description="TLS certificate and key; without them, plain HTTP.")
     cors_origins: list[Origin] = Field(
-        default=[], max_length=1000, description='Origins whose pages may call, exact; ["*"] for any; empty for none.'
+        default=[], max_length=1000, description='Origins (CORS) whose pages may call, exact; ["*"] for any; empty for none.'
     )
     hosts: list[HostHeader] = Field(
-        default=[], max_length=1000, description="Host header values served (with the port, where callers send one); empty for any."
+        default=[],
+        max_length=1000,
+        description="`Host` header values that are served (with the port, where callers send one); empty for any.",
     )
     limits: ConnectionLimits = Field(default=ConnectionLimits(), description="Bounds of callers' connections.")
 
@@ -281,45 +302,57 @@ class EngineSettings(Strict):
         default="relay", description="The HTTP client towards engines; `aiohttp` needs the extra of that name."
     )
     connect_timeout_s: Seconds = Field(default=2.0, description="Longest wait for a connection to an engine.")
-    first_token_base_s: Seconds = Field(default=10.0, description="First-token deadline: this, plus prompt tokens over the rate below.")
-    first_token_tokens_per_s: float = Field(
-        default=2000.0, gt=0, le=1e9, description="Prefill rate the deadline assumes; an engine measured to be slower is given its own."
+    first_token_base_s: Seconds = Field(
+        default=10.0, description="First-token deadline: this time, plus prompt tokens divided by `first_token_tokens_per_s`."
     )
-    first_token_cap_s: Seconds = Field(default=120.0, description="Longest first-token deadline; not below the base.")
+    first_token_tokens_per_s: float = Field(
+        default=2000.0,
+        gt=0,
+        le=1e9,
+        description="Prefill rate that the first-token deadline assumes; for an engine that is measured to be slower, the measured "
+        "rate counts.",
+    )
+    first_token_cap_s: Seconds = Field(default=120.0, description="Longest first-token deadline; not below `first_token_base_s`.")
     token_gap_s: Seconds = Field(default=30.0, description="Longest silence between two events of a stream.")
-    plain_timeout_s: Seconds = Field(default=600.0, description="Longest wait for a plain reply.")
-    heartbeat_s: float = Field(default=5.0, ge=0, le=3600, description="SSE comment to the caller after this much silence; 0 for none.")
+    plain_timeout_s: Seconds = Field(default=600.0, description="Longest wait for a reply that is not streamed.")
+    heartbeat_s: float = Field(default=5.0, ge=0, le=3600, description="Silence after which the caller is sent an SSE comment; 0 for none.")
     idle_connection_s: Seconds = Field(
-        default=4.0, description="Age at which an idle connection is not used again; below the engine's own keep-alive (vLLM, SGLang: 5 s)."
+        default=4.0,
+        description="Age at which an idle connection is not used again; it must be below the engine's own keep-alive (vLLM, SGLang: 5 s).",
     )
     max_connections_per_backend: int = Field(
         default=1024,
         ge=1,
         le=65_535,
-        description="Open connections to one backend, per worker; more requests than this are refused or go elsewhere.",
+        description="Open connections to one backend, per worker; further requests are refused or go to other backends.",
     )
     lora_load_s: Seconds = Field(default=30.0, description="Longest wait for an adapter to be loaded before its request is sent.")
-    poll_s: Seconds = Field(default=1.0, description="How often each engine is asked whether it is there.")
+    poll_s: Seconds = Field(default=1.0, description="Time between two health checks of each engine.")
     register_networks: Annotated[list[str], AfterValidator(checked_networks)] = Field(
         default=["127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
         max_length=100,
-        description="Networks that backends from DNS or the admin port may be in. Link-local and cloud-metadata addresses never are.",
+        description="Networks in which backends from DNS or the admin port may be. Link-local and cloud-metadata addresses are never "
+        "allowed.",
     )
-    signals_s: Seconds = Field(default=0.1, description="How often each engine is asked for its load; every worker asks.")
+    signals_s: Seconds = Field(default=0.1, description="Time between two reads of each engine's load; every worker reads it.")
 
 
 class DrainSettings(Strict):
     """Draining of a worker after SIGTERM, and of a backend that leaves."""
 
-    accept_s: float = Field(default=5.0, ge=0, le=600, description="How long new connections are still taken while load balancers notice.")
-    grace_s: float = Field(default=120.0, ge=0, le=86_400, description="How long running requests may go on; then they get an error event.")
+    accept_s: float = Field(
+        default=5.0, ge=0, le=600, description="How long new connections are still accepted while load balancers notice the drain."
+    )
+    grace_s: float = Field(
+        default=120.0, ge=0, le=86_400, description="How long running requests may continue; then they end with an error event."
+    )
 
 
 class LogSettings(Strict):
     """The process's log and the access log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest level of the process's log (stderr).")
-    access: bool = Field(default=True, description="One JSON line per request (stdout).")
+    access: bool = Field(default=True, description="Whether to write the access log: one JSON line per request (stdout).")
 
 
 class Settings(Strict):
@@ -328,25 +361,25 @@ class Settings(Strict):
     data: DataSettings = Field(default=DataSettings(), description="The data port.")
     admin: AdminSettings = Field(default=AdminSettings(), description="The admin port.")
     workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the data port; one per core at most.")
-    stores: StoreSettings = Field(default=StoreSettings(), description="State, by URL.")
+    stores: StoreSettings = Field(default=StoreSettings(), description="The stores of persistent state, by URL.")
     secrets: SecretSettings = Field(default=SecretSettings(), description="Secrets, by reference.")
-    auth: AuthSettings = Field(default=AuthSettings(), description="Tokens of identity providers, besides keys.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Authentication by tokens of identity providers, besides API keys.")
     policies: File = Field(default="policies", description="Folder of policy files, relative to the settings file.")
     policies_from: Literal["files", "database"] = Field(
         default="files",
-        description="Who owns the policies: `files`, that folder; `database`, the SQL store, where `tidegate policy apply` puts them. The "
-        "folder is what the first start puts there then.",
+        description="Source of the policies: `files`, the folder `policies`; `database`, the SQL store, where `tidegate policy apply` "
+        "puts them. With `database`, the first start copies the folder into an empty database.",
     )
-    prompts: File = Field(default="prompts", description="Folder of prompts, relative to the settings file; it need not be there.")
-    pools: list[PoolSettings] = Field(min_length=1, max_length=1000, description="The fleet.")
-    engines: EngineSettings = Field(default=EngineSettings(), description="Towards engines.")
-    routing: RoutingSettings = Field(default=RoutingSettings(), description="What routing keeps in memory.")
-    queue: QueueSettings = Field(default=QueueSettings(), description="Waiting for room on an engine.")
-    drain: DrainSettings = Field(default=DrainSettings(), description="Ending.")
+    prompts: File = Field(default="prompts", description="Folder of prompts, relative to the settings file; it may be missing.")
+    pools: list[PoolSettings] = Field(min_length=1, max_length=1000, description="The pools of engines: the fleet.")
+    engines: EngineSettings = Field(default=EngineSettings(), description="Timeouts and connections towards engines.")
+    routing: RoutingSettings = Field(default=RoutingSettings(), description="Settings of routing for all tenants.")
+    queue: QueueSettings = Field(default=QueueSettings(), description="The queue of requests that wait for capacity on an engine.")
+    drain: DrainSettings = Field(default=DrainSettings(), description="Draining of a worker or a backend.")
     rollouts: RolloutSettings = Field(default=RolloutSettings(), description="Rollouts.")
-    tenants: TenantSettings = Field(default=TenantSettings(), description="Tenants.")
-    ledger: LedgerSettings = Field(default=LedgerSettings(), description="Usage.")
-    log: LogSettings = Field(default=LogSettings(), description="Logs.")
+    tenants: TenantSettings = Field(default=TenantSettings(), description="Bounds of every tenant.")
+    ledger: LedgerSettings = Field(default=LedgerSettings(), description="The ledger of usage.")
+    log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
 
     _base_dir: Path = Path()
 

@@ -40,18 +40,18 @@ Url = Annotated[str, StringConstraints(max_length=2048), AfterValidator(checked_
 class RegisteredEvents(Strict):
     """Where a registered backend publishes its KV events."""
 
-    endpoint: Events = Field(description="Where it publishes: `tcp://address:port`.")
-    replay: Events | None = Field(default=None, description="Where it answers replay requests: `tcp://address:port`.")
+    endpoint: Events = Field(description="Where the engine publishes its KV events: `tcp://address:port`.")
+    replay: Events | None = Field(default=None, description="Where the engine answers replay requests: `tcp://address:port`.")
 
 
 class Registration(Strict):
     """The description of a backend that is to be registered."""
 
-    pool: Name = Field(description="The pool it joins.")
-    id: Name = Field(description="Its name in metrics, logs and headers; unique in the whole fleet.")
-    url: Url = Field(description="Where it listens: `http(s)://host[:port][/prefix]`, without `/v1`.")
-    kv_events: RegisteredEvents | None = Field(default=None, description="Where it publishes its KV events.")
-    load_push: LoadPushSettings | None = Field(default=None, description="Where it pushes its load.")
+    pool: Name = Field(description="The pool that the backend joins.")
+    id: Name = Field(description="Name of the backend in metrics, logs and headers; unique in the whole fleet.")
+    url: Url = Field(description="Base URL of the engine: `http(s)://host[:port][/prefix]`, without `/v1`.")
+    kv_events: RegisteredEvents | None = Field(default=None, description="Where the engine publishes its KV events.")
+    load_push: LoadPushSettings | None = Field(default=None, description="Where the engine pushes its load.")
 
 
 class FleetRefusal(Exception):

@@ -28,22 +28,25 @@ _MAX_LISTED: Final = 10
 class WeightedVersion(Strict):
     """One of several versions."""
 
-    version: PromptVersion = Field(description="Which.")
+    version: PromptVersion = Field(description="Number of the version.")
     weight: float = Field(
-        ge=0, le=1_000_000, description="Its share of the conversations, against those of the others; 0 for requests that name it alone."
+        ge=0,
+        le=1_000_000,
+        description="Weight of the version: its share of the conversations, relative to the other weights; 0 for a version that only "
+        "requests by number get.",
     )
 
 
 class PromptEntry(Strict):
     """One prompt, with the versions that exist for the tenant."""
 
-    id: PromptId = Field(description="Which prompt.")
-    version: PromptVersion | None = Field(default=None, description="The one version that exists.")
+    id: PromptId = Field(description="Id of the prompt.")
+    version: PromptVersion | None = Field(default=None, description="The only version that exists for the tenant.")
     versions: list[WeightedVersion] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_VERSIONS,
-        description="Instead of `version`, those that exist, and how requests that name none are dealt out to them.",
+        description="Instead of `version`: the versions that exist for the tenant, with weights that assign requests without a version.",
     )
 
     @model_validator(mode="after")

@@ -20,30 +20,30 @@ PromptVersion = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 class MessageField(Strict):
     """One message."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="Who speaks.")
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="The message's role.")
     content: str = Field(
         min_length=1,
         max_length=MAX_SOURCE_CHARS,
-        description="Its text, a template: docs/prompts.md says what can stand in it. Line ends at its end are left out, and so is a "
-        "message without any text.",
+        description="The message's text, a template: docs/prompts.md describes the syntax. Line ends at the end of the text are "
+        "removed, and a message that renders to no text is left out.",
     )
 
 
 class PromptDocument(Strict):
     """One file: one version of one prompt."""
 
-    id: PromptId = Field(description="What requests call it: lower-case letters, digits, `_`, `-`.")
-    version: PromptVersion = Field(description="Which version of it this is. The file is called `ID@VERSION.yaml`.")
-    description: str = Field(default="", max_length=4000, description="For people.")
+    id: PromptId = Field(description="The prompt's id in requests: lower-case letters, digits, `_`, `-`.")
+    version: PromptVersion = Field(description="Version of the prompt. The file is called `ID@VERSION.yaml`.")
+    description: str = Field(default="", max_length=4000, description="A note for human readers.")
     model: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,256}$")] | None = Field(
-        default=None, description="The model that answers where a request names none; null where requests have to."
+        default=None, description="The model that answers a request that names none; null where every request must name one."
     )
     parameters: Defaults = Field(
-        default=Defaults(), description="What holds where a request sets nothing; it comes before the defaults of policies."
+        default=Defaults(), description="Values of parameters that a request does not set; they come before the defaults of policies."
     )
     variables: dict[VariableName, VariableField] = Field(
-        default={}, max_length=MAX_VARIABLES, description="What requests fill in, by name; docs/prompts.md has their types."
+        default={}, max_length=MAX_VARIABLES, description="Variables that requests fill in, by name; docs/prompts.md lists their types."
     )
     messages: list[MessageField] = Field(
-        min_length=1, max_length=MAX_MESSAGES, description="The messages that stand in front of the request's own."
+        min_length=1, max_length=MAX_MESSAGES, description="The messages that are put in front of the request's own."
     )

@@ -56,7 +56,7 @@ class VariableRefused(Exception):
 
 
 class _Variable(Strict):
-    description: str = Field(default="", max_length=1000, description="For people.")
+    description: str = Field(default="", max_length=1000, description="A note for human readers.")
 
     @property
     def required(self) -> bool:
@@ -84,8 +84,8 @@ class StringVariable(_Variable):
     """A text."""
 
     type: Literal["string"] = Field(description="A text.")
-    default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
-    max_length: int = Field(default=DEFAULT_CHARS, ge=1, le=MAX_CHARS, description="Characters, at most.")
+    default: str | None = Field(default=None, description="Value when a request gives none; without a default, requests must give one.")
+    max_length: int = Field(default=DEFAULT_CHARS, ge=1, le=MAX_CHARS, description="Most characters of the text.")
 
     def accepts(self, value: object) -> bool:
         return type(value) is str and len(value) <= self.max_length
@@ -110,9 +110,9 @@ class IntegerVariable(_Bounded):
     """A whole number."""
 
     type: Literal["integer"] = Field(description="A whole number.")
-    default: int | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
-    minimum: int = Field(default=-MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The least.")
-    maximum: int = Field(default=MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="The most.")
+    default: int | None = Field(default=None, description="Value when a request gives none; without a default, requests must give one.")
+    minimum: int = Field(default=-MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="Smallest value.")
+    maximum: int = Field(default=MAX_WHOLE, ge=-MAX_WHOLE, le=MAX_WHOLE, description="Largest value.")
 
     def accepts(self, value: object) -> bool:
         return type(value) is int and self.minimum <= value <= self.maximum
@@ -126,9 +126,11 @@ class NumberVariable(_Bounded):
     """A number."""
 
     type: Literal["number"] = Field(description="A number.")
-    default: float | None = Field(default=None, allow_inf_nan=False, description="What stands where a request gives none.")
-    minimum: float = Field(default=-1e15, ge=-1e15, le=1e15, description="The least.")
-    maximum: float = Field(default=1e15, ge=-1e15, le=1e15, description="The most.")
+    default: float | None = Field(
+        default=None, allow_inf_nan=False, description="Value when a request gives none; without a default, requests must give one."
+    )
+    minimum: float = Field(default=-1e15, ge=-1e15, le=1e15, description="Smallest value.")
+    maximum: float = Field(default=1e15, ge=-1e15, le=1e15, description="Largest value.")
 
     def accepts(self, value: object) -> bool:
         return (type(value) is int or (type(value) is float and math.isfinite(value))) and self.minimum <= value <= self.maximum
@@ -142,7 +144,7 @@ class BooleanVariable(_Variable):
     """True or false."""
 
     type: Literal["boolean"] = Field(description="True or false.")
-    default: bool | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+    default: bool | None = Field(default=None, description="Value when a request gives none; without a default, requests must give one.")
 
     def accepts(self, value: object) -> bool:
         return type(value) is bool
@@ -155,11 +157,11 @@ class BooleanVariable(_Variable):
 class EnumVariable(_Variable):
     """One of a few texts."""
 
-    type: Literal["enum"] = Field(description="One of a few texts.")
+    type: Literal["enum"] = Field(description="One of a fixed list of texts.")
     values: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] = Field(
-        min_length=1, max_length=MAX_ITEMS, description="The texts."
+        min_length=1, max_length=MAX_ITEMS, description="The texts that are accepted."
     )
-    default: str | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
+    default: str | None = Field(default=None, description="Value when a request gives none; without a default, requests must give one.")
 
     def accepts(self, value: object) -> bool:
         return type(value) is str and value in self.values
@@ -173,10 +175,12 @@ class EnumVariable(_Variable):
 class ListVariable(_Variable):
     """Several texts."""
 
-    type: Literal["list"] = Field(description="Several texts.")
-    default: list[str] | None = Field(default=None, description="What stands where a request gives none; without one, requests must.")
-    max_items: int = Field(default=16, ge=1, le=MAX_ITEMS, description="Texts, at most.")
-    max_length: int = Field(default=1024, ge=1, le=MAX_ITEM_CHARS, description="Characters of each, at most.")
+    type: Literal["list"] = Field(description="A list of texts.")
+    default: list[str] | None = Field(
+        default=None, description="Value when a request gives none; without a default, requests must give one."
+    )
+    max_items: int = Field(default=16, ge=1, le=MAX_ITEMS, description="Most texts of the list.")
+    max_length: int = Field(default=1024, ge=1, le=MAX_ITEM_CHARS, description="Most characters of each text.")
 
     def accepts(self, value: object) -> bool:
         return (

@@ -31,15 +31,18 @@ def _known_margins(margins: dict[str, float]) -> dict[str, float]:
 class RolloutStepEntry(Strict):
     """One share of the traffic."""
 
-    share: Share = Field(description="Of the conversations that the canary answers, 0 to 1.")
-    min_requests: int = Field(default=100, ge=1, le=100_000_000, description="The canary's that have to be counted in this step.")
-    min_s: Seconds = Field(default=600.0, description="Seconds that the step takes at least.")
-    max_s: Seconds = Field(default=4 * 3600.0, description="Seconds after which `on_timeout` says what follows.")
+    share: Share = Field(description="Share of the conversations that the canary answers, 0 to 1.")
+    min_requests: int = Field(
+        default=100, ge=1, le=100_000_000, description="Requests of the canary that must be counted before the step can pass."
+    )
+    min_s: Seconds = Field(default=600.0, description="Least duration of the step, in seconds.")
+    max_s: Seconds = Field(default=4 * 3600.0, description="Seconds after which `on_timeout` applies.")
     needs: Literal["not_worse", "good_enough"] = Field(
         default="not_worse",
-        description="What has to be said of the canary: nothing against it, or that every metric is within its margin.",
+        description="Condition for passing the step: `not_worse`, no metric is found worse; `good_enough`, every metric is within its "
+        "margin.",
     )
-    gate: bool = Field(default=False, description="Whether somebody has to promote it once it is passed.")
+    gate: bool = Field(default=False, description="Whether the rollout waits for a manual promotion after the step has passed.")
 
     def step(self) -> RolloutStep:
         """The step of a plan that this entry describes."""
@@ -49,61 +52,78 @@ class RolloutStepEntry(Strict):
 class ShadowEntry(Strict):
     """A phase before the first step: requests are mirrored to the canary, its answers thrown away."""
 
-    share: Share = Field(description="Of the requests that are mirrored.")
-    min_requests: int = Field(default=100, ge=1, le=100_000_000, description="Mirrored requests that have to be counted.")
-    min_s: Seconds = Field(default=600.0, description="Seconds that it takes at least.")
-    max_s: Seconds = Field(default=4 * 3600.0, description="Seconds after which `on_timeout` says what follows.")
-    gate: bool = Field(default=False, description="Whether somebody has to promote it once it is passed.")
+    share: Share = Field(description="Share of the requests that are mirrored.")
+    min_requests: int = Field(
+        default=100, ge=1, le=100_000_000, description="Mirrored requests that must be counted before the phase can pass."
+    )
+    min_s: Seconds = Field(default=600.0, description="Least duration of the phase, in seconds.")
+    max_s: Seconds = Field(default=4 * 3600.0, description="Seconds after which `on_timeout` applies.")
+    gate: bool = Field(default=False, description="Whether the rollout waits for a manual promotion after the phase has passed.")
     max_in_flight: int = Field(
-        default=4, ge=1, le=1000, description="Mirrored requests that each worker has under way at a time; with more, none is mirrored."
+        default=4, ge=1, le=1000, description="Mirrored requests that each worker may have in flight; beyond it, none is mirrored."
     )
 
 
 class ExperimentEntry(Strict):
     """Instead of steps: one share that stays, and a verdict that nothing follows from."""
 
-    share: Share = Field(default=0.5, lt=1, description="Of the conversations that the canary answers, above 0 and below 1.")
-    min_requests: int = Field(default=1000, ge=1, le=100_000_000, description="The canary's before the verdict is final.")
-    max_s: Seconds = Field(default=14 * DAY_S, description="Seconds after which `on_timeout` says what follows.")
+    share: Share = Field(default=0.5, lt=1, description="Share of the conversations that the canary answers, above 0 and below 1.")
+    min_requests: int = Field(
+        default=1000, ge=1, le=100_000_000, description="Requests of the canary that must be counted before the verdict is final."
+    )
+    max_s: Seconds = Field(default=14 * DAY_S, description="Seconds after which `on_timeout` applies.")
 
 
 class RolloutDocument(Strict):
     """One rollout file."""
 
-    name: RolloutName = Field(description="Lower-case letters, digits, inner dots and dashes.")
+    name: RolloutName = Field(description="Name of the rollout: lower-case letters, digits, inner dots and dashes.")
     of: Literal["pool", "prompt"] = Field(
-        default="pool", description="What is rolled out: a pool of engines, or a version of a prompt of the registry."
+        default="pool", description="Kind of the rollout: of a pool of engines, or of a version of a registered prompt."
     )
-    baseline: PoolName = Field(description="The pool of `tidegate.yaml` that answers now; of a prompt, `ID@VERSION`.")
+    baseline: PoolName = Field(description="The pool of `tidegate.yaml` that answers now; for a prompt, `ID@VERSION`.")
     canary: PoolName = Field(
-        description="The pool with what is new: model version, engine version, quantisation, launch options; of a prompt, `ID@VERSION`."
+        description="The pool with the change: model version, engine version, quantisation, launch options; for a prompt, `ID@VERSION`."
     )
     tenants: list[Tenant] | None = Field(
-        default=None, min_length=1, max_length=MAX_NAMED, description="Only requests of these; null for everybody's."
+        default=None, min_length=1, max_length=MAX_NAMED, description="Only requests of these tenants; null for all tenants."
     )
     models: list[ModelName] | None = Field(
-        default=None, min_length=1, max_length=MAX_NAMED, description="Only requests for these public names; null for all of the pool's."
+        default=None,
+        min_length=1,
+        max_length=MAX_NAMED,
+        description="Only requests for these public names; null for all names that the pool serves.",
     )
     steps: list[RolloutStepEntry] | None = Field(
-        default=None, min_length=2, max_length=MAX_STEPS, description="Growing shares, the last 1; null for 1, 5, 25, 50 and 100 %."
+        default=None, min_length=2, max_length=MAX_STEPS, description="Increasing shares, the last 1; null for 1, 5, 25, 50 and 100 %."
     )
     shadow: ShadowEntry | None = Field(default=None, description="Mirror requests before the first step; null for no such phase.")
-    experiment: ExperimentEntry | None = Field(default=None, description="Compare at one share, and change nothing by the verdict.")
+    experiment: ExperimentEntry | None = Field(default=None, description="Compare at one fixed share; the verdict changes nothing.")
     on_timeout: Literal["rollback", "hold"] = Field(
-        default="rollback", description="What follows when a step has taken `max_s`: back to the baseline, or stay until somebody decides."
+        default="rollback",
+        description="What happens after `max_s` of a step: `rollback`, back to the baseline; `hold`, stay at the step until an "
+        "operator decides.",
     )
-    warm_up_s: Seconds = Field(default=120.0, description="Seconds at the beginning that are not counted.")
-    warm_up_requests: int = Field(default=20, ge=0, le=1_000_000, description="The canary's first requests that are not counted.")
-    settle_s: Seconds = Field(default=30.0, description="Seconds after each change of share that are not counted.")
+    warm_up_s: Seconds = Field(default=120.0, description="Seconds at the beginning whose requests are not counted.")
+    warm_up_requests: int = Field(
+        default=20, ge=0, le=1_000_000, description="Requests of the canary at the beginning that are not counted."
+    )
+    settle_s: Seconds = Field(default=30.0, description="Seconds after each change of share whose requests are not counted.")
     alpha: float = Field(
-        default=0.01, gt=0, le=0.2, description="The chance that a canary that is no worse than the margins is rolled back as worse."
+        default=0.01,
+        gt=0,
+        le=0.2,
+        description="Probability that a canary that is no worse than the margins is rolled back as worse (false alarm).",
     )
     margins: Annotated[dict[str, float], AfterValidator(_known_margins)] = Field(
         default={},
-        description=f"By how much the canary may be worse, by metric ({', '.join(METRICS)}): points of a share, or part of the baseline's.",
+        description=f"How much worse than the baseline the canary may be, by metric ({', '.join(METRICS)}): absolute for a share, else "
+        "as part of the baseline's value.",
     )
-    interval_s: float = Field(default=10.0, ge=1, le=60, description="Seconds that are counted together; how often one looks.")
-    min_samples: int = Field(default=50, ge=1, le=1_000_000, description="The canary's before a metric is judged at all.")
+    interval_s: float = Field(
+        default=10.0, ge=1, le=60, description="Seconds of one interval of counting; the comparison runs once per interval."
+    )
+    min_samples: int = Field(default=50, ge=1, le=1_000_000, description="Samples of the canary before a metric is judged at all.")
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -31,8 +31,10 @@ SPENT: Final = 1e9
 class Params(Strict):
     """The quantum."""
 
-    quantum: float = Field(default=16_384, ge=1, le=1e9, description="Tokens a tenant may spend on one backend before others of its count.")
-    output_weight: float = Field(default=2.0, ge=0, le=1000, description="What a generated token counts for, in prompt tokens.")
+    quantum: float = Field(
+        default=16_384, ge=1, le=1e9, description="Tokens a tenant may spend on one backend before its deficit there is used up."
+    )
+    output_weight: float = Field(default=2.0, ge=0, le=1000, description="Weight of a generated token, in prompt tokens.")
 
 
 class Deficits:

@@ -28,12 +28,18 @@ LEAST: Final = 1e-9
 class Params(Strict):
     """Dynamo's own knobs and defaults."""
 
-    block_tokens: int = Field(default=16, ge=1, description="Tokens of a block.")
+    block_tokens: int = Field(default=16, ge=1, description="Tokens of a KV block.")
     prefill_load_scale: float = Field(default=1.0, ge=0, description="Weight of blocks to prefill.")
-    overlap_score_credit: float = Field(default=1.0, ge=0, description="Credit for each block that is cached there.")
-    decay: float = Field(default=0.0, ge=0, description="How much the credit shrinks where more waits than elsewhere.")
-    decode_active_request_weight: float = Field(default=0.0, ge=0, description="Blocks that each request there counts for.")
-    temperature: float = Field(default=0.0, ge=0, description="0 takes the least cost; more draws from a softmax.")
+    overlap_score_credit: float = Field(default=1.0, ge=0, description="Credit for each block that is cached on the backend.")
+    decay: float = Field(
+        default=0.0, ge=0, description="How fast the credit shrinks with the prefill queue beyond that of the least loaded backend."
+    )
+    decode_active_request_weight: float = Field(
+        default=0.0, ge=0, description="Blocks that each running request of the backend counts for."
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, description="0 takes the lowest cost; above 0, the choice is drawn from a softmax over the costs."
+    )
 
 
 def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:

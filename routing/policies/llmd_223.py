@@ -25,8 +25,8 @@ TERMS: Final = ("queue", "kv", "prefix")
 class Params(Strict):
     """llm-d's weights."""
 
-    queue: float = Field(default=2.0, ge=0, description="Weight of the queue's depth.")
-    kv: float = Field(default=2.0, ge=0, description="Weight of what is free of the KV cache.")
+    queue: float = Field(default=2.0, ge=0, description="Weight of the length of the backend's queue.")
+    kv: float = Field(default=2.0, ge=0, description="Weight of the free share of the KV cache.")
     prefix: float = Field(default=3.0, ge=0, description="Weight of the share of the prompt that is cached.")
 
 

@@ -38,9 +38,11 @@ ELSEWHERE: Final = 1e9
 class Params(Strict):
     """Preble's constants."""
 
-    window_s: float = Field(default=180.0, gt=0, le=3600, description="How long a request counts as load.")
-    imbalance: float = Field(default=1.5, ge=1, description="Factor between the heaviest and the lightest load that is too much.")
-    busy: int = Field(default=50, ge=0, description="Requests for each backend within the window from which on balance is looked at.")
+    window_s: float = Field(default=180.0, gt=0, le=3600, description="Seconds for which a request counts as load.")
+    imbalance: float = Field(
+        default=1.5, ge=1, description="Ratio of the heaviest to the lightest load above which the fleet counts as imbalanced."
+    )
+    busy: int = Field(default=50, ge=0, description="Requests per backend within the window from which on the ratio is checked.")
 
 
 class RecentWork:

@@ -40,18 +40,26 @@ class Params(Strict):
     """Weights of the terms."""
 
     ttft: float = Field(default=1.0, ge=0, description="Weight of the seconds to the first token.")
-    decode: float = Field(default=0.5, ge=0, description="Weight of the seconds that the answer takes longer than on the fastest backend.")
-    others: float = Field(default=0.2, ge=0, description="Weight of the seconds taken from requests that run there; 1 is unselfish.")
+    decode: float = Field(default=0.5, ge=0, description="Weight of the extra seconds of the answer over those on the fastest backend.")
+    others: float = Field(
+        default=0.2,
+        ge=0,
+        description="Weight of the seconds that the request costs the requests that run on the backend; 1 counts them like its own.",
+    )
     memory_s: float = Field(default=0.5, ge=0, description="Seconds charged for a KV cache that is half full.")
-    unshared: float = Field(default=0.2, ge=0, le=1, description="Share of the last three that stays where nothing cached is used again.")
-    leaving: float = Field(default=0.3, ge=0, description="Weight of the seconds to compute again what another backend holds.")
+    unshared: float = Field(
+        default=0.2, ge=0, le=1, description="Share of `decode`, `others` and `memory_s` that counts where no cached tokens are reused."
+    )
+    leaving: float = Field(default=0.3, ge=0, description="Weight of the seconds to recompute tokens that another backend has cached.")
     late_s: float = Field(
         default=60.0,
         ge=0,
-        description="Seconds charged to a backend that would be slower per token than `tpot_slo_s` promises, while another would not.",
+        description="Seconds charged to a backend that would be slower per token than `tpot_slo_s`, while another would not.",
     )
     horizon: float = Field(
-        default=150.0, gt=0, description="Tokens of an answer for which today's batch is taken to last; of longer ones fewer count."
+        default=150.0,
+        gt=0,
+        description="Output tokens for which the current batch is assumed to last; longer answers count with fewer tokens than they have.",
     )
 
 

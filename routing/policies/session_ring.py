@@ -25,7 +25,7 @@ MASK: Final = (1 << 64) - 1
 class Params(Strict):
     """The bound."""
 
-    bound: float = Field(default=1.25, ge=1, description="A backend takes no more while it has more than this times the mean of all.")
+    bound: float = Field(default=1.25, ge=1, description="A backend with more than this times the mean number of requests gets no more.")
 
 
 class Points:

@@ -28,9 +28,9 @@ FIRST: Final = 1e5
 class Params(Strict):
     """SMG's thresholds."""
 
-    cache_threshold: float = Field(default=0.3, ge=0, le=1, description="Share of the prompt that must be cached to follow the match.")
-    balance_abs: float = Field(default=64, ge=0, description="Requests by which the fullest may exceed the emptiest.")
-    balance_rel: float = Field(default=1.5, ge=1, description="And the factor by which it may.")
+    cache_threshold: float = Field(default=0.3, ge=0, le=1, description="Share of the prompt that must be cached for the match to decide.")
+    balance_abs: float = Field(default=64, ge=0, description="Requests by which the most loaded backend may exceed the least loaded one.")
+    balance_rel: float = Field(default=1.5, ge=1, description="Factor by which the most loaded backend may exceed the least loaded one.")
 
 
 def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:

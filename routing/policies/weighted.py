@@ -48,15 +48,15 @@ class Params(Strict):
     """Weights of the scorers; a scorer that counts against a backend is subtracted with its weight."""
 
     prefix: float = Field(default=0.45, ge=0, description="Weight of the share of the prompt that is cached.")
-    session: float = Field(default=0.0, ge=0, description="Weight of having had the conversation's last turn.")
-    queue: float = Field(default=0.25, ge=0, description="Weight of the seconds of prompts that wait.")
+    session: float = Field(default=0.0, ge=0, description="Weight of having served the conversation's last turn.")
+    queue: float = Field(default=0.25, ge=0, description="Weight of the seconds of prefill that wait in the backend's queue.")
     kv: float = Field(default=0.20, ge=0, description="Weight of the share of the KV cache in use.")
     output: float = Field(default=0.0, ge=0, description="Weight of the share of the free KV cache that the answer may fill.")
     adapter: float = Field(default=0.0, ge=0, description="Weight of having the adapter loaded.")
-    priority: float = Field(default=0.10, ge=0, description="Weight of the request's priority; it acts against `floor` only.")
-    price: float = Field(default=0.0, ge=0, description="Weight of the price of a token there.")
-    region: float = Field(default=0.0, ge=0, description="Weight of standing in the caller's region.")
-    floor: float | None = Field(default=None, description="Backends that score less take nothing; null: no floor.")
+    priority: float = Field(default=0.10, ge=0, description="Weight of the request's priority; it counts against `floor` only.")
+    price: float = Field(default=0.0, ge=0, description="Weight of the backend's price of a token.")
+    region: float = Field(default=0.0, ge=0, description="Weight of being in the caller's region.")
+    floor: float | None = Field(default=None, description="Backends with a lower score get no requests; null: no floor.")
 
 
 def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable, params: Params, memory: Any, rng: Rng) -> Scores:

@@ -18,22 +18,25 @@ def _known(name: str) -> str:
 class Engines(Strict):
     """Engines of one kind."""
 
-    machine: Annotated[str, AfterValidator(_known)] = Field(description="Class of model and machine, whose constants apply.")
-    count: int = Field(default=1, ge=1, le=1024, description="How many.")
-    slower: float = Field(default=1.0, gt=0, le=100, description="Times as long for everything; 2 is a machine of half the speed.")
-    prefill_slower: float = Field(default=1.0, gt=0, le=100, description="Times as long per prompt token; for sensitivity, 0.6 and 1.6.")
-    kv_tokens: int | None = Field(default=None, ge=16, description="KV cache in tokens, if it is not the class's.")
-    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="Sequences in a batch at most.")
-    token_budget: int = Field(default=2048, ge=2, le=1_000_000, description="Tokens of a step at most; more than `max_num_seqs`.")
+    machine: Annotated[str, AfterValidator(_known)] = Field(description="Class of model and machine, whose timing constants apply.")
+    count: int = Field(default=1, ge=1, le=1024, description="Number of engines.")
+    slower: float = Field(default=1.0, gt=0, le=100, description="Factor on all step times; 2 is a machine of half the speed.")
+    prefill_slower: float = Field(
+        default=1.0, gt=0, le=100, description="Factor on the time per prompt token; for sensitivity, 0.6 and 1.6."
+    )
+    kv_tokens: int | None = Field(default=None, ge=16, description="KV cache in tokens; null for that of the class.")
+    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="Most sequences in a batch.")
+    token_budget: int = Field(default=2048, ge=2, le=1_000_000, description="Most tokens of a step; more than `max_num_seqs`.")
     context_tokens: int = Field(default=131_072, ge=1, description="Longest prompt and answer together.")
     by_priority: bool = Field(default=False, description="Whether waiting requests are ordered by priority before their order of arrival.")
     lora_slots: int = Field(default=0, ge=0, le=1024, description="Adapters that can be loaded at a time.")
-    lora_load_s: float = Field(default=1.0, ge=0, description="Seconds to load one.")
+    lora_load_s: float = Field(default=1.0, ge=0, description="Seconds to load an adapter.")
     role: Literal["both", "prefill", "decode"] = Field(
-        default="both", description="Whether they serve requests whole, or one half of requests only: compute prompts, or generate."
+        default="both",
+        description="Whether the engines serve requests whole (`both`), only compute prompts (`prefill`), or only generate (`decode`).",
     )
-    region: str = Field(default="", max_length=64, description="Where they stand.")
-    price: float = Field(default=0.0, ge=0, description="What a token costs there, relative to the others.")
+    region: str = Field(default="", max_length=64, description="Region of the engines.")
+    price: float = Field(default=0.0, ge=0, description="Price of a token on these engines, relative to the others.")
 
     @model_validator(mode="after")
     def _has_room_for_prefill(self) -> "Engines":
@@ -54,50 +57,58 @@ class SignalDelays(Strict):
     every_s: float = Field(
         default=0.1, ge=0.01, le=60, description="Seconds between two readings of an engine's load; the gateway's `signals_s`."
     )
-    delay_s: float = Field(default=0.0, ge=0, le=60, description="Age of a reading when it arrives.")
-    kv_events: bool = Field(default=True, description="Whether engines tell what they cache; otherwise replicas guess by what they sent.")
-    kv_delay_s: float = Field(default=0.01, ge=0, le=60, description="Age of such an event when it arrives.")
-    detect_s: float = Field(default=1.0, ge=0, le=600, description="Until a dead engine is known to be dead, and a restarted one to live.")
+    delay_s: float = Field(default=0.0, ge=0, le=60, description="Age of a load reading when it arrives.")
+    kv_events: bool = Field(
+        default=True, description="Whether engines publish KV events; otherwise replicas estimate caches from the requests they sent."
+    )
+    kv_delay_s: float = Field(default=0.01, ge=0, le=60, description="Age of a KV event when it arrives.")
+    detect_s: float = Field(default=1.0, ge=0, le=600, description="Seconds until the death or the restart of an engine is detected.")
 
 
 class Objective(Strict):
     """The latencies that a good answer meets."""
 
-    ttft_s: float = Field(default=2.0, gt=0, description="Seconds to the first token at most.")
-    tpot_s: float = Field(default=0.1, gt=0, description="Seconds per token after it at most.")
+    ttft_s: float = Field(default=2.0, gt=0, description="Longest time to the first token, in seconds.")
+    tpot_s: float = Field(default=0.1, gt=0, description="Longest time per token after the first, in seconds.")
 
 
 class EngineFault(Strict):
     """A fault of one engine."""
 
-    at_s: float = Field(ge=0, description="When.")
-    engine: int = Field(ge=0, description="Which, from 0 in the order of the file.")
-    kind: Literal["kill", "slow", "stall"] = Field(description="The process dies, everything takes longer, or nothing happens at all.")
-    for_s: float = Field(gt=0, description="Seconds until it is as before; one that died comes back with an empty cache.")
-    factor: float = Field(default=4.0, gt=1, description="For slow: times as long.")
+    at_s: float = Field(ge=0, description="When the fault begins, in seconds.")
+    engine: int = Field(ge=0, description="Number of the engine, from 0 in the order of the file.")
+    kind: Literal["kill", "slow", "stall"] = Field(
+        description="Kind of fault: the process dies (`kill`), everything takes longer (`slow`), or nothing progresses (`stall`)."
+    )
+    for_s: float = Field(gt=0, description="Seconds until the engine has recovered; a killed one comes back with an empty cache.")
+    factor: float = Field(default=4.0, gt=1, description="For `slow`: factor on all times.")
 
 
 class SimulatedTenant(Strict):
     """A tenant's token limit and priority."""
 
-    tokens_per_s: float | None = Field(default=None, gt=0, description="Prompt and answer tokens a second; what comes above is refused.")
+    tokens_per_s: float | None = Field(
+        default=None, gt=0, description="Prompt and answer tokens a second; requests above the rate are refused."
+    )
     burst_s: float = Field(default=60.0, gt=0, description="Seconds of that rate that may be used at once.")
-    priority: float = Field(default=0.0, ge=-1, le=1, description="-1 to 1, higher first.")
+    priority: float = Field(default=0.0, ge=-1, le=1, description="Priority from -1 to 1, higher first.")
 
 
 class FleetFile(Strict):
     """A fleet file."""
 
-    engines: list[Engines] = Field(min_length=1, max_length=64, description="Engines, kind by kind.")
-    replicas: int = Field(default=1, ge=1, le=64, description="Gateway processes; each knows what it sent itself and what engines tell.")
-    signals: SignalDelays = Field(default=SignalDelays(), description="How gateways learn what engines do.")
-    slo: Objective = Field(default=Objective(), description="What counts as a good answer.")
-    faults: list[EngineFault] = Field(default=[], max_length=1000, description="What goes wrong.")
+    engines: list[Engines] = Field(min_length=1, max_length=64, description="Engines, one entry per kind.")
+    replicas: int = Field(
+        default=1, ge=1, le=64, description="Gateway processes; each knows its own requests and the signals of the engines."
+    )
+    signals: SignalDelays = Field(default=SignalDelays(), description="Delays of the engines' signals.")
+    slo: Objective = Field(default=Objective(), description="The latency objective of a good answer.")
+    faults: list[EngineFault] = Field(default=[], max_length=1000, description="Faults of engines.")
     tenants: dict[str, SimulatedTenant] = Field(default={}, description="Tenants with a limit or a priority; others have none.")
     disaggregation: DisaggregationSettings | None = Field(
-        default=None, description="What handing KV from one engine to another costs; null: requests are not shared between engines."
+        default=None, description="Cost of a KV transfer from one engine to another; null: requests are not split between engines."
     )
-    known_output: bool = Field(default=False, description="Whether gateways know how long answers will be: an oracle.")
+    known_output: bool = Field(default=False, description="Whether gateways know the length of answers in advance: an oracle.")
 
     @model_validator(mode="after")
     def _has_what_breaks(self) -> "FleetFile":

@@ -22,8 +22,8 @@ class AdapterListed(BaseModel):
     """An adapter of the settings."""
 
     pool: str
-    name: str = Field(description="What policies and grants call it.")
-    digest: str = Field(description="SHA-256 of its files.")
+    name: str = Field(description="The adapter's name in policies and grants.")
+    digest: str = Field(description="SHA-256 of the adapter's files.")
 
 
 class AdapterList(BaseModel):
@@ -41,7 +41,7 @@ class Granted(Strict):
 class Grants(Strict):
     """Adapters to grant."""
 
-    loras: Names | None = Field(description="Names of adapters; null leaves it to the levels above and the policy, [] grants none.")
+    loras: Names | None = Field(description="Names of adapters; null leaves the choice to the levels above and the policy, [] grants none.")
 
 
 @router.get("/adapters", response_model=AdapterList, responses=READ_ERRORS, summary="List adapters")

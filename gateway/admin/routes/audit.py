@@ -28,7 +28,7 @@ class AuditRowShown(BaseModel):
     tenant: str
     before: dict[str, object] | None
     after: dict[str, object] | None
-    hash: str = Field(description="SHA-256 over the hash before it and this row, in hexadecimal.")
+    hash: str = Field(description="SHA-256 over the previous row's hash and this row, in hexadecimal.")
 
 
 class AuditPage(BaseModel):
@@ -42,7 +42,7 @@ class AuditVerification(BaseModel):
     """What a walk along the chain found."""
 
     rows: int
-    head: str = Field(description="Hash of the last sound row; keep it elsewhere to know later that nothing was rewritten.")
+    head: str = Field(description="Hash of the last sound row; keep it elsewhere to be able to prove later that nothing was rewritten.")
     broken_at: int | None
     why: str
 
@@ -50,7 +50,7 @@ class AuditVerification(BaseModel):
 class AuditQuery(PageQuery):
     """Which rows."""
 
-    tenant: str | None = Field(default=None, max_length=63, description="Only what concerns this tenant.")
+    tenant: str | None = Field(default=None, max_length=63, description="Only rows about this tenant.")
 
 
 @router.get("/audit", response_model=AuditPage, responses=READ_ERRORS, summary="What was changed, newest first")

@@ -14,7 +14,7 @@ from gateway.fleet.registry import MAX_GRACE_S, Registration
 
 router = APIRouter(route_class=GuardedRoute, tags=["Backends"])
 
-BackendId = Annotated[str, Path(max_length=64, description="Its id in metrics, logs and headers.")]
+BackendId = Annotated[str, Path(max_length=64, description="The backend's id in metrics, logs and headers.")]
 
 UNTIL: Final = {
     True: "Every gateway on this database drains it, until it is resumed or removed.",
@@ -71,7 +71,7 @@ async def drain(
     call: Posting,
     backend_id: BackendId,
     grace_s: Annotated[
-        float | None, Query(ge=0, le=MAX_GRACE_S, allow_inf_nan=False, description="Seconds that running requests have.")
+        float | None, Query(ge=0, le=MAX_GRACE_S, allow_inf_nan=False, description="Seconds after which running requests are ended.")
     ] = None,
 ) -> Response:
     """Give a backend no new requests; what runs on it may finish within the grace."""

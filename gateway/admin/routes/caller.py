@@ -14,9 +14,9 @@ router = APIRouter(route_class=GuardedRoute, tags=["API"])
 class CallerShown(BaseModel):
     """The caller."""
 
-    actor: str = Field(description="As the audit names him.")
+    actor: str = Field(description="The caller's name in the audit.")
     roles: list[str]
-    tenant: str | None = Field(description="The tenant of his key; none for the bootstrap token.")
+    tenant: str | None = Field(description="The tenant of the caller's key; none for the bootstrap token.")
 
 
 @router.get("/self", response_model=CallerShown, responses=READ_ERRORS, summary="Who the caller is")

@@ -26,17 +26,17 @@ else:  # mypy knows no Literal of values that are worked out
 
 router = APIRouter(route_class=GuardedRoute, tags=["Requests"])
 
-RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="As in `x-request-id` or the access log.")]
+RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="The request id in `x-request-id` or the access log.")]
 
 
 class ContenderShown(BaseModel):
     """One backend of the pool."""
 
     backend: str
-    cost: float | None = Field(description="In the policy's own unit, the least wins; null for one that could not be taken.")
-    held_tokens: float = Field(description="Tokens of the prompt that its cache holds, as far as is known.")
-    terms: dict[str, float] = Field(description="What the cost is made of.")
-    lost: str = Field(description="Why it was not taken; empty for the one that was.")
+    cost: float | None = Field(description="Cost in the policy's own unit; the lowest wins. Null for a backend that was not eligible.")
+    held_tokens: float = Field(description="Tokens of the prompt that the backend's cache holds, as far as is known.")
+    terms: dict[str, float] = Field(description="The terms of the cost.")
+    lost: str = Field(description="Why the backend was not chosen; empty for the chosen one.")
 
 
 class ExplanationShown(BaseModel):
@@ -48,37 +48,41 @@ class ExplanationShown(BaseModel):
     model: str
     pool: str
     policy: str
-    chosen: str = Field(description="Empty when nobody could serve.")
+    chosen: str = Field(description="The chosen backend; empty when no backend could serve.")
     prompt_tokens: int
-    output_tokens: int = Field(description="Expected: the median.")
+    output_tokens: int = Field(description="Expected output tokens: the median.")
     output_tokens_p90: int
     contenders: list[ContenderShown]
     lora: str
     session: bool
-    chain_blocks: int = Field(description="Blocks of the prompt that were looked up in the index.")
-    why: str = Field(description="What decided among those that cost nearly the same; empty when the least cost did.")
-    served_by: str = Field(description="The backend tried last, where it was another one.")
-    split: str = Field(description="Whether two backends share it, and why; empty where that was no question.")
+    chain_blocks: int = Field(description="Blocks of the prompt that were looked up in the prefix index.")
+    why: str = Field(description="The tie-break among backends of nearly the same cost; empty when the lowest cost decided.")
+    served_by: str = Field(description="The backend tried last, where it is not the chosen one.")
+    split: str = Field(
+        description="Whether the request was split between a prefill and a decode backend, and why; empty where disaggregation was "
+        "not considered."
+    )
     queued: str = Field(
-        description="How its wait for room ended: `served`, or why it was not; `waiting` while it waits, empty when it did not."
+        description="How the request's wait in the queue ended: `served`, or why it was not served; `waiting` while it waits, empty "
+        "when it did not wait."
     )
-    queued_s: float = Field(description="How long it waited.")
-    queued_ahead: int = Field(description="Tokens that were to be served before it when its wait began.")
+    queued_s: float = Field(description="How long the request waited.")
+    queued_ahead: int = Field(description="Tokens of the requests ahead in the queue when the wait began.")
     asked_model: str = Field(
-        description="The model that it asked for, where `model` answers instead, as an alias or a ladder says; else empty."
+        description="The requested model, where an alias or a degradation ladder made `model` answer instead; else empty."
     )
-    steps: list[str] = Field(description="Of its tenant's degradation ladder, those that it went down: `trim_output_tokens`, `model=NAME`.")
-    passed_over: list[str] = Field(description="Those that were due and not taken, and why.")
-    rule: str = Field(description="The rule of its tenant's policy that it came under; empty for none.")
-    rollout: str = Field(description="The rollout or experiment that dealt it out, and the arm: `v2: canary`; empty for none.")
+    steps: list[str] = Field(description="Steps of the tenant's degradation ladder that were applied: `trim_output_tokens`, `model=NAME`.")
+    passed_over: list[str] = Field(description="Steps that were due and not applied, and why.")
+    rule: str = Field(description="The matching rule of the tenant's policy; empty for none.")
+    rollout: str = Field(description="The rollout or experiment that assigned the request, and the arm: `v2: canary`; empty for none.")
     fell_back: list[str] = Field(description="The models before `model` that could not answer, and how each failed: `big: overloaded`.")
 
 
 class Supposed(Strict):
     """A request that nobody sends."""
 
-    tenant: str = Field(min_length=1, max_length=63, description="Whose policy places it, and whose prefixes count.")
-    project: str = Field(default="default", min_length=1, max_length=63, description="The tenant's project whose request it is.")
+    tenant: str = Field(min_length=1, max_length=63, description="The tenant whose policy and cached prefixes count.")
+    project: str = Field(default="default", min_length=1, max_length=63, description="The tenant's project that the request belongs to.")
     endpoint: EndpointPath = "/v1/chat/completions"
     request: dict[str, Any] = Field(description="The body as a caller would send it.")
 

@@ -54,19 +54,22 @@ class LimitBody(Strict):
     """A limit; amounts are requests, tokens, units, or nano-dollars."""
 
     amount: Amount = Field(description="The hard threshold; 0 refuses everything.")
-    burst: Amount | None = Field(default=None, description="Per minute only: how much may come at once; default: `amount`.")
-    soft: Amount | None = Field(
-        default=None, description="From here on replies carry a warning and an event is written; at most `amount`, and `burst`."
+    burst: Amount | None = Field(
+        default=None, description="For limits per minute only: the amount that may be used at once; default: `amount`."
     )
-    raised_to: Amount | None = Field(default=None, description="In force in place of `amount` until `raised_until_unix`.")
-    raised_until_unix: Moment | None = Field(default=None, description="When the raise ends.")
+    soft: Amount | None = Field(
+        default=None,
+        description="The soft threshold: from here on replies carry a warning and an event is written; at most `amount`, and `burst`.",
+    )
+    raised_to: Amount | None = Field(default=None, description="Temporary override of `amount` until `raised_until_unix`.")
+    raised_until_unix: Moment | None = Field(default=None, description="When the override ends, in seconds since 1970.")
 
 
 class RaiseBody(Strict):
     """A raise for a time."""
 
-    to: Amount = Field(description="In force in place of the amount.")
-    until_unix: Moment = Field(description="When it ends, in seconds since 1970.")
+    to: Amount = Field(description="Temporary override of the amount.")
+    until_unix: Moment = Field(description="When the override ends, in seconds since 1970.")
 
 
 class LimitShown(BaseModel):
@@ -245,8 +248,10 @@ TAG_PREFIXES: Final = {"organisation": "org/", "model": "model/", "global": GLOB
 class StateQuery(PageQuery):
     """Whose limits."""
 
-    level: Literal["global", "model", "organisation", "tenant"] = Field(default="tenant", description="`tenant` has all below it too.")
-    name: str = Field(default="", max_length=256, description="Of the tenant, organisation or model.")
+    level: Literal["global", "model", "organisation", "tenant"] = Field(
+        default="tenant", description="Level of the limits; `tenant` includes all levels below the tenant."
+    )
+    name: str = Field(default="", max_length=256, description="Name of the tenant, organisation or model.")
     user: str | None = Field(default=None, max_length=512, description="An end user; without one, limits per user are left out.")
 
 
@@ -256,11 +261,11 @@ class LimitState(BaseModel):
     id: str
     meter: str
     window: str
-    amount: int = Field(description="The threshold in force.")
-    used: int = Field(description="Settled and held.")
-    held: int = Field(description="Of requests under way.")
+    amount: int = Field(description="The threshold that is active now.")
+    used: int = Field(description="Committed usage and open reservations together.")
+    held: int = Field(description="Reservations of requests in flight.")
     remaining: int
-    reset_s: float = Field(description="Seconds until all of it is there again; 0 when it is.")
+    reset_s: float = Field(description="Seconds until the whole amount is available again; 0 when it is.")
 
 
 class LimitStates(BaseModel):

@@ -27,16 +27,16 @@ STORED_ERRORS: Final = errors(400, 401, 403, 404, 409, 422, 503)
 class PoliciesShown(BaseModel):
     """The policies of every worker, which agree."""
 
-    digest: str = Field(description="Of the policies in force; requests carry it in the access log.")
-    workers: int = Field(description="Workers that answered.")
+    digest: str = Field(description="Digest of the active policies; requests carry it in the access log.")
+    workers: int = Field(description="Number of workers that answered.")
 
 
 class VersionShown(BaseModel):
     """One version of the policies that the database keeps."""
 
     version: int
-    digest: str = Field(description="Of what the files mean; requests carry that in force in the access log.")
-    author: str = Field(description="Whose change it was, as the audit names them.")
+    digest: str = Field(description="Digest of the policies that the files define; requests carry the active one in the access log.")
+    author: str = Field(description="The author of the change, as named in the audit.")
     note: str
     at_unix: float
     file_count: int
@@ -45,7 +45,7 @@ class VersionShown(BaseModel):
 class WholeVersion(VersionShown):
     """The same with its files."""
 
-    files: dict[str, str] = Field(description="The text of each, by name.")
+    files: dict[str, str] = Field(description="The text of each file, by file name.")
 
 
 class VersionPage(BaseModel):
@@ -58,16 +58,18 @@ class VersionPage(BaseModel):
 class NewPolicies(Strict):
     """A whole set of policy files; what is not in it is no longer there."""
 
-    files: dict[str, str] = Field(min_length=1, max_length=10_000, description="The text of each, by name: `acme.yaml`.")
-    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="Why, for those who read the history.")
-    after: int | None = Field(default=None, ge=0, description="The version that was looked at; refused when there is a newer one by now.")
+    files: dict[str, str] = Field(min_length=1, max_length=10_000, description="The text of each file, by file name: `acme.yaml`.")
+    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="The reason of the change, for readers of the history.")
+    after: int | None = Field(
+        default=None, ge=0, description="The version that the change is based on; refused when there is a newer one by now."
+    )
 
 
 class Back(Strict):
     """Which version to go back to."""
 
-    version: int = Field(ge=1, le=2**62, description="One of those that are kept.")
-    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="Why, for those who read the history.")
+    version: int = Field(ge=1, le=2**62, description="One of the stored versions.")
+    note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="The reason of the change, for readers of the history.")
 
 
 @router.post(

@@ -24,8 +24,8 @@ Rate = Annotated[int, Field(ge=0, le=MAX_RATE)]
 class RatesBody(Strict):
     """One number per kind of token."""
 
-    uncached_input: Rate = Field(default=0, description="Prompt tokens the engine had not in its prefix cache.")
-    cached_input: Rate = Field(default=0, description="Prompt tokens it had.")
+    uncached_input: Rate = Field(default=0, description="Prompt tokens that were not in the engine's prefix cache.")
+    cached_input: Rate = Field(default=0, description="Prompt tokens that were in the engine's prefix cache.")
     output: Rate = Field(default=0, description="Generated tokens.")
     reasoning: Rate = Field(default=0, description="Generated tokens of hidden reasoning.")
 
@@ -43,8 +43,8 @@ class NewPrice(Strict):
     """A price to set."""
 
     model: Text = Field(description="The public model name.")
-    revision: Text = Field(default=ANY_REVISION, description="One revision of its pool, or `*`.")
-    effective_unix: Moment | None = Field(default=None, description="From when on, in seconds since 1970; default: now.")
+    revision: Text = Field(default=ANY_REVISION, description="One revision of the model's pool, or `*`.")
+    effective_unix: Moment | None = Field(default=None, description="When the price takes effect, in seconds since 1970; default: now.")
     nanousd_per_mtok: RatesBody = Field(default=RatesBody(), description="Nano-dollars per million tokens.")
     units: UnitsBody = Field(default=UnitsBody(), description="Thousandths of a unit per token.")
 
@@ -70,7 +70,7 @@ class PricePage(BaseModel):
 class PriceQuery(PageQuery):
     """Which prices."""
 
-    model: str = Field(default="", max_length=256, description="Only those of this model.")
+    model: str = Field(default="", max_length=256, description="Only prices of this model.")
 
 
 @router.get("/prices", response_model=PricePage, responses=READ_ERRORS, summary="List prices")

@@ -30,7 +30,9 @@ WRITES: Final = 5
 Place = tuple[Annotated[float, msgspec.Meta(ge=0, le=1e12)], Annotated[str, msgspec.Meta(pattern="^ro_[0-9a-f]{24}$")]]
 """The position where a page of closed rollouts ended: the time of the rollout's last change, and its id."""
 
-RolloutName = Annotated[str, Path(max_length=63, description="Its name; of several over time the one in force, else the last started.")]
+RolloutName = Annotated[
+    str, Path(max_length=63, description="Name of the rollout; among several with this name the active one, else the last started.")
+]
 
 
 class FindingShown(BaseModel):
@@ -39,10 +41,12 @@ class FindingShown(BaseModel):
     metric: str
     judgement: str = Field(description="`worse`, `undecided` or `good enough`.")
     requests: int = Field(description="Samples of the canary.")
-    canary: float = Field(description="A share, or a geometric mean: seconds, tokens, nano-dollars.")
+    canary: float = Field(description="The canary's value: a share, or a geometric mean in seconds, tokens or nano-dollars.")
     baseline: float
-    low: float = Field(description="Least difference that is still possible: of shares, or as part of the baseline's value.")
-    high: float | None = Field(description="The greatest; null while it is too early to say.")
+    low: float = Field(
+        description="Lower end of the confidence interval of the difference: absolute for a share, else as part of the baseline's value."
+    )
+    high: float | None = Field(description="Upper end of that interval; null while it is too early to say.")
     words: str
 
 
@@ -54,21 +58,21 @@ class RolloutListed(BaseModel):
     baseline: str
     canary: str
     experiment: bool
-    open: bool = Field(description="Whether it is in force.")
+    open: bool = Field(description="Whether the rollout is active.")
     status: str = Field(description="`running`, `paused`, `at gate`, `held`, `done`, `rolled back` or `closed`.")
     phase: str
     phase_index: int
     phases: int
-    share: float = Field(description="Of the conversations that the canary answers, 0 to 1.")
-    mirrored: float = Field(description="Of the requests that are mirrored to it.")
+    share: float = Field(description="Share of the conversations that the canary answers, 0 to 1.")
+    mirrored: float = Field(description="Share of the requests that are mirrored to the canary.")
     entered_unix: float = Field(description="When this phase began.")
     spent_s: float = Field(description="Running time of this phase.")
     max_s: float
-    counted: int = Field(description="The canary's requests that were counted in this phase.")
+    counted: int = Field(description="Requests of the canary that were counted in this phase.")
     min_requests: int
     counted_in_all: int
     judgement: str
-    reason: str = Field(description="In words: of the last change.")
+    reason: str = Field(description="Reason of the last change, in words.")
     findings: list[FindingShown]
     created_unix: float
     changed_unix: float
@@ -91,13 +95,15 @@ class RolloutQuery(PageQuery):
     """Which rollouts."""
 
     # not strict: values of a query string are text
-    closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Those that are over, and not those in force.")
+    closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Closed rollouts instead of the active ones.")
 
 
 class Abortion(Strict):
     """Why a rollout ends."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(printable)] = Field(description="For whoever asks later.")
+    reason: Annotated[str, Field(min_length=1, max_length=500), AfterValidator(printable)] = Field(
+        description="The reason, for readers of the history."
+    )
 
 
 @router.get("/rollouts", response_model=RolloutPage, responses=READ_ERRORS, summary="List rollouts")

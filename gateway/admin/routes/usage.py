@@ -17,15 +17,15 @@ from tenancy.usage import BadCursor, By, Filter, columns
 router = APIRouter(route_class=GuardedRoute, tags=["Usage"])
 
 Day = Annotated[dt.date, Field(strict=False)]
-Label = Annotated[str, Field(max_length=256, description="Only this one; empty for any.")]
+Label = Annotated[str, Field(max_length=256, description="Only usage with this value; empty for any.")]
 
 
 class UsageQuery(PageQuery):
     """Which usage, and what it is divided by."""
 
-    by: list[By] = Field(default=["tenant", "model"], max_length=8, description="Give it again for more than one.")
-    first_day: Day | None = Field(default=None, description="UTC; default: ever.")
-    last_day: Day | None = Field(default=None, description="Included.")
+    by: list[By] = Field(default=["tenant", "model"], max_length=8, description="Repeat it to group by more than one label.")
+    first_day: Day | None = Field(default=None, description="First day, UTC; default: no lower bound.")
+    last_day: Day | None = Field(default=None, description="Last day, UTC, included; default: no upper bound.")
     organisation: Label = ""
     tenant: Label = ""
     project: Label = ""
