@@ -22,7 +22,7 @@ among those with room in the KV cache; then the prefill backend by the least tim
 
     ttft = a + b_t*(queued + u) + b_c*u*(n - u/2), u = n less what it holds; n - u/2 is the mean context of what is computed.
 
-Only what prefill backends hold counts as prefix: transferred KV is freed with its request, unless the decoding engine keeps it for
+Only what prefill backends hold counts as prefix: transferred KV is freed with its request, unless the decode engine keeps it for
 reuse (`decode_reuses`), which then saves transfer and nothing else. Source: llm-d's and Dynamo's conditional
 disaggregation (thresholds 2048 tokens and .7 of the prompt there), with the stall in seconds instead of a second threshold.
 

@@ -34,7 +34,7 @@ class Backend(msgspec.Struct, frozen=True):
     role: Role = "both"
     """Whether it serves requests whole, or computes prompts or generates only (`routing.disaggregation`)."""
     bootstrap: tuple[str, int] | None = None
-    """Host and port at which decoding engines fetch KV from it; None for engines that do not."""
+    """Host and port at which decode engines fetch KV from it; None for engines that do not."""
 
 
 class Pool(msgspec.Struct, frozen=True):

@@ -62,7 +62,7 @@ class Prober:
     Args:
         within_s: longest wait for the token.
         names: returns the models that the engine listed last; an engine with several names answers with its first one.
-        half: whether the engine does prefill or decode only, and must be told to serve the probe alone.
+        single_role: whether the engine does prefill or decode only, and must be told to serve the probe alone.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Prober:
         within_s: float,
         names: Callable[[], Collection[str]] = tuple,
         *,
-        half: bool = False,
+        single_role: bool = False,
     ) -> None:
         self._upstream = upstream
         self._dialect = dialect
@@ -81,7 +81,7 @@ class Prober:
         self._within_s = within_s
         self._names = names
         handover = dialect.disaggregation
-        self._alone = msgspec.json.encode(handover.alone)[:-1] + b"," if half and handover is not None and handover.alone else b"{"
+        self._alone = msgspec.json.encode(handover.alone)[:-1] + b"," if single_role and handover is not None and handover.alone else b"{"
         self._endpoints = list(Endpoint)
         """Every endpoint; which of them an engine has depends on its model."""
 

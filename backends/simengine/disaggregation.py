@@ -28,11 +28,11 @@ MAX_KEPT: Final = 10_000
 _REFUSED: Final = 409
 
 
-class Half(msgspec.Struct, frozen=True):
-    """The part of a disaggregated request that this engine serves."""
+class RequestRole(msgspec.Struct, frozen=True):
+    """The role of this engine in one disaggregated request: prefill or decode."""
 
-    computes: bool
-    """Whether it computes the prompt for another engine; otherwise it generates from another engine's KV."""
+    prefills: bool
+    """True: the engine computes the prompt for a decode engine; false: it generates from the KV of a prefill engine."""
     key: str
     """The other engine's id of the request, or the room in which both meet; empty for a prefill that needs no room."""
     host: str = ""
@@ -49,8 +49,8 @@ class _Room:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Halves:
-    """The disaggregated requests of one engine."""
+class KvTransfers:
+    """The KV transfers of one engine: disaggregated requests whose KV it keeps for a decode engine, or fetches from a prefill engine."""
 
     def __init__(self, engine: "SimEngine") -> None:
         self._engine = engine
@@ -80,8 +80,8 @@ class Halves:
         tokens = sum(answer.kept_tokens for answer in answers)
         return {**self._counts, "kv_kept_requests": len(answers), "kv_kept_tokens": tokens, "rooms_waiting": waiting}
 
-    def half_of(self, request: dict[str, Any]) -> Half | None:
-        """The part of the request that this engine must serve; None for a whole request. Raises Refusal."""
+    def role_of(self, request: dict[str, Any]) -> RequestRole | None:
+        """The role of this engine in the request; None for a request that is served whole. Raises ErrorAnswer."""
         settings = self._engine.settings
         try:
             if settings.dialect == "vllm":
@@ -95,39 +95,39 @@ class Halves:
             if host == FAKE_HOST:
                 return None
             port = int(request.get("bootstrap_port") or 0)
-            return Half(settings.role == "prefill", str(int(room)), str(host), port)
+            return RequestRole(settings.role == "prefill", str(int(room)), str(host), port)
         except (TypeError, ValueError, KeyError) as error:
             raise ErrorAnswer(400, f"{type(error).__name__}: {error}") from None
 
-    def start(self, half: Half | None, answer: Answer, begin: Callable[[], object]) -> None:
+    def start(self, role: RequestRole | None, answer: Answer, begin: Callable[[], object]) -> None:
         """Call `begin`, which queues the request, as soon as the other engine's part allows it."""
-        if half is None:
+        if role is None:
             begin()
             return
-        if not half.computes:
-            task = asyncio.get_running_loop().create_task(self._fetch(half, answer, begin))
+        if not role.prefills:
+            task = asyncio.get_running_loop().create_task(self._fetch(role, answer, begin))
             self._fetching[id(answer)] = task
             task.add_done_callback(lambda _: self._fetching.pop(id(answer), None))
             return
         if len(self._kept) + len(self._rooms) >= MAX_KEPT:
             raise ErrorAnswer(503, "too many requests wait for another engine", "Service Unavailable")
-        if not half.key:
+        if not role.key:
             answer.keep(self._keep)
             begin()
             return
-        room = self._room(half.key)
+        room = self._room(role.key)
         room.answer = answer
         room.begin = begin
-        answer.keep(lambda prefill: self._hand_over(half.key, prefill))
+        answer.keep(lambda prefill: self._hand_over(role.key, prefill))
         if room.joined is not None:
             begin()
 
-    def abandoned(self, half: Half | None, answer: Answer) -> None:
+    def abandoned(self, role: RequestRole | None, answer: Answer) -> None:
         """Take note that the request's caller has left."""
-        if half is not None and not half.computes and id(answer) in self._fetching:
+        if role is not None and not role.prefills and id(answer) in self._fetching:
             self._fetching[id(answer)].cancel()
-        elif half is not None and half.key:
-            self._close_room(half.key, "its prefill was aborted")
+        elif role is not None and role.key:
+            self._close_room(role.key, "its prefill was aborted")
 
     # --- vLLM: kept under the request's id until it is fetched or its lease ends ---------------------------------------
 
@@ -232,11 +232,11 @@ class Halves:
     def _transfer_s(self, tokens: int) -> float:
         return tokens / self._engine.settings.transfer_tokens_s / self._engine.settings.speed
 
-    async def _fetch(self, half: Half, answer: Answer, begin: Callable[[], object]) -> None:
+    async def _fetch(self, role: RequestRole, answer: Answer, begin: Callable[[], object]) -> None:
         engine = self._engine
         room = engine.settings.dialect == "sglang"
         try:
-            status = await _ask(half.host, half.port, "/sim/rooms" if room else "/sim/kv", half.key, engine.settings.lease_s)
+            status = await _ask(role.host, role.port, "/sim/rooms" if room else "/sim/kv", role.key, engine.settings.lease_s)
         except (OSError, TimeoutError, ValueError):
             status = 0
         if answer.gone:
@@ -251,13 +251,13 @@ class Halves:
         begin()
 
 
-def _nixl(params: Any) -> Half | None:
+def _nixl(params: Any) -> RequestRole | None:
     if not params:
         return None
     if params.get("do_remote_decode"):
-        return Half(True, "")
+        return RequestRole(True, "")
     if params.get("do_remote_prefill"):
-        return Half(False, str(params["remote_request_id"]), str(params["remote_host"]), int(params["remote_port"]))
+        return RequestRole(False, str(params["remote_request_id"]), str(params["remote_host"]), int(params["remote_port"]))
     return None
 
 

@@ -17,7 +17,7 @@ from backends.simengine import shapes
 from backends.simengine.answering import Answer, ErrorAnswer, chat_text, embeddings, own_fault, read_request
 from backends.simengine.batching import Batcher, EngineCounters, SimSequence
 from backends.simengine.connection import SimConnection
-from backends.simengine.disaggregation import Half, Halves
+from backends.simengine.disaggregation import KvTransfers, RequestRole
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
@@ -33,7 +33,7 @@ def control(engine: "SimEngine", connection: SimConnection) -> None:
     method = connection.method
     path = connection.path
     settings = engine.settings
-    if engine.loras.order(connection) or engine.halves.order(connection):
+    if engine.loras.order(connection) or engine.kv_transfers.order(connection):
         return
     if path in ("/health", "/ping", "/health_generate"):
         connection.reply(200, b"")
@@ -147,7 +147,7 @@ def _values(engine: "SimEngine") -> dict[str, float]:
         "kv_tokens": batcher.kv.blocks * batcher.block_size,
         "hit_rate": counters.prefix_hits / counters.prefix_queries if counters.prefix_queries else 0.0,
         **{field: getattr(counters, field) for field in counters.__slots__},
-        **engine.halves.values(),
+        **engine.kv_transfers.values(),
     }
 
 
@@ -196,7 +196,7 @@ class SimEngine:
         self.connections_made = 0
         self.kv_events: KvPublisher | None = None
         self.load_push: LoadPublisher | None = None
-        self.halves = Halves(self)
+        self.kv_transfers = KvTransfers(self)
         self._restart()
         self._plan = FaultPlan(settings.faults, random.Random(settings.seed))
 
@@ -206,7 +206,7 @@ class SimEngine:
         self._answers: dict[int, Answer] = {}
         self._owner: dict[int, Answer] = {}
         self._stepping = False
-        self.halves.clear()
+        self.kv_transfers.clear()
         self.loras = Loras(settings)
         self.batcher = Batcher(
             settings.timing, block_size=settings.block_size, max_num_seqs=settings.max_num_seqs, token_budget=settings.max_batched_tokens
@@ -267,7 +267,7 @@ class SimEngine:
         """Stop listening and drop every connection."""
         assert self._server is not None
         self._server.close()
-        self.halves.clear()
+        self.kv_transfers.clear()
         self._owner.clear()
         for connection in list(self._connections):
             connection.on_gone = None
@@ -379,14 +379,14 @@ class SimEngine:
         if kind == "embd":
             self._embed(connection, request, head)
             return
-        half = self.halves.half_of(request)
+        role = self.kv_transfers.role_of(request)
         answer = Answer(settings, kind, request, connection, head, self._loop.call_later, self._over)
         answer.prepare(self.batcher, request)
         self._answers[id(answer)] = answer
         for sequence in answer.sequences:
             self._owner[id(sequence)] = answer
-        connection.on_gone = lambda: self._abandon(answer, half)
-        self.halves.start(half, answer, lambda: self._begin(answer))
+        connection.on_gone = lambda: self._abandon(answer, role)
+        self.kv_transfers.start(role, answer, lambda: self._begin(answer))
 
     def _begin(self, answer: Answer) -> None:
         answer.begin()
@@ -397,10 +397,10 @@ class SimEngine:
         delay = self.batcher.timing.step_ms([(tokens, 0)], 0, 0) / 1000 / self.settings.speed
         self._loop.call_later(delay, connection.reply, 200, body)
 
-    def _abandon(self, answer: Answer, half: Half | None) -> None:
+    def _abandon(self, answer: Answer, role: RequestRole | None) -> None:
         answer.abort()
         self._over(answer)
-        self.halves.abandoned(half, answer)
+        self.kv_transfers.abandoned(role, answer)
 
     def fail(self, answer: Answer, message: str) -> None:
         """End a request with the dialect's 500."""

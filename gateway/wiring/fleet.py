@@ -244,8 +244,8 @@ def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach
     upstream = upstreams.for_questions(member)
     names = partial(watch.names_of, member.id)
     within_s = upstreams.settings.engines.first_token_base_s
-    half = member.role != "both"
-    watch.add(member.id, Prober(upstream, DIALECTS[pool.dialect], pool.model, within_s, names, half=half), upstream)
+    single_role = member.role != "both"
+    watch.add(member.id, Prober(upstream, DIALECTS[pool.dialect], pool.model, within_s, names, single_role=single_role), upstream)
     return partial(watch.remove, member.id)
 
 

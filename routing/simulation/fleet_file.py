@@ -119,7 +119,7 @@ class FleetFile(Strict):
         return self
 
     @model_validator(mode="after")
-    def _has_both_halves(self) -> "FleetFile":
+    def _has_both_roles(self) -> "FleetFile":
         roles = {kind.role for kind in self.engines}
         if roles != {"both"} and self.disaggregation is None:
             raise ValueError("engines with the role prefill or decode need `disaggregation`, which says what handing KV over costs")

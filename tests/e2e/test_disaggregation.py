@@ -63,7 +63,7 @@ class Pair:
         deps = self.gateway.deps
         found: dict[str, object] = {"in flight": deps.pool_states.total(), "relays": deps.watch.relays()}
         for name, one in self.engines.items():
-            found |= {f"{name} {what}": value for what, value in one.halves.values().items() if what in LEFT}
+            found |= {f"{name} {what}": value for what, value in one.kv_transfers.values().items() if what in LEFT}
             found |= {f"{name} blocks": one.batcher.kv.used, f"{name} in flight": one.in_flight}
         return {what: value for what, value in found.items() if value}
 
@@ -109,7 +109,7 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_both_halves_are_explained_also_of_a_request_that_nobody_sends() -> None:
+async def test_prefill_and_decode_are_explained_also_of_a_request_that_nobody_sends() -> None:
     async with pool("vllm", STRICT) as pair:
         await pair.ask()
         deps = pair.gateway.deps
@@ -225,11 +225,11 @@ async def test_a_caller_that_leaves_after_the_prompt_was_computed_leaves_no_kv_b
     async with pool("vllm", STRICT, engine={"lease_s": 0.4}) as pair:
         pair["d"].misbehave([FaultRule("frozen")])
         going = asyncio.create_task(pair.ask())
-        await until(lambda: pair["p"].halves.values()["kv_kept_requests"])
+        await until(lambda: pair["p"].kv_transfers.values()["kv_kept_requests"])
         assert pair["p"].batcher.kv.used > 0
         going.cancel()
         await pair.clean(within_s=1.5)
-        assert pair["p"].halves.values()["kv_expired"] == 1
+        assert pair["p"].kv_transfers.values()["kv_expired"] == 1
         (record,) = await pair.gateway.recorded(1)
         assert (record.outcome, record.closing) == ("client_gone", "estimate")
 
@@ -247,7 +247,7 @@ async def test_a_caller_that_leaves_while_the_prompt_is_computed_stops_it() -> N
 
 @pytest.mark.req("ROUTERS-24")
 @pytest.mark.parametrize("when", ["computing", "generating"])
-async def test_a_caller_that_leaves_ends_both_halves_of_sglang_at_once(when: str) -> None:
+async def test_a_caller_that_leaves_ends_prefill_and_decode_of_sglang_at_once(when: str) -> None:
     async with pool("sglang", STRICT, engine={"speed": 0.5, "lease_s": 60.0}) as pair:
         going = asyncio.create_task(pair.ask(max_tokens=500))
         await until(lambda: pair["p" if when == "computing" else "d"].batcher.running)
@@ -302,10 +302,10 @@ async def test_kv_that_is_gone_is_computed_again_where_the_engine_does_that() ->
     async with pool("vllm", STRICT) as pair:
         pair["d"].inject([FaultRule("slow_start", delay_s=0.3)])
         going = asyncio.create_task(pair.ask())
-        await until(lambda: pair["p"].halves.values()["kv_kept_requests"])
+        await until(lambda: pair["p"].kv_transfers.values()["kv_kept_requests"])
         pair["p"]._restart()
         assert (await going).status_code == 200
-        assert pair["d"].halves.values()["kv_recomputed"] == 1
+        assert pair["d"].kv_transfers.values()["kv_recomputed"] == 1
         await pair.clean()
 
 
@@ -359,7 +359,7 @@ async def test_short_prompts_are_served_whole_and_long_ones_by_two_when_others_w
         for name in ("a", "b"):
             load_table.prefill_s_token[load_table.row_of[name]] = 1e-3
         assert (await pair.ask()).status_code == 200
-        assert pair["a"].halves.values()["kv_fetched"] + pair["b"].halves.values()["kv_fetched"] == 0
+        assert pair["a"].kv_transfers.values()["kv_fetched"] + pair["b"].kv_transfers.values()["kv_fetched"] == 0
         others = [load_table.charge(name, 0, 100, 0.0) for name in ("a", "b") for _ in range(8)]
         for one in others:
             load_table.begun(one)
@@ -368,7 +368,7 @@ async def test_short_prompts_are_served_whole_and_long_ones_by_two_when_others_w
         reply = await pair.ask(messages=[{"role": "user", "content": f"another {WORDS}"}])  # of the first one the prompt is cached
         assert reply.status_code == 200
         assert "split: a stall of" in reply.headers["x-tidegate-reason"]
-        assert pair["a"].halves.values()["kv_fetched"] + pair["b"].halves.values()["kv_fetched"] == 1
+        assert pair["a"].kv_transfers.values()["kv_fetched"] + pair["b"].kv_transfers.values()["kv_fetched"] == 1
         short = await pair.ask(messages=[{"role": "user", "content": "hello"}])
         assert "whole: " in short.headers["x-tidegate-reason"]
         for one in others:

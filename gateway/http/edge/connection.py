@@ -1,6 +1,6 @@
 """The connection of a caller: HTTP/1.1 in, one exchange at a time, bytes out. The only file of the edge with a transport.
 
-`EdgeConnection` is the transport's side. `RequestReader` is the reading half: the callbacks of llhttp, their checks, and the Exchange that
+`EdgeConnection` is the transport's side. `RequestReader` reads requests: the callbacks of llhttp, their checks, and the Exchange that
 they make. A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply in progress, so a smuggled second request has nowhere to go.
 

@@ -1,4 +1,4 @@
-"""The prefill half of a split request: one engine computes the prompt, and nothing of its reply goes to the caller.
+"""The prefill call of a disaggregated request: one engine computes the prompt, and nothing of its reply goes to the caller.
 
 The worker's sweep watches it like a relay, so deadlines, drains and hanging engines end it as well. It sends the caller's heartbeats,
 because no relay runs meanwhile. Once the engine has replied, the leg stands for the KV that the decode engine is still to fetch.

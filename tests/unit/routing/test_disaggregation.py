@@ -1,4 +1,4 @@
-"""Laws of splitting a request: when it pays, onto whom, and that both halves are charged or none."""
+"""Laws of splitting a request: when it pays, onto whom, and that prefill and decode engine are both charged or neither."""
 
 import random
 from typing import Any
@@ -92,7 +92,7 @@ def test_where_nobody_serves_whole_everything_is_split() -> None:
 
 
 @pytest.mark.parametrize("roles", [{"w": "both"}, {"w": "both", "p": "prefill"}, {"w": "both", "d": "decode"}, {"p": "prefill"}])
-def test_without_both_halves_nothing_is_split(roles: dict[str, str]) -> None:
+def test_without_prefill_and_decode_engines_nothing_is_split(roles: dict[str, str]) -> None:
     found = split(backends(**roles), load_table(*roles, **({"w": 99} if "w" in roles else {})))
     assert found.decode is None
     assert found.prefill == ()
@@ -153,7 +153,7 @@ def test_what_generating_backends_were_handed_is_no_prefix_unless_it_is_reused()
     assert split(among, on, held={"d1": 9_999.0, "d2": 9_999.0}, terms=slow).decode is not None
 
 
-def test_both_halves_are_explained() -> None:
+def test_prefill_and_decode_are_explained() -> None:
     sentence = split(backends(**MIXED), load_table("w", "p", "d", w=4)).sentence()
     assert sentence.startswith("split: a stall of 4 s for 4 requests on w, 0.11 s of handing over; decode d (memory_s=")
     assert "; prefill p (queued_s=0, prefill_s=1)" in sentence

@@ -16,11 +16,11 @@ from tests.scripted_server import Peer, scripted
 
 
 async def probed(
-    url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1, half: bool = False
+    url: str, *, dialect: str = "vllm", model: str = "m", within_s: float = 5.0, times: int = 1, single_role: bool = False
 ) -> ProbeResult:
     way = RelayUpstream(endpoint(url), time.monotonic, asyncio.get_running_loop())
     try:
-        prober = Prober(way, DIALECTS[dialect], model, within_s, half=half)
+        prober = Prober(way, DIALECTS[dialect], model, within_s, single_role=single_role)
         for _ in range(times):
             found = await prober()
         return found
@@ -103,9 +103,9 @@ async def test_each_engines_own_statuses_are_understood(status: int, outcome: Pr
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-async def test_one_half_of_requests_is_told_to_answer_by_itself(role: str) -> None:
+async def test_a_prefill_or_decode_engine_is_told_to_answer_by_itself(role: str) -> None:
     async with SimEngine(SimSettings(models=("m",), dialect="sglang", role=role, speed=1000)) as sim:
-        assert (await probed(sim.url, dialect="sglang", half=True)).outcome is ProbeOutcome.TOKEN
+        assert (await probed(sim.url, dialect="sglang", single_role=True)).outcome is ProbeOutcome.TOKEN
         assert len(sim.received) == 1
     async with SimEngine(SimSettings(models=("m",), speed=1000)) as sim:
-        assert (await probed(sim.url, half=True)).outcome is ProbeOutcome.TOKEN
+        assert (await probed(sim.url, single_role=True)).outcome is ProbeOutcome.TOKEN

@@ -19,7 +19,7 @@ def engine(**fields: Any) -> SimEngine:
     return SimEngine(SimSettings(**{"speed": 20.0, "lease_s": 5.0, **fields}))
 
 
-def halves_of_sglang() -> tuple[SimEngine, SimEngine]:
+def sglang_pair() -> tuple[SimEngine, SimEngine]:
     return engine(dialect="sglang", role="prefill"), engine(dialect="sglang", role="decode")
 
 
@@ -35,7 +35,7 @@ async def until(true: Any) -> None:
 
 
 def clean(*engines: SimEngine) -> bool:
-    return all(not e.batcher.kv.used and not e.halves.values()["kv_kept_requests"] and not e.in_flight for e in engines)
+    return all(not e.batcher.kv.used and not e.kv_transfers.values()["kv_kept_requests"] and not e.in_flight for e in engines)
 
 
 async def test_what_one_computes_another_generates_from() -> None:
@@ -44,7 +44,7 @@ async def test_what_one_computes_another_generates_from() -> None:
         params = first["kv_transfer_params"]
         assert params["do_remote_prefill"] and not params["do_remote_decode"]
         assert params["remote_request_id"].startswith(first["id"]) and params["remote_port"] == prefill.port
-        assert prefill.halves.values()["kv_kept_requests"] == 1
+        assert prefill.kv_transfers.values()["kv_kept_requests"] == 1
         assert prefill.batcher.kv.used > 0
         second = (await ask(decode, {**ASK, "kv_transfer_params": params})).json()
         alone = (await ask(whole, ASK)).json()
@@ -60,11 +60,11 @@ async def test_kept_kv_is_freed_when_its_lease_ends_and_is_then_computed_again()
     async with engine(lease_s=0.1) as prefill, engine() as decode, engine(load_failure="fail") as strict:
         params = (await ask(prefill, COMPUTE)).json()["kv_transfer_params"]
         await until(lambda: clean(prefill))
-        assert prefill.halves.values()["kv_expired"] == 1
+        assert prefill.kv_transfers.values()["kv_expired"] == 1
         reply = await ask(decode, {**ASK, "kv_transfer_params": params})
         assert reply.status_code == 200
         assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        assert decode.halves.values()["kv_recomputed"] == 1
+        assert decode.kv_transfers.values()["kv_recomputed"] == 1
         assert (await ask(strict, {**ASK, "kv_transfer_params": params})).status_code == 500
         assert clean(decode, strict)
 
@@ -74,8 +74,8 @@ async def test_kv_is_fetched_once() -> None:
         params = (await ask(prefill, COMPUTE)).json()["kv_transfer_params"]
         for _ in range(2):
             assert (await ask(decode, {**ASK, "kv_transfer_params": params})).status_code == 200
-        assert prefill.halves.values()["kv_fetched"] == 1
-        assert decode.halves.values()["kv_recomputed"] == 1
+        assert prefill.kv_transfers.values()["kv_fetched"] == 1
+        assert decode.kv_transfers.values()["kv_recomputed"] == 1
 
 
 async def test_a_prompt_whose_answer_is_over_at_once_is_not_kept() -> None:
@@ -94,8 +94,8 @@ async def test_what_is_kept_can_be_seen() -> None:
         assert "simengine_kv_fetched_total 0.0" in text
 
 
-async def test_halves_of_sglang_meet_whichever_comes_first() -> None:
-    prefill, decode = halves_of_sglang()
+async def test_sglang_prefill_and_decode_meet_whichever_comes_first() -> None:
+    prefill, decode = sglang_pair()
     async with prefill, decode:
         for room, first in enumerate((prefill, decode)):
             fields = {**ASK, "bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.port, "bootstrap_room": room}
@@ -107,7 +107,7 @@ async def test_halves_of_sglang_meet_whichever_comes_first() -> None:
             assert all(reply.status_code == 200 for reply in answers.values())
             assert answers[decode].json()["usage"]["completion_tokens"] == 5
             assert clean(prefill, decode)
-        assert prefill.halves.values()["kv_fetched"] == 2
+        assert prefill.kv_transfers.values()["kv_fetched"] == 2
         assert decode.counters.handed_tokens > 0
 
 
@@ -134,7 +134,7 @@ async def test_nobody_waits_for_ever() -> None:
 
 
 async def test_a_half_of_sglang_serves_nobody_alone_but_its_own_warm_up() -> None:
-    prefill, decode = halves_of_sglang()
+    prefill, decode = sglang_pair()
     async with prefill, decode:
         for one in (prefill, decode):
             refused = await ask(one, ASK)

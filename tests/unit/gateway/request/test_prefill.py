@@ -1,4 +1,4 @@
-"""Who is asked, in which order, where some backends serve one half of requests only."""
+"""Who is asked, in which order, where some backends are prefill or decode engines."""
 
 import random
 from types import SimpleNamespace
@@ -73,7 +73,7 @@ def test_a_split_request_falls_back_on_whom_it_can() -> None:
     assert len(route.matched) == 4
 
 
-def test_without_terms_halves_take_no_part() -> None:
+def test_without_terms_prefill_and_decode_engines_take_no_part() -> None:
     route, story = placed(ALL, terms=None, busy=5)
     assert ids(route) == ["w1", "w2"]
     assert story.placed.shared is None
