@@ -54,7 +54,7 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self.active = 0
-        """Requests in flight: whoever lets one in adds it here and to `arrived`, and takes it off here at its end."""
+        """Requests in flight: the admission adds each request here and to `arrived`, and its end takes it off here."""
         self.arrived = 0
         """Requests that came in since `allows` looked last, each of which has earned its part of a retry."""
         self.retrying = 0

@@ -55,7 +55,7 @@ class AttemptVerdict(Enum):
     BUSY = "busy"
     """The engine works and has no free slot."""
     NEUTRAL = "neutral"
-    """It says nothing of the backend: the gateway or the caller ended the attempt."""
+    """The attempt says nothing of the backend: the gateway or the caller ended it."""
 
 
 _OURS: Final = frozenset(
@@ -88,7 +88,7 @@ VERDICTS: Final[Mapping[Kind | None, AttemptVerdict]] = MappingProxyType(
 
 
 class BreakerState(Enum):
-    """Which requests may be sent to the backend."""
+    """State of the circuit breaker, by the requests that may be sent to the backend."""
 
     CLOSED = "closed"
     """All requests."""
@@ -124,13 +124,13 @@ class Breaker:
         self._probing: object = None
         self._probing_since = 0.0
         self.open_until: float | None = None
-        """When it becomes half open; None while it is closed."""
+        """When the breaker becomes half open; None while it is closed."""
         self.closed_at: float | None = None
-        """When it closed last; None when it never was open."""
+        """When the breaker closed last; None when it was never open."""
         self.cool_until = float("-inf")
         """Until when the engine itself asked for no requests."""
         self.why = ""
-        """Why it opened last, in words for operators."""
+        """Why the breaker opened last, in words for operators."""
 
     def state(self, now: float) -> BreakerState:
         """The breaker's state at this time."""

@@ -43,7 +43,7 @@ MIN_FIRST_TOKENS: Final = 10
 FIXED_TOKENS: Final = 256.0
 """Tokens whose prefill takes as long as a step without any: 170 to 260 on the machines of `routing.simulation.timing`."""
 QUEUE_S: Final = 0.3
-"""Seconds of prefill that may lie on an engine: the prompts of its next step must be there, and those of the step after."""
+"""Seconds of prefill that may be queued on an engine: the prompts of its next step must be there, and those of the step after."""
 QUEUE_PROMPTS: Final = 2.5
 """Usual prompts that may lie on an engine; with fewer it has none left when one has ended."""
 QUEUE_MOST_S: Final = 0.8

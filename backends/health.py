@@ -1,4 +1,4 @@
-"""What one worker believes of one backend's health. Pure: evidence and the time in, a standing with its reason out.
+"""The health of one backend as one worker sees it. Pure: evidence and the time in, a standing with its reason out.
 
 Health endpoints lie: an engine whose core hangs still says 200. So progress decides. A sign of progress is an event of an
 answer, a whole answer, a generated token of a probe, or an engine's own token counters moving; while such signs come, a
@@ -74,7 +74,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
 
     outcome: ProbeOutcome
     reason: str = ""
-    """What went wrong, in words for an operator."""
+    """The reason of a failure, in words for an operator."""
 
 
 class Health:
@@ -112,11 +112,11 @@ class Health:
         self.reason = "not polled yet"
         """Why the backend is not up; empty when it is."""
         self.suspicion = ""
-        """Why it should be ejected; empty when there is no reason to."""
+        """Why the backend should be ejected; empty when there is no reason to."""
         self.frozen = False
-        """Whether it is suspect or ejected for bringing no token at all, so that its requests wait in vain."""
+        """Whether the backend is suspect or ejected for bringing no token at all, so that its requests wait in vain."""
         self.up_since: float | None = None
-        """When it came back with an empty cache; None when it was never away."""
+        """When the backend came back with an empty cache; None when it was never away."""
         self.away_at = float("-inf")
         """When its process was last seen to be gone: a poll got no answer or an error, or another process answered."""
         self._answers = False  # whether it answers polls again after it was away
@@ -184,7 +184,7 @@ class Health:
             self._counters = counters
 
     def idle(self, now: float) -> None:
-        """This gateway has no request on the backend, so silence tells nothing, unless its last requests got no first token."""
+        """Note that this gateway has no request on the backend: silence is no evidence, unless the last requests got no first token."""
         if not self._timeouts:
             self._owes_since = now
 

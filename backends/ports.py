@@ -98,7 +98,7 @@ class PollResult(msgspec.Struct, frozen=True):
     names: frozenset[str] = frozenset()
     """The models it lists; replies to requests for the pool's model may carry any of these names."""
     wrong: bool = False
-    """Whether it lists models and the pool's is not among them: another model is behind the port."""
+    """Whether the engine lists models and the pool's is not among them: another model is behind the port."""
     silent: bool = False
     """Whether the poll failed only because no answer came in time, as from a busy engine."""
     loras: frozenset[str] | None = None

@@ -25,7 +25,7 @@ CARRIERS: Final[tuple[Network, ...]] = tuple(
 """IPv6 ranges whose addresses stand for IPv4 ones: mapped, compatible, NAT64 (RFC 6052, 8215), 6to4, Teredo."""
 
 NEVER: Final[tuple[Network, ...]] = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "240.0.0.0/4", "ff00::/8", "224.0.0.0/4", "::/128")))
-"""This host, reserved and broadcast, multicast, unspecified."""
+"""IPv4 and IPv6 ranges that are never reached: this host, reserved and broadcast, multicast, unspecified."""
 
 LOOPBACK: Final = ipaddress.IPv6Address("::1")
 """The one address of `::/96` that stands for no IPv4 address."""

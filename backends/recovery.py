@@ -38,11 +38,11 @@ class Recovery:
         self.good = 0.0
         """The last good rate: tokens per second sent lately while a backend was up."""
         self.sent_tokens = 0.0
-        """Tokens to compute of all requests sent so far: added to by whoever sends one."""
+        """Tokens to compute of all requests sent so far: the sender of a request adds to it."""
         self._level_sent = 0.0
-        """What `sent_tokens` was when `_level` was right."""
+        """Value of `sent_tokens` when `_level` was right."""
         self._looked_sent = 0.0
-        """What `sent_tokens` was at the last `look`."""
+        """Value of `sent_tokens` at the last `look`."""
         self._looked_at: float | None = None
         self._out_since: float | None = None
         self._begun_at: float | None = None

@@ -13,7 +13,7 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The path of its requests, on our side and on the engine's."""
     word: str
-    """Its name in rules of policies and in messages."""
+    """The endpoint's name in rules of policies and in messages."""
     prompt_fields: tuple[str, ...]
     """The fields that hold the prompt. All are required; the first one is blamed for a prompt that is too long."""
     has_messages: bool

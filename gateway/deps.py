@@ -65,7 +65,7 @@ class Live:
         self.fleet = fleet
         self.rollouts: ActiveRollouts = NOTHING
         self.health: dict[str, Health] = {}
-        """What this worker believes of each backend, by backend id."""
+        """The health of each backend as this worker sees it, by backend id."""
         self.breakers = Breakers()
         """Whether backends have failed too many requests lately."""
         self.suspects = PoisonSuspects()
@@ -113,7 +113,7 @@ class Watch:
                     self.watched.pop(relay, None)
 
     def last_events(self) -> dict[str, float]:
-        """By backend id: when the last event of an answer came from it to a request that is under way."""
+        """By backend id: when the backend last sent an event of an answer to a request that is in flight."""
         last: dict[str, float] = {}
         for relay in self.watched:
             at = relay.last_event_at
@@ -137,7 +137,7 @@ def request_ids(process: str) -> Callable[[], str]:
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """Everything a request may touch."""
+    """The dependencies that a request may use."""
 
     live: Live
     clock: Clock

@@ -21,7 +21,7 @@ SloResult = tuple[tuple[str, bool], ...]
 
 
 def slo_results(policy: TenantPolicy, ttft_s: float | None, decode_s: float | None, tokens: int, fault: Fault | None) -> SloResult:
-    """Which service levels a streamed request met.
+    """The service levels (SLO) that a streamed request met.
 
     A request without any token, that was not at fault itself, has missed the time to the first token. The time per output token (TPOT) is
     the mean over a complete answer, so an answer that broke off is not judged by it.
@@ -139,7 +139,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     queued_ahead: int = 0
     """Tokens queued ahead of it when its wait began."""
     priority_class: str = ""
-    """Its priority class in words; empty for a request that was refused before it had one."""
+    """The request's priority class in words; empty for a request that was refused before it had one."""
     retry: bool = False
     """Whether the client marked it as a retry."""
     asked_model: str = ""
@@ -153,9 +153,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     pulled_back: bool = False
     """Whether it was preempted on a backend by a more urgent request before its first token."""
     dealt: AssignedArm | None = None
-    """Its assignment by the rollout of its pool; None without such a rollout."""
+    """The request's assignment by the rollout of its pool; None without such a rollout."""
     dealt_prompt: AssignedArm | None = None
-    """Its assignment by the rollout of its prompt; None without such a rollout."""
+    """The request's assignment by the rollout of its prompt; None without such a rollout."""
     declined: bool = False
     """Whether the answer ended with the model's or a filter's refusal."""
     shadow: bool = False

@@ -39,7 +39,7 @@ class ModelRule(msgspec.Struct, frozen=True):
     """The models that answer instead when this one cannot, in order."""
 
     def shared(self, key: str) -> "ModelRule":
-        """This rule with one pool, chosen by hash of `key`: equal keys get the same pool."""
+        """The rule with one pool, chosen by hash of `key`: equal keys get the same pool."""
         if not self.shares:
             return self
         at = place(self.name, key)

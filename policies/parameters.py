@@ -44,7 +44,7 @@ class Defaults(Strict):
 
 
 class ParametersField(Strict):
-    """What requests may set."""
+    """Rules for the parameters that requests may set."""
 
     defaults: Defaults = Field(default=Defaults(), description="Values of parameters that a request does not set.")
     at_most: dict[ParameterName, float] = Field(

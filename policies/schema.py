@@ -167,7 +167,7 @@ class Treatment(Strict):
 
 
 class RuleThen(Treatment):
-    """What is otherwise where a rule matches."""
+    """The overrides of a rule that matches."""
 
     model: ModelName | None = Field(
         default=None,

@@ -126,5 +126,5 @@ class Calibration:
 
     @property
     def residual_s(self) -> float:
-        """That error as a standard deviation, assuming normal errors: what `LoadTable.set_rates` takes."""
+        """The 90th percentile of the error as a standard deviation, assuming normal errors: the form that `LoadTable.set_rates` takes."""
         return self._first.p90_s / 1.645

@@ -50,7 +50,7 @@ MEMORY_S: Final = 0.15
 
 
 class HandoverTerms(msgspec.Struct, frozen=True):
-    """What a KV transfer costs in one pool, and which requests are considered for it."""
+    """The cost of a KV transfer in one pool, and the bounds of requests that are considered for it."""
 
     kv_bytes_token: int
     """Bytes of one token in the KV cache, all layers."""
@@ -93,7 +93,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class Shared(NamedTuple):
-    """What the two upstream calls of a split request need from the decision."""
+    """The decision's data for the two upstream calls of a split request."""
 
     split: Split
     request: RoutingRequest
@@ -297,7 +297,7 @@ def reserve(load_table: LoadTable, prefill: str, decode: str, uncached_tokens: i
 
 
 class DisaggregationSettings(Strict):
-    """What a KV transfer between two engines costs, and which requests are considered for disaggregation."""
+    """The cost of a KV transfer between two engines, and the bounds of requests that are considered for disaggregation."""
 
     kv_bytes_token: int = Field(
         ge=1,

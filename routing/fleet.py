@@ -28,11 +28,11 @@ class Backend(msgspec.Struct, frozen=True):
     pool: str
     state: Availability = Availability.UNKNOWN
     reason: str = "not polled yet"
-    """Why it is not up, or what is wrong with it though it is up, for an operator; empty otherwise."""
+    """Why the backend is not up, or what is wrong with it although it is up, for an operator; empty otherwise."""
     warming_since: float | None = None
-    """When it came back with an empty cache (monotonic seconds); None once slow start is over (`routing.warmth`)."""
+    """When the backend came back with an empty cache (monotonic seconds); None once slow start is over (`routing.warmth`)."""
     role: Role = "both"
-    """Whether it serves requests whole, or computes prompts or generates only (`routing.disaggregation`)."""
+    """Whether the backend serves requests whole, or only computes prompts or generates (`routing.disaggregation`)."""
     bootstrap: tuple[str, int] | None = None
     """Host and port at which decode engines fetch KV from it; None for engines that do not."""
 
@@ -74,26 +74,26 @@ class Fleet(msgspec.Struct, frozen=True):
         return all(b.state is not Availability.UNKNOWN for pool in self.pools.values() for b in pool.backends)
 
     def with_backends(self, pool_name: str, backends: tuple[Backend, ...]) -> "Fleet":
-        """The same fleet with this pool's backends replaced; `self` when nothing changed."""
+        """A copy of the fleet with this pool's backends replaced; `self` when nothing changed."""
         pool = self.pools[pool_name]
         if backends == pool.backends:
             return self
         return Fleet(pools={**self.pools, pool_name: msgspec.structs.replace(pool, backends=backends)})
 
     def with_backend(self, backend: Backend) -> "Fleet":
-        """The same fleet with this one backend replaced; `self` when nothing changed."""
+        """A copy of the fleet with this one backend replaced; `self` when nothing changed."""
         backends = tuple(backend if b.id == backend.id else b for b in self.pools[backend.pool].backends)
         return self.with_backends(backend.pool, backends)
 
     def with_member(self, backend: Backend) -> "Fleet":
-        """The same fleet with this backend in its pool, whether it was there or not."""
+        """A copy of the fleet with this backend in its pool, added or replaced."""
         backends = self.pools[backend.pool].backends
         if any(b.id == backend.id for b in backends):
             return self.with_backend(backend)
         return self.with_backends(backend.pool, (*backends, backend))
 
     def without(self, pool_name: str, backend_id: str) -> "Fleet":
-        """The same fleet without this backend."""
+        """A copy of the fleet without this backend."""
         return self.with_backends(pool_name, tuple(b for b in self.pools[pool_name].backends if b.id != backend_id))
 
 

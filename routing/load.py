@@ -159,7 +159,7 @@ class LoadTable:
     bound: list[float]
     """The smaller of `limit` and the configured cap, so that most checks for room are one comparison."""
     loads: list[BackendLoad]
-    """What each row is merged from."""
+    """The reports and own in-flight load that each row is merged from."""
     unsettled: bool
     """Whether `settle` has anything to do before the next decision."""
     limited: bool

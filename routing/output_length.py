@@ -43,7 +43,7 @@ PRIOR: Final = Expected(256, 1024)
 
 
 class OutputLengths:
-    """Quantiles of output lengths, by what is known of a request before it is answered."""
+    """Quantiles of output lengths, by the features of a request that are known before it is answered."""
 
     def __init__(self, max_groups: int = MAX_GROUPS) -> None:
         self._kinds: tuple[OrderedDict[object, _Group], ...] = tuple(OrderedDict() for _ in range(5))

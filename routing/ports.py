@@ -87,7 +87,7 @@ class Adapters(NamedTuple):
 
 
 class Circumstances(NamedTuple):
-    """What one decision depends on besides the request, the fleet and its load: looked up anew for every decision."""
+    """The inputs of one decision besides the request, the fleet and its load: looked up anew for every decision."""
 
     now: float
     """Monotonic seconds."""
@@ -126,7 +126,7 @@ class Candidates(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a policy returns: a cost per eligible backend."""
+    """The result of a policy: a cost per eligible backend."""
 
     cost: Column
     """One value per eligible backend; the least wins."""
@@ -139,7 +139,7 @@ class Scores(NamedTuple):
 
 
 class Memory(Protocol):
-    """What a policy remembers of its own decisions; most policies have none."""
+    """A policy's memory of its own decisions; most policies have none."""
 
     def placed(self, request: RoutingRequest, backend_id: str, uncached_tokens: float, now: float) -> None:
         """Record that the request was sent to this backend."""

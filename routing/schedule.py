@@ -43,7 +43,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     matched: tuple[float, ...] = ()
     """Tokens of the prompt that each of `ranked` holds; the rest has to be computed."""
     why: str = ""
-    """What decided between backends that cost nearly the same; empty when the least cost did."""
+    """The tie-break between backends that cost nearly the same; empty when the least cost decided."""
     full: bool = False
     """`ranked` is empty, and would not be if fewer requests were in flight: the request can wait."""
 

@@ -57,7 +57,7 @@ def _led_by(first: int, order: list[int]) -> list[int]:
 
 
 def _among_near(candidates: Candidates, load_table: LoadTable, cost: Column, bound: float, order: list[int], rng: Rng) -> tuple[int, str]:
-    """Which of those that cost at most `bound` comes first, and what decided: the best match, then the fewest requests, then the dice."""
+    """The first of the candidates that cost at most `bound`, and what decided: the best match, then the fewest requests, then the dice."""
     rows = candidates.rows
     near = []
     for at in order:

@@ -78,7 +78,7 @@ class DirectoryBounds(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """Everything a directory is made from, as it stood at one `version` of its store."""
+    """The records that a directory is built from, as of one `version` of its store."""
 
     version: int = 0
     organisations: tuple[Organisation, ...] = ()

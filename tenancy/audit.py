@@ -28,9 +28,9 @@ class Entry(msgspec.Struct, frozen=True):
     address: str
     """Where the request came from."""
     action: str
-    """What was done, for instance `key.create`."""
+    """The action, for instance `key.create`."""
     target: str
-    """What it was done to, for instance `tenant/acme/key/abcdefghij`."""
+    """The object of the action, for instance `tenant/acme/key/abcdefghij`."""
     tenant: str = ""
     """The tenant that the target belongs to; empty when it belongs to none."""
     before: str = ""

@@ -1,4 +1,4 @@
-"""What is reported about a decision: how every limit stands, and why one refuses. Pure, and the same for every store: a store returns
+"""The report of a decision on limits: how every limit stands, and why one refuses. Pure, and the same for every store: a store returns
 the position of each line (`here`: microseconds ahead for a rate, else how much is counted), and this module works out the rest.
 """
 

@@ -1,4 +1,4 @@
-"""What the gateway needs of a store of tenants, keys, limits and prices: a snapshot for the request path, and transactions for operators.
+"""Ports of a store of tenants, keys, limits and prices: a snapshot for the request path, and transactions for operators.
 
     async with store.transaction() as change:
         tenant = await change.tenants.get(within, name)

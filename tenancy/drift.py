@@ -26,7 +26,7 @@ TOLERATED: Final = 0.005
 
 Question = tuple[Level, Window]
 Asked = dict[Question, dict[str, list[tuple[str, Limit]]]]
-"""What to read from the ledger: by level and window, then by the scope's name, the limits with their tags."""
+"""The questions to the ledger: by level and window, then by the scope's name, the limits with their tags."""
 Figures = dict[str, list[Seed]]
 """By tag, the ledger's amount for each counter."""
 EPOCH: Final = dt.date(1970, 1, 1)
@@ -58,7 +58,7 @@ def today_at(now_unix: float) -> Today:
 
 
 def asked_of(limits: Iterable[tuple[str, Limit]]) -> Asked:
-    """What to read from the ledger for these limits and their tags."""
+    """The questions to the ledger for these limits and their tags."""
     asked: Asked = defaultdict(lambda: defaultdict(list))
     for tag, limit in limits:
         asked[limit.scope.level, limit.window][limit.scope.name].append((tag, limit))

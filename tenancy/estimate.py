@@ -1,4 +1,4 @@
-"""What a request may use at most, and what is charged where the engine reported no usage. Pure.
+"""Estimates of usage: the most that a request may use, and the charge where the engine reported no usage. Pure.
 
 prompt tokens <= bytes of the request (`prompt_bound`): a byte-level tokenizer makes at most one token per byte of text, every text of the
 prompt stands in the body, and what a chat template writes around messages is less than their JSON, but for a system prompt of its own.

@@ -50,9 +50,9 @@ class QueuedRequest(msgspec.Struct, eq=False):
     seq: int = NOT_YET
     """Order of arrival; set by the queue."""
     back: bool = False
-    """It was taken before and gave its place to a more urgent request before it was served: it goes before all others of its tenant."""
+    """Whether the request was preempted: dispatched, then put back for a more urgent request. It goes before all others of its tenant."""
     by_share: bool = False
-    """It was taken on the share of service that the ranks below the first are due; set by the queue."""
+    """Whether the request was dispatched on the share of service reserved for the ranks below the first; set by the queue."""
 
 
 PlaceKey = tuple[int, float, int]

@@ -89,7 +89,7 @@ class Grant:
         self._everywhere = everywhere
         self._plain = self._groups(None, own)
         self.of_every_request = None if models or per_user else self._plain
-        """What `groups` returns for every request; None where the groups depend on the model or the end user."""
+        """The groups of every request, as `groups` returns them; None where they depend on the model or the end user."""
         self._of_model: dict[str, Groups] = {}
         self._of_users = of_users
 

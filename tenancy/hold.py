@@ -45,7 +45,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 
     line: LimitLine
     remaining: int
-    """What remains of the amount; never negative."""
+    """The part of the amount that remains; never negative."""
     reset_us: int
     """Microseconds until the whole amount is available again; 0 when it is, and for concurrency."""
     soft_crossed: bool = False

@@ -81,7 +81,7 @@ class Mapped(msgspec.Struct, frozen=True):
 
 
 class Roles(msgspec.Struct, frozen=True):
-    """Which values of a claim give which role."""
+    """The mapping of a claim's values to roles."""
 
     claim: tuple[str, ...]
     table: Mapping[str, str]

@@ -161,7 +161,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 
 _NOBODY: Final = KeyRecord(KeyId(""), TenantId(""), ProjectId(""), "", (bytes(32),))
-"""What an unknown id is compared with where there are no keys."""
+"""The record that a presented secret is compared with when there are no keys, so that an unknown id costs the same time."""
 
 
 def rotated(record: KeyRecord, kid: str, digest: bytes, now_unix: float, overlap_s: float) -> KeyRecord:

@@ -1,4 +1,4 @@
-"""What can be limited, for whom, and how one limit is counted. Pure values; `tenancy.quota` decides on many limits together.
+"""Limits: meters, scopes and windows, and how one limit is counted. Pure values; `tenancy.quota` decides on many limits together.
 
 Three algorithms (a generic cell rate for rates, a counter per calendar period, a gauge for what is open now) work on one
 integer of state each, so that a Lua twin can do the same arithmetic: every intermediate stays below 2**53.
@@ -23,7 +23,7 @@ MOST_LABELS: Final = 10_000
 
 
 class Meter(IntEnum):
-    """What is counted. The value is the place in `Amounts.vector()`."""
+    """The quantity that is counted. The value is the place in `Amounts.vector()`."""
 
     REQUESTS = 0
     INPUT_TOKENS = 1
@@ -39,7 +39,7 @@ class Window(Enum):
     """The time over which a meter is counted."""
 
     NOW = "now"
-    """What is open at the same time; for `CONCURRENT_REQUESTS`, and for nothing else."""
+    """The number open at the same time; for `CONCURRENT_REQUESTS` only."""
     MINUTE = "minute"
     """Any minute: a generic cell rate, without edges."""
     DAY = "day"
@@ -54,7 +54,7 @@ class Level(Enum):
     GLOBAL = "global"
     """All traffic of the gateway; `name` is empty."""
     MODEL = "model"
-    """All traffic of one public model name, whoever asks."""
+    """All traffic of one public model name, of every tenant."""
     ORGANISATION = "organisation"
     TENANT = "tenant"
     PROJECT = "project"
@@ -67,7 +67,7 @@ class Level(Enum):
 
 
 class Scope(msgspec.Struct, frozen=True, order=True):
-    """What limits apply to: one organisation, tenant, key and so on."""
+    """The subject of limits: one organisation, tenant, key and so on."""
 
     level: Level
     name: str
@@ -129,7 +129,7 @@ def check_soft(limit: Limit) -> None:
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
-    """What one request uses or may use at most."""
+    """The amounts that one request uses, or may use at most."""
 
     input_tokens: int = 0
     output_tokens: int = 0

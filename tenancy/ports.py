@@ -51,7 +51,7 @@ class Seats(msgspec.Struct, frozen=True):
 
 
 class Presence(Protocol):
-    """Which processes of the whole deployment are alive, by the work they share."""
+    """The live processes of the whole deployment, by the work they share."""
 
     async def beat(self, group: str) -> Seats:
         """Announce that this process does the work of `group`. To be repeated before the time is over after which the process counts as

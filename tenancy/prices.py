@@ -1,4 +1,4 @@
-"""What tokens cost: in money, and in units of GPU work. Pure, and integers throughout.
+"""Prices of tokens: in money, and in units of GPU work. Pure, and integers throughout.
 
 A price is nano-dollars per million tokens, so a request's cost is one sum and one rounding: ceil(sum(tokens * price) / 10^6)
 nano-dollars. Weights work the same way: thousandths of a unit per token, and one rounding up to whole units.
@@ -49,7 +49,7 @@ NO_COST: Final = TokenRates()
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model costs from a moment on. `model` is the public name; `revision` one revision of its pool, or `*`."""
+    """The price of a model from a moment on. `model` is the public name; `revision` one revision of its pool, or `*`."""
 
     id: str
     model: str

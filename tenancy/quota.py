@@ -143,7 +143,7 @@ class _Record(msgspec.Struct, eq=False):
     """The cells of its calendar lines, in the periods it was opened in: it is counted there, whenever it is settled."""
     vector: Vector
     delivered: Vector
-    """What the last heartbeat reported as delivered; before the first one nothing but the request itself."""
+    """Usage that the last heartbeat reported as delivered; before the first one only the request itself."""
     until_us: int
     """The end of its lease; once it is reaped, the end of the time for which it is remembered."""
     phase: int = _OPEN
@@ -173,7 +173,7 @@ class TagCounters:
         self.due_us = 0
         """No open hold expires before this time."""
         self.settled: dict[str, int] = {}
-        """By id of a settled hold, when it is forgotten. Nothing else of it is kept: there are as many as requests in two minutes."""
+        """By id of a settled hold, when the id is forgotten. Nothing else is kept: there are as many as requests in two minutes."""
         self._unswept: list[str] = []
         self.users = EndUsers()
 

@@ -1,4 +1,4 @@
-"""What one process may decide alone while the shared counters are away: its share of every limit. Pure.
+"""Local limits while the shared counters are away: the share of every limit that one process may grant alone. Pure.
 
 With R processes that decide (the last number known):
 
@@ -44,7 +44,7 @@ class Replicas:
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
-    """What was left of a calendar limit at an answer of the store, and when that was."""
+    """The remainder of a calendar limit at an answer of the store, and the time of the answer."""
 
     remaining: int
     at: float
@@ -52,7 +52,7 @@ class Left(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastKnown:
-    """What was left of each calendar limit when the shared counters last said so."""
+    """The remainder of each calendar limit at the last answer of the shared counters."""
 
     __slots__ = ("_left",)
 
@@ -67,7 +67,7 @@ class LastKnown:
         left[line.key] = Left(remaining, now, reset_us)
 
     def remaining(self, line: LimitLine, now: float) -> int:
-        """What is left of the amount; all of it when nothing was reported, or in a new period."""
+        """The remainder of the limit's amount; the whole amount when nothing was reported, or in a new period."""
         known = self._left.get(line.key)
         if known is None or (line.window is not Window.EVER and now >= known.at + known.reset_us / 1e6):
             return line.amount

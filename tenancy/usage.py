@@ -66,7 +66,7 @@ class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
 
 By = Literal["day", "organisation", "tenant", "project", "key", "user", "model", "lora"]
 BY: Final[tuple[By, ...]] = ("day", "organisation", "tenant", "project", "key", "user", "model", "lora")
-"""What usage can be grouped by, in the order of columns."""
+"""The labels that usage can be grouped by, in the order of columns."""
 PAGE_ROWS: Final = 500
 MAX_PAGE_ROWS: Final = 5_000
 MAX_SPENT: Final = 100_000
@@ -82,11 +82,11 @@ class RowsRefused(Exception):
 
 
 class BadCursor(ValueError):
-    """Not a cursor of this query."""
+    """The cursor does not belong to this query."""
 
 
 class UsageSums(msgspec.Struct, frozen=True):
-    """What was used, added up."""
+    """Sums of usage."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -109,7 +109,7 @@ class UsageAnswerRow(msgspec.Struct, frozen=True):
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which usage to select; None for any."""
+    """The usage to select, by label; None for any."""
 
     first_day: dt.date | None = None
     last_day: dt.date | None = None
@@ -215,7 +215,7 @@ class SpendReader(Protocol):
         ...
 
     async def booked(self, request_ids: Collection[str]) -> set[str]:
-        """Which of these requests are in the ledger. Raises LedgerAway."""
+        """The ids, of these requests, that are in the ledger. Raises LedgerAway."""
         ...
 
 

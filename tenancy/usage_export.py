@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 from tenancy.usage import MAX_PAGE_ROWS, SUMS, By, Filter, UsageAnswerRow, UsageTotals, columns
 
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What spreadsheets take for the beginning of a formula (OWASP's list of CSV injection)."""
+"""Characters that spreadsheets take for the beginning of a formula (OWASP's list of CSV injection)."""
 BLOCK_ROWS: Final = 10_000
 """Rows of one Parquet row group, and the most that are in memory."""
 

@@ -38,7 +38,7 @@ class Priority(msgspec.Struct, frozen=True):
     field: str
     """The field's name; dots lead into objects."""
     sooner: Literal["lower", "higher"]
-    """Which numbers are served first."""
+    """Whether lower or higher numbers are served first."""
     needs: str
     """The flag that the engine must be started with."""
     share: bool = False

@@ -1,4 +1,4 @@
-"""Which request fields an engine takes; other fields are dropped or refused. Pure: rules and a checked Ask in, JSON out.
+"""The request fields that an engine takes; other fields are dropped or refused. Pure: rules and a checked Ask in, JSON out.
 
 Engines treat unknown fields differently: TensorRT-LLM, Triton and Dynamo refuse the request, with errors of their own; vLLM, SGLang,
 llama.cpp and TGI ignore the field. The second is worse: a caller that sent `guided_json` gets free text and a 200. So a field that the

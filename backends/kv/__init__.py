@@ -1,1 +1,1 @@
-"""What engines publish of their KV caches: events, their order, block hashes, and the blocks that an engine holds."""
+"""Knowledge of the engines' KV caches from what they publish: events, their order, block hashes, and the blocks that an engine holds."""

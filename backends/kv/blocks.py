@@ -22,7 +22,7 @@ class KvConsumer(Protocol):
 
     @property
     def overflow(self) -> str:
-        """Why it does not hold all stored blocks, in words; empty when it does."""
+        """Why the record does not hold all stored blocks, in words; empty when it does."""
         ...
 
     def stored(self, event: Stored) -> None:

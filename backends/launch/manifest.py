@@ -23,7 +23,7 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["switch", "json", "int", "float", "text"]
     choices: tuple[str, ...] | None = None
     many: bool = False
-    """Whether it takes several values."""
+    """Whether the flag takes several values."""
     keys: tuple[str, ...] | None = None
     """Members that its JSON may have, where the engine refuses or ignores others."""
 

@@ -1,4 +1,4 @@
-"""Which LoRA adapters are loaded on one engine, and which must be evicted before another one fits. Pure: times are handed in.
+"""Residency: the LoRA adapters that are loaded on one engine, and those to evict before another one fits. Pure: times are handed in.
 
 Residency is an estimate: it comes from polls of the engine's own model list, and from the calls that this process made. A wrong estimate
 corrects itself: an engine that does not know an adapter says so, and the adapter is loaded again.

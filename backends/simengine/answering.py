@@ -181,7 +181,7 @@ class ErrorAnswer(Exception):
 
 
 def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) -> dict[str, Any]:
-    """Decode the request and check it as engines do. Raises Refusal with the dialect's message."""
+    """Decode the request and check it as engines do. Raises ErrorAnswer with the dialect's message."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -269,7 +269,7 @@ class Answer:
         self._batcher: Batcher
 
     def prepare(self, batcher: Batcher, request: dict[str, Any]) -> None:
-        """Make the sequences. Raises Refusal when the prompt is too long."""
+        """Make the sequences. Raises ErrorAnswer when the prompt is too long."""
         self._batcher = batcher
         model = self._head.model
         settings = self._settings
@@ -435,7 +435,7 @@ def too_long(dialect: str, longest: int, tokens: int) -> str:
 
 
 def own_fault(body: bytes) -> FaultRule | None:
-    """The fault that the request names, or None. Raises Refusal for an unknown one."""
+    """The fault that the request names, or None. Raises ErrorAnswer for an unknown one."""
     if b'"sim_fault"' not in body:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the simulated engine publishes over ZeroMQ: its KV events and its load. Imported only when an engine publishes one of them.
+"""ZeroMQ publishers of the simulated engine: its KV events and its load. Imported only when an engine publishes one of them.
 
 `KvPublisher`: blocks stored and evicted, in one batch per step that changed the cache, kept for replays as vLLM does.
 `LoadPublisher`: a load report at each change and once a second, as SGLang 0.5.23 sends it.

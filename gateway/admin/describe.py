@@ -28,7 +28,7 @@ from tenancy.rights import MAX_CAP, MAX_NAME_CHARS, MAX_NAMES, Caps, KeyScope, R
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong."""
+    """The error."""
 
     message: str = Field(description="A sentence for human readers.")
     type: str = Field(description="`invalid_request_error`, or `server_error` for an error that the caller did not cause.")
@@ -147,7 +147,7 @@ class CapsBody(Strict):
 
 
 class RightsBody(Strict):
-    """What one level allows; a list that is left out leaves what the levels above give."""
+    """The rights that one level grants; a list that is left out leaves the rights of the levels above."""
 
     models: Names | None = Field(default=None, description="Public model names.")
     loras: Names | None = Field(default=None, description="Adapter names.")
@@ -165,7 +165,7 @@ class RightsBody(Strict):
 
 
 class AccountBody(Strict):
-    """What can be said of an organisation or a project."""
+    """The fields of an organisation or a project that can be set."""
 
     label: Label = Field(default="", description="A note for human readers.")
     disabled: bool = Field(default=False, description="Disables the account: every key below it is refused.")
@@ -179,7 +179,7 @@ class NewOrganisation(AccountBody):
 
 
 class TenantBody(AccountBody):
-    """What can be said of a tenant."""
+    """The fields of a tenant that can be set."""
 
     organisation: Name = Field(default=DEFAULT_ORGANISATION, description="The organisation that the tenant belongs to.")
 
@@ -197,7 +197,7 @@ class NewProject(AccountBody):
 
 
 class KeyBody(Strict):
-    """What can be changed of a key."""
+    """The fields of a key that can be changed."""
 
     label: Label = Field(default="", description="A note for human readers.")
     disabled: bool = Field(default=False, description="Disables the key: it is refused until it is enabled again.")
@@ -319,7 +319,7 @@ NUL: Final = "\0"
 
 
 class PageQuery(Strict):
-    """Which part of a list."""
+    """The page of a list to show."""
 
     # not strict: values of a query string are text
     limit: Annotated[int, Field(strict=False, ge=1, le=MAX_PAGE_RECORDS)] = Field(

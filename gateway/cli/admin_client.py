@@ -78,7 +78,7 @@ class AdminClient:
         return self._change("GET", path, None)
 
     def find(self, path: str) -> Any:
-        """The same, or None for a 404."""
+        """GET a route of the admin API; returns the decoded answer, or None for a 404."""
         status, body, etag = self._ask("GET", path)
         return None if status == 404 else self._answer(path, status, body, etag)
 

@@ -26,7 +26,7 @@ class SettingsReading(msgspec.Struct, frozen=True):
     """The result of reading a settings file, as far as the file can be understood."""
 
     settings: Settings | None
-    """None as soon as there is a problem."""
+    """The loaded settings; None as soon as there is a problem."""
     problems: tuple[Problem, ...]
     pools: tuple[str, ...] | None = None
     """Names of the pools, also of pools with problems; None when a pool has no readable name."""

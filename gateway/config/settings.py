@@ -441,7 +441,7 @@ class Settings(Strict):
         return msgspec.structs.replace(url, folder=str(folder.resolve()))
 
     def based_at(self, folder: Path) -> "Settings":
-        """The same settings, read from a file in `folder` (absolute)."""
+        """The settings as read from a file in `folder` (absolute), to which relative paths refer."""
         tls = self.data.tls
         if tls is not None:
             tls = Tls(certificate=str(folder / tls.certificate), private_key=str(folder / tls.private_key))

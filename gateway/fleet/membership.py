@@ -1,4 +1,4 @@
-"""Which backends should be in the fleet: reads every source, keeps the last good answer of each, and hands the merged set to the
+"""The backends that should be in the fleet: reads every source, keeps the last good answer of each, and hands the merged set to the
 roster.
 
 A source that cannot be read changes nothing: its last answer stays in use, the log says so once, and a gauge shows it.

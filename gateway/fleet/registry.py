@@ -104,7 +104,7 @@ class Registry:
 
     async def checked(self, wanted: Registration, seen: Mapping[str, Owner]) -> Member:
         """The member that would be registered; `seen` are the backends that workers know, with their owners. Resolves names, so it is
-        called before a transaction is open. Raises Refusal."""
+        called before a transaction is open. Raises FleetRefusal."""
         if wanted.pool not in self._pools:
             raise FleetRefusal(400, "unknown_pool", f"There is no pool {wanted.pool!r}; there are: {', '.join(self._pools)[:500]}.")
         owner = "static" if wanted.id in self._static else seen.get(wanted.id)
@@ -119,7 +119,7 @@ class Registry:
         return Member(wanted.pool, wanted.id, wanted.url, "registered", kv_events=events, load_push=push)
 
     async def register(self, member: Member, store: MemberStore) -> None:
-        """Add a backend. Raises Refusal."""
+        """Add a backend. Raises FleetRefusal."""
         try:
             await store.add(member, self._wall())
         except MemberTaken:
@@ -144,7 +144,7 @@ class Registry:
         self, backend_id: str, grace_s: float | None, store: MemberStore, seen: Mapping[str, Owner]
     ) -> tuple[Owner, float, Effect | None]:
         """Drain a backend: no new requests; running requests may go on for `grace_s` seconds. Returns the backend's owner, the grace,
-        and the write that is left to do outside the database. Raises Refusal."""
+        and the write that is left to do outside the database. Raises FleetRefusal."""
         grace_s = self._grace_s if grace_s is None else grace_s
         if await store.set_drain(backend_id, grace_s):
             return "registered", grace_s, None
@@ -159,7 +159,7 @@ class Registry:
         return self._owner(backend_id, seen), lambda: self._end_drain(backend_id)
 
     async def remove(self, backend_id: str, store: MemberStore, seen: Mapping[str, Owner]) -> None:
-        """Remove a registered backend: it drains, and leaves the fleet once no request runs on it. Raises Refusal."""
+        """Remove a registered backend: it drains, and leaves the fleet once no request runs on it. Raises FleetRefusal."""
         if not await store.remove(backend_id):
             owner = self._owner(backend_id, seen)
             raise FleetRefusal(

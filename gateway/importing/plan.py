@@ -42,7 +42,7 @@ class Remark(msgspec.Struct, frozen=True, order=True):
 
 
 class ImportPlan(msgspec.Struct):
-    """Everything that the import writes, and remarks on everything that it does not."""
+    """The files and changes that the import writes, and remarks on settings that it does not carry over."""
 
     pools: list[dict[str, Any]] = []
     engines: dict[str, Any] = {}

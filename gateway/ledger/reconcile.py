@@ -137,7 +137,7 @@ class Reconciler:
         self._ours = False
         """Whether this worker is the one to compare."""
         self._late = False
-        """Whether any host's usage waits for longer than `LATE_S`."""
+        """Whether the usage of any host has waited for longer than `LATE_S`."""
         self._looks: dict[tuple[str, str], CounterComparison] = {}
         self._followed: Directory | None = None
         self._known: set[tuple[str, Limit]] = set()

@@ -70,7 +70,7 @@ cannot share their files."""
 
 @dataclass(frozen=True, slots=True)
 class WorkerSlot:
-    """What a child gets from the supervisor. `sock` is bound and not listening: listen only when requests can be served."""
+    """The slot that a child gets from the supervisor. `sock` is bound and not listening: listen only when requests can be served."""
 
     index: int
     """The worker's number, or `ADMIN_SLOT` or `STORE_SLOT`."""

@@ -58,13 +58,13 @@ class BackendState(msgspec.Struct, frozen=True):
     residual_s: float = 0.0
     """90th percentile of the absolute error of predicted times to first token, in seconds; 0 while none was measured."""
     breaker: Literal["", "half_open", "open"] = ""
-    """The worst state of its circuit breakers, the model's own and those of adapters; empty when all are closed. `why` gives the
+    """The worst state of the backend's circuit breakers, of the model and of adapters; empty when all are closed. `why` gives the
     reason."""
     breaker_opens: int = 0
-    """How often its breakers opened, in running workers."""
+    """How often the backend's breakers opened, in running workers."""
 
     limit: LimitView | None = None
-    """Its adaptive concurrency limit, where one is configured."""
+    """The backend's adaptive concurrency limit, where one is configured."""
     processes: int | None = None
     """Workers of the deployment that share the limit; 0 while the number is unknown, None where nothing is limited."""
 
@@ -74,7 +74,7 @@ class BackendState(msgspec.Struct, frozen=True):
         return self.signals_age_s if self.load_age_s is None else self.load_age_s
 
     def estimated(self) -> "BackendState":
-        """The same state with `running_now` and `waiting_now` computed."""
+        """A copy of the state with `running_now` and `waiting_now` computed."""
         if self.signals is None:
             return self
         now = standing(self.signals, self.sent_since, self.ended_since, self.in_flight)

@@ -193,7 +193,7 @@ async def _answer_to(path: Path, question: bytes) -> bytes:
 
 
 async def _read_all(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Everything up to the end of the stream; empty when it is more than `most` bytes."""
+    """The bytes up to the end of the stream; empty when there are more than `most`."""
     parts = []
     size = 0
     while part := await reader.read(1 << 18):

@@ -1,1 +1,1 @@
-"""What is refreshed while the gateway serves: the directory of tenants and keys, and the policies."""
+"""Refresh of shared state while the gateway serves: the directory of tenants and keys, and the policies."""

@@ -227,7 +227,7 @@ def _histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[floa
 
 
 def _alias(family: Family, name: str, labels: tuple[str, ...], rows: Rows) -> Metric:
-    """The same histogram under another name, summed over all labels but the first (the model)."""
+    """A copy of the histogram under another name, summed over all labels but the first (the model)."""
     sums = Cells(Family(name, family.help, labels, kind="histogram", bounds=family.bounds), MAX_SERIES)
     for values, cell in rows:
         total = sums.cell(values[:1])

@@ -70,8 +70,8 @@ OVERHEAD_BOUNDS_S: Final = (
 
 
 DECIDED: Final = ("cost", "session", "match", "fewest requests", "dice", "explored", "alone", "nobody")
-"""What decided: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when none could serve; the other values
-tell equals apart."""
+"""The deciding factor of a routing decision: `cost` when no other candidate was near, `alone` when there was no other, `nobody` when no
+backend could serve; the other values are tie-breaks."""
 SAID_BY: Final = ("index", "engine")
 DECISION_BOUNDS_S: Final = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """From 10 us. Decisions above a millisecond waited for a long prompt, which is tokenized outside the event loop."""

@@ -107,7 +107,7 @@ class OwnPorts:
 
 
 def reach_of(settings: Settings, own_ports: Container[int]) -> Reach:
-    """Which addresses backends from DNS and the admin port may have."""
+    """The addresses that backends from DNS and the admin port may have."""
     return Reach(networks_of(settings.engines.register_networks), own_ports, is_local)
 
 

@@ -1,1 +1,1 @@
-"""Which backend holds how much of a prompt: prompt chains, the index over backends, KV events, and how far each is believed."""
+"""Prefix matching, how much of a prompt each backend holds: prompt chains, the index over backends, KV events, and trust in each."""

@@ -48,7 +48,7 @@ class BlockHolders:
         """Blocks dropped at the bound since the beginning."""
         self._shard_blocks = max_blocks // count
         self.crowded = False
-        """Whether any shard was ever so full that the order in it may matter soon."""
+        """Whether any shard was ever so full that its order may matter soon."""
         self._free: list[int] = []
         self._used = 0
         self._dead: deque[tuple[int, int]] = deque()

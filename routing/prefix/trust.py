@@ -85,7 +85,7 @@ class Trusts:
         self._by_id: dict[str, Trust] = {}
 
     def of(self, backend_id: str) -> Trust:
-        """This backend's trust, created if there is none."""
+        """The backend's trust, created if there is none."""
         trust = self._by_id.get(backend_id)
         if trust is None:
             trust = self._by_id[backend_id] = Trust()

@@ -35,7 +35,7 @@ class SimulatedKvCache:
 
     @property
     def room(self) -> int:
-        """Pages that a new sequence could get: free ones and those of idle blocks."""
+        """Pages that a new sequence could get: free pages, and pages of idle blocks."""
         return self.free + len(self._idle) * self.span
 
     @property

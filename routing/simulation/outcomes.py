@@ -13,7 +13,7 @@ class RequestEnd(IntEnum):
     REFUSED = 2
     """No engine could take it, or its tenant's limit was reached."""
     FAILED = 3
-    """Its engine died after the first token, or while no other engine was up."""
+    """The request's engine died after the first token, or while no other engine was up."""
 
 
 class Outcomes(msgspec.Struct):

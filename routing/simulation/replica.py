@@ -35,7 +35,7 @@ class SentRequest(msgspec.Struct, gc=False):
     """A sent request: what to release and learn when it is over."""
 
     held: Charge | Reservation
-    """Its in-flight load in the load table, on one backend or on a pair."""
+    """The request's in-flight load in the load table, on one backend or on a pair."""
     prediction: Prediction
     predicted: float
     """Prompt tokens that the index predicted as cached."""

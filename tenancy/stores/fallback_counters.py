@@ -59,7 +59,7 @@ class FallbackCounters:
         """Settlements of holds that this process opened alone: the store gets the hold first, by a heartbeat."""
         self._local: Counters | None = None
         self._crowded_alone = 0
-        """What `crowded` counted in earlier local counters, which are dropped."""
+        """The count of `crowded` in earlier local counters, which are dropped."""
         self._shares: dict[int, tuple[Group, Group]] = {}
         """Group and its share, by identity of the group, which is kept alive by this entry."""
         self._since: float | None = None

@@ -39,7 +39,7 @@ class AuditPage(BaseModel):
 
 
 class AuditVerification(BaseModel):
-    """What a walk along the chain found."""
+    """The result of verifying the whole chain."""
 
     rows: int
     head: str = Field(description="Hash of the last sound row; keep it elsewhere to be able to prove later that nothing was rewritten.")
@@ -48,7 +48,7 @@ class AuditVerification(BaseModel):
 
 
 class AuditQuery(PageQuery):
-    """Which rows."""
+    """The rows to show."""
 
     tenant: str | None = Field(default=None, max_length=63, description="Only rows about this tenant.")
 

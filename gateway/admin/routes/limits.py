@@ -246,7 +246,7 @@ TAG_PREFIXES: Final = {"organisation": "org/", "model": "model/", "global": GLOB
 
 
 class StateQuery(PageQuery):
-    """Whose limits."""
+    """The scope whose limits to show."""
 
     level: Literal["global", "model", "organisation", "tenant"] = Field(
         default="tenant", description="Level of the limits; `tenant` includes all levels below the tenant."

@@ -43,7 +43,7 @@ class VersionShown(BaseModel):
 
 
 class WholeVersion(VersionShown):
-    """The same with its files."""
+    """One version of the policies, with its files."""
 
     files: dict[str, str] = Field(description="The text of each file, by file name.")
 
@@ -66,7 +66,7 @@ class NewPolicies(Strict):
 
 
 class Back(Strict):
-    """Which version to go back to."""
+    """The version to go back to."""
 
     version: int = Field(ge=1, le=2**62, description="One of the stored versions.")
     note: Note = Field(default="", max_length=MAX_NOTE_CHARS, description="The reason of the change, for readers of the history.")

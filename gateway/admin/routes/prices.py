@@ -68,7 +68,7 @@ class PricePage(BaseModel):
 
 
 class PriceQuery(PageQuery):
-    """Which prices."""
+    """The prices to show."""
 
     model: str = Field(default="", max_length=256, description="Only prices of this model.")
 

@@ -36,7 +36,7 @@ RolloutName = Annotated[
 
 
 class FindingShown(BaseModel):
-    """What is found of one metric."""
+    """The result of comparing one metric."""
 
     metric: str
     judgement: str = Field(description="`worse`, `undecided` or `good enough`.")
@@ -85,14 +85,14 @@ class RolloutShown(RolloutListed):
 
 
 class RolloutPage(BaseModel):
-    """Those in force by name, or those that are over, newest first. What a newer version started is left out."""
+    """Active rollouts by name, or closed rollouts, newest first. Rollouts that a newer version started are left out."""
 
     items: list[RolloutListed]
     next_cursor: str | None
 
 
 class RolloutQuery(PageQuery):
-    """Which rollouts."""
+    """The rollouts to show."""
 
     # not strict: values of a query string are text
     closed: Annotated[bool, Field(strict=False)] = Field(default=False, description="Closed rollouts instead of the active ones.")

@@ -21,7 +21,7 @@ Label = Annotated[str, Field(max_length=256, description="Only usage with this v
 
 
 class UsageQuery(PageQuery):
-    """Which usage, and what it is divided by."""
+    """The usage to show, and the labels to group it by."""
 
     by: list[By] = Field(default=["tenant", "model"], max_length=8, description="Repeat it to group by more than one label.")
     first_day: Day | None = Field(default=None, description="First day, UTC; default: no lower bound.")

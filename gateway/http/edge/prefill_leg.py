@@ -80,7 +80,7 @@ class PrefillLeg(Listener):
         self.look_at = 0.0
         """When the sweep should look again."""
         self.outcome: asyncio.Future[Fault | None] = asyncio.get_running_loop().create_future()
-        """None when the prompt is computed and its reply is in `body`; the Fault that ended it otherwise."""
+        """None when the prompt is computed and the engine's reply is in `body`; otherwise the Fault that ended the call."""
 
     # --- from the engine ------------------------------------------------------------------------------------------
 

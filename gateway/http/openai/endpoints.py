@@ -1,5 +1,5 @@
-"""What a request of each endpoint may hold: one row per endpoint. A new endpoint is a row here, a row of `domain.ask.Endpoint` and a file
-of its checks; what an engine takes of it stands in the engine's dialect.
+"""The content that a request of each endpoint may have, one row per endpoint. A new endpoint is a row here, a row of `domain.ask.Endpoint`
+and a file of its checks; the fields that an engine takes are in the engine's dialect.
 """
 
 from collections.abc import Callable, Mapping, Sequence

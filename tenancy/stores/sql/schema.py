@@ -62,8 +62,8 @@ tenant = sa.Table(
     sa.Column("organisation", sa.String(63), nullable=False, server_default="default"),
     *_record_columns(),
 )
-"""Its organisation is no foreign key: SQLite cannot add one to a table that has rows. Writers wait for each other and check that the
-organisation exists."""
+"""Tenants. The column `organisation` is no foreign key: SQLite cannot add one to a table that has rows. Writers wait for each other and
+check that the organisation exists."""
 
 retired_tenant = sa.Table("retired_tenant", metadata, sa.Column("name", sa.String(63), primary_key=True))
 """Names of deleted tenants."""

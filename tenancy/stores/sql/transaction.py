@@ -18,7 +18,7 @@ from tenancy.stores.sql.schema import change
 
 
 class SqlConnections(Protocol):
-    """What stores need of an engine: `AsyncEngine` is one."""
+    """The part of SQLAlchemy's `AsyncEngine` that stores need."""
 
     def connect(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection to read with."""

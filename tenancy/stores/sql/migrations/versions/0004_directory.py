@@ -30,7 +30,7 @@ organisation = sa.table(
 
 
 def account_columns() -> list[sa.Column]:
-    """What organisations, tenants and projects have in common."""
+    """The columns that organisations, tenants and projects have in common."""
     return [
         sa.Column("label", sa.String(200), nullable=False, server_default=""),
         sa.Column("disabled", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -40,7 +40,7 @@ def account_columns() -> list[sa.Column]:
 
 
 def added_columns() -> dict[str, list[sa.Column]]:
-    """By table that was there before."""
+    """New columns by existing table."""
     return {
         "tenant": [sa.Column("organisation", sa.String(63), nullable=False, server_default="default"), *account_columns()],
         "project": [sa.Column("created_unix", sa.Float, nullable=False, server_default="0"), *account_columns()],

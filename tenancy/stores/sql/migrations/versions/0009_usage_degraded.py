@@ -1,4 +1,4 @@
-"""What the requests in the ledger were given instead of what they asked for."""
+"""Columns of degradation in the ledger: what requests were given instead of what they asked for."""
 
 import sqlalchemy as sa
 from alembic import op
