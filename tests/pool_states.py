@@ -1,12 +1,12 @@
 """What a worker knows of its pools, for tests of who keeps it."""
 
-from gateway.placement.pool_state import PoolStates, Usual
+from gateway.placement.pool_state import PoolDefaults, PoolStates
 from routing.load import Charge
 
 
 def grounds_of(*ids: str, pool: str = "p") -> PoolStates:
     """One pool with these backends."""
-    pool_states = PoolStates({pool: Usual()})
+    pool_states = PoolStates({pool: PoolDefaults()})
     for one in ids:
         pool_states.add(pool, one)
     return pool_states

@@ -146,7 +146,7 @@ class TenantShares:
         return 1.0 - self.reserved_share if other_tenants and (own - BESIDES) * other_tenants > MORE * (self._total - own) else 1.0
 
 
-class Usual(msgspec.Struct, frozen=True):
+class PoolDefaults(msgspec.Struct, frozen=True):
     """The defaults of a pool, for backends that configure nothing else."""
 
     context_tokens: int = 0
@@ -157,28 +157,28 @@ class Usual(msgspec.Struct, frozen=True):
     """The share of engines' capacity that is reserved for tenants with little in flight."""
 
 
-NOTHING_USUAL: Final = Usual()
+NO_DEFAULTS: Final = PoolDefaults()
 
 
-def facts_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> BackendFacts:
+def facts_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> BackendFacts:
     """The facts of a backend; `NO_FACTS` itself where there are none, which costs a decision nothing."""
-    facts = BackendFacts(traits.max_in_flight, traits.context_tokens or usual.context_tokens, traits.price, traits.region)
+    facts = BackendFacts(traits.max_in_flight, traits.context_tokens or defaults.context_tokens, traits.price, traits.region)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
-def rates_of(traits: Traits, usual: Usual = NOTHING_USUAL) -> Rates:
+def rates_of(traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> Rates:
     """The assumed speed of a backend until it is measured."""
-    return PRIORS.get(traits.hardware or usual.hardware, UNKNOWN_RATES)
+    return PRIORS.get(traits.hardware or defaults.hardware, UNKNOWN_RATES)
 
 
-def effective(facts: BackendFacts, traits: Traits, usual: Usual = NOTHING_USUAL) -> dict[str, str | int | float]:
+def effective(facts: BackendFacts, traits: Traits, defaults: PoolDefaults = NO_DEFAULTS) -> dict[str, str | int | float]:
     """The thresholds that apply to a backend, for the log; a missing one is logged as "none", so that no operator relies on it."""
     return {
         "max_in_flight": facts.in_flight_cap or "none",
         "context_tokens": facts.context_tokens or "none",
         "price": facts.price,
         "region": facts.region or "none",
-        "hardware": traits.hardware or usual.hardware or "unknown",
+        "hardware": traits.hardware or defaults.hardware or "unknown",
     }
 
 
@@ -255,15 +255,15 @@ class PoolStates(dict[str, PoolState]):
         index_blocks: bound of the prefix index, in blocks.
     """
 
-    def __init__(self, pools: Mapping[str, Usual], index_blocks: int = DEFAULT_INDEX_BLOCKS) -> None:
-        super().__init__({name: PoolState(name, usual.kept_free) for name, usual in pools.items()})
+    def __init__(self, pools: Mapping[str, PoolDefaults], index_blocks: int = DEFAULT_INDEX_BLOCKS) -> None:
+        super().__init__({name: PoolState(name, defaults.kept_free) for name, defaults in pools.items()})
         self.index = PrefixIndex(index_blocks)
         self.index_bound = index_blocks
         self.trusts = Trusts()
         self.limits = ConcurrencyLimits()
         self._calibrations: dict[str, Calibration] = {}
         self._answers = 0
-        self._usual = dict(pools)
+        self._defaults = dict(pools)
         self._of: dict[str, PoolState] = {}
         self._sources: dict[str, _Source] = {}
 
@@ -274,13 +274,13 @@ class PoolStates(dict[str, PoolState]):
     def add(self, pool: str, backend_id: str, traits: Traits = NO_TRAITS) -> None:
         """Add a backend that joins, with nothing in flight and unknown cache contents."""
         pool_state = self._of[backend_id] = self[pool]
-        usual = self._usual[pool]
-        facts = facts_of(traits, usual)
-        rates = rates_of(traits, usual)
+        defaults = self._defaults[pool]
+        facts = facts_of(traits, defaults)
+        rates = rates_of(traits, defaults)
         pool_state.load_table.add(backend_id, rates, facts)
         self._calibrations[backend_id] = Calibration(rates)
-        self.limits.add(pool, backend_id, pool_state.load_table, usual.bounds)
-        log.info("routing facts", pool=pool, backend=backend_id, **effective(facts, traits, usual))
+        self.limits.add(pool, backend_id, pool_state.load_table, defaults.bounds)
+        log.info("routing facts", pool=pool, backend=backend_id, **effective(facts, traits, defaults))
         self._sources[backend_id] = _Source()
         self._size(backend_id, self._sources[backend_id])
 
@@ -288,9 +288,9 @@ class PoolStates(dict[str, PoolState]):
         """Change the configured facts of a backend. Its measured speed stays; a new prior applies when it joins again."""
         pool_state = self._of.get(backend_id)
         if pool_state is not None:
-            facts = facts_of(traits, self._usual[pool_state.name])
+            facts = facts_of(traits, self._defaults[pool_state.name])
             pool_state.load_table.set_facts(backend_id, facts)
-            log.info("routing facts", pool=pool_state.name, backend=backend_id, **effective(facts, traits, self._usual[pool_state.name]))
+            log.info("routing facts", pool=pool_state.name, backend=backend_id, **effective(facts, traits, self._defaults[pool_state.name]))
 
     def drop(self, backend_id: str) -> None:
         """Remove a backend that has left: it matches no prefix from now on. Raises ValueError while requests are in flight on it."""

@@ -89,7 +89,7 @@ MayWait = Callable[[QueuedRequest, float], bool]
 """Whether a request with this queue entry could wait so many seconds."""
 
 
-class PulledBack(Fault):
+class Preempted(Fault):
     """Ends an attempt that was preempted; the request goes back to the queue, and its caller never sees this fault."""
 
     def __init__(self, by: Class) -> None:
@@ -101,7 +101,7 @@ class PulledBack(Fault):
         )
 
 
-class Pulling:
+class Preemption:
     """Preempts requests of one pool.
 
     Args:
@@ -136,7 +136,7 @@ class Pulling:
         """
         tier = waiter.place.tier
         now = self._clock()
-        if waiter.given_way_to or tier >= Class.BATCH or not self._pace.allows(now):
+        if waiter.preempted_for or tier >= Class.BATCH or not self._pace.allows(now):
             return
         candidates = first_to_give_way(self._candidates(tier))
         if candidates and (lacking := waiter.lacking()):
@@ -144,7 +144,7 @@ class Pulling:
                 relay, story, charge = candidate.request
                 place = place_back(story, charge)
                 if self._helps(charge, lacking) and may_wait(place, place.deadline - now):
-                    waiter.given_way_to = True
+                    waiter.preempted_for = True
                     self._pace.gave_way()
                     _preempt(relay, story, place, Class(tier))
                     return
@@ -189,4 +189,4 @@ def _preempt(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -
     if placed.on_used is not None:
         placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant
     placed.queue_place, placed.on_used, placed.pulled_back = place, None, True
-    relay.end_with(PulledBack(by))
+    relay.end_with(Preempted(by))

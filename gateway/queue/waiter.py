@@ -66,7 +66,6 @@ class Waiter(Listener, Generic[T]):
         "again",
         "ahead",
         "beat",
-        "given_way_to",
         "grain_s",
         "lacking",
         "look_at",
@@ -75,6 +74,7 @@ class Waiter(Listener, Generic[T]):
         "outcome",
         "place",
         "predicted_s",
+        "preempted_for",
         "reserve",
         "turn",
         "waits",
@@ -110,7 +110,7 @@ class Waiter(Listener, Generic[T]):
         """How the wait ended, as a word for metrics."""
         self.waits = False
         """Whether the request is in a queue now."""
-        self.given_way_to = False
+        self.preempted_for = False
         """Whether another request was preempted for it."""
         self.on_gone: Callable[[Waiter[T]], None] | None = None
 

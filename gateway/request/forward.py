@@ -10,7 +10,7 @@ from domain.faults import Fault
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.placement.place import Placement
-from gateway.queue.preempt import PulledBack
+from gateway.queue.preempt import Preempted
 from gateway.request.attempt import Attempt
 from gateway.request.hedge import hedged
 from gateway.request.lora import with_adapter
@@ -53,7 +53,7 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
             if retry is not None:
                 retry.answered()
             return True
-        if isinstance(fault, PulledBack):
+        if isinstance(fault, Preempted):
             return False
         candidates = _remaining(candidates, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)

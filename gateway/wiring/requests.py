@@ -29,13 +29,13 @@ from gateway.deps import Deps, Live, Watch, request_ids
 from gateway.http.edge.timeouts import Timeouts
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
-from gateway.placement.pool_state import PoolStates, Usual
+from gateway.placement.pool_state import PoolDefaults, PoolStates
 from gateway.placement.salts import Salts
 from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
-from gateway.queue.preempt import Pulling
+from gateway.queue.preempt import Preemption
 from gateway.record import Record
 from gateway.request.holds import OpenHolds
 from gateway.request.lora import adapters_in_use
@@ -78,7 +78,7 @@ def queues_for(
         tenant_shares = pool_states[pool].tenant_shares
         make_room = None
         if gives_way is not None:
-            make_room = Pulling(pool, gives_way, load_table, pool_states.limits, watch.relays, clock).make_room
+            make_room = Preemption(pool, gives_way, load_table, pool_states.limits, watch.relays, clock).make_room
         return PoolQueue(
             pool,
             bounds,
@@ -137,11 +137,11 @@ def deps_for(
     executor = ThreadPoolExecutor(1, "tokens")
     images = {pool.name: pool.image_tokens for pool in settings.pools if pool.image_tokens}
     counts = PromptCounts(vocabularies, executor, loop, images)
-    usual = {
-        pool.name: Usual(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
+    pool_defaults = {
+        pool.name: PoolDefaults(pool.context_tokens or 0, pool.hardware or "", pool.limit.bounds(), pool.limit.kept_free)
         for pool in settings.pools
     }
-    pool_states = PoolStates(usual, settings.routing.index_blocks)
+    pool_states = PoolStates(pool_defaults, settings.routing.index_blocks)
     rng = random.Random(secrets.randbits(64))
     watch = Watch()
     # derived, so that one secret configures both and neither reveals the other

@@ -21,7 +21,7 @@ from domain.usage import WHOLE_FINISH_REASONS
 from gateway.http.edge.relay import ReplyRelay
 from gateway.placement.in_flight import InFlight
 from gateway.process.worker import _Worker
-from gateway.queue.preempt import PreemptibleRequest, Pulling
+from gateway.queue.preempt import PreemptibleRequest, Preemption
 from tests.world.callers import Manners
 from tests.world.plan import Coming, Plan, Trouble
 from tests.world.running import run_one
@@ -98,7 +98,7 @@ def _no_release(self: InFlight) -> None:
     self.ended = True
 
 
-def _once_whoever(self: Pulling, tier: int) -> list[Any]:
+def _once_whoever(self: Preemption, tier: int) -> list[Any]:
     """Of batch whatever runs, answering or not."""
     relays = [one for one in self._relays() if isinstance(one, ReplyRelay) and not one.outcome.done()]
     found = [(one, one.story, charge) for one in relays if (charge := one.story.tried.charge) is not None and not charge.over]
@@ -170,7 +170,7 @@ def test_an_answer_that_is_taken_back_after_it_began_is_found(tmp_path: Path) ->
     batch = [Coming(20.0, n, "bolt" if n % 2 else "cora", "g0", usual) for n in range(8)]
     comings = [*batch, *[Coming(22.0, n, "dune", "g0", Manners(max_tokens=4)) for n in (8, 9)]]
     assert world_of(tmp_path, comings, []).breaches == []
-    with patch.object(Pulling, "_candidates", _once_whoever):
+    with patch.object(Preemption, "_candidates", _once_whoever):
         breaches = world_of(tmp_path, comings, []).breaches
     assert any("not its own" in one for one in breaches), breaches
 

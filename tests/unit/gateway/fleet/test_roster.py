@@ -12,7 +12,7 @@ from domain.faults import Fault, Kind
 from domain.membership import Member
 from gateway.deps import Live
 from gateway.fleet.roster import RELIEF_S, Detach, Roster
-from gateway.placement.pool_state import PoolStates, Usual
+from gateway.placement.pool_state import PoolDefaults, PoolStates
 from routing.fleet import Availability, Fleet, Pool
 from tests.pool_states import charged, released
 
@@ -42,7 +42,7 @@ class World:
         self.live = Live(None, None, Fleet(pools))  # type: ignore[arg-type]  # only the fleet and what is known of it
         self.deps: Any = SimpleNamespace(
             live=self.live,
-            pool_states=PoolStates({"p": Usual()}),
+            pool_states=PoolStates({"p": PoolDefaults()}),
             upstreams={},
             clock=lambda: self.now,
             loop=asyncio.get_running_loop(),

@@ -19,7 +19,7 @@ from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.placement.concurrency import ConcurrencyLimits
 from gateway.placement.in_flight import LONG_PREFILL_TOKENS
 from gateway.queue.deadlines import place_of
-from gateway.queue.preempt import AGAIN_S, BURST, PulledBack, Pulling, unanswered
+from gateway.queue.preempt import AGAIN_S, BURST, Preempted, Preemption, unanswered
 from gateway.queue.waiter import Waiter
 from gateway.story import Story
 from routing.load import LoadTable
@@ -60,7 +60,7 @@ class World:
             self.load_table.set_limit(one, requests=cap)
         self.relays: list[ReplyRelay] = []
         self.limits = ConcurrencyLimits()
-        self.pulling = Pulling("chat", lowest, self.load_table, self.limits, lambda: self.relays, lambda: self.now)
+        self.pulling = Preemption("chat", lowest, self.load_table, self.limits, lambda: self.relays, lambda: self.now)
         self.may_wait = True
         self.asked: list[tuple[QueuedRequest, float]] = []
 
@@ -107,7 +107,7 @@ class World:
 
 
 def pulled(relays: list[ReplyRelay]) -> list[ReplyRelay]:
-    return [one for one in relays if one.outcome.done() and isinstance(one.outcome.result(), PulledBack)]
+    return [one for one in relays if one.outcome.done() and isinstance(one.outcome.result(), Preempted)]
 
 
 async def test_the_one_sent_last_gives_way_and_its_engine_is_told_to_stop() -> None:

@@ -11,7 +11,7 @@ from domain.priority import Class
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import ReplyRelay
 from gateway.placement.in_flight import InFlight
-from gateway.queue.preempt import PulledBack
+from gateway.queue.preempt import Preempted
 from gateway.request.forward import forward
 from gateway.story import Story
 from tests.placed import chat
@@ -147,7 +147,7 @@ async def test_a_cancelled_attempt_ends_its_call_and_gives_its_load_back() -> No
 async def test_a_request_that_gave_its_place_to_a_more_urgent_one_is_to_wait_again() -> None:
     def is_pulled_back(sink: Any) -> None:
         assert isinstance(sink, ReplyRelay)
-        sink.end_with(PulledBack(Class.CRITICAL))
+        sink.end_with(Preempted(Class.CRITICAL))
 
     path = Path(a=Engine(is_pulled_back), b=Engine())
     story = path.story()
