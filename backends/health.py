@@ -202,7 +202,10 @@ class Health:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def eject(self, now: float) -> None:
-        """Eject the suspect backend; `may_eject` must have said that the pool can spare it."""
+        """Eject the suspect backend; `may_eject` must have said that the pool can spare it.
+
+        Called by `HealthWatch.look` (`gateway/fleet/health.py`), twice a second; it also takes the backend out of the Fleet.
+        """
         self._go(HealthState.EJECTED, self.suspicion, now)
 
     def wants_probe(self, now: float) -> bool:

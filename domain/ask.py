@@ -29,7 +29,8 @@ class EndpointFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Endpoint(Enum):
     """The inference routes of the data port, one row each; the value is the path.
 
-    What a request of an endpoint may hold stands in `gateway/http/openai/endpoints.py`, what an engine takes of it in its dialect.
+    A new endpoint needs a row here, a row of `FORMS` in `gateway/http/openai/endpoints.py` (the fields of its requests), and its fields
+    in the dialects whose engines serve it.
     """
 
     _value_: str

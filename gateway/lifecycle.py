@@ -10,10 +10,11 @@ before either, because in an overload that is most of them; and whatever happens
 one Record. Where the tenant's policy names fallback models, the steps after `interpret` are done again for the next model, with a hold
 of its own.
 
-Two capabilities that are still to come each have one place here. An **answer cache** looks an answer up between `admit` and `choose`: a hit
-skips the steps after it, and reaches the caller through a `ReplyRelay` whose source is `FROM_MEMORY` (`gateway/http/edge/relay.py`). What a
-cache records, and what an **output guardrail** holds back, passes a tap of the reply chain (`taps_for` in `gateway/http/edge/taps.py`); an
-input guardrail is a step after `interpret`, before anything is held.
+Two capabilities that are still to come each have one place here. An **answer cache** looks an answer up between `admit` and `choose`. A hit
+skips the steps from there to `settle`: a `ReplyRelay` with the source `FROM_MEMORY` (`gateway/http/edge/relay.py`) is fed `on_head`,
+`on_data` and `on_end` with the stored reply, and carries it to the caller as if an engine had sent it. The recorder is a tap that
+`taps_for` (`gateway/http/edge/taps.py`) appends to the reply chain; it stores the reply when its `end` is called without a `fault` in the
+chain. An **output guardrail** is such a tap too; an input guardrail is a step after `interpret`, before anything is held.
 
 The life of a process is `gateway/process/worker.py` (start) and `gateway/process/drain.py` (SIGTERM).
 """

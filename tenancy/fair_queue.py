@@ -1,25 +1,25 @@
-"""The order in which the requests that wait for one pool are served, and who gives way when too many wait. Pure.
+"""The order in which the requests that wait for one pool are served, and which request is displaced when too many wait. Pure.
 
-    rank     class, and inside a class first tries before retries
-    tenant   fewest quanta of service: tokens, `uncached_in + 2 * expected_out`, put right when the request has ended; among equals
-             the one with the longest held prefix, then the least served
-    request  longest held prefix, then least slack, then first come; one in 32 the oldest
+    rank     (`FairQueue.next`) class, and inside a class first tries before retries
+    tenant   (`Tier`, fair_tier.py) fewest quanta of service: tokens, `uncached_in + 2 * expected_out`, corrected when the request has
+             ended; among equals the tenant with the longest held prefix, then the least served
+    request  (`key_of`, fair_tier.py) longest held prefix, then least slack, then first come; one turn in 32 the oldest
 
-It is DLPM (Cao et al., "Locality-aware Fair Scheduling in LLM Serving", arXiv 2501.14312) with the weights and the lift of VTC
+The algorithm is DLPM (Cao et al., "Locality-aware Fair Scheduling in LLM Serving", arXiv 2501.14312) with the weights and the lift of VTC
 (Sheng et al., "Fairness in Serving Large Language Models", OSDI'24): prefixes decide between tenants, and so keep their place in
-the caches, as long as nobody is served a quantum more than the others. A tenant that comes is a quantum behind where the least served
-one has been: so who seldom asks hardly waits, however much a noisy one has waiting.
+the caches, as long as no tenant is served a quantum more than the others. A tenant that comes starts a quantum behind the least served
+tenant: a tenant that seldom asks hardly waits, however many requests of a noisy tenant are queued.
 
-**Lower ranks do not starve.** Strict ranks would never serve `batch` while anything else waits. Ageing is no way out: in an
-overload everybody grows old, so the classes end where they matter. Instead the ranks below the first that waits get together a
-share of the tokens it is served (`SHARE`), in turn, as Kubernetes' API Priority and Fairness guarantees every priority level a
-share of the concurrency. The highest class loses at most SHARE / (1 + SHARE) = 4.8 % by it, and nothing where no lower one waits.
+**Lower ranks do not starve.** Strict ranks would never serve `batch` while anything else waits. Ageing is no remedy: in an
+overload every request grows old, so the classes would end where they matter. Instead the ranks below the first waiting rank together
+get a share of the tokens that it is served (`SHARE`), in turn, as Kubernetes' API Priority and Fairness guarantees every priority level a
+share of the concurrency. The highest class loses at most SHARE / (1 + SHARE) = 4.8 % by it, and nothing where no lower class waits.
 
 **Laws**, for any two tenants that have something waiting in the same rank from one moment to another (tests/unit/tenancy):
-- what they were charged in between differs by at most 2 * (quantum + dearest request), and by two quanta more where one of them comes only
-  then; what they were really given, by that and what the corrections for those still under way will be. VTC's bound is
+- the charges of the two in between differ by at most 2 * (quantum + dearest request), and by two quanta more where one of them comes only
+  then; the service really given, by that and the corrections for the requests still in flight. VTC's bound is
   2 * max(U, dearest request) with U = the whole batch;
-- whoever can be placed is found within (rows / 4 + 1) * (longest row / 4 + 1) calls of `next`, by the first where all can;
+- a request that can be placed is found within (rows / 4 + 1) * (longest row / 4 + 1) calls of `next`, by the first where all can;
 - the bounds hold at every moment, and a request that is removed leaves no trace in the order of the others.
 
 Cost: a few bisections each; `bench/decision` has the figures at 10,000 waiting.

@@ -25,7 +25,8 @@ SIGNALS: Final = SignalTable(
         "loras": SignalSource(("vllm:lora_requests_info",), words("running_lora_adapters", "waiting_lora_adapters")),
     }
 )
-"""Series names of 0.32 first, then older ones; the `gpu_…` names are of releases before 0.10."""
+"""The series that are read of vLLM's /metrics; `SignalTable.read` (`backends/signals.py`) turns the page into `Signals`. Series names of
+0.32 first, then older ones; the `gpu_…` names are of releases before 0.10."""
 
 NIXL: Final = Handover(
     at_once=False,

@@ -1,4 +1,8 @@
-"""The step of `gateway/lifecycle.py` that reserves: a hold on the worst case in every limit at once, before a backend is chosen."""
+"""The step of `gateway/lifecycle.py` that reserves: a hold on the worst case in every limit at once, before a backend is chosen.
+
+`worst_case` (`tenancy/estimate.py`) says how much; the counter store decides on all limits and reserves in one step: `Quota.admit`
+(`tenancy/quota.py`) in memory, `lua/admit.lua` in Valkey.
+"""
 
 import asyncio
 from typing import Final

@@ -1,8 +1,9 @@
 """The timeouts of an attempt: first token, gap between tokens, least rate, whole reply; and the Fault of an engine that exceeds one. Pure.
 
 `Timeouts.of_attempt` computes the first-token timeout for the size of a prompt, when an attempt begins. `deadline_of` says until when the
-engine has to send something next; `ReplyRelay.check` asks it in every sweep and ends an attempt that is late. The deadline of the whole
-request over all its attempts (`max_request_s`, `x-tidegate-timeout-s`) is `story.asked.end_at`; `deadline_passed` is its Fault.
+engine has to send something next; `ReplyRelay.check` asks it in every sweep and ends an attempt that is late.
+`ReplyRelay.abandon_unanswered` ends an attempt sooner when its backend is taken out of rotation. The deadline of the whole request over all
+its attempts (`max_request_s`, `x-tidegate-timeout-s`) is `story.asked.end_at`; `deadline_passed` is its Fault.
 """
 
 from math import inf
