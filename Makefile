@@ -4,8 +4,6 @@ VENV := .venv
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
 BIN := $(VENV)/bin
-FAILED := test -s .cache/pytest/v/cache/lastfailed
-ALONE := --last-failed --last-failed-no-failures none
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -55,8 +53,11 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) $(if $(filter vllm,$(ENGINE)),.cache/smollm2-bf16) ## engines, gateway, one streamed chat; ENGINE=smollm2 or ENGINE=vllm for real engines, ONCE=1 to exit after the answer
 	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter vllm,$(ENGINE)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once)
 
-test: $(VENV)/.dev ## the whole suite, JOBS=2 files at a time; what fails in company runs once more, alone
-	$(BIN)/python -m pytest --cache-clear -n $(or $(JOBS),2) --dist loadfile || { $(FAILED) && $(BIN)/python -m pytest $(ALONE); }
+test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
+	$(BIN)/python -m pytest -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile
+
+test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, one after the other
+	$(BIN)/python -m pytest -m "slow and not real_engine"
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
@@ -99,7 +100,7 @@ imports: $(VENV)/.dev ## import contracts
 budgets: $(VENV)/.dev ## architecture budgets: sizes, names, mirror, docs
 	$(BIN)/python -m pytest tests/arch
 
-check: test lint types imports budgets ## everything CI runs but the demos
+check: test test-slow lint types imports budgets ## everything CI runs but the demos
 
 requirements: $(VENV)/.dev ## which numbered requirements have a passing test, and with which figure
 	$(BIN)/python -m pytest --requirements

@@ -10,6 +10,8 @@ import uvloop
 from hypothesis import settings
 
 from tests.fault.rows import ROWS
+from tests.progress import Progress
+from tests.time_limit import TimeLimit
 
 # hundreds of processes are started here; each would compile every module anew, which is half of its start
 sys.dont_write_bytecode = False
@@ -39,8 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "req(id): the numbered requirement a test holds, for instance R23, ROUTERS-6 or GATEWAYS-18")
     config.addinivalue_line("markers", "fault(row): the row of the fault table in tests/fault/rows.py that a test holds")
     config.addinivalue_line("markers", "real_engine: needs a real engine on this machine; run by `make test-engines` only")
+    config.addinivalue_line("markers", "slow: takes seconds of real time or many processes; run by `make test-slow`, one after the other")
     config.addinivalue_line("markers", "ends_engine: ends an engine that other tests share, so it runs after them")
     config.pluginmanager.register(_Book(config), "requirements-book")
+    config.pluginmanager.register(Progress(config), "progress")
+    config.pluginmanager.register(TimeLimit(), "time-limit")
 
 
 def requirement_ids(item: pytest.Item) -> list[str]:

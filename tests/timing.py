@@ -1,5 +1,5 @@
 """Whether two things take the same time: Welch's t of two samples, and Kolmogorov and Smirnov's p. And how late a loop is, so that
-what a busy machine takes is not blamed on the code."""
+what a busy machine takes is not blamed on the code; a test that the machine left no time to judge is skipped with `skip_stalled`."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,11 @@ import statistics
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
+from typing import NoReturn
+
+import pytest
+
+from tests.progress import STALLED
 
 
 def welch_t(one: Sequence[float], other: Sequence[float]) -> float:
@@ -51,3 +56,8 @@ async def loop_lateness(every_s: float = 0.002) -> AsyncIterator[list[float]]:
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+
+
+def skip_stalled(why: str) -> NoReturn:
+    """Skip the running test: the machine stood still while it ran, so its outcome says nothing of the code."""
+    pytest.skip(f"{STALLED}: {why}")

@@ -27,6 +27,8 @@ from tests.contract.wal_writer import EVERY_S
 from tests.scale import scaled
 from tests.usage_events import grouped, random_event, sums_of
 
+pytestmark = pytest.mark.slow
+
 FSYNC_S = 0.05
 SYNCS = 6
 """Times that an event may have to wait for the machine beside the interval: the round that is under way and its own, each of which wakes a

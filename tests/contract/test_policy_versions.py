@@ -17,6 +17,7 @@ async def versions(sql_engine: AsyncEngine) -> SqlPolicyVersions:
     return SqlPolicyVersions(sql_engine)
 
 
+@pytest.mark.slow
 async def test_versions_follow_each_other_and_keep_what_they_were(versions: SqlPolicyVersions) -> None:
     assert (await versions.current(), await versions.newest(None, 10)) == (0, [])
     first = await versions.append(FILES, "d1", "key a", "begun", 5.0)

@@ -143,6 +143,7 @@ async def test_a_server_that_starts_again_is_found_again(tmp_path):
             assert scripts.lineage(b"n") != lineage, "an empty server is told from the old one"
 
 
+@pytest.mark.slow
 @pytest.mark.req("R18")
 async def test_a_slow_store_holds_nobody_up(tmp_path, record_property):
     with single_server(tmp_path / "server") as server:
@@ -199,6 +200,7 @@ async def test_a_silent_server_is_left_alone_and_found_again(tmp_path):
             await eventually(scripts, b"n")
 
 
+@pytest.mark.slow
 async def test_a_killed_primary_is_replaced_under_load(tmp_path, record_property):
     with sentinel_set(tmp_path) as servers:
         async with opened(servers.url) as scripts:

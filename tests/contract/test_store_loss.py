@@ -29,6 +29,8 @@ from tests.timing import loop_lateness
 from tests.valkey_servers import FaultProxy, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 from tests.valkey_servers import until as servers_until
 
+pytestmark = pytest.mark.slow
+
 ACME = Scope(Level.TENANT, "acme")
 OUTAGE_S = scaled(4, 300)
 """R17 names five minutes."""

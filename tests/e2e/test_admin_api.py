@@ -55,6 +55,7 @@ async def status_within(client: httpx.AsyncClient, url: str, headers: dict[str, 
     return time.monotonic() - begun
 
 
+@pytest.mark.slow
 @pytest.mark.req("R34")
 async def test_keys_with_roles_come_and_go_within_five_seconds(tmp_path: Path) -> None:
     run = asyncio.to_thread
@@ -198,6 +199,7 @@ async def test_tokens_of_an_identity_provider_administer_with_the_roles_the_sett
                 assert (await client.get("/self", headers=nobody)).status_code == 401
 
 
+@pytest.mark.slow
 async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> None:
     async with SimEngine(SIM) as engine, governed(tmp_path, engine.url) as served, httpx.AsyncClient(trust_env=False) as client:
 
@@ -247,6 +249,7 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
                 cost = sum(int(str(row["cost_nanousd"])) for row in await listed("usage", "show", "--by", "model"))
 
 
+@pytest.mark.slow
 async def test_how_limits_stand_is_watched(tmp_path: Path) -> None:
     async with SimEngine(SIM) as engine, governed(tmp_path, engine.url, 'stores: {counters: "valkey+embedded://"}\n') as served:
         done = await asyncio.to_thread(command, served, "limit", "set", "tenant:acme:requests:day", "1000")
@@ -274,6 +277,7 @@ async def test_how_limits_stand_is_watched(tmp_path: Path) -> None:
                 watching.kill()
 
 
+@pytest.mark.slow
 async def test_watched_through_a_pipe_every_look_is_printed_as_it_is_taken(tmp_path: Path) -> None:
     async with SimEngine(SIM) as engine, governed(tmp_path, engine.url, 'stores: {counters: "valkey+embedded://"}\n') as served:
         done = await asyncio.to_thread(command, served, "limit", "set", "tenant:acme:requests:day", "1000")

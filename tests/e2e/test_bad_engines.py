@@ -14,6 +14,8 @@ from tests.gateway_harness import chat, gateway, no_engine
 from tests.scale import scaled
 from tests.scripted_server import Peer, Script, scripted
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = scaled(150, 1000)
 PAGE = b"<!doctype html><title>Sign in</title>"
 

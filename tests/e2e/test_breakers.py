@@ -14,6 +14,8 @@ from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.pool_states import charged, released
 from tests.scale import scaled
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 BY_COUNT = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "routing": "least_load"}

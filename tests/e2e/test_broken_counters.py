@@ -2,11 +2,15 @@
 
 import time
 
+import pytest
+
 from backends.simengine import SimEngine, SimSettings
 from tenancy.hold import Hold
 from tenancy.limits import Amounts, Level, Limit, Meter, Scope, Window
 from tenancy.stores.memory import MemoryCounters
 from tests.gateway_harness import chat, gateway
+
+pytestmark = pytest.mark.slow
 
 LIMIT = Limit(Scope(Level.TENANT, "acme"), Meter.TOKENS, Window.DAY, 10**6)
 

@@ -122,6 +122,7 @@ async def test_a_bad_file_leaves_the_last_good_one_in_force_and_says_where_and_w
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.req("ROUTERS-29")
 async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     store = MemoryMemberStore()
@@ -213,6 +214,7 @@ async def test_the_same_id_at_another_address_is_another_process() -> None:
             assert (one.counters.finished, two.counters.finished) == (one_before, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.req("ROUTERS-9", "ROUTERS-10", "ROUTERS-29")
 async def test_a_thousand_joins_and_leaves_leave_nothing(record_property: pytest.FixtureRequest) -> None:
     cycles = scaled(200, 1000)

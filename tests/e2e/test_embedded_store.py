@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from backends.simengine import SimEngine, SimSettings
 from tenancy.stores.valkey.embedded import answers
 from tests.e2e.test_serve import serving, tidegate
@@ -55,6 +57,7 @@ async def test_it_starts_with_two_workers_comes_back_and_ends_with_them(tmp_path
         assert not answers(path) and not alive(second)
 
 
+@pytest.mark.slow
 async def test_it_ends_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, workers=2) as served:
         server = server_of(slot(tmp_path)["pid"])
@@ -63,6 +66,7 @@ async def test_it_ends_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         await until(lambda: not alive(server), "nothing is left behind")
 
 
+@pytest.mark.slow
 async def test_one_worker_needs_none_and_check_says_where_counters_are(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url):
         assert not (tmp_path / "run" / "counters.sock").exists()

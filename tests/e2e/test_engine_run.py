@@ -14,6 +14,8 @@ import pytest
 
 from gateway.cli.demo import free_port
 
+pytestmark = pytest.mark.slow
+
 ENGINE = """\
 import argparse, os, sys
 parser = argparse.ArgumentParser(allow_abbrev=False)

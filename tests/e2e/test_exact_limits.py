@@ -13,7 +13,10 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.stores.valkey.watch import LOOK_S
 from tests.replicas import Replica, Reply, Tenancy, burst, replicas, statuses
 from tests.scale import scaled
+from tests.timing import skip_stalled
 from tests.valkey_servers import single_server
+
+pytestmark = pytest.mark.slow
 
 SIM = SimSettings(models=("sim",), speed=1000)
 ATTEMPTS = 5
@@ -41,7 +44,7 @@ async def undisturbed(made: list[Replica], tenancy: Tenancy, kind: str, count: i
         # the store's amount and the sum of the shares, which are rounded up, and what a rate gives back meanwhile in both
         assert statuses(replies)[200] <= 2 * at_most + len(made) + 2 * refilled(replies, at_most)
         await asyncio.sleep(3.0)
-    raise AssertionError(f"{ATTEMPTS} times the machine stalled")
+    skip_stalled(f"for longer than a request waits for the store, {ATTEMPTS} times of {ATTEMPTS}")
 
 
 @pytest.mark.fault("clock wrong")

@@ -62,6 +62,7 @@ def failed(records: list[Record]) -> list[Record]:
     return [r for r in records if r.outcome != "ok"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("accepts, never answers")
 @pytest.mark.req("R3")
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
@@ -117,6 +118,7 @@ async def test_the_only_engine_stays_in_use_while_it_is_frozen_and_works_again_a
         assert (await stream(client, max_tokens=3)).done
 
 
+@pytest.mark.slow
 @pytest.mark.fault("wrong model")
 @pytest.mark.req("R43")
 async def test_a_swapped_model_is_out_until_it_answers_in_its_own_name() -> None:

@@ -11,6 +11,8 @@ from gateway.record import Record
 from tests.gateway_harness import Gateway, Stream, gateway, stream
 from tests.pool_states import charged, released
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",), speed=200)
 BY_COUNT = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "routing": "least_load"}
 

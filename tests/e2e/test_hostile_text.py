@@ -118,6 +118,7 @@ def planted(rng: random.Random, key: str) -> list[tuple[str, bytes, bytes]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.req("R37")
 async def test_no_planted_secret_is_seen_again(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     engine_secret = "".join(random.Random(1).choices(LETTERS, k=43))

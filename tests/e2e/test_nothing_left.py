@@ -25,7 +25,7 @@ from tests.scripted_server import Peer, scripted
 OF_REQUESTS = (Ask, EdgeConnection, Exchange, Fault, OpenHold, ReplyParser, Story)
 ROUNDS = 3
 
-pytestmark = pytest.mark.req("GATEWAYS-1")
+pytestmark = [pytest.mark.slow, pytest.mark.req("GATEWAYS-1")]
 
 
 @contextlib.contextmanager

@@ -109,6 +109,7 @@ async def test_a_conversation_stays_and_its_name_is_not_kept() -> None:
         assert "ann" not in repr(running.deps.decisions.find(other.headers["x-request-id"]))
 
 
+@pytest.mark.slow
 @pytest.mark.req("ROUTERS-29")
 async def test_counters_come_back_to_nothing_whatever_becomes_of_requests(record_property: Any) -> None:
     faults = [

@@ -13,6 +13,8 @@ from backends.simengine import FaultRule, SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, Stream, gateway, stream
 
+pytestmark = pytest.mark.slow
+
 CAP = 4
 SLOW_S = 1.0
 POLICY = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "class": "critical", "expose_headers": True}

@@ -82,6 +82,7 @@ async def test_an_engine_gets_the_messages_and_nothing_of_the_reference(site: Si
     assert (site.got["messages"], site.got["seed"]) == ([{"role": "system", "content": SAYS[1]}], 1)
 
 
+@pytest.mark.slow
 async def test_a_rollout_deals_out_versions_and_counts_them_and_whoever_names_one_gets_it(site: Site) -> None:
     half = Running("ro_1", "help-2", "help@2", "help@1", 0.5, 0.0, counting=True, interval_s=10.0)
     site.running.deps.live.rollouts = ActiveRollouts({}, {"help@2": half})
@@ -139,6 +140,7 @@ async def test_what_was_put_in_front_counts(site: Site) -> None:
     assert record.usage.prompt_tokens > 2000
 
 
+@pytest.mark.slow
 async def test_versions_are_dealt_out_to_end_users_who_keep_theirs(site: Site) -> None:
     seen: dict[int, set[str]] = {}
     for user in range(12):

@@ -21,6 +21,8 @@ from tests.replicas import Tenancy
 from tests.valkey_servers import ask as ask_valkey
 from tests.valkey_servers import single_server
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",), speed=2000)
 BUDGET = 60
 

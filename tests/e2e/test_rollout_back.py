@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import Served, ask, serving
 from tests.scripted_server import Peer, scripted
+
+pytestmark = pytest.mark.slow
 
 TOKEN, HOOK_SECRET = "a-token-of-more-than-24-characters", "another-secret-of-24-characters"
 ROLLOUT = {

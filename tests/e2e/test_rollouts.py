@@ -15,6 +15,8 @@ from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway, no_engine, stream
 
+pytestmark = pytest.mark.slow
+
 POLICY: Mapping[str, Any] = {"tenant": "*", "models": [{"name": "chat", "pool": "old"}], "expose_headers": True, "choose_arm": True}
 HALF = Running("ro_1", "v2", "old", "new", 0.5, 0.0, counting=True, interval_s=10.0)
 SHADOW = Running("ro_1", "v2", "old", "new", 0.0, 1.0, counting=True, interval_s=10.0, max_shadows=4)

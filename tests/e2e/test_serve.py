@@ -139,6 +139,7 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
     assert "gw_live" not in (tmp_path / "out.log").read_text() + (tmp_path / "err.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("SIGTERM")
 @pytest.mark.req("R21")
 async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
@@ -170,6 +171,7 @@ async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_
         record_property("figure", f"{count} streams, 0 cut; unready after {unready_s * 1000:.0f} ms")  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("SIGTERM")
 @pytest.mark.req("R21")
 async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(tmp_path: Path) -> None:
@@ -199,6 +201,7 @@ async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(
         assert await asyncio.to_thread(served.process.wait, 20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault("SIGTERM")
 @pytest.mark.req("R21")
 async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
@@ -216,6 +219,7 @@ async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
         assert await asyncio.to_thread(served.process.wait, 20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.req("R34")
 async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url) as served:
@@ -244,6 +248,7 @@ def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
     assert tidegate("serve", "--no-such-flag", home=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_missing_engine_key_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.yaml").write_text(POLICY)
@@ -255,6 +260,7 @@ def test_a_missing_engine_key_ends_the_start_with_one_sentence(tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 async def test_what_goes_wrong_while_running_is_said_in_the_log(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine:
         async with serving(tmp_path, engine.url) as served:

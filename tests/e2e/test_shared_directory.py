@@ -15,6 +15,8 @@ from tests.contract.test_ledger_crashes import database
 from tests.replicas import Replica, Reply, Tenancy, admin_client, replicas
 from tests.scale import scaled
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",), instant=True)
 TOLD_S = 5.0
 """Within which every gateway follows a change."""

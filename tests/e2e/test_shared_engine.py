@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.replicas import Replica, Reply, Tenancy, replicas, statuses
 from tests.valkey_servers import single_server
+
+pytestmark = pytest.mark.slow
 
 PLACES = 8
 CALLERS = 40

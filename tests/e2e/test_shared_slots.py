@@ -15,6 +15,8 @@ from tests.replicas import Replica, Reply, Tenancy, launch, ready, replicas, sto
 from tests.scale import scaled
 from tests.valkey_servers import single_server
 
+pytestmark = pytest.mark.slow
+
 SLOTS = 10
 CALLERS = 24
 BACK_S = 20.0

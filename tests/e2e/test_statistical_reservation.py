@@ -3,11 +3,15 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from backends.simengine import SimEngine, SimSettings
 from tenancy.estimate import MIN_ANSWERS
 from tenancy.limits import Limit, Meter, Window
 from tests.e2e.test_limits import limit, looked
 from tests.gateway_harness import Gateway, chat, gateway, stream
+
+pytestmark = pytest.mark.slow
 
 OUTPUT = limit(Meter.OUTPUT_TOKENS, Window.DAY, 10**6)
 POLICY = {"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "max_output_tokens": 5000}

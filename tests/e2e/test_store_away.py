@@ -18,6 +18,8 @@ from tests.replicas import Replica, Reply, Tenancy, replicas
 from tests.scale import scaled
 from tests.valkey_servers import FaultProxy, Server, single_server
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",), speed=1000)
 R = 2
 OUTAGE_S = scaled(8, 300)

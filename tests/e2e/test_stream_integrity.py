@@ -170,6 +170,7 @@ async def test_failures_before_the_first_byte_fail_over_once(name: str) -> None:
         assert good.counters.finished == 12
 
 
+@pytest.mark.slow
 @pytest.mark.fault("5xx burst")
 @pytest.mark.req("R11")
 async def test_attempts_stay_within_the_budget_when_everything_fails_half_the_time(record_property: pytest.FixtureRequest) -> None:

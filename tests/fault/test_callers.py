@@ -27,7 +27,7 @@ from tests.gateway_harness import chat, gateway
 from tests.scale import LONG, scaled
 from tests.scripted_server import Peer, scripted
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 Note = Callable[[str, object], None]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -10,6 +10,8 @@ from tests.fault.proxy import PASS, Fault, cut, proxied, reset, split
 from tests.gateway_harness import Stream, chat, gateway, stream
 from tests.scale import scaled
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 SIM = SimSettings(models=("sim",), speed=20_000)

@@ -13,6 +13,8 @@ from tests.gateway_harness import Gateway, gateway
 from tests.scale import scaled
 from tests.wire.test_dns import RECORDS, SERVFAIL, name_server
 
+pytestmark = pytest.mark.slow
+
 EVERY_S = scaled(1, 5)
 """5 s is the default."""
 FAILS_S = scaled(3, 590)

@@ -17,6 +17,8 @@ from tests.fault.proxy import PASS, Proxy, proxied, reset
 from tests.gateway_harness import chat, gateway
 from tests.scale import scaled
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 SIM = SimSettings(models=("sim",), speed=200)

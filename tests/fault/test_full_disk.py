@@ -16,6 +16,8 @@ from tests.replicas import Reply, Tenancy, replicas
 from tests.scale import scaled
 from tests.small_disk import fill, small_disk
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",), instant=True)
 FULL_S = scaled(1, 60)
 BACK_S = 10.0

@@ -17,6 +17,8 @@ from routing.simulation.turns import Dice
 from routing.simulation.workloads import WORKLOADS
 from tests.scale import LONG, scaled
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 RESTART_S = 100.0 if LONG else 60.0

@@ -18,6 +18,8 @@ from tests.e2e.test_serve import POLICY, Served, ask, serving
 from tests.replicas import Reply, post
 from tests.scale import LONG, scaled
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = scaled(1, 20)
 ACCEPT_S = 0.5
 """Callers that keep their connection send more often than that, so that each hears of the end in an answer."""

@@ -14,6 +14,8 @@ from tests.gateway_harness import Stream, chat, gateway, stream
 from tests.scale import LONG, scaled
 from tests.scripted_server import Peer, scripted
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 SIM = SimSettings(models=("sim",), speed=20)

@@ -22,7 +22,7 @@ from tests.scale import LONG, scaled
 from tests.valkey_servers import SERVICE, FaultProxy, SentinelSet, ask, sentinel_set
 from tests.valkey_servers import until as servers_until
 
-pytestmark = pytest.mark.skipif(not LONG, reason="minutes: make test-faults; tests/contract has short forms")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LONG, reason="minutes: make test-faults; tests/contract has short forms")]
 
 SIM = SimSettings(models=("sim",), instant=True)
 PER_DAY = 2000

@@ -21,6 +21,8 @@ from tests.contract.test_upstream import Sink
 from tests.scale import LONG
 from tests.scripted_server import Peer, scripted
 
+pytestmark = pytest.mark.slow
+
 Note = Callable[[str, object], None]
 
 FREED_S = 35.0

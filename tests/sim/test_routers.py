@@ -15,6 +15,8 @@ from routing.simulation.outcomes import Outcomes
 from routing.simulation.turns import Dice, TraceRequest, Workload, fresh_chain
 from routing.simulation.workloads import WORKLOADS, hot_prefix, no_sharing
 
+pytestmark = pytest.mark.slow
+
 POLICY = "predicted_latency"
 
 

@@ -35,6 +35,7 @@ ENOUGH = 40
 """Worlds in which a gateway that is broken on purpose has to be found."""
 
 
+@pytest.mark.slow
 @pytest.mark.req("R59")
 def test_nothing_that_goes_wrong_breaks_an_invariant(record_property: Callable[[str, object], None]) -> None:
     broken = {}
@@ -48,6 +49,7 @@ def test_nothing_that_goes_wrong_breaks_an_invariant(record_property: Callable[[
     assert not broken
 
 
+@pytest.mark.slow
 @pytest.mark.req("R59")
 def test_a_seed_replays_identically() -> None:
     """Here, and in another process in which sets and addresses are in another order."""

@@ -92,6 +92,7 @@ def test_an_id_that_is_remembered_anew_stays_for_its_new_time() -> None:
     assert not len(forgetting)
 
 
+@pytest.mark.slow
 @pytest.mark.req("GATEWAYS-1")
 def test_what_a_settled_hold_costs() -> None:
     quota, groups, many = Quota(), [tenant(f"t{n}") for n in range(100)], 20_000

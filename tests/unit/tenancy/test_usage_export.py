@@ -99,6 +99,7 @@ class Nowhere(io.RawIOBase):
         return len(data)
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_rows() -> None:
     peaks = []
     for count in (20_000, 120_000):

@@ -129,6 +129,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.req("R14")
 async def test_every_route_answers_every_role_as_the_table_says(world: World, record_property: Any) -> None:
     cases = 0

@@ -126,6 +126,7 @@ def test_status_says_what_is_found_of_each_metric(port: AdminSocket) -> None:
     assert port.json("rollout", "status", "v2")["findings"][0]["requests"] == 60
 
 
+@pytest.mark.slow
 def test_one_that_is_done_is_closed_once_somebody_says_that_policies_name_the_canary(port: AdminSocket) -> None:
     port.run("rollout", "start", written(DOCUMENT))
     early = port.run("rollout", "close", "v2", "--yes")

@@ -8,6 +8,8 @@ import pytest
 from gateway.process.hot_restart import VARIABLE, handed_over
 from tests.supervised import Running, Start, gone, until, wait_until_gone
 
+pytestmark = pytest.mark.slow
+
 
 def starts(running: Running) -> int:
     """How many supervisors there were."""

@@ -1,0 +1,92 @@
+"""The test run itself: a test that hangs fails, a run that fails says so by its exit code, and its output names files and reasons."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFTEST = """
+from tests.progress import Progress
+from tests.time_limit import TimeLimit
+
+def pytest_configure(config):
+    config.pluginmanager.register(Progress(config))
+    config.pluginmanager.register(TimeLimit())
+
+def pytest_asyncio_loop_factories():
+    import uvloop
+    return {"uvloop": uvloop.new_event_loop}
+"""
+HANGING = """
+import asyncio, time
+import pytest
+pytestmark = pytest.mark.timeout(0.2)
+
+async def test_waits_for_what_never_comes(): await asyncio.Event().wait()
+async def test_never_waits_long():
+    while True: await asyncio.sleep(0)
+def test_sleeps(): time.sleep(3600)
+def test_is_well(): pass
+"""
+SOUND = """
+import pytest
+from tests.timing import skip_stalled
+
+def test_is_well(): pass
+def test_is_well_too(): pass
+def test_is_not_judged(): skip_stalled("a timer was 3 s late")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\naddopts = -q\ntimeout = 30\n")
+    return tmp_path
+
+
+def run(folder: Path, *options: str) -> tuple[int, str]:
+    """The exit code and the output of pytest on the files of `folder`."""
+    plugins = ("-p", "pytest_timeout", "-p", "pytest_asyncio.plugin", "-p", "xdist.plugin")
+    command = [sys.executable, "-m", "pytest", *plugins, "--rootdir", str(folder), *options, str(folder)]
+    # the other installed plugins take longer to load than these tests take
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["in one process", "in a worker"])
+def test_a_test_that_hangs_fails_at_its_limit_and_the_others_run(folder: Path, options: tuple[str, ...]) -> None:
+    (folder / "test_hanging.py").write_text(HANGING)
+    code, output = run(folder, *options)
+    assert code == 1
+    assert output.count("Failed: the test took longer than its limit") >= 3
+    for name in ("test_waits_for_what_never_comes", "test_never_waits_long", "test_sleeps"):
+        assert f"FAILED test_hanging.py::{name}" in output
+    assert "1/1 test_hanging.py: 1 passed, 3 failed" in output
+    assert "4 tests in 1 files" in output
+    assert "3 failed. One of them alone" in output
+
+
+def test_a_file_is_named_when_it_is_over_and_a_skip_with_its_reason(folder: Path) -> None:
+    (folder / "test_sound.py").write_text(SOUND)
+    (folder / "test_another.py").write_text("def test_it(): pass\n")
+    code, output = run(folder, "-n", "2", "--dist", "loadfile")
+    assert code == 0
+    assert "2/2 " in output
+    assert "test_sound.py: 2 passed, 1 skipped" in output
+    assert "skipped 1: the machine stalled: a timer was 3 s late" in output
+    assert "not judged, because the machine stalled: test_sound.py::test_is_not_judged" in output
+    assert "4 tests in 2 files" in output
+    assert "nothing failed" in output
+
+
+def test_a_run_that_cannot_collect_a_file_is_not_green(folder: Path) -> None:
+    (folder / "test_sound.py").write_text(SOUND)
+    (folder / "test_broken.py").write_text("import a_module_that_is_not_there\n")
+    code, output = run(folder, "-n", "2")
+    assert code != 0
+    assert "a_module_that_is_not_there" in output

@@ -1,0 +1,91 @@
+"""The time limit of each test: 60 s, more for slow tests and those of real engines, and longer on a busy machine.
+
+A test's own `@pytest.mark.timeout(SECONDS)` goes before these. The long forms (`TIDEGATE_LONG`, `TIDEGATE_FUZZ_S`) have no limit. A test
+that hangs fails with the stacks of all threads instead of holding up the run. The limit only catches hangs: no assertion depends on it, and
+a machine that is six times as busy gives a test six times as long.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from typing import Any, Final
+
+import pytest
+import pytest_timeout
+
+LIMITS_S: Final = {"real_engine": 1200, "slow": 300}
+"""Limits in seconds by mark; the start of what the test shares with others counts, and a real engine starts for minutes."""
+
+AGAIN_S: Final = 10.0
+"""After the limit: the time until a test that goes on nevertheless is ended once more."""
+
+
+def slowdown() -> float:
+    """How much longer than on a quiet machine a test may take now: runnable processes for each core, from 1 on."""
+    try:
+        load = os.getloadavg()[0]
+    except OSError:  # a system without load averages
+        load = 0.0
+    return max(1.0, load / (os.cpu_count() or 1))
+
+
+class TimeLimit:
+    """A timer for pytest-timeout that stretches the limit and can end a test whose event loop is idle.
+
+    pytest-timeout raises in a signal handler. uvloop catches what is raised there while it waits for events, so a test that awaits an event
+    that never comes would go on; its tasks are cancelled as well.
+    """
+
+    def __init__(self) -> None:
+        self._limit_s: float | None = None
+        """The limit of the running test that was exceeded; None while none was."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Give each test without a limit of its own that of its mark."""
+        long = os.environ.get("TIDEGATE_LONG") or os.environ.get("TIDEGATE_FUZZ_S")
+        for item in items:
+            if item.get_closest_marker("timeout") is None:
+                limit_s = next((limit_s for mark, limit_s in LIMITS_S.items() if item.get_closest_marker(mark)), None)
+                if long or limit_s:
+                    item.add_marker(pytest.mark.timeout(0 if long else limit_s))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_set_timer(self, item: Any, settings: Any) -> bool:
+        """Start the timer of one test, with the limit of this moment."""
+        self._limit_s = None
+        limit_s = settings.timeout * slowdown()
+
+        def over(*_: object) -> None:
+            self._limit_s = limit_s
+            pytest_timeout.dump_stacks(item.config.get_terminal_writer())
+            try:
+                tasks = asyncio.all_tasks()
+            except RuntimeError:  # no loop is running
+                tasks = set()
+            for task in tasks:
+                task.cancel()
+            pytest.fail(self._message)
+
+        def cancel() -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+        item.cancel_timeout = cancel
+        signal.signal(signal.SIGALRM, over)
+        signal.setitimer(signal.ITIMER_REAL, limit_s, AGAIN_S)
+        return True
+
+    @property
+    def _message(self) -> str:
+        return f"the test took longer than its limit of {self._limit_s:.0f} s (tests/time_limit.py)"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        """Say that it was the limit that cancelled a test."""
+        try:
+            return (yield)
+        except asyncio.CancelledError:
+            if self._limit_s is None:
+                raise
+            pytest.fail(self._message)
