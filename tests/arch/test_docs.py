@@ -25,6 +25,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_news_fragments_are_named_as_the_readme_says() -> None:
+    names = {page.name for page in (ROOT / "news").iterdir()} - {"README.md"}
+    assert [name for name in sorted(names) if not re.fullmatch(r"\d{4}(-[a-z0-9]+)+\.md", name)] == []
+
+
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda p: p.name)
 def test_decisions_have_their_parts(page: Path) -> None:
     text = page.read_text()
