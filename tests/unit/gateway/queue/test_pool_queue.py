@@ -220,7 +220,6 @@ async def test_what_would_wait_too_long_is_refused_at_once() -> None:
     assert waiter.word == refusals.TOO_LONG
 
 
-@pytest.mark.req("R20")
 async def test_an_outage_does_not_make_everybody_afterwards_look_late() -> None:
     world = World()
     for _ in range(20):
