@@ -135,8 +135,6 @@ async def choose_again(ask: Ask, placement: Placement, exchange: Exchange, story
     Raises:
         Fault: OVERLOADED, NO_BACKEND, SHUTTING_DOWN or CLIENT_GONE when its wait ends without a dispatch.
     """
-    if exchange.gone:
-        raise caller_gone()
     placement = await _in_queue(ask, placement, exchange, story, deps)
     _keep_decision(placement, story, deps)
     return placement
@@ -176,6 +174,8 @@ def _note_wait(story: Story) -> None:
 
 async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
     """Wait until the queue dispatches the request; its load is reserved on its backend then."""
+    if exchange.gone:
+        raise caller_gone()  # while the limits were asked, say: nobody would tell the queue any more
     queue, place, facts = deps.queues[placement.pool.name], _queue_entry(placement, story, deps), story.placed
     may_s = round(place.deadline - deps.clock(), 1) if facts.pulled_back else may_wait_s(story)
 

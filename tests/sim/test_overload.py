@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
@@ -63,7 +64,7 @@ class Crowd(World):
         self.attempts: list[list[Ask]] = []
         """Of each request."""
         dice, comings = random.Random("arrivals"), list[Coming]()
-        for (begins_s, per_s), (ends_s, _) in zip(phases, phases[1:], strict=False):
+        for (begins_s, per_s), (ends_s, _) in pairwise(phases):
             at_s = begins_s + dice.expovariate(per_s)
             while at_s < ends_s:
                 comings.append(Coming(at_s, len(comings), TENANT, GATEWAYS[len(comings) % len(GATEWAYS)], Manners()))

@@ -116,7 +116,6 @@ def test_a_stale_report_is_kept_but_not_believed_alone() -> None:
     assert (load_table.stale(12.5, 5.0), of(load_table, "c")["requests"]) == ([], 2)
 
 
-@pytest.mark.req("ROUTERS-18")
 def test_a_spike_between_two_looks_is_seen() -> None:
     load_table = LoadTable("a")
     told(load_table, "a", 1.0)

@@ -33,6 +33,27 @@ def test_who_has_as_many_requests_as_it_bears_is_full_until_one_ends(backends: s
     assert not decide(LEAST, load_table, RoutingRequest(100), rng=RNG).full
 
 
+@pytest.mark.req("ROUTERS-18")
+def test_a_spike_of_100_ms_between_two_reports_fills_a_backend_while_it_lasts() -> None:
+    """Room is counted and not sampled: the reports before, in and after the spike say that the engine is idle."""
+    load_table = board_of("a", at=1.0)
+    load_table.set_limit("a", requests=12, tokens=2000)
+    charges = [load_table.charge("a", 100, 150, 1.01 + at * 0.001) for at in range(12)]
+    assert decide(LEAST, load_table, RoutingRequest(100), rng=RNG, now=1.03).full
+    idle = {"running": 0.0, "waiting": 0.0, "queued_tokens": 0.0, "kv_usage": 0.0, "kv_capacity": 400_000.0}
+    load_table.report("a", **idle, read_at=1.05, asked_at=1.0)
+    assert decide(LEAST, load_table, RoutingRequest(100), rng=RNG, now=1.06).full
+    assert load_table.requests[0] == 12
+    for charge in charges:
+        load_table.release(charge)
+    tell(load_table, "a", 1.2)
+    assert ids(load_table, RoutingRequest(100)) == ["a"]
+    charge = load_table.charge("a", 1950, 2000, 1.21)
+    assert decide(LEAST, load_table, RoutingRequest(100), rng=RNG, now=1.25).full, "so do tokens"
+    load_table.release(charge)
+    assert ids(load_table, RoutingRequest(100)) == ["a"]
+
+
 def test_prompts_being_computed_are_bounded_and_one_alone_may_be_as_long_as_it_likes() -> None:
     load_table = board_of("a", "b")
     load_table.set_limit("a", tokens=1000)

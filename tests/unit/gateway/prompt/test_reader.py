@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import random
+import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +19,12 @@ import tokenizers
 
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
+from gateway.prompt.count import PromptCounts
 from gateway.prompt.reader import MIN_PARTIAL_TOKENS, Prompt, Prompts
 from gateway.prompt.vocabulary import Ids, ModelVocabulary
-from routing.prefix.chain import BLOCK_TOKENS, of_text, of_tokens
+from routing.prefix.chain import BLOCK_TOKENS, STRIDE, LazyChain, of_text, of_tokens
 from routing.prefix.index import PrefixIndex
+from tests.world.loop import VirtualLoop
 
 TOOL = {"type": "function", "function": {"name": "weather", "description": "How it is outside. " * 40}}
 OTHER = {"type": "function", "function": {"name": "time", "description": "How late it is. " * 40}}
@@ -162,7 +167,6 @@ def _ids(count: int) -> Ids:
     return array("I", range(count))
 
 
-@pytest.mark.req("ROUTERS-21")
 @pytest.mark.parametrize("first", [10, MIN_PARTIAL_TOKENS])
 async def test_a_long_prompt_is_told_by_what_is_known_in_time(first: int) -> None:
     slow = Slow(first)
@@ -178,6 +182,70 @@ async def test_a_long_prompt_is_told_by_what_is_known_in_time(first: int) -> Non
             assert list(prompt.chain) == of_text(ROOT, chat(LONG * 20).prompt[1:-1])
         assert prompt.late and not prompt.counted
         slow.go.set()
+
+
+class BusyThreads(VirtualLoop):
+    """Time is virtual, and work in another thread takes 300 ms, as the tokenising of 128,000 tokens does."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self._late = lambda: 0.0
+        self.in_threads = 0
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        self.in_threads += 1
+        future = self.create_future()
+        self.call_later(0.3, lambda: future.done() or future.set_result(func(*args)))
+        return future
+
+
+@pytest.mark.parametrize("words", [8_000, 128_000])
+def test_a_prompt_whose_tokenizer_takes_long_is_waited_for_20_ms_and_none_of_it_is_tokenised_on_the_loop(
+    words: int, vocabulary: ModelVocabulary
+) -> None:
+    """Once for the limits and once for the router, so that a request is held up for 40 ms at most where both need its tokens."""
+    loop = BusyThreads()
+    long = chat("is " * words)
+    vocabulary.count = None  # type: ignore[assignment, method-assign]  # nobody is to call it on the loop
+    began = loop.time()
+    reads = Prompts({"chat": vocabulary}, ThreadPoolExecutor(1), loop)
+    prompt = loop.run_until_complete(reads.read(long, "chat", ROOT, SCOPE))
+    read_at = loop.time()
+    counted = loop.run_until_complete(PromptCounts({"chat": vocabulary}, ThreadPoolExecutor(1), loop).count(long, "chat", SCOPE))
+    assert (prompt.late, prompt.counted, counted, loop.in_threads) == (True, False, None, 2)
+    assert read_at - began == pytest.approx(0.02)
+    assert loop.time() - read_at == pytest.approx(0.02)
+    loop.close()
+
+
+@pytest.mark.req("ROUTERS-22")
+async def test_a_prompt_of_100000_tokens_is_parsed_once_and_costs_as_few_calls_as_a_short_one(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """From the body to the router's prompt. Calls are counted, not time: the same on every machine. None of the prompt is hashed before
+    the index is asked, and then as far as the index knows it."""
+    counted = dict[int, Counter[str]]()
+    for words in (8_000, 100_000):
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "wide " * words}]}).encode()
+        with prompts() as reads:
+            for calls in (Counter[str](), Counter[str]()):  # the first time more is made, and remembered
+                before = sys.getprofile()
+                sys.setprofile(
+                    lambda _frame, event, what, calls=calls: calls.update((event, f"{event} {getattr(what, '__qualname__', '')}"))
+                )
+                prompt = await reads.read(interpret(Endpoint.CHAT, body), "chat", ROOT, SCOPE)
+                sys.setprofile(before)
+                counted[words] = calls
+        assert isinstance(prompt.chain, LazyChain)
+        assert prompt.chain.hashed == 0
+        index = PrefixIndex(1000)
+        index.stored("gpu-0", of_text(ROOT, LONG.encode()))
+        assert index.match(prompt.chain, 0.0).held("gpu-0") == 0
+        assert prompt.chain.hashed <= STRIDE
+    record_property("figure", f"{counted[100_000]['call']} calls at 100,000 tokens, {counted[8_000]['call']} at 8,000")
+    assert [calls["c_call Decoder.decode"] for calls in counted.values()] == [1, 1]
+    assert counted[100_000]["call"] <= 100
+    assert counted[100_000]["c_call"] <= 250
 
 
 @pytest.mark.req("ROUTERS-14")
