@@ -243,9 +243,10 @@ def for_roles(route: Route, split: Split | None) -> Route:
     )
     costs = _reordered(ranked, route, route.costs)
     matched = _reordered(ranked, route, route.matched)
+    waiting = _reordered(ranked, route, route.waiting)
     full = not ranked and any([backend.reason.startswith(FULL) for backend in route.excluded])
     excluded = (*route.excluded, *out)
-    return msgspec.structs.replace(route, ranked=tuple(ranked), excluded=excluded, costs=costs, matched=matched, full=full)
+    return msgspec.structs.replace(route, ranked=tuple(ranked), excluded=excluded, costs=costs, matched=matched, waiting=waiting, full=full)
 
 
 def _reordered(ranked: Sequence[tuple[Backend, tuple[float, ...]]], route: Route, column: tuple[float, ...]) -> tuple[float, ...]:

@@ -161,6 +161,11 @@ class Policy(NamedTuple):
     """Makes the policy's memory from its params."""
     blind: bool = False
     """The policy ignores prefix matches, so a prompt need not be tokenized for it."""
+    unit: str = ""
+    """Unit of the costs, in words; empty for a number without unit."""
+    first_token_s: Callable[[Any, Sequence[float]], float | None] | None = None
+    """From the params and one backend's terms: the seconds to the first token that the policy expects there, or None where its params
+    leave them out. The policy has no such function where it does not estimate them."""
     in_seconds: bool = False
     """The costs are seconds, so that nearly equal costs can be recognised: among those, stage C prefers the session's backend, then the
     best match, then the fewest requests, and explores. For other policies the least cost wins, and ties are drawn at random."""

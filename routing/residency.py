@@ -47,4 +47,5 @@ def with_adapter(route: Route, there: Collection[str], load_table: LoadTable) ->
         extra=(*route.extra, TERM),
         costs=tuple(route.costs[at] for at in order),
         matched=tuple(route.matched[at] for at in order),
+        waiting=tuple(route.waiting[at] for at in order) if route.waiting else (),
     )

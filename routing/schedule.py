@@ -6,7 +6,7 @@ backend a cost; stage C (`tie_break.py`) chooses among the backends that cost ne
 
 from collections.abc import Callable
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,10 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """Cost of each of `ranked`, in the policy's own unit."""
     matched: tuple[float, ...] = ()
     """Tokens of the prompt that each of `ranked` holds; the rest has to be computed."""
+    waiting: tuple[float, ...] = ()
+    """Requests that waited at each of `ranked` when the decision was made."""
+    params: Any = None
+    """The policy's parameters, by which its terms are read."""
     why: str = ""
     """The tie-break between backends that cost nearly the same; empty when the least cost decided."""
     full: bool = False
@@ -56,6 +60,16 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     def terms(self) -> tuple[str, ...]:
         """Names of the terms; none when there was only one backend."""
         return () if self.why == ALONE else POLICIES[self.policy].terms + self.extra
+
+    @property
+    def unit(self) -> str:
+        """Unit of the costs, in words; empty where they have none."""
+        return POLICIES[self.policy].unit if self.costs else ""
+
+    def first_token_s(self, rank: int) -> float | None:
+        """Seconds to the first token that the policy expected of the backend at this rank; None where it estimates none."""
+        estimate = POLICIES[self.policy].first_token_s if self.why != ALONE else None
+        return estimate(self.params, self.ranked[rank][1]) if estimate is not None and self.params is not None else None
 
     def explanation(self) -> Explanation:
         """The decision with every term. Built on demand: most requests are never explained."""
@@ -89,7 +103,7 @@ def place(
             and load_table.facts[row] is NO_FACTS
             and not (load_table.limited and has_no_room(load_table, row, request.prompt_tokens, part))
         ):
-            return Route(policy_instance.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), ALONE)
+            return Route(policy_instance.name, ((pool.up[0], ()),), pool.not_up, (), (0.0,), (0.0,), why=ALONE)
     if load_table.unsettled:
         load_table.settle()
     backends, rows, matched, out = eligible(request, pool, load_table, circumstances, policy_instance.choice)
@@ -119,6 +133,8 @@ def place(
         excluded,
         costs=tuple(map(scores.cost.__getitem__, order)),
         matched=tuple(map(matched.__getitem__, order)),
+        waiting=tuple(map(load_table.waiting.__getitem__, map(rows.__getitem__, order))),
+        params=policy_instance.params,
         why=why,
     )
 

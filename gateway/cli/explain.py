@@ -70,6 +70,8 @@ def summary(decision: dict[str, Any]) -> list[str]:
     chosen = decision["chosen"] or "nobody: no backend can serve it"
     sentence = f"chosen: {chosen}" + (f", because of {decision['why']} among those that cost nearly the same" if decision["why"] else "")
     lines.append(sentence + (f"; tried last: {decision['served_by']}" if decision["served_by"] else ""))
+    if decision["reason"]:
+        lines.append(decision["reason"])
     if decision["queued"]:
         seconds = f" for {decision['queued_s']:.3g} s" if decision["queued"] != "waiting" else ""
         lines.append(f"waited for room{seconds}, {decision['queued_ahead']} tokens before it: {decision['queued']}")

@@ -1,7 +1,7 @@
 """The routing decisions about the last requests of this worker, kept for `tidegate explain`; bounded.
 
 A `Decision` keeps only values that routing computed anyway; of a prompt only its length is kept. On demand they are put into words
-(`Explained`): every candidate with every cost term, and the reason why each of the others lost.
+(`Explained`): every candidate with every cost term, the reason why each of the others lost, and all of it in one line (`reason`).
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ import msgspec
 
 from routing.disaggregation import Split
 from routing.ports import RoutingRequest
-from routing.schedule import Route
+from routing.schedule import ALONE, Route
 
 CLOSE: Final = {
     "session": "costs nearly the same; the conversation stays where its last turn was",
@@ -34,6 +34,10 @@ class Contender(msgspec.Struct, frozen=True, omit_defaults=True):
     terms: dict[str, float] = {}
     lost: str = ""
     """Why the backend was not chosen; empty for the chosen one."""
+    waiting: float | None = None
+    """Requests that waited at the backend when the decision was made; None where they were not looked at."""
+    first_token_s: float | None = None
+    """Seconds to the first token that the policy expected of the backend; None where the policy estimates none."""
 
 
 class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,6 +85,12 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """The rollout that assigned the request to an arm, and the arm: `v2: canary`; empty for none."""
     fell_back: tuple[str, ...] = ()
     """The models before `model` that could not answer, and how each failed: `big: overloaded`."""
+    exact: bool = True
+    """Whether `prompt_tokens` was counted and not estimated."""
+    unit: str = ""
+    """Unit of the costs, in words; empty where they have none."""
+    reason: str = ""
+    """The decision in one line for people."""
 
 
 def contenders(route: Route) -> tuple[Contender, ...]:
@@ -93,7 +103,8 @@ def contenders(route: Route) -> tuple[Contender, ...]:
         held = route.matched[rank] if rank < len(route.matched) else 0.0
         lost = "" if rank == 0 else _lost(route, rank, best, terms)
         best = terms if rank == 0 else best
-        candidates.append(Contender(backend.id, route.costs[rank], held, terms, lost))
+        waiting = route.waiting[rank] if rank < len(route.waiting) else None
+        candidates.append(Contender(backend.id, route.costs[rank], held, terms, lost, waiting, route.first_token_s(rank)))
     candidates += [Contender(backend.id, lost=backend.reason or backend.state.value) for backend in route.excluded]
     return tuple(candidates)
 
@@ -105,6 +116,86 @@ def _lost(route: Route, rank: int, best: dict[str, float], terms: dict[str, floa
     worse = sorted(((value - best[name], name) for name, value in terms.items() if value > best[name]), reverse=True)[:2]
     parts = ", ".join(f"{name} +{by:.3g}" for by, name in worse)
     return f"costs {more:.3g} more" + (f" ({parts})" if parts else "")
+
+
+NAMED: Final = 3
+"""Most backends that the reason names beside the chosen one, and as many that were not eligible."""
+
+DECIDED: Final = {
+    "session": "the conversation stays where its last turn was",
+    "match": "the chosen one holds more of the prompt",
+    "fewest requests": "the chosen one has fewer requests",
+    "dice": "drawn at random",
+    "explored": "tried to measure it",
+}
+"""What decided in favour of the chosen backend among nearly equal ones, by `Route.why`."""
+
+
+def reason(explained: Explained) -> str:
+    """The decision in one line: what the chosen backend had waiting and cached, the seconds to the first token that the policy expected of
+    each backend (a policy that estimates none: the costs in its unit), and what decided where those do not show it."""
+    ranked = [contender for contender in explained.contenders if contender.cost is not None]
+    out = [f"{contender.backend} ({contender.lost})" for contender in explained.contenders if contender.cost is None]
+    if not ranked:
+        return f"no backend can serve it: {_few(out) or 'the pool has none'}"
+    chosen, *rivals = ranked
+    facts = [f"{chosen.waiting:.0f} waiting"] if chosen.waiting is not None else []
+    if explained.chain_blocks and explained.why != ALONE:
+        about = "" if explained.exact else "about "
+        facts.append(f"{chosen.held_tokens:.0f} of {about}{explained.prompt_tokens} prompt tokens cached")
+    values, kind, unit = _compared(ranked, explained.unit)
+    texts = [_in_unit(value, unit) for value in values]
+    others = ""
+    if explained.why == ALONE:
+        facts.append("the only backend that is up")
+    elif not rivals:
+        facts += [f"{kind} {texts[0]}", "the only backend that can serve it"]
+    elif texts.count(texts[0]) == len(texts):
+        each = "both" if len(rivals) == 1 else f"all {len(texts)}"
+        what = f"would take {texts[0]} to the first token" if kind == FIRST_TOKEN else f"cost {texts[0]}"
+        others = f"{each} {what}, {_decided(explained, 1)}"
+    else:
+        facts.append(f"{kind} {texts[0]}")
+        slower = [value > values[0] and text != texts[0] for value, text in zip(values, texts, strict=True)]
+        others = _few(
+            [f"{ranked[n].backend}: {texts[n]}" + ("" if slower[n] else f" ({_decided(explained, n)})") for n in range(1, len(ranked))]
+        )
+    not_eligible = f"not eligible: {_few(out)}" if out else ""
+    return "; ".join(filter(None, (f"{chosen.backend}: {', '.join(facts)}" if facts else chosen.backend, others, not_eligible)))
+
+
+FIRST_TOKEN: Final = "expected first token"
+
+
+def _compared(ranked: list[Contender], unit: str) -> tuple[list[float], str, str]:
+    """The values by which people compare the backends, their name and their unit."""
+    first_tokens = [contender.first_token_s for contender in ranked if contender.first_token_s is not None]
+    if len(first_tokens) == len(ranked):
+        return first_tokens, FIRST_TOKEN, "s"
+    return [contender.cost or 0.0 for contender in ranked], "cost", unit
+
+
+def _decided(explained: Explained, rank: int) -> str:
+    """What decided against a backend that looked as good as the chosen one."""
+    chosen, rival = explained.contenders[0], explained.contenders[rank]
+    more = (rival.cost or 0.0) - (chosen.cost or 0.0)
+    if more <= 0 or (rank == 1 and explained.why):
+        return DECIDED.get(explained.why, "drawn at random")
+    by, name = max(((value - chosen.terms.get(name, 0.0), name) for name, value in rival.terms.items()), default=(0.0, ""))
+    return f"{rival.backend} costs {_in_unit(more, explained.unit)} more in all" + (f", mostly {name}" if by > 0 else "")
+
+
+def _in_unit(amount: float, unit: str) -> str:
+    """An amount for people: short times in milliseconds, and `1 request` instead of `1 requests`."""
+    if unit == "s":
+        millis = amount * 1000
+        return f"{amount:.3g} s" if millis >= 10_000 else f"{millis:.0f} ms" if millis >= 10 else f"{millis:.2g} ms"
+    return f"{amount + 0.0:.4g} {unit.removesuffix('s') if amount == 1 else unit}".rstrip()
+
+
+def _few(words: list[str]) -> str:
+    more = len(words) - NAMED
+    return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 MAX_DECISIONS: Final = 1_000
@@ -130,6 +221,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     blocks: int
     lora: str
     session: bool
+    exact: bool
     size: int
     """The number of backends in the decision."""
     split: Split | None = None
@@ -152,7 +244,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
         """The decision in words and numbers."""
         route = self.route
         chosen = route.ranked[0][0].id if route.ranked else ""
-        return Explained(
+        explained = Explained(
             self.ids[0],
             self.at_unix,
             self.tenant,
@@ -179,7 +271,10 @@ class Decision(msgspec.Struct, gc=False, eq=False):
             self.rule,
             self.rollout,
             self.fell_back,
+            self.exact,
+            route.unit,
         )
+        return msgspec.structs.replace(explained, reason=reason(explained))
 
 
 def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_unix: float, model: str, pool: str) -> Decision:
@@ -197,6 +292,7 @@ def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_uni
         len(request.chain),
         request.lora,
         request.session != 0,
+        request.exact,
         len(route.ranked) + len(route.excluded),
     )
 

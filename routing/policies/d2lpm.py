@@ -83,4 +83,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(cost, candidates.shares, rng), (missing, queued, deficits))
 
 
-POLICY: Final = Policy(score, Params, TERMS, Deficits)
+POLICY: Final = Policy(score, Params, TERMS, Deficits, unit="tokens")

@@ -76,4 +76,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(cost, candidates.shares, rng), (prefill, decode, request_blocks))
 
 
-POLICY: Final = Policy(score, Params, TERMS)
+POLICY: Final = Policy(score, Params, TERMS, unit="blocks")

@@ -25,4 +25,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores([(count + 1.0) / part for count, part in zip(in_flight, shares, strict=True)], (in_flight, shares))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS, blind=True)
+POLICY: Final = Policy(score, Nothing, TERMS, blind=True, unit="requests")

@@ -26,4 +26,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(cost, (tokens, requests))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS)
+POLICY: Final = Policy(score, Nothing, TERMS, unit="tokens")

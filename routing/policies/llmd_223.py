@@ -42,4 +42,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(cost, candidates.shares, rng), (queue, free, prefix))
 
 
-POLICY: Final = Policy(score, Params, TERMS)
+POLICY: Final = Policy(score, Params, TERMS, unit="points")

@@ -28,4 +28,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(cost, (tokens, batch))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS)
+POLICY: Final = Policy(score, Nothing, TERMS, unit="tokens x requests")

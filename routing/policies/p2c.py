@@ -31,4 +31,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores([count if is_drawn else count + SPARED for count, is_drawn in zip(load, drawn, strict=True)], (in_flight, drawn))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS, blind=True)
+POLICY: Final = Policy(score, Nothing, TERMS, blind=True, unit="requests")

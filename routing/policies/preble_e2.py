@@ -115,4 +115,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(cost, candidates.shares, rng), (load, evict, prefill, [float(exploit) for exploit in exploits]))
 
 
-POLICY: Final = Policy(score, Params, TERMS, RecentWork)
+POLICY: Final = Policy(score, Params, TERMS, RecentWork, unit="s")

@@ -146,4 +146,10 @@ def _memory(rows: Sequence[int], matched: Column, load_table: LoadTable, need: f
     return seconds
 
 
-POLICY: Final = Policy(score, Params, TERMS, in_seconds=True)
+def first_token_s(params: Params, terms: Sequence[float]) -> float | None:
+    """The expected seconds to the first token, without their weight: the queue, the own prompt and the adapter's load."""
+    queue_s, prefill_s, adapter_s = terms[:3]
+    return (queue_s + prefill_s + adapter_s) / params.ttft if params.ttft else None
+
+
+POLICY: Final = Policy(score, Params, TERMS, in_seconds=True, unit="s", first_token_s=first_token_s)

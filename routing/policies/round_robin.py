@@ -33,4 +33,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(steps, candidates.shares, rng), (steps,))
 
 
-POLICY: Final = Policy(score, Nothing, TERMS, NextBackend, blind=True)
+POLICY: Final = Policy(score, Nothing, TERMS, NextBackend, blind=True, unit="steps")

@@ -74,4 +74,4 @@ def score(request: RoutingRequest, candidates: Candidates, load_table: LoadTable
     return Scores(spare(cost, candidates.shares, rng), tuple(terms), barred=barred)
 
 
-POLICY: Final = Policy(score, Params, TERMS)
+POLICY: Final = Policy(score, Params, TERMS, unit="points")

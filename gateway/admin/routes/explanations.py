@@ -37,6 +37,10 @@ class ContenderShown(BaseModel):
     held_tokens: float = Field(description="Tokens of the prompt that the backend's cache holds, as far as is known.")
     terms: dict[str, float] = Field(description="The terms of the cost.")
     lost: str = Field(description="Why the backend was not chosen; empty for the chosen one.")
+    waiting: float | None = Field(description="Requests that waited at the backend then; null where they were not looked at.")
+    first_token_s: float | None = Field(
+        description="Seconds to the first token that the policy expected there; null where the policy estimates none."
+    )
 
 
 class ExplanationShown(BaseModel):
@@ -76,6 +80,9 @@ class ExplanationShown(BaseModel):
     rule: str = Field(description="The matching rule of the tenant's policy; empty for none.")
     rollout: str = Field(description="The rollout or experiment that assigned the request, and the arm: `v2: canary`; empty for none.")
     fell_back: list[str] = Field(description="The models before `model` that could not answer, and how each failed: `big: overloaded`.")
+    exact: bool = Field(description="Whether `prompt_tokens` was counted; otherwise it was estimated from the length of the text.")
+    unit: str = Field(description="Unit of the costs, in words; empty where they have none.")
+    reason: str = Field(description="The decision in one line, for people.")
 
 
 class Supposed(Strict):

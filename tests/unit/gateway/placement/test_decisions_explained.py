@@ -29,6 +29,6 @@ def test_among_equals_it_says_what_decided() -> None:
 
 
 def test_one_that_had_no_rival_has_no_terms() -> None:
-    alone = Route("predicted_latency", ((A, ()),), (DOWN,), (), (0.0,), (0.0,), ALONE)
+    alone = Route("predicted_latency", ((A, ()),), (DOWN,), (), (0.0,), (0.0,), why=ALONE)
     assert [(one.backend, one.terms) for one in contenders(alone)] == [("a", {}), ("d", {})]
     assert alone.explanation().sentence() == "predicted_latency: a; excluded d: no answer"
