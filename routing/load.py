@@ -70,6 +70,8 @@ PRIORS: Final[Mapping[str, Rates]] = {
     # fitted to 300 requests each, 8B on one card
     "rtx-pro-6000-8b": Rates(0.0108, 4.5e-5, 8e-10, 0.0108, 1e-5, 1.1e-7),
     "rtx-4090-8b": Rates(0.0191, 1.5e-4, 8e-10, 0.0191, 5e-5, 1.3e-7),
+    # SmolLM2-135M in llama.cpp's generic build on one core: processor time of prompts of 70 to 670 tokens and answers of 20 to 40
+    "cpu-135m": Rates(0.03, 1.75e-2, 1e-7, 0.03, 0.01, 1e-6),
 }
 """Priors by class of hardware and size of model; hardware that is not listed starts as `UNKNOWN_RATES` and is learned."""
 

@@ -24,7 +24,7 @@ from tenancy.isolation import PREFIX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
 Region = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")]
-Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b"]
+Hardware = Literal["h100-8b", "h100-70b-tp4", "rtx-pro-6000-8b", "rtx-4090-8b", "cpu-135m"]
 """The keys of `routing.load.PRIORS`."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.demo import free_port
+from gateway.cli.demo_engines import free_port
 
 pytestmark = pytest.mark.slow
 
