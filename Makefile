@@ -85,6 +85,9 @@ test-sim: $(VENV)/.dev ## 2,000 seeded worlds of ten virtual minutes (docs/world
 test-faults: $(VENV)/.dev ## every row of the fault table (tests/fault/rows.py) with its figure, and a table of what was found (40 minutes)
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest -m fault --requirements
 
+mutants: $(VENV)/.dev ## planted bugs (tests/mutants), JOBS=2 at a time: does their test file notice them; SINCE=origin/main for those of changed files and a sample, SAMPLE=n for a sample, MUTANT=name for one
+	$(BIN)/python -m tests.mutants --jobs $(or $(JOBS),2) $(if $(SINCE),--since $(SINCE)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(MUTANT)
+
 test-admin-schema: $(VENV)/.dev ## Schemathesis against the admin API's document, long form
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest tests/wire/test_admin_schema.py
 

@@ -6,6 +6,8 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.record import GAP_BOUNDS_S, OK
 from gateway.story import Story
+from policies.compile import compiled
+from policies.schema import PolicyDocument
 
 
 def story(started: float = 10.0) -> Story:
@@ -47,6 +49,21 @@ def test_overhead_is_ours_alone() -> None:
     told.attempt.answer_at = 20.0  # a slow engine
     told.attempt.handed_on_at = 20.5  # 0.5 s of ours
     assert told.close(30.0).overhead_s == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(("queue_s", "kept"), [(0.25, True), (0.75, False)])
+def test_the_promised_time_to_the_first_token_counts_the_time_in_the_queue(queue_s: float, kept: bool) -> None:
+    """Callers wait for the queue as they wait for the engine: here the engine takes 0.5 s, and 1 s is promised."""
+    told = story(10.0)
+    told.asked.stream = True
+    told.asked.tenant_policy = compiled([PolicyDocument.model_validate({"tenant": "acme", "models": [], "ttft_slo_s": 1.0})]).for_tenant(
+        "acme"
+    )
+    told.queue_s = queue_s
+    told.dispatched_at = 10.0 + queue_s
+    told.attempt.note_event(10.5 + queue_s)
+    record = told.close(11.5)
+    assert (record.ttft_s, record.promises) == (0.5 + queue_s, (("ttft", kept),))
 
 
 def test_overhead_of_a_refusal_ends_with_it() -> None:

@@ -49,6 +49,14 @@ def test_any_change_of_any_field_is_found_at_its_row(data: st.DataObject) -> Non
     assert broken_at([*rows[:at], changed, *rows[at + 1 :]], 8, rows[-1].hash) == at + 1
 
 
+@given(st.integers(0, 6))
+def test_a_row_that_is_replaced_together_with_its_own_hash_is_found_at_the_row_after_it(at: int) -> None:
+    """The hash of a row covers the hash before it, so a forger has to write every later row anew as well."""
+    rows = chain(8)
+    forged = next_row(at + 1, rows[at - 1].hash if at else GENESIS, rows[at].at_unix_ms, entry(99))
+    assert broken_at([*rows[:at], forged, *rows[at + 1 :]], 8, rows[-1].hash) == at + 2
+
+
 @given(st.integers(0, 7))
 def test_a_missing_row_is_found_also_at_the_end(at: int) -> None:
     rows = chain(8)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from domain.faults import Kind
+from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.priority import Class
+from domain.usage import NO_USAGE
 from gateway.http.edge.exchange import Exchange
 from gateway.placement.place import Placement
 from gateway.queue import refusals
@@ -79,6 +81,24 @@ async def test_whoever_waited_has_its_place_when_it_is_woken_and_its_wait_is_kno
     assert (story.placed.decision.queued, story.placed.decision.queued_s) == (refusals.SERVED, 2.5)
     placement.give_back()
     assert busy.in_flight == 0
+
+
+async def test_the_queue_learns_the_real_usage_of_a_request_that_waited() -> None:
+    """A request that used nothing costs its tenant no turn: its next request goes before that of a tenant that came later."""
+    busy = Busy()
+    umbra = Caller(TenantId("umbra"), ProjectId("default"), KeyId("key"))
+    first, second, other = busy.path.story(), busy.path.story(), busy.path.story(caller=umbra)
+    task, *waiting = [busy.choose(story) for story in (first, second, other)]
+    await turns()
+    busy.free()
+    placement = await task
+    assert first.placed.on_used is not None
+    first.placed.on_used(NO_USAGE)
+    placement.give_back()
+    await turns()
+    assert [task.done() for task in waiting] == [True, False]
+    waiting[1].cancel()
+    (await waiting[0]).give_back()
 
 
 async def test_a_caller_that_leaves_while_it_waits_leaves_the_queue() -> None:
