@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 import uvloop
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.fault.rows import ROWS
 from tests.progress import Progress
@@ -22,7 +22,9 @@ for name in ("COLUMNS", "LINES"):
 
 # an example that takes long says that the machine is busy
 settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# a mutant needs the same examples as the run without it, and a failing one of any size
+settings.register_profile("mutants", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS", "untimed"))
 
 KNOWN = {"R": 62, "ROUTERS-": 33, "GATEWAYS-": 26}
 """Families of numbered requirements and how many each has."""

@@ -2,30 +2,17 @@
 
 import argparse
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.mutant import PLANTED, BadMutant, Mutant, mutated, read_mutants
+from tests.mutants.mutant import PLANTED, BadMutant, Mutant, git, mutated, read_mutants
 from tests.mutants.running import MutantResult, run_mutants
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = 12
 """Mutants that run besides those of changed files."""
-
-
-def git(root: Path, *arguments: str) -> str:
-    """The output of a git command.
-
-    Raises:
-        BadMutant: git does not know what was asked for.
-    """
-    ran = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise BadMutant(f"git {' '.join(arguments)}: {ran.stderr.strip()}; name a commit that this checkout has, such as origin/main")
-    return ran.stdout.strip()
 
 
 def changed_files(root: Path, since: str) -> set[str]:

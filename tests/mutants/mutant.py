@@ -1,5 +1,6 @@
 """One mutant: a planted bug as a data file, and the check that the bug still applies to the tree."""
 
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -77,3 +78,15 @@ def mutated(mutant: Mutant, root: Path) -> str:
             f"plant the same bug in the code as it is now (`old` and `new` in {data_file})"
         )
     return text.replace(mutant.old, mutant.new)
+
+
+def git(root: Path, *arguments: str) -> str:
+    """The output of a git command.
+
+    Raises:
+        BadMutant: git refuses; the message has its reason.
+    """
+    ran = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise BadMutant(f"git {' '.join(arguments)}: {ran.stderr.strip()}; run in a checkout, and name a commit that it has")
+    return ran.stdout.strip()

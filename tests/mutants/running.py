@@ -21,13 +21,18 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutants.mutant import Mutant, mutated
+from tests.mutants.mutant import Mutant, git, mutated
 
+CLEAN_TIMEOUT_S = 600.0
+"""For a test file without a mutant."""
 LEAST_TIMEOUT_S = 60.0
 SLOWER = 10
 """A test file may run `SLOWER` times as long with a mutant as without one, and at least `LEAST_TIMEOUT_S`."""
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; every other one says that no test decided."""
+
+PYTEST_OPTIONS = ("-x", "-rfE", "--tb=line", "-p", "no:xdist", "-p", "no:schemathesis")
+"""Stop at the first failure and name it; without the plugins that take long to load."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
@@ -56,9 +61,12 @@ class MutantResult(msgspec.Struct, frozen=True):
 
 
 def tree_files(root: Path) -> list[str]:
-    """The files of the checkout that git tracks or would track, relative to the root."""
-    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """The files of the checkout that git tracks or would track, relative to the root.
+
+    Raises:
+        BadMutant: the root is no checkout.
+    """
+    listed = git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     return [name for name in listed.split("\0") if name and (root / name).is_file()]
 
 
@@ -91,8 +99,8 @@ def _drop_byte_code(path: Path) -> None:
 
 def run_test(copy: Path, test: str, timeout_s: float) -> TestRun:
     """Run one test file in a copy, up to its first failure. Processes that it leaves behind are ended."""
-    command = [sys.executable, "-m", "pytest", test, "-x", "-rfE", "--tb=line", "-p", "no:xdist", "-p", "no:schemathesis"]
-    environment = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "400"}
+    command = [sys.executable, "-m", "pytest", test, *PYTEST_OPTIONS]
+    environment = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "400", "TIDEGATE_HYPOTHESIS": "mutants"}
     began = time.monotonic()
     process = subprocess.Popen(
         command, cwd=copy, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -128,7 +136,7 @@ def run_mutants(root: Path, mutants: Sequence[Mutant], *, jobs: int, tell: Calla
         def without(test: str) -> TestRun:
             copy = copies.get()
             try:
-                return run_test(copy, test, 600.0)
+                return run_test(copy, test, CLEAN_TIMEOUT_S)
             finally:
                 copies.put(copy)
 

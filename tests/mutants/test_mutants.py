@@ -118,7 +118,7 @@ def test_since_a_commit_those_of_changed_files_run(tree: Tree, capsys: pytest.Ca
     assert tree.run("--since", "HEAD", "--sample", "0") == 0
     assert "1 of 1 mutants" in capsys.readouterr().out, "its data file is new"
     assert tree.run("--since", "nowhere") == 2
-    assert "name a commit that this checkout has" in capsys.readouterr().err
+    assert "name a commit that it has" in capsys.readouterr().err
 
 
 def test_every_planted_mutant_applies_and_most_are_run() -> None:

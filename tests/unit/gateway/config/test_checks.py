@@ -120,3 +120,9 @@ def test_engines_without_priorities_cannot_be_told_any(tmp_path):
     for dialect in ("tgi", "triton", "llamacpp", "openai"):
         [problem] = found(pool(f"dialect: {dialect}, "), tmp_path)
         assert f"engines of dialect {dialect} have no priorities" in problem and "vllm, sglang" in problem
+
+
+def test_counters_in_memory_are_for_one_worker(tmp_path):
+    [problem] = found('workers: 4\nstores: {counters: "memory:"}\n', tmp_path)
+    assert "stores.counters" in problem and "4 workers would admit 4 times every limit" in problem
+    assert found('workers: 1\nstores: {counters: "memory:"}\n', tmp_path) == []

@@ -152,3 +152,11 @@ def test_a_client_that_counts_its_tries_is_believed(count: str | None, retry: bo
 
 def test_classes_have_words_and_their_order_is_that_of_service() -> None:
     assert [one.word for one in sorted(Class)] == list(CLASSES) == ["critical", "interactive", "default", "batch"]
+
+
+@pytest.mark.parametrize("fields", [{"tools": [{"type": "function", "function": {"name": "f"}}]}, {"functions": [{"name": "f"}]}])
+def test_tools_are_refused_in_their_older_field_as_well(fields: dict[str, Any]) -> None:
+    with pytest.raises(Fault) as refused:
+        check_parameters(combined([(TENANT, caps(tools=False)), (KEY, caps(tools=True))]), ask(**fields))
+    assert (refused.value.kind, refused.value.param) == (Kind.NOT_PERMITTED, "tools")
+    assert str(TENANT) in refused.value.message

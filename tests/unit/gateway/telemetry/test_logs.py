@@ -49,6 +49,16 @@ def test_libraries_are_heard_too_and_tracebacks_are_one_line(lines: io.StringIO)
 
 
 @pytest.mark.req("R37")
+def test_no_part_of_a_secret_is_left_at_the_cut_of_a_long_text(lines: io.StringIO) -> None:
+    """The text is searched before it is cut: the first half of a password has nothing by which it could be recognised."""
+    for before in range(MAX_TEXT_CHARS - 60, MAX_TEXT_CHARS, 3):
+        structlog.get_logger("x").info("m", text="x" * before + " postgresql://tidegate:correcthorse@db " + "y" * 60)
+    shown = [str(line["text"]) for line in parsed(lines)]
+    assert [len(text) for text in shown] == [MAX_TEXT_CHARS] * 20
+    assert [text[-60:] for text in shown if "corr" in text] == []
+
+
+@pytest.mark.req("R37")
 def test_two_hundred_canaries_never_come_out(lines: io.StringIO) -> None:
     rng = random.Random(37)
     log = structlog.get_logger("x")

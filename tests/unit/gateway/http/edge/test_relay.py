@@ -1,3 +1,4 @@
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from backends.ports import Loss
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
-from gateway.http.edge.relay import FROM_MEMORY, ReplyRelay, ReplySource
+from gateway.http.edge.relay import FROM_MEMORY, MAX_ERROR_BODY_BYTES, ReplyRelay, ReplySource
 from gateway.http.edge.taps import DONE, HEARTBEAT, PlainTap, RenameTap, ReplyChain, StreamTap, Tap
 from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.story import AttemptFacts, Story
@@ -99,6 +100,21 @@ async def test_a_whole_stream_is_handed_on_and_ended() -> None:
     assert b"".join(bench.exchange.out) == EVENT + LAST + DONE
     assert (bench.exchange.how, bench.fault) == ("ended", None)
     assert bench.relay.over
+
+
+async def test_an_error_body_takes_bounded_memory_however_long_it_is() -> None:
+    bench, part = Bench(), b"x" * MAX_ERROR_BODY_BYTES
+    bench.relay.on_head(500, {})
+    tracemalloc.start()
+    try:
+        for _ in range(64):
+            bench.relay.on_data(part)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept <= 2 * MAX_ERROR_BODY_BYTES
+    bench.relay.on_end()
+    assert bench.fault is not None and bench.fault.kind is Kind.ENGINE_ERROR
 
 
 async def test_nothing_is_sent_before_the_first_good_byte() -> None:

@@ -69,6 +69,14 @@ def test_a_cut_stream_never_gets_a_done(at: int) -> None:
 
 
 @pytest.mark.req("R2")
+@pytest.mark.parametrize("end", [b"", DONE])
+def test_of_several_choices_each_has_to_finish(end: bytes) -> None:
+    made = tap(2)
+    assert through(made, event(0) + event(1) + event(0, finish="stop") + end) == event(0) + event(1) + event(0, finish="stop")
+    assert made.fault is not None and "1 of 2 finish reasons" in (made.fault.detail or "")
+
+
+@pytest.mark.req("R2")
 @pytest.mark.parametrize("finish", ["abort", "error", "melted", None])
 def test_done_proves_nothing(finish: str | None) -> None:
     made = tap()

@@ -1,0 +1,26 @@
+"""Laws of the admin port's roles; `test_access_roles.py` asks every route of a real port."""
+
+import itertools
+
+from gateway.admin.access import MAY_GRANT, ROLE_TABLE, may_grant
+from tenancy.rights import Role
+
+
+def test_nobody_grants_a_set_with_a_role_that_he_may_not_grant_alone() -> None:
+    for holder in Role:
+        for granted in itertools.combinations(Role, 2):
+            assert may_grant([holder], granted) == all(role in MAY_GRANT.get(holder, ()) for role in granted), (holder, granted)
+
+
+def test_what_a_tenants_admin_changes_lies_inside_of_his_tenant() -> None:
+    """What bounds the tenant (its own rights and adapters, its organisation, prices, models) is set by those who run the gateway."""
+    inside = ("/tenants/{tenant}/projects", "/tenants/{tenant}/keys", "/limits/{limit_id:path}")
+    changes = [path for (method, path), roles in ROLE_TABLE.items() if Role.TENANT_ADMIN in roles and method != "GET"]
+    assert changes
+    assert [path for path in changes if not path.startswith(inside)] == []
+
+
+def test_only_who_runs_the_gateway_changes_what_is_outside_of_tenants() -> None:
+    readers = {Role.AUDITOR, Role.BILLING}
+    changed_by_readers = {path for (method, path), roles in ROLE_TABLE.items() if method != "GET" and roles & readers}
+    assert changed_by_readers <= {"/prices"}
