@@ -1,0 +1,50 @@
+"""The law of the shipper: a segment is removed after all of its events are booked, and not before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tenancy.stores.shipper import LedgerShipper
+from tenancy.stores.wal import SEALED, claim_new, segment_path
+from tenancy.usage import LedgerAway, UsageEvent, WriteResult
+from tenancy.wal_frames import frame
+from tests.usage_events import event
+
+
+class AwayAtFirst:
+    """A store that is away for its first writes, and says at each later one which segments are still on the disk."""
+
+    def __init__(self, directory: Path, away: int) -> None:
+        self.directory = directory
+        self.away = away
+        self.booked: list[str] = []
+        self.there: list[int] = []
+
+    async def write(self, events: Sequence[UsageEvent]) -> WriteResult:
+        if self.away:
+            self.away -= 1
+            raise LedgerAway("switched off")
+        self.there.append(len(list(self.directory.glob("*" + SEALED))))
+        self.booked += [each.request_id for each in events]
+        return WriteResult(len(events), 0)
+
+    async def prepare(self, today: Any) -> None: ...
+
+    async def prune(self, first_kept: Any) -> int:
+        return 0
+
+
+async def test_a_segment_is_on_the_disk_until_all_its_events_are_booked(tmp_path: Path) -> None:
+    claim = claim_new(tmp_path / "wal", "w")
+    for number in (1, 2):
+        segment_path(claim.path, number, SEALED).write_bytes(frame(event(2 * number)) + frame(event(2 * number + 1)))
+    store = AwayAtFirst(claim.path, away=2)
+    shipper = LedgerShipper(tmp_path / "wal", store, lambda: 0.0)
+    for _ in range(2):
+        assert not await shipper.ship() and shipper.away
+        assert len(claim.sealed()) == 2
+    assert await shipper.ship() and not shipper.away
+    assert store.booked == ["req-2", "req-3", "req-4", "req-5"]
+    assert store.there == [2, 1] and claim.sealed() == []
+    claim.release()
+    assert await shipper.close()
