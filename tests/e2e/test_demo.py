@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DEMO = (sys.executable, "-m", "gateway", "demo", "--engine", "sim")
 READY_S = 180.0
 

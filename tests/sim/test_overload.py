@@ -24,6 +24,8 @@ from tests.world.gateways import SLOWED, Directory, Parts
 from tests.world.plan import CALM_S, ENGINES, GATEWAYS, Coming, Plan
 from tests.world.world import BEGAN_S, World
 
+pytestmark = pytest.mark.slow
+
 SERVING: Final = ENGINES[:2]
 TOKENS: Final = 40
 CAPACITY_PER_S: Final = 3.0
