@@ -17,6 +17,8 @@ from tests.e2e.test_ledger import exported
 from tests.e2e.test_reconcile import again, kill_all, tokened, worker_pid
 from tests.e2e.test_serve import Served, ask, serving
 
+pytestmark = pytest.mark.slow
+
 SIM = SimSettings(models=("sim",))
 STREAMS = 12
 TOKENS = 4000
