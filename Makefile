@@ -59,10 +59,10 @@ demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
-	$(BIN)/python -m pytest -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile
+	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile
 
 test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, one after the other
-	$(BIN)/python -m pytest -m "slow and not real_engine"
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine"
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
