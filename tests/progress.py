@@ -124,6 +124,7 @@ class Progress:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if self._quiet and reporter is not None:
             reporter.write_line(text)
+            reporter.flush()  # a run whose output goes into a file is followed there
 
 
 def peak_mb() -> int:
