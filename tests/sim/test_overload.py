@@ -64,7 +64,7 @@ class Crowd(World):
         self.parts.on_record = self._recorded
         self.retries = retries
         self.attempts: list[list[Ask]] = []
-        """Of each request."""
+        """The attempts of each request, in the order of arrival."""
         dice, comings = random.Random("arrivals"), list[Coming]()
         for (begins_s, per_s), (ends_s, _) in pairwise(phases):
             at_s = begins_s + dice.expovariate(per_s)
