@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from tenancy.money import shown_dollars
+
 MINUTE_US: Final = 60_000_000
 MAX_AMOUNT: Final = 10**15
 """Largest amount of a calendar counter: a million dollars in nano-dollars."""
@@ -32,7 +34,28 @@ class Meter(IntEnum):
     UNITS = 4
     """Tokens weighted by what they cost a GPU (`tenancy.prices`)."""
     COST_NANOUSD = 5
+    """Money in nano-dollars, as it is counted; people call this meter `cost_usd` and write dollars (`meter_name`)."""
     CONCURRENT_REQUESTS = 6
+
+
+MONEY_METER: Final = "cost_usd"
+"""The public name of the meter of money: its amounts are written in dollars."""
+MONEY_ALIAS: Final = "cost_nanousd"
+"""The older public name of the meter of money, still accepted: its amounts are written in whole nano-dollars."""
+
+
+def meter_name(meter: Meter) -> str:
+    """The meter as the commands, files and the admin API call it."""
+    return MONEY_METER if meter is Meter.COST_NANOUSD else meter.name.lower()
+
+
+METERS_BY_NAME: Final = {meter_name(meter): meter for meter in Meter} | {MONEY_ALIAS: Meter.COST_NANOUSD}
+"""Meters by each name that is accepted for them."""
+
+
+def shown_amount(meter: Meter, amount: int) -> str:
+    """An amount of a meter for a reader: money in dollars, other amounts as plain numbers."""
+    return shown_dollars(amount) if meter is Meter.COST_NANOUSD else str(amount)
 
 
 class Window(Enum):
@@ -104,7 +127,7 @@ class Limit(msgspec.Struct, frozen=True):
         for name in ("amount", "burst", "soft", "raised_to"):
             value = getattr(self, name)
             if value is not None and not (0 if name == "amount" else 1) <= value <= top:
-                raise ValueError(f"{name} {value}: at most {top}, and not negative")
+                raise ValueError(f"{name} {shown_amount(self.meter, value)}: at most {shown_amount(self.meter, top)}, and not negative")
         if self.burst is not None and self.window is not Window.MINUTE:
             raise ValueError("burst is for limits per minute")
         if (self.raised_to is None) is not (self.raised_until_unix is None):
@@ -122,10 +145,12 @@ def check_soft(limit: Limit) -> None:
     older versions accepted any threshold."""
     if limit.soft is None:
         return
+    soft = shown_amount(limit.meter, limit.soft)
     if limit.soft > limit.amount:
-        raise ValueError(f"soft {limit.soft}: above the amount, {limit.amount}, so that it would never be reached; set it lower")
+        most = shown_amount(limit.meter, limit.amount)
+        raise ValueError(f"soft {soft}: above the amount, {most}, so that it would never be reached; set it lower")
     if limit.burst is not None and limit.soft > limit.burst:
-        raise ValueError(f"soft {limit.soft}: above the burst, {limit.burst}, so that it would never be reached; set it lower")
+        raise ValueError(f"soft {soft}: above the burst, {limit.burst}, so that it would never be reached; set it lower")
 
 
 class Amounts(msgspec.Struct, frozen=True, gc=False):
@@ -201,9 +226,15 @@ def bits(*meters: Meter) -> int:
 
 
 def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> str:
-    """The name of a limit's state: `level:name:meter:window`, and for one end user the digest of the label behind it."""
+    """The name of a limit's state: `level:name:meter:window`, and for one end user the digest of the label behind it. Counter stores
+    and databases keep it, so it has the internal name of the meter (`cost_nanousd`); people see `limit_id`."""
     own = f"{scope.level.value}:{scope.name}:{meter.name.lower()}:{window.value}"
     return f"{own}:{label}" if label else own
+
+
+def limit_id(scope: Scope, meter: Meter, window: Window) -> str:
+    """The public id of a limit, `level:name:meter:window`: as `state_key`, but with the meter's public name."""
+    return f"{scope.level.value}:{scope.name}:{meter_name(meter)}:{window.value}"
 
 
 def line_of(limit: Limit, now_unix: float, label: str = "") -> LimitLine:

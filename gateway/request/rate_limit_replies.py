@@ -11,11 +11,11 @@ from domain import retry_after
 from domain.faults import NEVER, Fault, Kind
 from tenancy.hold import LimitStatus, Refused
 from tenancy.limits import MINUTE_US, Amounts, Level, Limit, Meter, Window
+from tenancy.money import shown_dollars
 from tenancy.shares import closed_for_money
 
 Header = tuple[bytes, bytes]
 
-NANOUSD: Final = 10**9
 MAX_WARNING_CHARS: Final = 500
 """Longest value of `x-tidegate-limit-warning`."""
 
@@ -46,10 +46,9 @@ _KIND_OF: Final = tuple(
 
 
 def amount_words(meter: Meter, amount: int) -> str:
-    """An amount with its unit: `100 requests`, `1.5 dollars`."""
+    """An amount with its unit: `100 requests`, `$1.50`."""
     if meter is Meter.COST_NANOUSD:
-        whole, part = divmod(amount, NANOUSD)
-        return f"{whole}.{f'{part:09d}'.rstrip('0').ljust(2, '0')} dollars"
+        return shown_dollars(amount)
     return f"{amount} {_UNITS[meter]}"
 
 

@@ -2,7 +2,22 @@
 
 import pytest
 
-from tenancy.limits import MAX_AMOUNT, MAX_RATE, Amounts, Level, Limit, Meter, Scope, Window, line_of
+from tenancy.limits import (
+    MAX_AMOUNT,
+    MAX_RATE,
+    METERS_BY_NAME,
+    Amounts,
+    Level,
+    Limit,
+    Meter,
+    Scope,
+    Window,
+    check_soft,
+    limit_id,
+    line_of,
+    meter_name,
+    state_key,
+)
 
 ACME = Scope(Level.TENANT, "acme")
 
@@ -51,3 +66,19 @@ def test_the_vector_is_by_meter() -> None:
     assert [vector[meter] for meter in (Meter.REQUESTS, Meter.INPUT_TOKENS, Meter.OUTPUT_TOKENS, Meter.TOKENS)] == [1, 3, 4, 7]
     assert [vector[meter] for meter in (Meter.UNITS, Meter.COST_NANOUSD, Meter.CONCURRENT_REQUESTS)] == [5, 6, 1]
     assert Amounts().vector(0)[Meter.CONCURRENT_REQUESTS] == 0
+
+
+def test_money_is_called_dollars_outside_and_keeps_its_place_in_the_stores() -> None:
+    place = (ACME, Meter.COST_NANOUSD, Window.MONTH)
+    assert (limit_id(*place), state_key(*place)) == ("tenant:acme:cost_usd:month", "tenant:acme:cost_nanousd:month")
+    assert {METERS_BY_NAME[name] for name in ("cost_usd", "cost_nanousd")} == {Meter.COST_NANOUSD}
+    assert all(METERS_BY_NAME[meter_name(meter)] is meter for meter in Meter)
+    others = set(Meter) - {Meter.COST_NANOUSD}
+    assert all(limit_id(ACME, meter, Window.DAY) == state_key(ACME, meter, Window.DAY) for meter in others)
+
+
+def test_what_is_wrong_with_an_amount_of_money_is_said_in_dollars() -> None:
+    with pytest.raises(ValueError, match=r"^amount \$1000000\.000000001: at most \$1000000\.00, and not negative$"):
+        Limit(ACME, Meter.COST_NANOUSD, Window.DAY, MAX_AMOUNT + 1)
+    with pytest.raises(ValueError, match=r"^soft \$2\.00: above the amount, \$1\.50,"):
+        check_soft(Limit(ACME, Meter.COST_NANOUSD, Window.DAY, 1_500_000_000, soft=2_000_000_000))

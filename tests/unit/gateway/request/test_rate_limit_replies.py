@@ -62,9 +62,9 @@ def test_money_that_cannot_be_checked_is_our_side() -> None:
 
 
 def test_words() -> None:
-    assert amount_words(Meter.COST_NANOUSD, 12_340_000_000) == "12.34 dollars"
-    assert amount_words(Meter.COST_NANOUSD, 5_000_000_001) == "5.000000001 dollars"
-    assert amount_words(Meter.COST_NANOUSD, 10**9) == "1.00 dollars"
+    assert amount_words(Meter.COST_NANOUSD, 12_340_000_000) == "$12.34"
+    assert amount_words(Meter.COST_NANOUSD, 5_000_000_001) == "$5.000000001"
+    assert amount_words(Meter.COST_NANOUSD, 10**9) == "$1.00"
     everyone = Limit(Scope(Level.GLOBAL, ""), Meter.CONCURRENT_REQUESTS, Window.NOW, 7)
     assert limit_words(everyone, 7) == "the gateway: 7 concurrent requests"
     assert limit_words(Limit(Scope(Level.USER, "acme"), Meter.TOKENS, Window.DAY, 7), 7) == "each end user of acme: 7 tokens per day"
@@ -108,7 +108,7 @@ def test_headers_tell_the_tightest_limit_of_each_kind() -> None:
 def test_a_soft_threshold_that_is_passed_is_told() -> None:
     below, above = (LimitStatus(line(Meter.COST_NANOUSD, Window.DAY, 10**9, soft=8 * 10**8), left, 0) for left in (3 * 10**8, 2 * 10**8))
     assert limit_headers((below,)) == []
-    assert limit_headers((above,)) == [(b"x-tidegate-limit-warning", b"project acme/web: 0.80 dollars per day")]
+    assert limit_headers((above,)) == [(b"x-tidegate-limit-warning", b"project acme/web: $0.80 per day")]
 
 
 def test_of_a_rate_with_a_small_burst_what_is_used_is_what_is_missing_of_the_burst() -> None:
