@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tenancy.money import shown_dollars
+from tenancy.money import NANO, nanousd_of, shown_dollars
 
 MINUTE_US: Final = 60_000_000
 MAX_AMOUNT: Final = 10**15
@@ -51,6 +51,30 @@ def meter_name(meter: Meter) -> str:
 
 METERS_BY_NAME: Final = {meter_name(meter): meter for meter in Meter} | {MONEY_ALIAS: Meter.COST_NANOUSD}
 """Meters by each name that is accepted for them."""
+
+
+def counted(meter: str, written: int | str) -> int:
+    """An amount as it is counted, of one as files and the admin API write it: dollars as text for `cost_usd`, whole numbers for the rest.
+
+    Args:
+        meter: the meter's name as it was written, one of `METERS_BY_NAME`.
+
+    Raises:
+        ValueError: the amount is in the wrong form for this name; the message says what to write, without the name of the field.
+    """
+    if isinstance(written, str):
+        if meter == MONEY_METER:
+            return nanousd_of(written, MAX_AMOUNT)
+        whole = f"whole nano-dollars; name it {MONEY_METER} to write dollars as text" if meter == MONEY_ALIAS else "a whole number"
+        raise ValueError(f"{written[:32]!r} is text, and {meter} takes {whole}")
+    if not 0 <= written <= MAX_AMOUNT:
+        raise ValueError(f"{written} is no amount; write a whole number from 0 to {MAX_AMOUNT}")
+    if meter == MONEY_METER:
+        raise ValueError(
+            f'{written} is a bare number, and {meter} takes dollars as text: write "{written}.00" for {shown_dollars(written * NANO)}, '
+            f"or name the meter {MONEY_ALIAS} for whole nano-dollars"
+        )
+    return written
 
 
 def shown_amount(meter: Meter, amount: int) -> str:
@@ -227,12 +251,12 @@ def bits(*meters: Meter) -> int:
 
 def state_key(scope: Scope, meter: Meter, window: Window, label: str = "") -> str:
     """The name of a limit's state: `level:name:meter:window`, and for one end user the digest of the label behind it. Counter stores
-    and databases keep it, so it has the internal name of the meter (`cost_nanousd`); people see `limit_id`."""
+    and databases keep it, so it has the internal name of the meter (`cost_nanousd`); people see `public_id`."""
     own = f"{scope.level.value}:{scope.name}:{meter.name.lower()}:{window.value}"
     return f"{own}:{label}" if label else own
 
 
-def limit_id(scope: Scope, meter: Meter, window: Window) -> str:
+def public_id(scope: Scope, meter: Meter, window: Window) -> str:
     """The public id of a limit, `level:name:meter:window`: as `state_key`, but with the meter's public name."""
     return f"{scope.level.value}:{scope.name}:{meter_name(meter)}:{window.value}"
 

@@ -18,6 +18,8 @@ SMALLEST_PLAUSIBLE_BUDGET: Final = NANO // 100
 SMALLEST_PLAUSIBLE_RATE: Final = NANO // 1000
 """A tenth of a cent per million tokens, in nano-dollars. The cheapest hosted embedding models cost some five times as much; a lower
 price is most often one per token (`0.0000002`) or per thousand tokens."""
+MAX_RATE: Final = 1000 * NANO
+"""The highest price per million tokens: a thousand dollars."""
 DOLLARS: Final = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
 """An amount of dollars: digits, and at most nine behind a point. No sign, exponent, comma or space."""
 

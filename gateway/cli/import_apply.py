@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
+from gateway.cli.amounts import Meant, doubt_of
 from gateway.cli.printing import fail, out, print_json
 from gateway.importing.plan import (
     BadDocument,
@@ -19,6 +20,7 @@ from gateway.importing.plan import (
     NewLimit,
     read_document,
 )
+from tenancy.limits import METERS_BY_NAME, Meter, counted, meter_name, shown_amount
 
 Outcome = Literal["made", "kept", "differs", "refused"]
 RATES: Final = ("uncached_input", "cached_input", "output", "reasoning")
@@ -26,6 +28,7 @@ RATES: Final = ("uncached_input", "cached_input", "output", "reasoning")
 
 def apply(
     file: Annotated[Path, typer.Argument(help="A tidegate-import.json.")],
+    yes: Meant = False,
     admin: AdminUrl = ADMIN,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
@@ -42,7 +45,7 @@ def apply(
     AdminClient(admin, token := token_from(token_file)).read(
         f"{API}/self"
     )  # one sentence, not one per object, when the token is not accepted
-    run = ImportRun(AdminClient(admin, token, quiet=True), as_json)
+    run = ImportRun(AdminClient(admin, token, quiet=True), as_json, yes)
     run.take(document)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
     if not as_json:
@@ -55,10 +58,12 @@ class ImportRun:
 
     Args:
         client: a quiet client, which prints no refusals of its own.
+        meant: amounts of 0 and suspiciously small ones are meant.
     """
 
-    def __init__(self, client: AdminClient, as_json: bool) -> None:
+    def __init__(self, client: AdminClient, as_json: bool, meant: bool = False) -> None:
         self._client = client
+        self._meant = meant
         self._as_json = as_json
         self._known: dict[str, list[dict[str, Any]]] = {}
         """By tenant: existing keys that no key of the document has matched yet, the oldest first."""
@@ -71,7 +76,7 @@ class ImportRun:
         for key in document.keys:
             self._guarded("key", _key_name(key), partial(self._key, key))
         for limit in document.limits:
-            self._guarded("limit", _limit_id(limit), partial(self._limit, _limit_id(limit), limit.amount))
+            self._guarded("limit", _limit_id(limit), partial(self._limit, _limit_id(limit), limit))
         for price in document.prices:
             self._guarded("price", f"{price.model} {price.revision}", partial(self._price, price))
 
@@ -109,7 +114,7 @@ class ImportRun:
             self._report("kept", "key", name, id=key["id"])
         for limit in wanted.limits:
             limit_id = _key_limit_id(key["id"], limit)
-            self._guarded("limit", limit_id, partial(self._limit, limit_id, limit.amount))
+            self._guarded("limit", limit_id, partial(self._limit, limit_id, limit))
         return None
 
     def _existing_key(self, wanted: ImportedKey) -> dict[str, Any] | None:
@@ -123,14 +128,29 @@ class ImportRun:
             unmatched.remove(match)
         return match
 
-    def _limit(self, limit_id: str, amount: int) -> None:
+    def _limit(self, limit_id: str, wanted: NewLimit | KeyLimit) -> None:
+        meter = METERS_BY_NAME.get(wanted.meter)
+        if meter is None:
+            return self._report(
+                "refused", "limit", limit_id, f"{wanted.meter!r} is no meter; write one of {', '.join(map(meter_name, Meter))}"
+            )
+        try:
+            amount = counted(wanted.meter, wanted.amount)
+        except ValueError as error:
+            return self._report("refused", "limit", limit_id, f"amount: {error}")
+        doubt = doubt_of(meter, amount)
+        if doubt is not None and not self._meant:
+            return self._report(
+                "refused", "limit", limit_id, f"amount {wanted.amount} is understood as {doubt}; correct it, or add --yes if that is meant"
+            )
         path = f"{API}/limits/{segment(limit_id)}"
         limit = self._client.find(path)
         if limit is None:
-            self._client.put_new(path, {"amount": amount})
+            self._client.put_new(path, {"amount": wanted.amount})
             return self._report("made", "limit", limit_id)
         if limit["amount"] != amount:
-            return self._report("differs", "limit", limit_id, f"it is {limit['amount']}, and {amount} in the file")
+            said = f"it is {shown_amount(meter, limit['amount'])}, and {shown_amount(meter, amount)} in the file"
+            return self._report("differs", "limit", limit_id, said)
         return self._report("kept", "limit", limit_id)
 
     def _price(self, wanted: ImportedPrice) -> None:

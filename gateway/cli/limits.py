@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 import typer
 from rich.live import Live
 
-from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount
 from gateway.cli.printing import AsJson, amount_of, fail, out, show, table_of
-from tenancy.limits import Level, Meter, Window
+from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, Window
 
 limit_app = typer.Typer(no_args_is_help=True, help="Limits: what may be used by whom. Over the admin API.")
 price_app = typer.Typer(no_args_is_help=True, help="Prices: what tokens cost, from a moment on. Over the admin API.")
@@ -18,10 +19,11 @@ price_app = typer.Typer(no_args_is_help=True, help="Prices: what tokens cost, fr
 def _checked_limit_id(text: str) -> str:
     """The id itself, checked here because the admin API answers a mistyped id like one of a limit that does not exist."""
     parts = text.split(":")
-    for field, words, at in (("level", Level, 0), ("meter", Meter, -2), ("window", Window, -1)):
-        known = [word.name.lower() for word in words]
-        if len(parts) < 4 or parts[at] not in known:
+    words = {"level": [level.value for level in Level], "meter": list(METERS_BY_NAME), "window": [window.value for window in Window]}
+    for field, at in (("level", 0), ("meter", -2), ("window", -1)):
+        if len(parts) < 4 or parts[at] not in words[field]:
             shown = parts[at] if len(parts) > 3 else text
+            known = [word for word in words[field] if word != MONEY_ALIAS]
             raise typer.BadParameter(f"{shown!r} is no {field}; write level:name:meter:window, with one of {', '.join(known)}")
     return text
 
@@ -29,17 +31,19 @@ def _checked_limit_id(text: str) -> str:
 LimitId = Annotated[
     str,
     typer.Argument(
-        callback=_checked_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_nanousd:month."
+        callback=_checked_limit_id, help="level:name:meter:window, e.g. tenant:acme:requests:minute, project:acme/web:cost_usd:month."
     ),
 ]
-AMOUNT: Final = "A whole number; money also as $12.50."
 STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")
 
 
 @limit_app.command("list")
 def list_limits(admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """Print every limit."""
-    show(api(admin, token_file).items(f"{API}/limits"), ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix"), as_json)
+    limits = api(admin, token_file).items(f"{API}/limits")
+    show(
+        limits if as_json else list(map(_for_people, limits)), ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix"), as_json
+    )
 
 
 @limit_app.command("set")
@@ -48,12 +52,14 @@ def set_limit(
     amount: Annotated[str, typer.Argument(help=AMOUNT)],
     burst: Annotated[str | None, typer.Option(help="Per minute only: how much may come at once; default: the amount.")] = None,
     soft: Annotated[str | None, typer.Option(help="From here on replies carry a warning; at most the amount, and the burst.")] = None,
+    yes: Meant = False,
     admin: AdminUrl = ADMIN,
     token_file: TokenFile = None,
 ) -> None:
-    """Set a limit; gateways follow within 5 s."""
-    body = {name: amount_of(text) for name, text in (("amount", amount), ("burst", burst), ("soft", soft)) if text is not None}
-    saved = api(admin, token_file).put(f"{API}/limits/{segment(limit)}", body)
+    """Set a limit; gateways follow within 5 s. Money is in dollars: `tidegate limit set tenant:acme:cost_usd:month 50`."""
+    written = {"AMOUNT": amount, "--burst": burst, "--soft": soft}
+    body = {option.strip("-").lower(): limit_amount(limit, option, text, yes) for option, text in written.items() if text is not None}
+    saved = _for_people(api(admin, token_file).put(f"{API}/limits/{segment(as_dollars(limit))}", body))
     out.print(f"limit {saved['id']} is {saved['amount']}", markup=False)
 
 
@@ -62,18 +68,20 @@ def raise_limit(
     limit: LimitId,
     to: Annotated[str, typer.Argument(help=AMOUNT)],
     for_: Annotated[str, typer.Option("--for", help="For how long: 90s, 30m, 12h or 7d.")] = "1h",
+    yes: Meant = False,
     admin: AdminUrl = ADMIN,
     token_file: TokenFile = None,
 ) -> None:
     """Raise a limit for a time; afterwards it is what it was."""
-    until = time.time() + seconds_of(for_)
-    saved = api(admin, token_file).post(f"{API}/limits/{segment(limit)}/raise", {"to": amount_of(to), "until_unix": until})
+    body = {"to": limit_amount(limit, "TO", to, yes), "until_unix": time.time() + seconds_of(for_)}
+    saved = _for_people(api(admin, token_file).post(f"{API}/limits/{segment(as_dollars(limit))}/raise", body))
     out.print(f"limit {saved['id']} is {saved['raised_to']} for {for_}, and {saved['amount']} afterwards", markup=False)
 
 
 @limit_app.command("remove")
 def remove_limit(limit: LimitId, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
     """Remove a limit."""
+    limit = as_dollars(limit)
     sure(f"Remove limit {limit}?", yes)
     api(admin, token_file).remove(f"{API}/limits/{segment(limit)}")
     out.print(f"limit {limit} removed", markup=False)
@@ -94,19 +102,30 @@ def limit_state(
     client = api(admin, token_file)
     path = f"{API}/limits/state?level={segment(level)}&name={segment(name)}" + ("" if user is None else f"&user={segment(user)}")
     if not watch:
-        show(client.items(path), STATE, as_json)
+        show(_states(client, path, as_json), STATE, as_json)
         return
     try:
         if as_json or not out.is_terminal:  # a table redrawn in place suits no file and no other program
             while True:
-                show(client.items(path), STATE, as_json)
+                show(_states(client, path, as_json), STATE, as_json)
                 time.sleep(every_s)
-        with Live(table_of(client.items(path), STATE), console=out, auto_refresh=False) as live:
+        with Live(table_of(_states(client, path, as_json), STATE), console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
-                live.update(table_of(client.items(path), STATE), refresh=True)
+                live.update(table_of(_states(client, path, as_json), STATE), refresh=True)
     except KeyboardInterrupt:
         return
+
+
+def _states(client: AdminClient, path: str, as_json: bool) -> list[dict[str, Any]]:
+    states = client.items(path)
+    return states if as_json else list(map(_for_people, states))
+
+
+def _for_people(limit: dict[str, Any]) -> dict[str, Any]:
+    """A limit or its state as the API shows it, with amounts of money in dollars."""
+    money = {name.removesuffix("_usd"): f"${value}" for name, value in limit.items() if name.endswith("_usd") and value is not None}
+    return {**limit, **money}
 
 
 @price_app.command("list")

@@ -20,7 +20,8 @@ from policies.schema import EVERYONE
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 from tenancy.accounts import DEFAULT_PROJECT
-from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.limits import Level, Limit, Meter, Scope, Window, meter_name
+from tenancy.money import dollars_of
 from tenancy.prices import ANY_REVISION
 
 FORMAT: Final = "tidegate-import/1"
@@ -82,9 +83,9 @@ def limit_of(scope: Scope, meter: Meter, window: Window, amount: int) -> dict[st
         return f"is no limit that can be kept: {error}"
     return {
         "scope": {"level": scope.level.value, "name": scope.name},
-        "meter": meter.name.lower(),
+        "meter": meter_name(meter),
         "window": window.value,
-        "amount": amount,
+        "amount": dollars_of(amount) if meter is Meter.COST_NANOUSD else amount,
     }
 
 
@@ -158,7 +159,8 @@ class KeyLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     meter: str
     window: str
-    amount: int
+    amount: int | str
+    """Text only for `cost_usd`: dollars, as `"12.50"`."""
 
 
 class ImportedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,7 +197,8 @@ class NewLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: LimitScope
     meter: str
     window: str
-    amount: int
+    amount: int | str
+    """Text only for `cost_usd`: dollars, as `"12.50"`."""
 
 
 class ImportedPrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,12 +2,15 @@
 
 `router` lists, shows, sets, raises and removes limits; `limit_state_router` shows their current state: used, held and remaining amounts, as
 the shared counters have them.
+
+Money is the meter `cost_usd`: requests write dollars as decimal text, and bodies show nano-dollars as an integer and, in a field ending in
+`_usd`, dollars as text. The older name of the meter, `cost_nanousd`, names the same limits, with whole nano-dollars in requests.
 """
 
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
 from domain.identity import TenantId
@@ -34,7 +37,25 @@ from tenancy.directory import GLOBAL_TAG
 from tenancy.directory_ports import DirectoryChange, NotFound
 from tenancy.grant import digest_of_label
 from tenancy.hold import LimitUsage
-from tenancy.limits import MAX_AMOUNT, Group, Level, Limit, LimitLine, Meter, Scope, Window, check_soft, line_of, state_key
+from tenancy.limits import (
+    MAX_AMOUNT,
+    METERS_BY_NAME,
+    Group,
+    Level,
+    Limit,
+    LimitLine,
+    Meter,
+    Scope,
+    Window,
+    check_soft,
+    counted,
+    line_of,
+    meter_name,
+    public_id,
+    shown_amount,
+    state_key,
+)
+from tenancy.money import DOLLARS, dollars_of, nanousd_of
 
 router = APIRouter(route_class=GuardedRoute, tags=["Limits"])
 
@@ -42,16 +63,38 @@ LimitId = Annotated[
     str,
     Path(
         max_length=512,
-        description="`level:name:meter:window`, for instance `tenant:acme:requests:minute`, `project:acme/web:tokens:day` or "
+        description="`level:name:meter:window`, for instance `tenant:acme:requests:minute`, `project:acme/web:cost_usd:day` or "
         "`global::concurrent_requests:now`.",
     ),
 ]
 OWN_BOUNDS_REFUSED: Final = "What bounds a tenant is set for it; set limits of its projects, its keys and the users of its projects."
-Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
+
+
+def _written(value: Any) -> Any:
+    """The amount itself, when it can be one of some meter. Which form the meter takes is checked once the meter is known."""
+    if isinstance(value, str):
+        nanousd_of(value, MAX_AMOUNT)
+    elif isinstance(value, float):
+        raise ValueError('money is written as text, as "12.50", because a JSON number may be rounded; other amounts are whole numbers')
+    elif isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError('write a whole number, or for cost_usd dollars as text, as "12.50"')
+    elif not 0 <= value <= MAX_AMOUNT:
+        raise ValueError(f"write a whole number, at least 0 and at most {MAX_AMOUNT}")
+    return value
+
+
+Amount = Annotated[
+    int | str,
+    BeforeValidator(_written),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_AMOUNT}, {"type": "string", "pattern": f"^{DOLLARS.pattern}$"}]}
+    ),
+]
+MONEY_SHOWN: Final = "The same amount in dollars, as text; null for meters other than `cost_usd`."
 
 
 class LimitBody(Strict):
-    """A limit; amounts are requests, tokens, units, or nano-dollars."""
+    """A limit; amounts are whole numbers of requests, tokens or units, and for `cost_usd` dollars as text (`"12.50"`)."""
 
     amount: Amount = Field(description="The hard threshold; 0 refuses everything.")
     burst: Amount | None = Field(
@@ -81,11 +124,14 @@ class LimitShown(BaseModel):
     meter: str
     window: str
     tenant: str
-    amount: int
+    amount: int = Field(description="The hard threshold; for `cost_usd` in nano-dollars.")
     burst: int | None
     soft: int | None
     raised_to: int | None
     raised_until_unix: float | None
+    amount_usd: str | None = Field(description=MONEY_SHOWN)
+    soft_usd: str | None
+    raised_to_usd: str | None
 
 
 class LimitPage(BaseModel):
@@ -101,12 +147,12 @@ async def list_all(call: Asking, query: Annotated[PageQuery, Query()]) -> Respon
     after = decode_cursor(query.cursor, str) or ""
     async with call.parts.reading() as directory:
         records = await directory.limits.page(call.tenant, after, query.limit + 1)
-    return answer(200, page_of(records, query.limit, limit_shown, lambda record: id_of(record.limit)))
+    return answer(200, page_of(records, query.limit, limit_shown, lambda record: _cursor_of(record.limit)))
 
 
 async def get(call: Asking, limit_id: LimitId) -> Response:
     """Show one limit, with its ETag."""
-    place = _parse_id(limit_id)
+    place, _ = _parse_id(limit_id)
     async with call.parts.reading() as directory:
         shown = limit_shown(await directory.limits.get(call.tenant, *place))
     return answer(200, shown, etag_of(shown))
@@ -114,8 +160,10 @@ async def get(call: Asking, limit_id: LimitId) -> Response:
 
 async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
     """Set a limit. One that is there is only replaced with the ETag of what was seen."""
-    place = _parse_id(limit_id)
+    place, meter = _parse_id(limit_id)
     _check_own(call, place[0])
+    amounts = body.model_dump()
+    amounts |= {name: _counted(meter, name, amounts[name]) for name in AMOUNTS}
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
         record = await _find(books.directory, call, place)
@@ -124,7 +172,7 @@ async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
             call.check_match(before)
         elif call.if_match is not None:
             raise not_found()
-        limit = _limit(place, body.model_dump(), newly=True)
+        limit = _limit(place, amounts, newly=True)
         stored = await books.directory.limits.put(call.tenant, limit, 0 if record is None else record.version)
         return _done(201 if record is None else 200, "limit.set", stored, before)
 
@@ -133,18 +181,19 @@ async def put(call: Changing, limit_id: LimitId, body: LimitBody) -> Response:
 
 async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
     """Raise a limit until a moment; afterwards it is what it was."""
-    place = _parse_id(limit_id)
+    place, meter = _parse_id(limit_id)
     _check_own(call, place[0])
+    to = _counted(meter, "to", body.to)
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
         record = await books.directory.limits.get(call.tenant, *place)
         limit = record.limit
         if body.until_unix <= call.parts.wall():
             raise AdminProblem(400, "invalid_value", "until_unix: is over already.", "until_unix")
-        if body.to <= limit.amount:
-            raise AdminProblem(400, "invalid_value", f"to: the limit is {limit.amount} without a raise.", "to")
+        if to is None or to <= limit.amount:
+            raise AdminProblem(400, "invalid_value", f"to: the limit is {shown_amount(limit.meter, limit.amount)} without a raise.", "to")
         thresholds = {"amount": limit.amount, "burst": limit.burst, "soft": limit.soft}
-        raised = _limit(place, {**thresholds, "raised_to": body.to, "raised_until_unix": body.until_unix})
+        raised = _limit(place, {**thresholds, "raised_to": to, "raised_until_unix": body.until_unix})
         stored = await books.directory.limits.put(call.tenant, raised, record.version)
         return _done(200, "limit.raise", stored, limit_shown(record))
 
@@ -153,7 +202,7 @@ async def raise_(call: Posting, limit_id: LimitId, body: RaiseBody) -> Response:
 
 async def delete(call: Changing, limit_id: LimitId) -> Response:
     """Remove a limit."""
-    place = _parse_id(limit_id)
+    place, _ = _parse_id(limit_id)
     _check_own(call, place[0])
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
@@ -161,7 +210,7 @@ async def delete(call: Changing, limit_id: LimitId) -> Response:
         before = limit_shown(record)
         call.check_match(before)
         await books.directory.limits.remove(call.tenant, *place, record.version)
-        return Done(204, "limit.remove", f"limit/{limit_id}", tenant=record.tenant, before=before)
+        return Done(204, "limit.remove", f"limit/{before['id']}", tenant=record.tenant, before=before)
 
     return await call.change(work)
 
@@ -176,8 +225,16 @@ def add_item_routes(to: APIRouter) -> None:
     to.delete(path, status_code=204, responses=CHANGE_ERRORS, summary="Remove a limit")(delete)
 
 
+AMOUNTS: Final = ("amount", "burst", "soft", "raised_to")
+
+
 def id_of(limit: Limit) -> str:
-    """The limit's id, `level:name:meter:window`."""
+    """The limit's public id, `level:name:meter:window`."""
+    return public_id(limit.scope, limit.meter, limit.window)
+
+
+def _cursor_of(limit: Limit) -> str:
+    """The limit's place in the order of the stores."""
     return state_key(limit.scope, limit.meter, limit.window)
 
 
@@ -188,25 +245,42 @@ def limit_shown(record: LimitRecord) -> dict[str, Any]:
         "id": id_of(limit),
         "level": limit.scope.level.value,
         "name": limit.scope.name,
-        "meter": limit.meter.name.lower(),
+        "meter": meter_name(limit.meter),
         "window": limit.window.value,
         "tenant": record.tenant,
-        **{name: getattr(limit, name) for name in ("amount", "burst", "soft", "raised_to", "raised_until_unix")},
+        **{name: getattr(limit, name) for name in (*AMOUNTS, "raised_until_unix")},
+        **_in_dollars(
+            limit.meter, {name: getattr(limit, name) for name in AMOUNTS if name != "burst"}
+        ),  # no burst of money: it has no minute
     }
 
 
-def _parse_id(limit_id: str) -> tuple[Scope, Meter, Window]:
-    level, _, rest = limit_id.partition(":")
+def _in_dollars(meter: Meter, amounts: dict[str, int | None]) -> dict[str, str | None]:
+    """Fields with the same amounts in dollars: text for the meter of money, else null."""
+    money = meter is Meter.COST_NANOUSD
+    return {f"{name}_usd": dollars_of(amount) if money and amount is not None else None for name, amount in amounts.items()}
+
+
+def _parse_id(written: str) -> tuple[tuple[Scope, Meter, Window], str]:
+    """The limit that an id names, and the meter's name as written in it."""
+    level, _, rest = written.partition(":")
     name, _, ending = rest.rpartition(":")
     name, _, meter = name.rpartition(":")
     try:
-        place = Scope(Level(level), name), Meter[meter.upper()], Window(ending)
+        place = Scope(Level(level), name), METERS_BY_NAME[meter], Window(ending)
     except (ValueError, KeyError):
         place = None
-    # one spelling for each limit, as `id_of` writes it
-    if place is None or state_key(*place) != limit_id or not limit_id.isprintable():
+    # one spelling for each limit, as `id_of` writes it, and the older one of money
+    if place is None or written not in (public_id(*place), state_key(*place)) or not written.isprintable():
         raise not_found()
-    return place
+    return place, meter
+
+
+def _counted(meter: str, field: str, written: int | str | None) -> int | None:
+    try:
+        return None if written is None else counted(meter, written)
+    except ValueError as error:
+        raise AdminProblem(400, "invalid_value", f"{field}: {error}.", field) from None
 
 
 def _check_own(call: AdminCall, scope: Scope) -> None:
@@ -261,11 +335,15 @@ class LimitState(BaseModel):
     id: str
     meter: str
     window: str
-    amount: int = Field(description="The threshold that is active now.")
+    amount: int = Field(description="The threshold that is active now; amounts of `cost_usd` are nano-dollars.")
     used: int = Field(description="Committed usage and open reservations together.")
     held: int = Field(description="Reservations of requests in flight.")
     remaining: int
     reset_s: float = Field(description="Seconds until the whole amount is available again; 0 when it is.")
+    amount_usd: str | None = Field(description=MONEY_SHOWN)
+    used_usd: str | None
+    held_usd: str | None
+    remaining_usd: str | None
 
 
 class LimitStates(BaseModel):
@@ -292,7 +370,7 @@ async def state(call: Asking, query: Annotated[StateQuery, Query()]) -> Response
     label = "" if query.user is None else digest_of_label(query.user)
     lines = tuple(line for record in shown if (line := _line(call, record, label)) is not None)
     states = await call.parts.limit_states(Group(f"{TAG_PREFIXES[query.level]}{query.name}", lines)) if lines else []
-    return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(id_of(shown[-1].limit)) if more else None})
+    return answer(200, {"items": list(map(_shown, states)), "next_cursor": encode_cursor(_cursor_of(shown[-1].limit)) if more else None})
 
 
 async def _records(directory: DirectoryChange, query: StateQuery, after: str) -> list[LimitRecord]:
@@ -314,13 +392,17 @@ def _line(call: AdminCall, record: LimitRecord, label: str) -> LimitLine | None:
 
 def _shown(state: LimitUsage) -> dict[str, Any]:
     limit = state.line.limit
-    return {
-        "id": id_of(limit),
-        "meter": limit.meter.name.lower(),
-        "window": limit.window.value,
+    amounts: dict[str, int | None] = {
         "amount": state.line.amount,
         "used": state.used,
         "held": state.held,
         "remaining": state.remaining,
+    }
+    return {
+        "id": id_of(limit),
+        "meter": meter_name(limit.meter),
+        "window": limit.window.value,
+        **amounts,
         "reset_s": state.reset_us / 1e6,
+        **_in_dollars(limit.meter, amounts),
     }

@@ -13,9 +13,9 @@ from tenancy.limits import (
     Scope,
     Window,
     check_soft,
-    limit_id,
     line_of,
     meter_name,
+    public_id,
     state_key,
 )
 
@@ -70,11 +70,11 @@ def test_the_vector_is_by_meter() -> None:
 
 def test_money_is_called_dollars_outside_and_keeps_its_place_in_the_stores() -> None:
     place = (ACME, Meter.COST_NANOUSD, Window.MONTH)
-    assert (limit_id(*place), state_key(*place)) == ("tenant:acme:cost_usd:month", "tenant:acme:cost_nanousd:month")
+    assert (public_id(*place), state_key(*place)) == ("tenant:acme:cost_usd:month", "tenant:acme:cost_nanousd:month")
     assert {METERS_BY_NAME[name] for name in ("cost_usd", "cost_nanousd")} == {Meter.COST_NANOUSD}
     assert all(METERS_BY_NAME[meter_name(meter)] is meter for meter in Meter)
     others = set(Meter) - {Meter.COST_NANOUSD}
-    assert all(limit_id(ACME, meter, Window.DAY) == state_key(ACME, meter, Window.DAY) for meter in others)
+    assert all(public_id(ACME, meter, Window.DAY) == state_key(ACME, meter, Window.DAY) for meter in others)
 
 
 def test_what_is_wrong_with_an_amount_of_money_is_said_in_dollars() -> None:

@@ -23,7 +23,7 @@ DOCUMENT: dict[str, Any] = {
         {"tenant": "research", "project": "default", "label": ""},
     ],
     "limits": [
-        {"scope": {"level": "tenant", "name": "search"}, "meter": "cost_nanousd", "window": "day", "amount": 10_000_000_000},
+        {"scope": {"level": "tenant", "name": "search"}, "meter": "cost_usd", "window": "day", "amount": "10"},
         {"scope": {"level": "global", "name": ""}, "meter": "concurrent_requests", "window": "now", "amount": 64},
     ],
     "prices": [{"model": "qwen", "revision": "*", "nanousd_per_mtok": {"uncached_input": 100_000_000, "output": 400_000_000}}],
@@ -68,7 +68,7 @@ def test_the_whole_file_is_made_once_and_kept_the_second_time(port: AdminSocket,
     assert ci["rights"]["priority_class"] == "batch"
     limits = {one["id"]: one["amount"] for one in port.json("limit", "list")}
     assert limits == {
-        "tenant:search:cost_nanousd:day": 10_000_000_000,
+        "tenant:search:cost_usd:day": 10_000_000_000,
         "global::concurrent_requests:now": 64,
         f"key:{ci['id']}:tokens:minute": 5000,
     }
@@ -82,7 +82,7 @@ def test_the_whole_file_is_made_once_and_kept_the_second_time(port: AdminSocket,
 
 def test_what_was_changed_since_is_left_and_told(port: AdminSocket, file: Path) -> None:
     applied(port, file)
-    assert port.run("limit", "set", "tenant:search:cost_nanousd:day", "$20").exit_code == 0
+    assert port.run("limit", "set", "tenant:search:cost_usd:day", "$20").exit_code == 0
     assert port.run("tenant", "enable", "research").exit_code == 0
     port.admin.wall.now += 1
     assert port.run("price", "set", "qwen", "--input", "$0.2", "--output", "$0.8").exit_code == 0
@@ -90,9 +90,9 @@ def test_what_was_changed_since_is_left_and_told(port: AdminSocket, file: Path) 
     file.write_text(json.dumps(changed))
     code, lines = applied(port, file)
     assert (code, counts(lines)) == (1, {"kept": 5, "differs": 4})
-    (limit,) = [line for line in lines if line["name"] == "tenant:search:cost_nanousd:day"]
-    assert limit["said"] == "it is 20000000000, and 10000000000 in the file"
-    assert {one["id"]: one["amount"] for one in port.json("limit", "list")}["tenant:search:cost_nanousd:day"] == 20_000_000_000
+    (limit,) = [line for line in lines if line["name"] == "tenant:search:cost_usd:day"]
+    assert limit["said"] == "it is $20.00, and $10.00 in the file"
+    assert {one["id"]: one["amount"] for one in port.json("limit", "list")}["tenant:search:cost_usd:day"] == 20_000_000_000
 
 
 def test_a_revoked_key_is_made_again_and_one_more_with_the_same_label_is_one_more(port: AdminSocket, file: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_is_refused_does_not_keep_the_rest_from_being_made(port: AdminSocke
         {"tenant": "search", "project": "nothing"},
         {"tenant": "nobody"},
         {"tenant": "search", "expires_at": "soon"},
-        {"tenant": "search", "label": "good", "limits": [{"meter": "cost_nanousd", "window": "minute", "amount": 5}]},
+        {"tenant": "search", "label": "good", "limits": [{"meter": "cost_usd", "window": "minute", "amount": "5"}]},
     ]
     limits = [{"scope": {"level": "moon"}, "meter": "tokens", "window": "day", "amount": 5}]
     file.write_text(json.dumps({**DOCUMENT, "tenants": [*DOCUMENT["tenants"], {"name": "Bad Name"}], "keys": keys, "limits": limits}))
@@ -130,3 +130,28 @@ def test_who_may_not_and_what_cannot_be_read_is_one_sentence(port: AdminSocket, 
     file.write_text("{")
     assert port.run("import", "apply", file).exit_code == 2
     assert port.run("import", "apply", file.with_name("nowhere")).exit_code == 2
+
+
+def limits_file(file: Path, *limits: tuple[str, object]) -> None:
+    scope = {"level": "global", "name": ""}
+    wanted = [{"scope": scope, "meter": meter, "window": "day", "amount": amount} for meter, amount in limits]
+    file.write_text(json.dumps({"format": FORMAT, "limits": wanted}))
+
+
+def test_an_older_file_with_nano_dollars_says_the_same(port: AdminSocket, file: Path) -> None:
+    limits_file(file, ("cost_usd", "12.50"))
+    assert applied(port, file)[0] == 0
+    limits_file(file, ("cost_nanousd", 12_500_000_000))
+    assert counts(applied(port, file)[1]) == {"kept": 1}
+
+
+def test_amounts_in_the_wrong_form_or_hardly_meant_are_refused_by_name(port: AdminSocket, file: Path) -> None:
+    wrong = [("cost_usd", 50), ("cost_usd", "-1"), ("cost_usd", "NaN"), ("cost_nanousd", "50"), ("tokens", "50"), ("cost_usd", "0.005")]
+    for meter, amount in [*wrong, ("cost_nanousd", 50), ("cost_usd", "0"), ("tokens", 0), ("cost_eur", 5)]:
+        limits_file(file, (meter, amount))
+        code, (line,) = applied(port, file)
+        assert (code, line["outcome"]) == (1, "refused"), (meter, amount)
+        assert line["said"].startswith("amount") or "cost_usd" in line["said"]
+    assert port.json("limit", "list") == []
+    limits_file(file, ("tokens", 0))
+    assert port.run("import", "apply", file, "--yes").exit_code == 0

@@ -97,7 +97,7 @@ def test_a_whole_configuration_is_carried_and_loads(tmp_path: Path) -> None:
     assert later["limits"] == [
         {"scope": model, "meter": "requests", "window": "minute", "amount": 1000},
         {"scope": model, "meter": "tokens", "window": "minute", "amount": 300_000},
-        {"scope": world, "meter": "cost_nanousd", "window": "month", "amount": 250_500_000_000},
+        {"scope": world, "meter": "cost_usd", "window": "month", "amount": "250.50"},
         {"scope": world, "meter": "concurrent_requests", "window": "now", "amount": 64},
     ]
     rates = {"uncached_input": 100_000_000, "cached_input": 100_000_000, "output": 400_000_000, "reasoning": 400_000_000}
@@ -119,7 +119,7 @@ def test_teams_become_tenants_and_keys_are_to_be_made(tmp_path: Path) -> None:
     assert [tenant["name"] for tenant in later["tenants"]] == ["search-ads", "research", "without-team"]
     tenant = {"level": "tenant", "name": "search-ads"}
     assert {"scope": tenant, "meter": "requests", "window": "minute", "amount": 100} in later["limits"]
-    assert {"scope": tenant, "meter": "cost_nanousd", "window": "day", "amount": 10_000_000_000} in later["limits"]
+    assert {"scope": tenant, "meter": "cost_usd", "window": "day", "amount": "10.00"} in later["limits"]
     ci, alone = later["keys"]
     assert (ci["tenant"], ci["label"], ci["expires_at"]) == ("search-ads", "ci", "2027-01-01T00:00:00Z")
     assert {"meter": "tokens", "window": "minute", "amount": 5000} in ci["limits"]

@@ -1,13 +1,15 @@
-"""Ids of limits: what is mistyped is told with what could have been meant, and before anybody is asked."""
+"""Limits by command: a mistyped id or amount is refused with what to write, and money is written and read in dollars."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from tenancy.limits import Level, Meter, Scope, Window, state_key
-from tests.admin_socket import admin_socket
+from tenancy.limits import Level, Meter, Scope, Window, public_id, state_key
+from tests.admin_harness import TOKEN
+from tests.admin_socket import AdminSocket, admin_socket
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,10 @@ def test_a_mistyped_id_is_told_with_what_there_is(limit: str, says: str) -> None
 def test_ids_that_can_be_pass(level: Level, meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_ADMIN_TOKEN", "t" * 24)
     window = Window.NOW if meter is Meter.CONCURRENT_REQUESTS else Window.DAY
-    limit = state_key(Scope(level, "" if level is Level.GLOBAL else "acme/web"), meter, window)
-    done = CliRunner().invoke(app, ["limit", "set", limit, "5", "--admin", "http://127.0.0.1:9"])
-    assert done.exit_code == 1, "nobody is there to ask"
+    place = (Scope(level, "" if level is Level.GLOBAL else "acme/web"), meter, window)
+    for limit, amount in ((public_id(*place), "5"), (state_key(*place), "500000000" if meter is Meter.COST_NANOUSD else "5")):
+        done = CliRunner().invoke(app, ["limit", "set", limit, amount, "--admin", "http://127.0.0.1:9"])
+        assert (done.exit_code, "http://127.0.0.1:9" in done.stderr) == (1, True), "nobody is there to ask"
 
 
 def test_a_soft_threshold_above_the_amount_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -42,3 +45,100 @@ def test_a_soft_threshold_above_the_amount_is_refused_with_the_reason(tmp_path: 
         refused = port.run("limit", "set", "tenant:acme:requests:day", "10", "--soft", "11")
         assert (refused.exit_code, "soft 11: above the amount, 10" in refused.stderr) == (1, True)
         assert port.run("limit", "set", "tenant:acme:requests:day", "10", "--soft", "10").exit_code == 0
+
+
+BUDGET = "tenant:acme:cost_usd:month"
+ALIAS = "tenant:acme:cost_nanousd:month"
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[AdminSocket]:
+    with admin_socket(tmp_path) as made:
+        made.run("tenant", "create", "acme")
+        yield made
+
+
+def amounts(port: AdminSocket) -> dict[str, tuple[int, str | None]]:
+    return {one["id"]: (one["amount"], one["amount_usd"]) for one in port.json("limit", "list")}
+
+
+def test_a_bare_number_of_money_is_dollars_and_amounts_are_shown_with_a_dollar_sign(port: AdminSocket) -> None:
+    done = port.run("limit", "set", BUDGET, "50", "--soft", "40.5")
+    assert (done.exit_code, done.stdout) == (0, f"limit {BUDGET} is $50.00\n")
+    assert amounts(port) == {BUDGET: (50 * 10**9, "50.00")}
+    raised = port.run("limit", "raise", BUDGET, "75.25", "--for", "999d")
+    assert raised.stdout == f"limit {BUDGET} is $75.25 for 999d, and $50.00 afterwards\n"
+    listed = port.run("limit", "list").stdout
+    assert all(text in listed for text in ("$50.00", "$40.50", "$75.25"))
+    assert "000000000" not in listed
+    assert port.run("limit", "remove", BUDGET, "--yes").exit_code == 0
+    assert amounts(port) == {}
+
+
+@pytest.mark.parametrize("amount", ["$50", "50.00", "50", "50.000000000"])
+def test_one_amount_has_several_spellings(port: AdminSocket, amount: str) -> None:
+    assert port.run("limit", "set", BUDGET, amount).exit_code == 0
+    assert amounts(port)[BUDGET] == (50 * 10**9, "50.00")
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount", "says"),
+    [
+        (BUDGET, "0", ["AMOUNT", "$0.00", "every request", "without the dollar sign", "--yes"]),
+        (BUDGET, "0.00000005", ["AMOUNT", "$0.00000005", "$0.01", "dollars", "--yes"]),
+        (BUDGET, "0.009999999", ["$0.009999999", "$0.01", "--yes"]),
+        (ALIAS, "50", ["AMOUNT", "$0.00000005", "cost_usd", "--yes"]),
+        ("tenant:acme:requests:day", "00", ["AMOUNT", "every request", "--yes"]),
+    ],
+)
+def test_nothing_and_amounts_that_are_hardly_meant_need_a_yes(port: AdminSocket, limit: str, amount: str, says: list[str]) -> None:
+    refused = port.run("limit", "set", limit, amount)
+    assert refused.exit_code == 2
+    assert all(text in refused.stderr for text in says), refused.stderr
+    assert amounts(port) == {}
+    assert port.run("limit", "set", limit, amount, "--yes").exit_code == 0
+    assert len(amounts(port)) == 1
+
+
+def test_one_cent_is_the_smallest_budget_that_passes_unasked(port: AdminSocket) -> None:
+    assert port.run("limit", "set", BUDGET, "0.01").exit_code == 0
+    refused = port.run("limit", "set", BUDGET, "5", "--soft", "0.001")
+    assert (refused.exit_code, "--soft" in refused.stderr) == (2, True)
+
+
+def test_the_older_name_takes_nano_dollars_and_is_told_apart(port: AdminSocket) -> None:
+    done = port.run("limit", "set", ALIAS, "50000000000")
+    assert (done.exit_code, done.stdout) == (0, f"limit {BUDGET} is $50.00\n")
+    assert f"write {BUDGET} and dollars" in done.stderr
+    assert amounts(port) == {BUDGET: (50 * 10**9, "50.00")}
+    assert port.run("limit", "set", ALIAS, "$51").exit_code == 0
+    assert amounts(port) == {BUDGET: (51 * 10**9, "51.00")}
+    assert port.run("limit", "remove", ALIAS, "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "says"),
+    [
+        (BUDGET, [""], ["AMOUNT", "empty"]),
+        (BUDGET, ["nan"], ["AMOUNT", "'nan'"]),
+        (BUDGET, ["1e3"], ["AMOUNT", "'1e3'"]),
+        (BUDGET, ["--", "-5"], ["AMOUNT", "not negative"]),
+        (BUDGET, ["5", "--soft", "-1"], ["--soft", "not negative"]),
+        (BUDGET, ["2000000"], ["AMOUNT", "$2000000.00", "$1000000.00"]),
+        (BUDGET, ["0.0000000001"], ["AMOUNT", "digits after the point"]),
+        (BUDGET, ["5", "--burst", "5"], ["burst"]),
+        (BUDGET, ["5", "--soft", "6"], ["soft $6.00", "$5.00"]),
+        ("tenant:acme:requests:day", ["$500"], ["AMOUNT", "'$500'", "whole number"]),
+        ("tenant:acme:requests:day", ["1.5"], ["AMOUNT", "'1.5'", "whole number"]),
+        ("tenant:acme:requests:day", ["9" * 5000], ["AMOUNT", "whole number"]),
+    ],
+)
+def test_what_is_no_amount_is_refused_with_the_name_of_the_option(
+    port: AdminSocket, limit: str, options: list[str], says: list[str]
+) -> None:
+    done = CliRunner().invoke(
+        app, ["limit", "set", "--admin", port.url, limit, *options], env={"TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "200"}
+    )
+    assert done.exit_code in (1, 2)
+    assert all(text in done.stderr for text in says), done.stderr
+    assert amounts(port) == {}

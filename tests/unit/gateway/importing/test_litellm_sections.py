@@ -62,7 +62,7 @@ def test_budgets_are_of_a_day_a_month_or_for_ever(duration: str | None, window: 
     if window is None:
         assert "no day and no month" in said(plan)[0]
     else:
-        assert [(limit["window"], limit["amount"]) for limit in plan.limits] == [(window, 12_500_000_000)]
+        assert [(limit["window"], limit["amount"]) for limit in plan.limits] == [(window, "12.50")]
         assert plan.left == []
 
 

@@ -20,7 +20,7 @@ def written(folder: Path, **fields: Any) -> Path:
         ({"tenant": []}, "tenant"),
         ({"tenants": [{"label": "no name"}]}, "$.tenants[0]"),
         ({"keys": [{"tenant": "acme", "secret": "x"}]}, "$.keys[0]"),
-        ({"limits": [{"scope": {"level": "tenant"}, "meter": "tokens", "window": "day", "amount": "5"}]}, "$.limits[0].amount"),
+        ({"limits": [{"scope": {"level": "tenant"}, "meter": "tokens", "window": "day", "amount": 5.5}]}, "$.limits[0].amount"),
         ({"prices": [{"model": "m"}]}, "$.prices[0]"),
     ],
 )

@@ -25,6 +25,7 @@ async def test_a_limit_is_set_shown_replaced_as_seen_and_removed(admin: Admin) -
     assert made.json() == {
         "id": "tenant:acme:requests:minute", "level": "tenant", "name": "acme", "meter": "requests", "window": "minute", "tenant": "acme",
         "amount": 600, "burst": 60, "soft": 50, "raised_to": None, "raised_until_unix": None,
+        "amount_usd": None, "soft_usd": None, "raised_to_usd": None,
     }  # fmt: skip
     seen = await admin.client.get(RPM, headers=OWNER)
     assert (seen.json(), seen.headers["etag"]) == (made.json(), made.headers["etag"])
@@ -124,3 +125,71 @@ async def test_lists_come_in_pages_and_a_tenants_admin_sees_those_of_its_tenant(
     assert got == ids
     mine = (await admin.client.get(f"{API}/limits", headers=bearer("tenant-admin"))).json()["items"]
     assert [one["id"] for one in mine] == [one for one in ids if "acme" in one]
+
+
+BUDGET = f"{API}/limits/tenant:acme:cost_usd:month"
+ALIAS = f"{API}/limits/tenant:acme:cost_nanousd:month"
+
+
+async def test_money_is_written_as_decimal_dollars_and_shown_both_ways(admin: Admin) -> None:
+    made = await admin.client.put(BUDGET, json={"amount": "50", "soft": "40.5"}, headers=OWNER)
+    assert made.status_code == 201
+    assert made.json() == {
+        "id": "tenant:acme:cost_usd:month", "level": "tenant", "name": "acme", "meter": "cost_usd", "window": "month", "tenant": "acme",
+        "amount": 50_000_000_000, "burst": None, "soft": 40_500_000_000, "raised_to": None, "raised_until_unix": None,
+        "amount_usd": "50.00", "soft_usd": "40.50", "raised_to_usd": None,
+    }  # fmt: skip
+    raised = await admin.client.post(f"{BUDGET}/raise", json={"to": "75.000000001", "until_unix": admin.wall.now + 60}, headers=OWNER)
+    assert (raised.json()["raised_to"], raised.json()["raised_to_usd"]) == (75_000_000_001, "75.000000001")
+    lower = await admin.client.post(f"{BUDGET}/raise", json={"to": "50", "until_unix": admin.wall.now + 60}, headers=OWNER)
+    assert lower.json()["error"]["message"] == "to: the limit is $50.00 without a raise."
+    listed = (await admin.client.get(f"{API}/limits", headers=OWNER)).json()["items"]
+    assert listed == [raised.json()]
+    rows = (await admin.client.get(f"{API}/audit", headers=OWNER)).json()["items"]
+    assert {row["target"] for row in rows[:2]} == {"limit/tenant:acme:cost_usd:month"}
+
+
+async def test_the_older_name_is_the_same_limit_in_whole_nano_dollars(admin: Admin) -> None:
+    made = await admin.client.put(ALIAS, json={"amount": 50_000_000_000}, headers=OWNER)
+    seen = await admin.client.get(BUDGET, headers=OWNER)
+    assert (made.status_code, made.json(), made.headers["etag"]) == (201, seen.json(), seen.headers["etag"])
+    replaced = await admin.client.put(BUDGET, json={"amount": "7.50"}, headers={**OWNER, "if-match": made.headers["etag"]})
+    assert (replaced.status_code, replaced.json()["amount"]) == (200, 7_500_000_000)
+    raised = await admin.client.post(f"{ALIAS}/raise", json={"to": 8_000_000_000, "until_unix": admin.wall.now + 60}, headers=OWNER)
+    assert raised.json()["raised_to_usd"] == "8.00"
+    assert (await admin.client.delete(ALIAS, headers={**OWNER, "if-match": "*"})).status_code == 204
+    assert (await admin.client.get(BUDGET, headers=OWNER)).status_code == 404
+    assert {row["target"] for row in (await admin.client.get(f"{API}/audit?limit=4", headers=OWNER)).json()["items"]} == {
+        "limit/tenant:acme:cost_usd:month"
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "amount", "says"),
+    [
+        (BUDGET, 50, "bare number"),
+        (BUDGET, 0, "bare number"),
+        (BUDGET, 50.0, "may be rounded"),
+        (BUDGET, "-1", "not negative"),
+        (BUDGET, "NaN", "plain decimal"),
+        (BUDGET, "1e3", "plain decimal"),
+        (BUDGET, "$50", "plain decimal"),
+        (BUDGET, "", "empty"),
+        (BUDGET, "1000000.01", "$1000000.00"),
+        (BUDGET, None, "whole number"),
+        (BUDGET, ["1"], "whole number"),
+        (ALIAS, "50", "cost_usd"),
+        (RPM, "50", "whole number"),
+        (RPM, 1.5, "whole number"),
+        (RPM, True, "whole number"),
+        (RPM, 10**15 + 1, "at most"),
+    ],
+)
+async def test_an_amount_in_the_wrong_form_is_refused_and_nothing_is_guessed(admin: Admin, path: str, amount: Any, says: str) -> None:
+    for method, url, field in (("PUT", path, "amount"), ("POST", f"{path}/raise", "to")):
+        body = {field: amount, **({"until_unix": admin.wall.now + 60} if field == "to" else {})}
+        await admin.client.put(ALIAS if "cost" in path else RPM, json={"amount": 5}, headers=OWNER)
+        reply = await admin.client.request(method, url, json=body, headers={**OWNER, "if-match": "*"})
+        error = reply.json()["error"]
+        assert (reply.status_code, error["param"], error["message"].startswith(f"{field}: ")) == (400, field, True), error
+        assert says in error["message"]
