@@ -5,7 +5,7 @@ nano-dollars. Weights work the same way: thousandths of a unit per token, and on
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -42,6 +42,22 @@ class TokenRates(msgspec.Struct, frozen=True):
         return input_tokens * max(self.uncached_input, self.cached_input) + output_tokens * max(self.output, self.reasoning)
 
 
+def rates_of(written: Mapping[str, int | None]) -> TokenRates:
+    """Rates as somebody wrote them: a part that is left out, or None, costs as much per token as its whole; 0 is free.
+
+    Args:
+        written: rates by field of `TokenRates`. `uncached_input` and `output` are 0 where they are left out.
+    """
+    uncached_input, output = written.get("uncached_input") or 0, written.get("output") or 0
+    cached_input, reasoning = written.get("cached_input"), written.get("reasoning")
+    return TokenRates(
+        uncached_input,
+        uncached_input if cached_input is None else cached_input,
+        output,
+        output if reasoning is None else reasoning,
+    )
+
+
 PLAIN_UNITS: Final = TokenRates(1000, 1000, 1000, 1000)
 """Every token is one unit, where no weights are set."""
 NO_COST: Final = TokenRates()
@@ -58,6 +74,17 @@ class Price(msgspec.Struct, frozen=True):
     nanousd_per_mtok: TokenRates
     units: TokenRates = PLAIN_UNITS
     """Thousandths of a unit per token."""
+    zeros_stated: bool = True
+    """False for prices of older versions, which stored 0 for a rate that was left out: nobody knows whether such a 0 was meant."""
+
+    @property
+    def doubtful(self) -> tuple[str, ...]:
+        """The parts, `cached_input` and `reasoning`, that are free while their whole is not, perhaps only because they were left out."""
+        if self.zeros_stated:
+            return ()
+        rates = self.nanousd_per_mtok
+        parts = (("cached_input", rates.cached_input, rates.uncached_input), ("reasoning", rates.reasoning, rates.output))
+        return tuple(name for name, part, whole in parts if part == 0 and whole != 0)
 
     def units_of(self, usage: Usage) -> int:
         """Weighted tokens of a usage, rounded up to a whole one."""

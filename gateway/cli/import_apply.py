@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
@@ -21,9 +22,9 @@ from gateway.importing.plan import (
     read_document,
 )
 from tenancy.limits import METERS_BY_NAME, Meter, counted, meter_name, shown_amount
+from tenancy.money import SMALLEST_PLAUSIBLE_RATE, shown_dollars
 
 Outcome = Literal["made", "kept", "differs", "refused"]
-RATES: Final = ("uncached_input", "cached_input", "output", "reasoning")
 
 
 def apply(
@@ -155,14 +156,21 @@ class ImportRun:
 
     def _price(self, wanted: ImportedPrice) -> None:
         name = f"{wanted.model} {wanted.revision}"
+        try:
+            rates = wanted.rates()
+        except ValueError as error:
+            return self._report("refused", "price", name, str(error))
+        tiny = [shown_dollars(rate) for rate in msgspec.structs.astuple(rates) if 0 < rate < SMALLEST_PLAUSIBLE_RATE]
+        if tiny and not self._meant:
+            said = f"{tiny[0]} per million tokens is hardly meant; is it a price per token? Correct it, or add --yes if it is meant"
+            return self._report("refused", "price", name, said)
         prices = self._client.items(f"{API}/prices?model={segment(wanted.model)}")
         same = [price for price in prices if price["revision"] == wanted.revision]
-        rates = dict.fromkeys(RATES, 0) | wanted.nanousd_per_mtok
         if not same:
-            body = {"model": wanted.model, "revision": wanted.revision, "nanousd_per_mtok": wanted.nanousd_per_mtok}
+            body = {"model": wanted.model, "revision": wanted.revision, "nanousd_per_mtok": msgspec.structs.asdict(rates)}
             self._client.post(f"{API}/prices", body)
             return self._report("made", "price", name)
-        if max(same, key=lambda price: price["effective_unix"])["nanousd_per_mtok"] != rates:
+        if max(same, key=lambda price: price["effective_unix"])["nanousd_per_mtok"] != msgspec.structs.asdict(rates):
             return self._report("differs", "price", name, "the last price that was set is another one")
         return self._report("kept", "price", name)
 

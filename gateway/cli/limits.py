@@ -8,8 +8,8 @@ import typer
 from rich.live import Live
 
 from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, Yes, api, segment, sure
-from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount
-from gateway.cli.printing import AsJson, amount_of, fail, out, show, table_of
+from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount, rate_amount
+from gateway.cli.printing import AsJson, fail, out, show, table_of
 from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, Window
 
 limit_app = typer.Typer(no_args_is_help=True, help="Limits: what may be used by whom. Over the admin API.")
@@ -135,28 +135,39 @@ def list_prices(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print prices, in nano-dollars per million tokens."""
+    """Print prices, in dollars per million tokens.
+
+    `doubtful` names parts that are free in a price of an older version, perhaps only because they were left out: set such a price anew.
+    """
     prices = api(admin, token_file).items(f"{API}/prices?model={segment(model)}")
-    rows = prices if as_json else [{**price, **price["nanousd_per_mtok"]} for price in prices]
-    show(rows, ("id", "model", "revision", "effective_unix", "uncached_input", "cached_input", "output", "reasoning"), as_json)
+    rows = prices if as_json else [{**price, **{kind: f"${rate}" for kind, rate in price["usd_per_mtok"].items()}} for price in prices]
+    kinds = ("uncached_input", "cached_input", "output", "reasoning")
+    show(rows, ("id", "model", "revision", "effective_unix", *kinds, "doubtful"), as_json)
 
 
 @price_app.command("set")
 def set_price(
     model: str,
-    input_: Annotated[str, typer.Option("--input", help="Per million prompt tokens, as $0.25.")],
-    output: Annotated[str, typer.Option(help="Per million generated tokens.")],
-    cached_input: Annotated[str | None, typer.Option(help="Per million prompt tokens from the prefix cache; default: as --input.")] = None,
-    reasoning: Annotated[str | None, typer.Option(help="Per million tokens of hidden reasoning; default: as --output.")] = None,
+    input_: Annotated[str, typer.Option("--input", help="Dollars per million prompt tokens, as 0.20.")],
+    output: Annotated[str, typer.Option(help="Dollars per million generated tokens.")],
+    cached_input: Annotated[str | None, typer.Option(help="Dollars per million tokens from the prefix cache; default: as --input.")] = None,
+    reasoning: Annotated[str | None, typer.Option(help="Dollars per million tokens of hidden reasoning; default: as --output.")] = None,
     revision: Annotated[str, typer.Option(help="One revision of the pool.")] = "*",
+    yes: Meant = False,
     admin: AdminUrl = ADMIN,
     token_file: TokenFile = None,
 ) -> None:
     """Set what a model costs from now on; requests under way keep the price they were admitted at."""
-    rates = {"uncached_input": input_, "cached_input": cached_input or input_, "output": output, "reasoning": reasoning or output}
-    body: dict[str, Any] = {"model": model, "revision": revision, "nanousd_per_mtok": {k: amount_of(v) for k, v in rates.items()}}
-    price = api(admin, token_file).post(f"{API}/prices", body)
-    out.print(f"{price['id']}: {model} costs that from now on", markup=False)
+    written = {"--input": input_, "--cached-input": cached_input, "--output": output, "--reasoning": reasoning}
+    kinds = {"--input": "uncached_input"}
+    rates = {
+        kinds.get(option, option.strip("-").replace("-", "_")): rate_amount(option, text, yes)
+        for option, text in written.items()
+        if text is not None
+    }
+    price = api(admin, token_file).post(f"{API}/prices", {"model": model, "revision": revision, "usd_per_mtok": rates})
+    shown = ", ".join(f"{kind} ${rate}" for kind, rate in price["usd_per_mtok"].items())
+    out.print(f"{price['id']}: {model} costs that from now on, per million tokens: {shown}", markup=False)
 
 
 def seconds_of(text: str) -> int:

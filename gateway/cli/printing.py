@@ -1,18 +1,14 @@
-"""Output of the commands: tables for people, JSON for scripts, moments and money, and the sentence that ends a command."""
+"""Output of the commands: tables for people, JSON for scripts, moments, and the sentence that ends a command."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-NANO: Final = 10**9
-"""Nano-dollars in a dollar."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -63,22 +59,3 @@ def cell(name: str, value: Any) -> str:
 def moment(unix: float) -> str:
     """Seconds since 1970 as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
-
-
-def dollars(nanousd: int) -> str:
-    """Nano-dollars as dollars, exactly: six digits after the point, more only where needed."""
-    text = f"{nanousd // NANO:,}.{nanousd % NANO:09d}"
-    return text[:-3] + text[-3:].rstrip("0")
-
-
-def amount_of(text: str) -> int:
-    """A whole number, or dollars as nano-dollars; ends the command for anything else."""
-    try:
-        if not text.startswith("$"):
-            return int(text)
-        nano = Decimal(text[1:]) * NANO
-        if nano.is_finite() and nano == nano.to_integral_value() and nano >= 0:
-            return int(nano)
-    except (ValueError, InvalidOperation):
-        pass
-    fail(f"{text!r} is no amount; write a whole number, or money as $12.50", code=2)

@@ -17,9 +17,10 @@ import typer
 from rich.table import Table
 
 from gateway.cli.admin_client import API, PAGE, AdminClient, OverApi, TokenFile, api
-from gateway.cli.printing import AsJson, dollars, err, fail, out, print_json
+from gateway.cli.printing import AsJson, err, fail, out, print_json
 from gateway.cli.stored import DEFAULT_CONFIG, Config, with_database
 from gateway.config.load import ConfigError, load_settings
+from tenancy.money import dollars_of, shown_dollars
 from tenancy.usage import BY, MAX_PAGE_ROWS, PAGE_ROWS, SUMS, By, Filter, LedgerAway, Page, UsageAnswerRow, UsageSums, UsageTotals, columns
 from tenancy.usage_export import ParquetMissing, export_usage
 
@@ -86,16 +87,19 @@ def show_usage(
     page: Page = _run(config, admin, token_file, lambda queries: queries.totals(divided, where, None, limit))
     names = columns(divided)
     if as_json:
-        rows = [dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) for row in page.rows]
+        rows = [
+            dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) | {"cost_usd": dollars_of(row.sums.cost_nanousd)}
+            for row in page.rows
+        ]
         print_json(rows)
         return
     table = Table(*names)
-    for name in ("requests", "prompt", "cached", "completion", "units", "cost USD"):
+    for name in ("requests", "prompt", "cached", "completion", "units", "cost"):
         table.add_column(name, justify="right")
     for row in page.rows:
         s = row.sums
         numbers = (s.requests, s.prompt_tokens, s.cached_tokens, s.completion_tokens)
-        table.add_row(*(_cell(label) for label in row.labels), *(f"{n:,}" for n in numbers), f"{s.units:,}", dollars(s.cost_nanousd))
+        table.add_row(*(_cell(label) for label in row.labels), *(f"{n:,}" for n in numbers), f"{s.units:,}", shown_dollars(s.cost_nanousd))
     out.print(table)
     if page.next is not None:
         err.print(f"there are more than {limit} rows; add --limit, or a filter, or use: tidegate usage export")

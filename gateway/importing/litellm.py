@@ -18,6 +18,7 @@ from gateway.importing.plan import ImportPlan, environment_name, model_scope, na
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 from tenancy.limits import Level, Meter, Scope, Window
+from tenancy.money import dollars_of
 
 DIALECTS: Final = {
     "hosted_vllm": "vllm",
@@ -245,7 +246,7 @@ def _prices(source: Located, plan: ImportPlan, name: str, deployments: list[Depl
             plan.leave(source, d.at, f"costs something else than the first engine of {name!r}; a model has one price")
         rates = rates or own_rates
     if rates:
-        plan.prices.append({"model": name, "revision": "*", "nanousd_per_mtok": rates})
+        plan.prices.append({"model": name, "revision": "*", "usd_per_mtok": {kind: dollars_of(rate) for kind, rate in rates.items()}})
 
 
 def _costs(d: Deployment) -> Iterator[tuple[str, Path_, Any]]:

@@ -21,8 +21,8 @@ from policies.yaml.located import Located
 from policies.yaml.problems import Path_
 from tenancy.accounts import DEFAULT_PROJECT
 from tenancy.limits import Level, Limit, Meter, Scope, Window, meter_name
-from tenancy.money import dollars_of
-from tenancy.prices import ANY_REVISION
+from tenancy.money import MAX_RATE, dollars_of, nanousd_of
+from tenancy.prices import ANY_REVISION, TokenRates, rates_of
 
 FORMAT: Final = "tidegate-import/1"
 MAX_NAME_CHARS: Final = 63
@@ -201,12 +201,33 @@ class NewLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text only for `cost_usd`: dollars, as `"12.50"`."""
 
 
+RateKind = Literal["uncached_input", "cached_input", "output", "reasoning"]
+
+
 class ImportedPrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A price to set; money is nano-dollars."""
+    """A price to set, in one of two units."""
 
     model: str
-    nanousd_per_mtok: dict[str, int]
+    usd_per_mtok: dict[RateKind, str] | None = None
+    """Dollars per million tokens, as decimal text."""
+    nanousd_per_mtok: dict[RateKind, int] | None = None
     revision: str = ANY_REVISION
+
+    def __post_init__(self) -> None:
+        if (self.usd_per_mtok is None) is (self.nanousd_per_mtok is None):
+            raise ValueError("needs usd_per_mtok (dollars per million tokens, as text), or nanousd_per_mtok in its place")
+
+    def rates(self) -> TokenRates:
+        """The rates, with those of parts that are left out. Raises ValueError that names the field for a wrong rate."""
+        if self.usd_per_mtok is None:
+            return rates_of({str(kind): rate for kind, rate in (self.nanousd_per_mtok or {}).items()})
+        rates: dict[str, int | None] = {}
+        for kind, text in self.usd_per_mtok.items():
+            try:
+                rates[kind] = nanousd_of(text, MAX_RATE)
+            except ValueError as error:
+                raise ValueError(f"usd_per_mtok.{kind}: {error}") from None
+        return rates_of(rates)
 
 
 class ImportDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -99,6 +99,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
     )
     raised = msgspec.structs.replace(REQUESTS, raised_to=90, raised_until_unix=123.25)
     price = Price("p1", "chat", "v2", 5.5, TokenRates(10**12, 2, 3, 4), TokenRates(1, 2, 3, 4))
+    doubted = Price("p2", "chat", "v3", 5.5, TokenRates(5, 0, 3, 0), zeros_stated=False)
     async with store.transaction() as change:
         await change.organisations.create(Organisation("corp", "The corp", True, RIGHTS, 2.0))
         await change.tenants.create(Tenant(ACME, "corp", "Acme", True, RIGHTS, 3.0))
@@ -106,6 +107,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         await change.keys.create(EVERYWHERE, full)
         await change.limits.put(EVERYWHERE, raised, 0)
         await change.prices.add(price)
+        await change.prices.add(doubted)
     contents = await store.load()
     assert contents.organisations[-1] == Organisation("corp", "The corp", True, RIGHTS, 2.0)
     assert contents.tenants == (Tenant(ACME, "corp", "Acme", True, RIGHTS, 3.0),)
@@ -113,7 +115,7 @@ async def test_what_is_written_is_read_back(store: DirectoryStore) -> None:
         Project(ACME, DEFAULT_PROJECT, created_unix=3.0),
         Project(ACME, ProjectId("lab"), "Lab", True, RIGHTS, 4.0),
     }
-    assert (contents.keys, contents.limits, contents.prices) == ((full,), (raised,), (price,))
+    assert (contents.keys, contents.limits, contents.prices) == ((full,), (raised,), (price, doubted))
     async with store.transaction() as change:
         assert await change.organisations.get("corp") == contents.organisations[-1]
         assert await change.tenants.get(ACME, ACME) == contents.tenants[0]

@@ -205,3 +205,35 @@ async def test_an_unreachable_database_is_named_without_its_password() -> None:
     assert "127.0.0.1" in str(raised.value)
     assert "hidden" not in str(raised.value)
     await engine.dispose()
+
+
+async def test_prices_of_before_keep_their_rates_and_are_told_apart_from_those_whose_zeros_were_stated(sql_engine: AsyncEngine) -> None:
+    """So is the price that a gateway of the version before adds after the migration, while gateways are replaced one by one."""
+    await migrate(sql_engine)
+    await migrate(sql_engine, "0012")
+    kinds = ("uncached_input", "cached_input", "output", "reasoning")
+    rates = [f"{unit}_{kind}" for unit in ("nanousd", "units") for kind in kinds]
+    table = sa.table("price", *map(sa.column, ("id", "model", "revision", "effective_unix", *rates)))
+
+    async def add(price_id: str, *nanousd: int) -> None:
+        values = dict(zip(rates, (*nanousd, 1, 1, 1, 1), strict=True))
+        async with sql_engine.begin() as connection:
+            await connection.execute(sa.insert(table).values(id=price_id, model=price_id, revision="*", effective_unix=1.0, **values))
+
+    await add("both", 5, 0, 7, 0)
+    await add("whole", 5, 5, 7, 7)
+    await add("free", 0, 0, 0, 0)
+    await migrate(sql_engine)
+    await add("beside", 5, 0, 7, 7)
+    store = SqlDirectory(sql_engine)
+    async with store.transaction() as change:
+        await change.prices.add(Price("stated", "stated", "*", 1.0, TokenRates(5, 0, 7, 0)))
+    prices = {price.id: price for price in (await store.load()).prices}
+    doubtful = {price.id: price.doubtful for price in prices.values()}
+    assert doubtful == {
+        "both": ("cached_input", "reasoning"), "whole": (), "free": (), "beside": ("cached_input",), "stated": (),
+    }  # fmt: skip
+    assert prices["both"].nanousd_per_mtok == TokenRates(5, 0, 7, 0), "what was stored stays the price"
+    await migrate(sql_engine, "0012")
+    await migrate(sql_engine)
+    assert len((await store.load()).prices) == 5

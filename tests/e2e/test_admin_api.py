@@ -234,13 +234,16 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
         await run("project", "delete", "acme", "web", "--yes")
         assert [one["name"] for one in await listed("project", "list", "acme")] == ["default"]
 
-        await run("price", "set", "sim", "--input", "$0.25", "--cached-input", "$0.025", "--output", "$1")
+        await run("price", "set", "sim", "--input", "0.25", "--cached-input", "$0.025", "--output", "1")
         (price,) = await listed("price", "list", "--model", "sim")
         assert price["nanousd_per_mtok"] == {
             "uncached_input": 250_000_000, "cached_input": 25_000_000, "output": 10**9, "reasoning": 10**9,
         }  # fmt: skip
-        assert "1000000000" in (await run("price", "list")).stdout
-        assert "is no amount" in (await run("price", "set", "sim", "--input", "cheap", "--output", "$1", code=2)).stderr
+        assert "$1.00" in (await run("price", "list")).stdout
+        assert (
+            "--input: 'cheap' is no amount of dollars"
+            in (await run("price", "set", "sim", "--input", "cheap", "--output", "$1", code=2)).stderr
+        )
         body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
         async with asyncio.timeout(10):  # the price reaches the worker, and what it costs the ledger, a moment later
             cost = 0

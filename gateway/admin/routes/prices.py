@@ -1,36 +1,77 @@
 """Prices of tokens, each from a moment on. A stored price is never changed; a newer one replaces it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
 from domain.strict import Strict
 from gateway.admin.call import Done, Entropy, Transactions, answer
 from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, Moment, PageQuery, Posting, Text, decode_cursor, page_of
 from gateway.admin.guard import GuardedRoute
-from tenancy.prices import ANY_REVISION, Price, TokenRates
+from gateway.admin.problem import AdminProblem
+from tenancy.money import DOLLARS, MAX_RATE, dollars_of, nanousd_of
+from tenancy.prices import ANY_REVISION, Price, TokenRates, rates_of
 
 router = APIRouter(route_class=GuardedRoute, tags=["Prices"])
 
-MAX_RATE = 10**12
-"""A thousand dollars per million tokens, in nano-dollars."""
 ID_BYTES = 8
 
 Rate = Annotated[int, Field(ge=0, le=MAX_RATE)]
 
 
-class RatesBody(Strict):
+def _in_dollars(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError('write dollars as text, a plain decimal as "0.20"; a JSON number may be rounded')
+    nanousd_of(value, MAX_RATE)
+    return value
+
+
+Dollars = Annotated[str, BeforeValidator(_in_dollars), WithJsonSchema({"type": "string", "pattern": f"^{DOLLARS.pattern}$"})]
+UNCACHED: Final = "Prompt tokens that were not in the engine's prefix cache; left out: 0, free."
+CACHED: Final = "Prompt tokens that were in the engine's prefix cache; left out or null: as `uncached_input`; 0: free."
+OUTPUT: Final = "Generated tokens; left out: 0, free."
+REASONING: Final = "Generated tokens of hidden reasoning; left out or null: as `output`; 0: free."
+
+
+class NanoRatesBody(Strict):
+    """Whole nano-dollars per million tokens, by kind of token."""
+
+    uncached_input: Rate = Field(default=0, description=UNCACHED)
+    cached_input: Rate | None = Field(default=None, description=CACHED)
+    output: Rate = Field(default=0, description=OUTPUT)
+    reasoning: Rate | None = Field(default=None, description=REASONING)
+
+
+class DollarRatesBody(Strict):
+    """Dollars per million tokens as decimal text, by kind of token."""
+
+    uncached_input: Dollars = Field(default="0", description=UNCACHED)
+    cached_input: Dollars | None = Field(default=None, description=CACHED)
+    output: Dollars = Field(default="0", description=OUTPUT)
+    reasoning: Dollars | None = Field(default=None, description=REASONING)
+
+
+class RatesShown(BaseModel):
     """One number per kind of token."""
 
-    uncached_input: Rate = Field(default=0, description="Prompt tokens that were not in the engine's prefix cache.")
-    cached_input: Rate = Field(default=0, description="Prompt tokens that were in the engine's prefix cache.")
-    output: Rate = Field(default=0, description="Generated tokens.")
-    reasoning: Rate = Field(default=0, description="Generated tokens of hidden reasoning.")
+    uncached_input: int
+    cached_input: int
+    output: int
+    reasoning: int
 
 
-class UnitsBody(RatesBody):
+class DollarRatesShown(BaseModel):
+    """Dollars per kind of token, as decimal text."""
+
+    uncached_input: str
+    cached_input: str
+    output: str
+    reasoning: str
+
+
+class UnitsBody(Strict):
     """Weights: thousandths of a unit per token."""
 
     uncached_input: Rate = 1000
@@ -45,7 +86,10 @@ class NewPrice(Strict):
     model: Text = Field(description="The public model name.")
     revision: Text = Field(default=ANY_REVISION, description="One revision of the model's pool, or `*`.")
     effective_unix: Moment | None = Field(default=None, description="When the price takes effect, in seconds since 1970; default: now.")
-    nanousd_per_mtok: RatesBody = Field(default=RatesBody(), description="Nano-dollars per million tokens.")
+    usd_per_mtok: DollarRatesBody | None = Field(default=None, description='Dollars per million tokens, as text: `"0.20"`.')
+    nanousd_per_mtok: NanoRatesBody | None = Field(
+        default=None, description="The same in whole nano-dollars; one of both, and neither for a model that costs nothing."
+    )
     units: UnitsBody = Field(default=UnitsBody(), description="Thousandths of a unit per token.")
 
 
@@ -56,8 +100,13 @@ class PriceShown(BaseModel):
     model: str
     revision: str
     effective_unix: float
-    nanousd_per_mtok: RatesBody
-    units: RatesBody
+    nanousd_per_mtok: RatesShown
+    usd_per_mtok: DollarRatesShown = Field(description="The same as `nanousd_per_mtok`, in dollars.")
+    units: RatesShown
+    doubtful: list[Literal["cached_input", "reasoning"]] = Field(
+        description="Kinds that are free in a price of an older version, "
+        "perhaps only because they were left out. Set the price anew to say what is meant."
+    )
 
 
 class PricePage(BaseModel):
@@ -85,6 +134,7 @@ async def list_all(call: Asking, query: Annotated[PriceQuery, Query()]) -> Respo
 @router.post("/prices", status_code=201, response_model=PriceShown, responses=POST_ERRORS, summary="Set a price")
 async def create(call: Posting, body: NewPrice) -> Response:
     """Set a price from a moment on; requests keep the one they were admitted at."""
+    rates = _rates(body)
 
     async def work(books: Transactions, entropy: Entropy) -> Done:
         price = Price(
@@ -92,7 +142,7 @@ async def create(call: Posting, body: NewPrice) -> Response:
             model=body.model,
             revision=body.revision,
             effective_unix=call.parts.wall() if body.effective_unix is None else body.effective_unix,
-            nanousd_per_mtok=TokenRates(**body.nanousd_per_mtok.model_dump()),
+            nanousd_per_mtok=rates,
             units=TokenRates(**body.units.model_dump()),
         )
         await books.directory.prices.add(price)
@@ -109,8 +159,18 @@ async def get(call: Asking, price_id: Annotated[str, Path(max_length=64)]) -> Re
         return answer(200, _shown(await directory.prices.get(price_id)))
 
 
+def _rates(body: NewPrice) -> TokenRates:
+    if body.usd_per_mtok is None:
+        return rates_of({} if body.nanousd_per_mtok is None else body.nanousd_per_mtok.model_dump())
+    if body.nanousd_per_mtok is not None:
+        raise AdminProblem(400, "invalid_value", "usd_per_mtok: stands beside nanousd_per_mtok; send one of both.", "usd_per_mtok")
+    return rates_of({kind: None if rate is None else nanousd_of(rate, MAX_RATE) for kind, rate in body.usd_per_mtok.model_dump().items()})
+
+
 def _shown(price: Price) -> dict[str, Any]:
     shown: dict[str, Any] = {name: getattr(price, name) for name in ("id", "model", "revision", "effective_unix")}
     for name in ("nanousd_per_mtok", "units"):
         shown[name] = {kind: getattr(getattr(price, name), kind) for kind in TokenRates.__struct_fields__}
+    shown["usd_per_mtok"] = {kind: dollars_of(rate) for kind, rate in shown["nanousd_per_mtok"].items()}
+    shown["doubtful"] = list(price.doubtful)
     return shown

@@ -49,7 +49,8 @@ class SqlPrices:
         begins = (price.c.model == new.model) & (price.c.revision == new.revision) & (price.c.effective_unix == new.effective_unix)
         if await self._writer.count(price, begins):
             raise rules.taken(f"a price of model {new.model!r}, revision {new.revision!r}, from that moment on")
-        place = {"id": new.id, "model": new.model, "revision": new.revision, "effective_unix": new.effective_unix}
+        names = ("id", "model", "revision", "effective_unix", "zeros_stated")
+        place = {name: getattr(new, name) for name in names}
         await self._writer.run(sa.insert(price).values(**place, **_rates("nanousd", new.nanousd_per_mtok), **_rates("units", new.units)))
 
 
@@ -62,6 +63,7 @@ def price_of(row: Any) -> Price:
         effective_unix=row["effective_unix"],
         nanousd_per_mtok=TokenRates(**{kind: row[f"nanousd_{kind}"] for kind in PRICE_KINDS}),
         units=TokenRates(**{kind: row[f"units_{kind}"] for kind in PRICE_KINDS}),
+        zeros_stated=row["zeros_stated"],
     )
 
 

@@ -132,9 +132,10 @@ price = sa.Table(
         for unit in ("nanousd", "units")
         for kind in ("uncached_input", "cached_input", "output", "reasoning")
     ),
+    sa.Column("zeros_stated", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.UniqueConstraint("model", "revision", "effective_unix", name="price_begins_once"),
 )
-"""Rows are added and never changed."""
+"""Rows are added and never changed. `zeros_stated` is false where a version stored the row that wrote 0 for a rate that was left out."""
 
 backend = sa.Table(
     "backend",

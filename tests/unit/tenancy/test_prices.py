@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from domain.usage import Usage
-from tenancy.prices import FREE, PER_TOKENS, Price, PriceBook, TokenRates
+from tenancy.prices import FREE, PER_TOKENS, Price, PriceBook, TokenRates, rates_of
 from tests.scale import scaled
 
 
@@ -52,3 +52,25 @@ def test_what_is_not_worked_out_for_plain_units_and_no_price_comes_to_the_same()
         assert (plain.units_of(usage), plain.cost_nanousd(usage)) == (same.units_of(usage), same.cost_nanousd(usage))
         used = (usage.prompt_tokens, usage.completion_tokens)
         assert (plain.worst_units(*used), plain.worst_nanousd(*used)) == (same.worst_units(*used), same.worst_nanousd(*used))
+
+
+@pytest.mark.parametrize(
+    ("rates", "doubtful"),
+    [
+        (TokenRates(1, 0, 1, 0), ("cached_input", "reasoning")),
+        (TokenRates(1, 0, 1, 1), ("cached_input",)),
+        (TokenRates(1, 1, 1, 0), ("reasoning",)),
+        (TokenRates(0, 0, 1, 0), ("reasoning",)),
+        (TokenRates(1, 2, 3, 4), ()),
+        (TokenRates(), ()),
+    ],
+)
+def test_a_zero_is_doubtful_where_its_whole_costs_something_and_nobody_stated_it(rates: TokenRates, doubtful: tuple[str, ...]) -> None:
+    assert Price("p", "m", "*", 0.0, rates, zeros_stated=False).doubtful == doubtful
+    assert Price("p", "m", "*", 0.0, rates).doubtful == ()
+
+
+def test_an_omitted_part_costs_as_much_as_its_whole() -> None:
+    assert rates_of({"uncached_input": 5, "output": 7}) == TokenRates(5, 5, 7, 7)
+    assert rates_of({"uncached_input": 5, "cached_input": 0, "output": 7, "reasoning": 0}) == TokenRates(5, 0, 7, 0)
+    assert rates_of({}) == TokenRates()

@@ -26,7 +26,7 @@ DOCUMENT: dict[str, Any] = {
         {"scope": {"level": "tenant", "name": "search"}, "meter": "cost_usd", "window": "day", "amount": "10"},
         {"scope": {"level": "global", "name": ""}, "meter": "concurrent_requests", "window": "now", "amount": 64},
     ],
-    "prices": [{"model": "qwen", "revision": "*", "nanousd_per_mtok": {"uncached_input": 100_000_000, "output": 400_000_000}}],
+    "prices": [{"model": "qwen", "revision": "*", "usd_per_mtok": {"uncached_input": "0.10", "output": "0.4"}}],
 }  # fmt: skip
 
 
@@ -74,7 +74,9 @@ def test_the_whole_file_is_made_once_and_kept_the_second_time(port: AdminSocket,
     }
     assert port.json("tenant", "show", "research")[0]["disabled"] is True
     (price,) = port.json("price", "list")
-    assert price["nanousd_per_mtok"] == {"uncached_input": 100_000_000, "cached_input": 0, "output": 400_000_000, "reasoning": 0}
+    assert price["nanousd_per_mtok"] == {
+        "uncached_input": 100_000_000, "cached_input": 100_000_000, "output": 400_000_000, "reasoning": 400_000_000,
+    }  # fmt: skip
     assert Counter(row["action"] for row in port.json("audit", "list")) == {
         "tenant.create": 2, "key.create": 3, "limit.set": 3, "price.set": 1,
     }  # fmt: skip
@@ -85,7 +87,7 @@ def test_what_was_changed_since_is_left_and_told(port: AdminSocket, file: Path) 
     assert port.run("limit", "set", "tenant:search:cost_usd:day", "$20").exit_code == 0
     assert port.run("tenant", "enable", "research").exit_code == 0
     port.admin.wall.now += 1
-    assert port.run("price", "set", "qwen", "--input", "$0.2", "--output", "$0.8").exit_code == 0
+    assert port.run("price", "set", "qwen", "--input", "0.2", "--output", "0.8").exit_code == 0
     changed = {**DOCUMENT, "keys": [{**DOCUMENT["keys"][0], "priority_class": None}, *DOCUMENT["keys"][1:]]}
     file.write_text(json.dumps(changed))
     code, lines = applied(port, file)

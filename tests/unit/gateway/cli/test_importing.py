@@ -100,8 +100,8 @@ def test_a_whole_configuration_is_carried_and_loads(tmp_path: Path) -> None:
         {"scope": world, "meter": "cost_usd", "window": "month", "amount": "250.50"},
         {"scope": world, "meter": "concurrent_requests", "window": "now", "amount": 64},
     ]
-    rates = {"uncached_input": 100_000_000, "cached_input": 100_000_000, "output": 400_000_000, "reasoning": 400_000_000}
-    assert later["prices"] == [{"model": "qwen-chat", "revision": "*", "nanousd_per_mtok": rates}]
+    rates = {"uncached_input": "0.10", "cached_input": "0.10", "output": "0.40", "reasoning": "0.40"}
+    assert later["prices"] == [{"model": "qwen-chat", "revision": "*", "usd_per_mtok": rates}]
 
 
 def test_teams_become_tenants_and_keys_are_to_be_made(tmp_path: Path) -> None:

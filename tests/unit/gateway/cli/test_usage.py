@@ -45,7 +45,7 @@ def test_a_table_for_people_and_json_for_scripts(site):
     assert shown.exit_code == 0, shown.output
     assert "acme" in shown.stdout
     assert "6,000" in shown.stdout
-    assert "0.000009" in shown.stdout
+    assert "$0.000009" in shown.stdout
     rows = json.loads(run("show", *DAYS, "--by", "day,tenant", "--tenant", "bolt", "--json").stdout)
     assert [(row["day"], row["tenant"], row["requests"], row["cost_nanousd"]) for row in rows] == [
         ("2026-01-01", "bolt", 2, 3000),

@@ -131,9 +131,9 @@ def test_limits_beside_the_parameters_count_too() -> None:
 
 
 @pytest.mark.parametrize("written", [0.0000005, "5e-7"])
-def test_prices_are_nano_dollars_per_million_tokens(written: object) -> None:
+def test_prices_are_dollars_per_million_tokens(written: object) -> None:
     (price,) = carried(entry(more={"model_info": {"input_cost_per_token": written, "cache_read_input_token_cost": 0}})).prices
-    assert price["nanousd_per_mtok"] == {"uncached_input": 500_000_000, "cached_input": 0}
+    assert price["usd_per_mtok"] == {"uncached_input": "0.50", "cached_input": "0.00"}
 
 
 def test_odd_prices_are_left() -> None:

@@ -37,7 +37,7 @@ def test_unknown_settings_are_named_and_unset_ones_are_not() -> None:
 
 
 def test_aliases_are_names_of_the_same_pool() -> None:
-    plan = ImportPlan(models={"a": "pool-a", "b": "pool-b"}, prices=[{"model": "a", "revision": "*", "nanousd_per_mtok": {"output": 1}}])
+    plan = ImportPlan(models={"a": "pool-a", "b": "pool-b"}, prices=[{"model": "a", "revision": "*", "usd_per_mtok": {"output": "1"}}])
     carried(plan, router_settings={"model_group_alias": {"x": "a", "y": {"model": "b", "hidden": True}, "z": "gone", "b": "a"}})
     assert plan.models == {"a": "pool-a", "b": "pool-b", "x": "pool-a", "y": "pool-b"}
     assert [price["model"] for price in plan.prices] == ["a", "x"]

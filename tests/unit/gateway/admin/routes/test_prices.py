@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.routes.prices import MAX_RATE
+from tenancy.money import MAX_RATE
 from tests.admin_harness import API, OWNER, Admin, admin_port, bearer
 
 PRICES = f"{API}/prices"
@@ -58,6 +58,15 @@ async def test_there_are_no_two_prices_of_one_moment(admin: Admin) -> None:
         ({"model": "m", "nanousd_per_mtok": {"output": -1}}, "nanousd_per_mtok.output"),
         ({"model": "m", "nanousd_per_mtok": {"output": 0.5}}, "nanousd_per_mtok.output"),
         ({"model": "m", "nanousd_per_mtok": {"output": MAX_RATE + 1}}, "nanousd_per_mtok.output"),
+        ({"model": "m", "nanousd_per_mtok": {"cached_input": -1}}, "nanousd_per_mtok.cached_input"),
+        ({"model": "m", "nanousd_per_mtok": {"reasoning": "1"}}, "nanousd_per_mtok.reasoning"),
+        ({"model": "m", "usd_per_mtok": {"output": 1}}, "usd_per_mtok.output"),
+        ({"model": "m", "usd_per_mtok": {"output": 0.2}}, "usd_per_mtok.output"),
+        ({"model": "m", "usd_per_mtok": {"output": "-1"}}, "usd_per_mtok.output"),
+        ({"model": "m", "usd_per_mtok": {"output": "NaN"}}, "usd_per_mtok.output"),
+        ({"model": "m", "usd_per_mtok": {"cached_input": "1e3"}}, "usd_per_mtok.cached_input"),
+        ({"model": "m", "usd_per_mtok": {"output": "1000.01"}}, "usd_per_mtok.output"),
+        ({"model": "m", "usd_per_mtok": {"output": "1"}, "nanousd_per_mtok": {"output": 1}}, "usd_per_mtok"),
         ({"model": "m", "units": {"input": 1}}, "units.input"),
         ({"model": "m", "effective_unix": 1e300}, "effective_unix"),
     ],
@@ -66,3 +75,41 @@ async def test_what_is_wrong_is_named(admin: Admin, value: dict[str, Any], param
     reply = await admin.client.post(PRICES, json=value, headers=OWNER)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
     assert await admin.actions() == []
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [
+        ({"uncached_input": 7, "output": 9}, (7, 7, 9, 9)),
+        ({"uncached_input": 7, "cached_input": None, "output": 9, "reasoning": None}, (7, 7, 9, 9)),
+        ({"uncached_input": 7, "cached_input": 0, "output": 9, "reasoning": 0}, (7, 0, 9, 0)),
+        ({"uncached_input": 7, "cached_input": 2, "output": 9, "reasoning": 3}, (7, 2, 9, 3)),
+        ({"output": 9}, (0, 0, 9, 9)),
+    ],
+)
+async def test_a_rate_that_is_left_out_is_that_of_its_whole_and_an_explicit_zero_is_free(
+    admin: Admin, written: dict[str, Any], stored: tuple[int, ...]
+) -> None:
+    in_dollars = {kind: None if rate is None else f"0.00000000{rate}" for kind, rate in written.items()}
+    for model, rates in (("m", {"nanousd_per_mtok": written}), ("n", {"usd_per_mtok": in_dollars})):
+        reply = await admin.client.post(PRICES, json={"model": model, **rates}, headers=OWNER)
+        assert reply.status_code == 201, reply.text
+        shown = reply.json()
+        assert tuple(shown["nanousd_per_mtok"][kind] for kind in KINDS) == stored
+        assert tuple(shown["usd_per_mtok"][kind] for kind in KINDS) == tuple(f"0.00000000{rate}" if rate else "0.00" for rate in stored)
+        assert shown["doubtful"] == []
+
+
+KINDS = ("uncached_input", "cached_input", "output", "reasoning")
+
+
+async def test_a_price_that_an_older_version_stored_is_shown_as_doubtful_where_a_zero_may_be_an_omission(admin: Admin) -> None:
+    for model, rates in (("m", {"uncached_input": "0.2", "output": "0.6"}), ("n", {"cached_input": "0", "uncached_input": "0.2"})):
+        await admin.client.post(PRICES, json={"model": model, "usd_per_mtok": rates}, headers=OWNER)
+    async with admin.engine.begin() as connection:  # as a version before this one stored the first
+        await connection.exec_driver_sql(
+            "UPDATE price SET zeros_stated = 0, nanousd_cached_input = 0, nanousd_reasoning = 0 WHERE model = 'm'"
+        )
+    shown = {one["model"]: one for one in (await admin.client.get(PRICES, headers=OWNER)).json()["items"]}
+    assert (shown["m"]["doubtful"], shown["n"]["doubtful"]) == (["cached_input", "reasoning"], [])
+    assert shown["m"]["nanousd_per_mtok"]["cached_input"] == 0, "the row itself is as it was stored"
