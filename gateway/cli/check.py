@@ -14,6 +14,7 @@ from gateway.cli.admin_client import TOKEN_VARIABLE
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
 from gateway.fleet.sources import clashes_in_files, problems_in_files
+from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
 from gateway.prompt.vocabulary import GENERAL, VocabularyError, load_vocabulary
 from policies.compile import PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
@@ -25,6 +26,7 @@ from policies.shown import meaning, prompt_in_words
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem, listing
 from tenancy.counter_url import StoreKind
+from tenancy.limits import MONEY_ALIAS, MONEY_METER
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
@@ -57,7 +59,12 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
         _complain(problems)
         raise typer.Exit(1)
     _summarise(reading.settings, policies)
-    for note in (*_missing_secrets(reading.settings), *_uncounted(reading.settings), *_counters(reading.settings)):
+    for note in (
+        *_missing_secrets(reading.settings),
+        *_uncounted(reading.settings),
+        *_counters(reading.settings),
+        *_older_money(config.parent),
+    ):
         err.print(f"note: {note}", markup=False, soft_wrap=True)
 
 
@@ -184,6 +191,23 @@ def _uncounted(settings: Settings) -> list[str]:
         return []
     which = f"pool {names[0]} has" if len(names) == 1 else f"pools {', '.join(names)} have"
     return [f"{which} no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"]
+
+
+def _older_money(folder: Path) -> list[str]:
+    """Notes on the import file beside the settings, where it names the meter of money by its older name. It is read all the same."""
+    path = folder / DOCUMENT_FILE
+    if not path.is_file():
+        return []
+    try:
+        document = read_document(path)
+    except BadDocument as error:
+        return [str(error)]
+    meters = [limit.meter for limits in (document.limits, *(key.limits for key in document.keys)) for limit in limits]
+    count = meters.count(MONEY_ALIAS)
+    if not count:
+        return []
+    which = f"{count} limit{'s' * (count > 1)}"
+    return [f'{path}: {which} on {MONEY_ALIAS}, the older name, in nano-dollars; write {MONEY_METER} and dollars as text, as "12.50"']
 
 
 def schemas() -> dict[str, str]:

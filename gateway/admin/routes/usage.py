@@ -12,6 +12,7 @@ from gateway.admin.call import answer
 from gateway.admin.describe import READ_ERRORS, Asking, PageQuery
 from gateway.admin.guard import GuardedRoute
 from gateway.admin.problem import AdminProblem, not_found
+from tenancy.money import dollars_of
 from tenancy.usage import BadCursor, By, Filter, columns
 
 router = APIRouter(route_class=GuardedRoute, tags=["Usage"])
@@ -46,6 +47,7 @@ class UsageRow(BaseModel):
     reasoning_tokens: int
     units: int = Field(description="Weighted tokens.")
     cost_nanousd: int
+    cost_usd: str = Field(description="The same as `cost_nanousd`, in dollars.")
 
 
 class UsagePage(BaseModel):
@@ -68,5 +70,12 @@ async def usage(call: Asking, query: Annotated[UsageQuery, Query()]) -> Response
     except BadCursor as error:
         raise AdminProblem(400, "invalid_value", f"cursor: {error}.", "cursor") from None
     names = columns(query.by)
-    items = [{"labels": dict(zip(names, row.labels, strict=True)), **msgspec.structs.asdict(row.sums)} for row in page.rows]
+    items = [
+        {
+            "labels": dict(zip(names, row.labels, strict=True)),
+            **msgspec.structs.asdict(row.sums),
+            "cost_usd": dollars_of(row.sums.cost_nanousd),
+        }
+        for row in page.rows
+    ]
     return answer(200, {"items": items, "next_cursor": page.next})

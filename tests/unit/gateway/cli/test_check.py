@@ -1,3 +1,4 @@
+import json
 import os
 import re
 from pathlib import Path
@@ -254,3 +255,12 @@ def test_a_tokenizer_that_a_start_would_fail_on_is_a_mistake(site):
         assert line.startswith("tidegate.yaml:8:5: pools[0].tokenizer: "), line
         assert why in line
         assert line.endswith("name the served model's folder or tokenizer.json, or one of o200k_base, cl100k_base")
+
+
+@pytest.mark.parametrize(("meter", "amount", "noted"), [("cost_nanousd", 5_000_000_000, True), ("cost_usd", "5", False)])
+def test_the_older_name_of_money_in_the_import_file_is_pointed_out(site, meter, amount, noted):
+    limit = {"scope": {"level": "global"}, "meter": meter, "window": "day", "amount": amount}
+    (site / "tidegate-import.json").write_text(json.dumps({"format": "tidegate-import/1", "limits": [limit]}))
+    done = run("check")
+    assert done.exit_code == 0
+    assert ("1 limit on cost_nanousd, the older name" in done.stderr) is noted

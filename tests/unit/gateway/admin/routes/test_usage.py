@@ -3,6 +3,7 @@
 import datetime as dt
 import random
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ async def test_questions_narrow_it(admin: Admin) -> None:
     within = [e for e in EVENTS if (e.tenant, e.model) == ("acme", "large") and label(e, "day") in days]
     wanted = {key: sums.cost_nanousd for (key,), sums in grouped(within, ["key"]).items()}
     assert {one["labels"]["key"]: one["cost_nanousd"] for one in items} == wanted
+    assert {one["labels"]["key"]: Decimal(one["cost_usd"]) * 10**9 for one in items} == wanted
     assert (await admin.client.get(f"{API}/usage?tenant=nobody", headers=OWNER)).json() == {"items": [], "next_cursor": None}
 
 
