@@ -202,7 +202,8 @@ def _older_money(folder: Path) -> list[str]:
         document = read_document(path)
     except BadDocument as error:
         return [str(error)]
-    meters = [limit.meter for limits in (document.limits, *(key.limits for key in document.keys)) for limit in limits]
+    meters = [limit.meter for limit in document.limits]
+    meters += [limit.meter for key in document.keys for limit in key.limits]
     count = meters.count(MONEY_ALIAS)
     if not count:
         return []
