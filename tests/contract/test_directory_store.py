@@ -1,11 +1,12 @@
 """The directory store ports: one suite over memory, SQLite and real Postgres."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.identity import KeyId, ProjectId, TenantId
 from domain.priority import Class
@@ -16,7 +17,7 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window, state_key
 from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, KeyScope, Rights, Role
 from tenancy.stores.memory import MemoryDirectory
-from tenancy.stores.sql import SqlDirectory, migrate, open_engine
+from tenancy.stores.sql import SqlDirectory
 
 ACME, BOLT = TenantId("acme"), TenantId("bolt")
 KEY = KeyId("abcdefghij")
@@ -33,20 +34,9 @@ def limit(level: Level, name: str, **fields: Any) -> Limit:
     return Limit(**{"scope": Scope(level, name), "meter": Meter.TOKENS, "window": Window.DAY, "amount": 1000, **fields})
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[DirectoryStore]:
-    if request.param == "memory":
-        yield MemoryDirectory()
-        return
-    url = f"sqlite:///{tmp_path / 'directory.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    engine = open_engine(url)
-    if request.param == "postgres":
-        async with engine.begin() as connection:
-            await connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-            await connection.exec_driver_sql("CREATE SCHEMA public")
-    await migrate(engine)
-    yield SqlDirectory(engine)
-    await engine.dispose()
+@pytest.fixture
+def store(kept_in: AsyncEngine | None) -> DirectoryStore:
+    return MemoryDirectory() if kept_in is None else SqlDirectory(kept_in)
 
 
 @pytest.fixture

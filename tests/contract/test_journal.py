@@ -14,7 +14,7 @@ from tenancy.accounts import Tenant
 from tenancy.audit import GENESIS, Entry, next_row
 from tenancy.directory_ports import EVERYWHERE, AlreadyExists
 from tenancy.journal import JournalAway, Remembered, TooManyRemembered
-from tenancy.stores.sql import SqlDirectory, SqlJournal, migrate
+from tenancy.stores.sql import SqlDirectory, SqlJournal
 from tenancy.stores.sql import journal as journal_module
 from tenancy.stores.sql.schema import audit, audit_head
 from tenancy.stores.sql.transaction import SqlConnections
@@ -47,7 +47,6 @@ def wall() -> Wall:
 
 @pytest.fixture
 async def journal(sql_engine: AsyncEngine, wall: Wall) -> SqlJournal:
-    await migrate(sql_engine)
     return SqlJournal(sql_engine, wall)
 
 

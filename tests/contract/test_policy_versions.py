@@ -6,14 +6,13 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import tenancy.stores.sql.policy_versions
-from tenancy.stores.sql import SqlPolicyVersions, migrate
+from tenancy.stores.sql import SqlPolicyVersions
 
 FILES = {"acme.yaml": "tenant: acme\n# 'quoted', ünï\n", "all.yaml": 'tenant: "*"\n'}
 
 
 @pytest.fixture
 async def versions(sql_engine: AsyncEngine) -> SqlPolicyVersions:
-    await migrate(sql_engine)
     return SqlPolicyVersions(sql_engine)
 
 

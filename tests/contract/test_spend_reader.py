@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tenancy.limits import Amounts, Level
-from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, migrate, open_engine
+from tenancy.stores.sql import SqlSpendReader, SqlUsageStore, open_engine
 from tenancy.usage import LedgerAway, UsageEvent
 from tests.usage_events import FIRST_DAY, event, label, random_event
 
@@ -26,7 +26,6 @@ NAMES: dict[Level, Callable[[UsageEvent], list[tuple[str, str]]]] = {
 
 @pytest.fixture
 async def store(sql_engine: AsyncEngine) -> SqlUsageStore:
-    await migrate(sql_engine)
     return SqlUsageStore(sql_engine)
 
 

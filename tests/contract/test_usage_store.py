@@ -28,7 +28,6 @@ EVENTS = [random_event(n, random.Random(n)) for n in range(400)]
 
 @pytest.fixture
 async def store(sql_engine: AsyncEngine) -> SqlUsageStore:
-    await migrate(sql_engine)
     return SqlUsageStore(sql_engine)
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from domain.usage import Usage
 from gateway.cli import app
-from tenancy.stores.sql import SqlUsageStore, migrate, open_engine
+from tenancy.stores.sql import SqlUsageStore, open_engine
+from tests.databases import migrated_file
 from tests.usage_events import event
 
 SETTINGS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -24,8 +25,8 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
     async def fill():
+        await migrated_file(tmp_path / "tidegate.db")
         engine = open_engine(f"sqlite:///{tmp_path / 'tidegate.db'}")
-        await migrate(engine)
         rows = [
             event(n, day=n % 3, tenant=("acme", "bolt")[n % 2], user="=1+1", usage=Usage(1000, 10), cost_nanousd=1_500) for n in range(12)
         ]

@@ -22,7 +22,8 @@ from policies.rollout.progress import LookOutcome, begin, pause, tick
 from policies.rollout.samples import ArmSums, Interval, Tally
 from policies.rollout.state import read, state_text
 from tenancy.audit import AuditRow
-from tenancy.stores.sql import SqlJournal, SqlRolloutStore, migrate, open_engine
+from tenancy.stores.sql import SqlJournal, SqlRolloutStore, open_engine
+from tests.databases import migrated_file
 
 SLOW = [{"share": 0.2, "min_s": 3600.0, "max_s": 7200.0}, {"share": 1.0}]
 STEPS = [{"share": 0.2, "min_requests": 50, "min_s": 60.0}, {"share": 0.6, "min_requests": 50, "min_s": 60.0}, {"share": 1.0}]
@@ -89,8 +90,8 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
+    await migrated_file(tmp_path / "rollouts.db")
     engine = open_engine(f"sqlite:///{tmp_path / 'rollouts.db'}")
-    await migrate(engine)
     yield World(engine)
     await engine.dispose()
 
