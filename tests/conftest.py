@@ -10,6 +10,7 @@ import uvloop
 from hypothesis import Phase, settings
 
 from tests.fault.rows import ROWS
+from tests.memory import Memory
 from tests.progress import Progress
 from tests.time_limit import TimeLimit
 
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Book(config), "requirements-book")
     config.pluginmanager.register(Progress(config), "progress")
     config.pluginmanager.register(TimeLimit(), "time-limit")
+    config.pluginmanager.register(Memory(), "memory")
 
 
 def requirement_ids(item: pytest.Item) -> list[str]:

@@ -1,0 +1,27 @@
+"""Keeps the memory of a test process bounded, and its garbage collections short.
+
+A pytest plugin, registered by `tests/conftest.py`. What collecting the tests has made (modules, test items) lives as long as the process:
+the garbage collector is told not to look at it any more. What a file of tests leaves behind in circles, such as large request bodies in the
+traceback of an expected exception, is collected when the file is over; by itself the collector would come when gigabytes are there,
+because it counts objects and not bytes.
+"""
+
+import gc
+
+import pytest
+
+
+class Memory:
+    """Collects garbage once for each file of tests."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """All tests are known; none has run."""
+        gc.collect()
+        gc.freeze()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """One test is over; was it the last of its file?"""
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
