@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from domain.clock import Clock
-from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage
-from tenancy.limits import UNUSED, Amounts, Group, LimitLine, Meter
+from tenancy.hold import Admission, Admitted, Beat, Hold, LimitStatus, LimitUsage, Refused
+from tenancy.limits import UNUSED, Amounts, Group, LimitLine, Meter, Window
 from tenancy.ports import Counters, CountersAway
 from tenancy.shares import LastKnown, alone, shares_of
 
@@ -104,6 +104,8 @@ class FallbackCounters:
                 line = standing.line
                 if not line.burst and line.meter != _SLOTS:
                     self._known.note(line, standing.remaining, standing.reset_us, now)
+        else:
+            self._note_refusal(admission)
         return admission
 
     async def beat(self, beats: Sequence[Beat]) -> None:
@@ -173,6 +175,17 @@ class FallbackCounters:
         """Note that the store answered another call: it is back even when no request asks for a decision."""
         if self._since is not None:
             self._answered()
+
+    def _note_refusal(self, refused: Refused) -> None:
+        """Note the remainder that a refusal reports: other processes may have spent the limit since this one's last admission, and without
+        this note each outage would give this process its share of what they spent."""
+        line = refused.line
+        if line.burst or line.meter == _SLOTS:
+            return
+        if line.window is Window.EVER:
+            self._known.note(line, refused.remaining, 0, self._clock())
+        elif refused.wait_us is not None:  # the time until the period ends; unknown for a request larger than the limit
+            self._known.note(line, refused.remaining, refused.wait_us, self._clock())
 
     async def _admit_alone(self, hold: Hold) -> Admission:
         assert self._local is not None

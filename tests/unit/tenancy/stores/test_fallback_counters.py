@@ -164,6 +164,48 @@ async def test_money_never_exceeds_the_budget_by_more_than_the_grace_of_each(rep
     assert await fleet.used() == [spent], "the store knows of all of it"
 
 
+@pytest.mark.req("R45")
+@pytest.mark.parametrize("outages", [1, 5])
+async def test_a_budget_that_others_have_spent_gives_no_grace_in_any_outage(outages):
+    """The refusals of the store are all that the first process hears of the others' spending."""
+    fleet = Fleet(2, limit(Meter.COST_NANOUSD, Window.EVER, 100_000))
+
+    async def spend(process: int, tries: int) -> int:
+        holds = await fleet.admitted(process, tries, cost_nanousd=500)
+        for hold in holds:
+            await fleet.processes[process].settle(hold, hold.amounts)
+        return len(holds)
+
+    assert [await spend(0, 1), await spend(1, 200), await spend(0, 1)] == [1, 199, 0]
+    for _ in range(outages):
+        fleet.cut()
+        assert [await spend(process, 5) for process in (0, 1)] == [0, 0]
+        fleet.cut(False)
+        fleet.clock.now += FORGET_S + 1
+        assert all([await process.deliver() for process in fleet.processes])
+        assert await spend(0, 1) == 0
+
+
+async def test_a_day_that_others_have_used_up_is_over_alone_and_the_next_is_not():
+    fleet = Fleet(2, limit(Meter.TOKENS, Window.DAY, 1000))
+    assert len(await fleet.admitted(0, 1, input_tokens=100)) == 1
+    assert len(await fleet.admitted(1, 9, input_tokens=100)) == 9
+    assert not await fleet.admitted(0, 1, input_tokens=100)
+    fleet.cut()
+    assert not await fleet.admitted(0, 5, input_tokens=1)
+    fleet.clock.now += 86_400
+    fleet.processes[0]._shares.clear()
+    assert len(await fleet.admitted(0, 100, input_tokens=100)) == 5, "its half of a new day"
+
+
+async def test_a_request_larger_than_a_limit_says_nothing_of_its_rest():
+    fleet = Fleet(1, limit(Meter.TOKENS, Window.DAY, 1000))
+    assert len(await fleet.admitted(0, 1, input_tokens=100)) == 1
+    assert not await fleet.admitted(0, 1, input_tokens=1001)
+    fleet.cut()
+    assert len(await fleet.admitted(0, 100, input_tokens=100)) == 9
+
+
 async def test_money_is_closed_after_the_grace_and_says_that_it_is_not_spent():
     fleet = Fleet(2, limit(Meter.COST_NANOUSD, Window.EVER, 1_000_000))
     fleet.cut()
