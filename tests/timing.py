@@ -1,5 +1,6 @@
 """Whether two things take the same time: Welch's t of two samples, and Kolmogorov and Smirnov's p. And how late a loop is, so that
-what a busy machine takes is not blamed on the code; a test that the machine left no time to judge is skipped with `skip_stalled`."""
+what a busy machine takes is not blamed on the code; a test that the machine left no time to judge is skipped with `skip_stalled`.
+`until` waits for a state, however long it takes."""
 
 import asyncio
 import contextlib
@@ -7,12 +8,15 @@ import math
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
-from typing import NoReturn
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, NoReturn
 
 import pytest
 
 from tests.progress import STALLED
+
+AT_REST_S: Final = 0.001
+"""Timers are late by up to this on a quiet machine."""
 
 
 def welch_t(one: Sequence[float], other: Sequence[float]) -> float:
@@ -56,6 +60,35 @@ async def loop_lateness(every_s: float = 0.002) -> AsyncIterator[list[float]]:
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def stolen_time(every_s: float = 0.002) -> AsyncIterator[Callable[[], float]]:
+    """Yields a function that says for how many seconds since the start of the block this loop was late although its process did no work:
+    what other processes took. A duration less these seconds is that of a quiet machine; the work of the process itself is not taken off."""
+    stolen_s = 0.0
+
+    async def look() -> None:
+        nonlocal stolen_s
+        while True:
+            due, worked = time.monotonic() + every_s, time.process_time()
+            await asyncio.sleep(every_s)
+            late_s = time.monotonic() - due - (time.process_time() - worked)
+            stolen_s += late_s if late_s > AT_REST_S else 0.0
+
+    looking = asyncio.create_task(look())
+    try:
+        yield lambda: stolen_s
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def until(true: Callable[[], object], every_s: float = 0.005) -> None:
+    """Wait for a state. There is no bound here: what is awaited is the assertion, and a wait in vain ends at the time limit of the test
+    (`tests/time_limit.py`), which is longer on a busy machine."""
+    while not true():
+        await asyncio.sleep(every_s)
 
 
 def skip_stalled(why: str) -> NoReturn:

@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,7 @@ async def test_four_gateways_admit_exactly_the_limit(ahead_s: float, tmp_path: P
                 assert amount <= admitted <= amount + again
                 said.append(f"{admitted} of 1000 at {amount} a minute (+{again} refilled)")
             replies = await undisturbed(made, tenancy, "slow", 1000, 100)
-            assert statuses(replies) == {200: 100, 429: 900}
+            assert 100 <= statuses(replies)[200] <= 100 + refilled(replies, 1)
             replies = await undisturbed(made, tenancy, "daily", 1000, 97)
             assert statuses(replies) == {200: 97, 429: 903}
             assert {r.json["error"]["code"] for r in replies if r.status == 429} == {"insufficient_quota"}
@@ -89,32 +91,67 @@ async def test_four_gateways_admit_exactly_the_limit(ahead_s: float, tmp_path: P
     record_property("figure", f"4 gateways, one clock {ahead_s:+g} s: {'; '.join(said)}")
 
 
+EVERY_S = 2.0
+"""How often an end user may ask."""
+
+
+@dataclass
+class Told:
+    """What became of refusals whose wait was kept to, each judged only where the time of the decision leaves no doubt."""
+
+    passed: list[bool] = field(default_factory=list)
+    """Of those who waited as long as told: whether each was admitted."""
+    held: list[bool] = field(default_factory=list)
+    """Of those who waited a tenth less: whether each was refused."""
+
+
+async def waits(one: Replica, other: Replica, key: str, name: str, told: Told) -> None:
+    """One end user is admitted, refused, too early by a tenth, and on time.
+
+    A decision was taken between the question and its answer. Whoever is answered later than a limit allows again proves nothing by
+    being admitted, and nothing that follows a decision taken without the store is judged.
+    """
+    first = await one.ask(key, user=name)
+    refused = await one.ask(key, user=name)
+    if first.degraded or refused.degraded or (refused.status == 200 and refused.at >= first.asked_at + EVERY_S):
+        return
+    assert (first.status, refused.status) == (200, 429)
+    wait_s = int(refused.headers["retry-after-ms"]) / 1000
+    assert int(refused.headers["retry-after"]) == math.ceil(wait_s)
+    await asyncio.sleep(max(0.0, refused.at + 0.9 * wait_s - time.monotonic()))
+    early = await other.ask(key, user=name)
+    if early.degraded:
+        return
+    if early.at < refused.asked_at + wait_s:
+        told.held.append(early.status == 429)
+    if early.status == 200:
+        return
+    await asyncio.sleep(max(0.0, refused.at + wait_s - time.monotonic()))
+    later = await one.ask(key, user=name)
+    if not later.degraded:
+        told.passed.append(later.status == 200)
+
+
 @pytest.mark.req("R61")
 async def test_waiting_exactly_as_told_passes_and_a_tenth_less_does_not(tmp_path: Path, record_property: Any) -> None:
     """Each end user has a limit of its own, so that many can wait at the same time."""
     users, rounds = 25, scaled(2, 40)
-    tenancy = Tenancy(["acme"], [Limit(Scope(Level.USER, "acme"), Meter.REQUESTS, Window.MINUTE, 30, burst=1)])
-    passed = failed = 0
+    wanted = users * rounds
+    limit = Limit(Scope(Level.USER, "acme"), Meter.REQUESTS, Window.MINUTE, round(60 / EVERY_S), burst=1)
+    tenancy, told = Tenancy(["acme"], [limit]), Told()
 
     async def user(made: list[Replica], number: int) -> None:
-        nonlocal passed, failed
         await asyncio.sleep(number * 0.08)
-        key, name = tenancy.keys["acme"], f"user-{number}"
-        assert (await made[number % 2].ask(key, user=name)).status == 200
-        for _ in range(rounds):
-            refused = await made[number % 2].ask(key, user=name)
-            assert refused.status == 429
-            wait_s = int(refused.headers["retry-after-ms"]) / 1000
-            assert int(refused.headers["retry-after"]) == math.ceil(wait_s)
-            await asyncio.sleep(max(0.0, refused.at + 0.9 * wait_s - asyncio.get_running_loop().time()))
-            failed += (await made[(number + 1) % 2].ask(key, user=name)).status == 429
-            await asyncio.sleep(max(0.0, refused.at + wait_s - asyncio.get_running_loop().time()))
-            passed += (await made[number % 2].ask(key, user=name)).status == 200
+        for turn in range(ATTEMPTS * rounds):
+            if len(told.passed) >= wanted and len(told.held) >= wanted:
+                return
+            await waits(made[number % 2], made[(number + 1) % 2], tenancy.keys["acme"], f"user-{number}-{turn}", told)
 
     with single_server(tmp_path / "valkey") as valkey:
         async with SimEngine(SIM) as engine, replicas(tmp_path, 2, tenancy, engine=engine.url, counters=valkey.url) as made:
             await asyncio.gather(*(user(made, number) for number in range(users)))
-    refusals = users * rounds
-    record_property("figure", f"{refusals} refusals: {passed} passed after retry-after-ms, {failed} failed 10 % sooner")
-    assert passed >= 0.99 * refusals
-    assert failed >= 0.95 * refusals
+    passed, held = told.passed, told.held
+    record_property("figure", f"{sum(passed)} of {len(passed)} passed after retry-after-ms, {sum(held)} of {len(held)} did not 10 % sooner")
+    assert all(passed) and all(held)
+    if min(len(passed), len(held)) < wanted / 2:
+        skip_stalled(f"only {len(passed)} and {len(held)} of {wanted} waits could be judged")
