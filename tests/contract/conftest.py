@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tenancy.stores import valkey
 from tenancy.stores.sql import open_engine
 from tests.databases import PostgresDatabases, migrated_file, postgres_server
 from tests.valkey_servers import Cluster, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
+
+PATIENT_S = 60.0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer of a counter store that is there comes too late, however busy the machine is: for tests about something else."""
+    monkeypatch.setattr(valkey.node, "TIMEOUT_S", PATIENT_S)
+    monkeypatch.setattr(valkey.client, "TIMEOUT_S", PATIENT_S)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +368,7 @@ def ask(socket: str, barrier: Any, offset_s: float, calls: int, found: Any) -> N
         client = open_client(socket)
         counters = ValkeyCounters(RedisPyScripts(client))
         await client.ping()
-        barrier.wait(60)
+        barrier.wait()
         begun = await client.eval(SERVER_US, 0)
         answers = await asyncio.gather(*(counters.admit(hold(f"{os.getpid()}-{n}", Amounts(1), RPM_100)) for n in range(calls)))
         ended = await client.eval(SERVER_US, 0)
@@ -389,10 +390,12 @@ async def test_four_gateways_admit_exactly_the_limit_whatever_their_clocks_say(
     context = multiprocessing.get_context("spawn")
     found: Any = context.Queue()
     barrier = context.Barrier(4)
-    gateways = [context.Process(target=ask, args=(str(socket), barrier, offset_s if n == 0 else 0.0, 250, found)) for n in range(4)]
+    gateways = [
+        context.Process(target=ask, args=(str(socket), barrier, offset_s if n == 0 else 0.0, 250, found), daemon=True) for n in range(4)
+    ]
     for gateway in gateways:
         gateway.start()
-    counts = [found.get(timeout=60) for _ in gateways]
+    counts = [found.get() for _ in gateways]  # four interpreters start, which a busy machine takes a minute for
     for gateway in gateways:
         gateway.join()
     admitted = sum(count for count, _, _ in counts)
@@ -405,12 +408,13 @@ async def test_four_gateways_admit_exactly_the_limit_whatever_their_clocks_say(
 
 async def test_in_real_time_a_wait_is_exact(real: Any) -> None:
     counters = real()
-    minute = group(tenant_limit(Meter.REQUESTS, Window.MINUTE, 600, burst=1))
+    minute = group(tenant_limit(Meter.REQUESTS, Window.MINUTE, 120, burst=1))
     assert isinstance(await counters.admit(hold("a", Amounts(1), minute)), Admitted)
-    refused = await counters.admit(hold("b", Amounts(1), minute))
-    assert isinstance(refused, Refused)
+    turns = count()
+    while isinstance(refused := await counters.admit(hold(f"a-{next(turns)}", Amounts(1), minute)), Admitted):
+        pass  # half a second has passed since the last one: the machine stood still
     assert refused.wait_us is not None
-    assert 0 < refused.wait_us <= 100_000
+    assert 0 < refused.wait_us <= 500_000
     await asyncio.sleep(refused.wait_us / 1e6)
     assert isinstance(await counters.admit(hold("b", Amounts(1), minute)), Admitted)
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvloop
@@ -25,7 +24,7 @@ from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.watch import Epoch, StoreWatch
 from tests.scale import scaled
-from tests.timing import loop_lateness
+from tests.timing import loop_lateness, until
 from tests.valkey_servers import FaultProxy, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 from tests.valkey_servers import until as servers_until
 
@@ -57,7 +56,7 @@ class Process:
 @contextlib.asynccontextmanager
 async def process(url: str, member: str) -> AsyncIterator[Process]:
     scripts = ValkeyScripts(parse_counter_url(url))
-    assert await scripts.start(5.0), scripts.why
+    assert await scripts.start(60.0), scripts.why
     epochs: list[Epoch] = []
     seen: list[StoreWatch] = []
 
@@ -76,12 +75,6 @@ async def process(url: str, member: str) -> AsyncIterator[Process]:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await scripts.close()
-
-
-async def until(true: Any, within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def test_processes_count_each_other(valkey_url):

@@ -15,8 +15,9 @@ from tenancy.stores.under_way import InFlightLog, left_under_way
 from tenancy.stores.wal import UNDER_WAY, Claim, claim_new, segment_path
 from tenancy.usage import UsageEvent
 from tenancy.wal_frames import frame
-from tests.contract.test_wal import Store, until
+from tests.contract.test_wal import Store
 from tests.small_disk import no_syncs
+from tests.timing import until
 from tests.usage_events import event
 
 

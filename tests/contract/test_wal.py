@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tenancy.stores.wal import SEALED, Wal, claim_new, segment_path, wal_directo
 from tenancy.usage import LedgerAway, RowsRefused, UsageEvent, WriteResult
 from tenancy.wal_frames import frame, read_frames
 from tests.small_disk import no_syncs
+from tests.timing import until
 from tests.usage_events import event
 
 
@@ -56,10 +58,17 @@ def held(wal: Wal) -> list[str]:
     return [e.request_id for path in segments(wal) for e in read_frames(path.read_bytes()) if isinstance(e, UsageEvent)]
 
 
-async def until(what: Any, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not what():
-            await asyncio.sleep(0.005)
+class Waits(threading.Event):
+    """An event that keeps for how long it was waited for, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.asked_s.append(timeout)
+        return super().wait(timeout)
 
 
 def ids(count: int, first: int = 0) -> list[str]:
@@ -68,12 +77,12 @@ def ids(count: int, first: int = 0) -> list[str]:
 
 async def test_what_is_appended_is_durable_within_the_interval_and_in_order(tmp_path: Path) -> None:
     wal = opened(tmp_path / "wal", fsync_s=0.05)
+    wal._closing = waits = Waits()
     for n in range(1000):
         wal.append(event(n))
-    begun = time.monotonic()
-    await until(lambda: wal.written == 1000, 2.0)
-    assert time.monotonic() - begun < 1.0
+    await until(lambda: wal.written == 1000)
     assert held(wal) == ids(1000)
+    assert waits.asked_s and all(0.0 < wait_s <= 0.05 for wait_s in waits.asked_s), "events wait for each other no longer than that"
     wal.close()
     assert held(wal) == ids(1000)
 
@@ -88,17 +97,21 @@ async def test_only_the_owner_may_read(tmp_path: Path) -> None:
 
 
 async def test_segments_are_sealed_by_size_and_by_age(tmp_path: Path) -> None:
-    wal = opened(tmp_path / "wal", segment_bytes=len(frame(event(1000))) * 10, segment_s=0.1, fsync_s=0.001)
+    wal = opened(tmp_path / "wal", segment_bytes=len(frame(event(1000))) * 10, segment_s=3600.0, fsync_s=0.001)
     for n in range(1000, 1100):
         wal.append(event(n))
         if n % 10 == 9:
-            await until(lambda n=n: wal.written == n - 999)
-    assert 5 <= len(wal.claim.sealed()) <= 10
+            await until(lambda n=n: len(wal.claim.sealed()) == (n - 999) // 10)
     wal.append(event("late"))
     await until(lambda: wal.written == 101)
-    await until(lambda: wal.claim.sealed() == segments(wal))  # nobody appends any more: age alone seals
-    assert held(wal) == [*ids(100, 1000), "req-late"]
+    assert (len(wal.claim.sealed()), held(wal)) == (10, [*ids(100, 1000), "req-late"])
     wal.close()
+    aged = opened(tmp_path / "aged", segment_s=0.1, fsync_s=0.001)
+    aged.append(event("old"))
+    await until(lambda: aged.written == 1)
+    await until(lambda: segments(aged) and aged.claim.sealed() == segments(aged))  # nobody appends any more: age alone seals
+    assert held(aged) == ["req-old"]
+    aged.close()
 
 
 async def test_the_open_segment_of_a_living_process_is_let_alone(tmp_path: Path) -> None:
@@ -145,7 +158,7 @@ async def test_segments_of_the_living_and_the_dead_are_shipped_and_go(tmp_path: 
     wal = opened(folder, "alive", segment_s=0.01)
     wal.append(event("mine"))
     wal.append(event(5))
-    await until(wal.claim.sealed)
+    await until(lambda: wal.written == 2 and wal.claim.sealed() == segments(wal))
     shipper = LedgerShipper(folder, store, time.time)
     assert await shipper.ship()
     assert sorted(store.rows) == sorted([*ids(701), "req-mine"])
@@ -212,11 +225,10 @@ async def test_a_full_disk_keeps_the_oldest_and_says_so(tmp_path: Path, monkeypa
     kept = ids(wal.written + wal.waiting)
     assert held(wal) == ids(wal.written)
     shipper = LedgerShipper(wal.folder, store, time.time)
-    async with asyncio.timeout(5):
-        while len(store.rows) < len(kept):
-            await shipper.ship()
-            await asyncio.sleep(0.01)
-            wal._wake.set()
+    while len(store.rows) < len(kept):
+        await shipper.ship()
+        await asyncio.sleep(0.01)
+        wal._wake.set()
     assert sorted(store.rows) == sorted(kept)
     await until(lambda: not wal.full)
     wal.close()
