@@ -15,7 +15,7 @@ from tests.supervised import PROGRAM, WITHIN_S, Running, Start
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Running] = []
 
-    def go(*marks: str, workers: int = 1, grace_s: float = 5.0, ready_within_s: float = 5.0) -> Running:
+    def go(*marks: str, workers: int = 1, grace_s: float = 5.0, ready_within_s: float = 30.0) -> Running:
         for mark in marks:
             (tmp_path / mark).touch()
         arguments = [str(tmp_path), str(workers), str(grace_s), str(ready_within_s)]
