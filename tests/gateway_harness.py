@@ -36,9 +36,12 @@ from tenancy.limits import Limit
 from tenancy.ports import Counters
 from tenancy.prices import Price
 from tenancy.rights import NO_RIGHTS_SET, Rights
+from tests.timing import until
 
 PEPPER = Pepper("test", b"p" * 32)
 SWEEP_S = 0.02
+CLIENT_S = 60.0
+"""A client gives up only where a test hangs: no test waits for this."""
 
 
 @dataclass
@@ -61,14 +64,12 @@ class Gateway:
 
     def client(self, tenant: str = "acme", **options: Any) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=20, trust_env=False, **options
+            base_url=self.url, headers={"authorization": f"Bearer {self.keys[tenant]}"}, timeout=CLIENT_S, trust_env=False, **options
         )
 
     async def recorded(self, count: int) -> list[Record]:
         """Wait until this many requests are closed."""
-        async with asyncio.timeout(10):
-            while len(self.records) < count:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.records) >= count)
         return self.records
 
     @property

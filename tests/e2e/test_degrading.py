@@ -15,6 +15,7 @@ from policies.rollout.in_force import ActiveRollouts, Running
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
+from tests import timing
 from tests.gateway_harness import Gateway, chat, gateway
 
 MODELS = [{"name": "big", "pool": "large"}, {"name": "small", "pool": "small"}, {"name": "hidden", "pool": "small"}]
@@ -22,9 +23,7 @@ LADDER: list[Any] = [{"trim_output_tokens": 4}, {"model": "hidden"}, {"model": "
 
 
 async def until(running: Gateway, in_flight: int) -> None:
-    async with asyncio.timeout(10):
-        while running.deps.pool_states.total() != in_flight:
-            await asyncio.sleep(0.005)
+    await timing.until(lambda: running.deps.pool_states.total() == in_flight)
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from gateway.placement.explain import Would, supposed
 from gateway.record import Record
 from routing.disaggregation import reserve
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.timing import stolen_time, until
 
 WORDS = "the quick brown fox jumps over the lazy dog " * 100
 """Some 1,200 tokens."""
@@ -53,10 +54,12 @@ class Pair:
 
     async def clean(self, within_s: float = 5.0) -> None:
         """Nothing is kept, in flight, reserved or watched any more, anywhere."""
-        deadline = asyncio.get_running_loop().time() + within_s
-        while left := self.left():
-            assert asyncio.get_running_loop().time() < deadline, left
-            await asyncio.sleep(0.005)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with stolen_time() as stolen:
+            while left := self.left():
+                assert loop.time() < begun + within_s + stolen(), left
+                await asyncio.sleep(0.005)
 
     def left(self) -> dict[str, object]:
         """What there still is, by where it is."""
@@ -101,12 +104,6 @@ async def pool(dialect: str, roles: dict[str, str], *, engine: dict[str, Any] | 
 
 STRICT = {"p": "prefill", "d": "decode"}
 BOTH_DIALECTS = pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.002)
 
 
 async def test_prefill_and_decode_are_explained_also_of_a_request_that_nobody_sends() -> None:

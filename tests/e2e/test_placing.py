@@ -16,6 +16,7 @@ from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.placement.explain import Would, supposed
 from routing.prefix.chain import BLOCK_TOKENS
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.timing import until
 
 SIM = SimSettings(models=("sim",), speed=50)
 LATENCY = (
@@ -47,12 +48,6 @@ async def placed(count: int, settings: SimSettings = SIM, **options: Any) -> Asy
     async with contextlib.AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SimEngine(settings)) for _ in range(count)]
         yield engines, await stack.enter_async_context(gateway(*(engine.url for engine in engines), **{"policies": LATENCY, **options}))
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 def nothing_left(running: Gateway) -> bool:

@@ -3,7 +3,7 @@ written and what is charged."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,6 +12,7 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, Stream, gateway, stream
+from tests.timing import until
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +33,6 @@ async def world(preempt: str = "batch") -> AsyncIterator[tuple[SimEngine, Gatewa
         batch, urgent = [await stack.enter_async_context(running.client(name)) for name in ("acme", "bolt")]
         batch.headers["x-tidegate-class"] = "batch"
         yield engine, running, batch, urgent
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 async def begun(engine: SimEngine, client: httpx.AsyncClient, delay_s: float, **fields: Any) -> list["asyncio.Task[Stream]"]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
@@ -13,6 +13,7 @@ from backends.simengine import FaultRule, SimEngine, SimSettings
 from routing.load import BackendFacts
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.timing import stolen_time, until
 
 CAP = 2
 STRICT = SimSettings(models=("sim",), max_queued=CAP)
@@ -25,12 +26,6 @@ async def capped(count: int = 1, **options: Any) -> AsyncIterator[tuple[list[Sim
         engines = [await stack.enter_async_context(SimEngine(STRICT)) for _ in range(count)]
         backends = [{"id": f"e{at}", "url": engine.url, "max_in_flight": CAP} for at, engine in enumerate(engines)]
         yield engines, await stack.enter_async_context(gateway(pool={"backends": backends}, **options))
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 async def ask(client: httpx.AsyncClient, tokens: int = 15, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
@@ -76,17 +71,18 @@ async def test_no_engine_ever_has_more_than_it_may_and_everybody_is_answered_eac
             answered.append(tenant)
             return reply
 
-        first = [asyncio.create_task(one("acme")) for _ in range(20)]
-        await until(lambda: waiting(running) == 16)
-        others = [asyncio.create_task(one(name)) for name in ("bolt", "crane") for _ in range(5)]
-        replies = await asyncio.gather(*first, *others)
+        async with stolen_time() as stolen:
+            first = [asyncio.create_task(one("acme")) for _ in range(20)]
+            await until(lambda: waiting(running) == 16)
+            others = [asyncio.create_task(one(name)) for name in ("bolt", "crane") for _ in range(5)]
+            replies = await asyncio.gather(*first, *others)
         assert [reply.status_code for reply in replies] == [200] * 30
         assert all(record.attempts == 1 and not record.failed for record in running.records)
         assert sorted(record.queued for record in running.records) == [""] * 4 + ["served"] * 26
         assert answered[-4:] == ["acme"] * 4, "who came with fewer does not wait behind all of the other's"
         waits = [float(reply.headers["x-tidegate-queue-ms"]) for reply in replies]
         assert sorted(waits)[3] == 0 < sorted(waits)[4]
-        assert all(record.overhead_s < 0.1 for record in running.records), "waiting is nobody's overhead"
+        assert all(record.overhead_s < 0.1 + stolen() for record in running.records), "waiting is nobody's overhead"
         await until(lambda: nothing_left(running))
 
 
@@ -96,10 +92,11 @@ async def test_a_caller_that_leaves_frees_its_place_at_once() -> None:
         gone = asyncio.create_task(ask(client))
         stays = asyncio.create_task(stream(client))
         await until(lambda: waiting(running) == 2)
-        await _all_gone([gone])
-        begun = time.monotonic()
-        await until(lambda: waiting(running) == 1)
-        assert time.monotonic() - begun < 0.2
+        async with stolen_time() as stolen:
+            begun = time.monotonic()
+            await _all_gone([gone])
+            await until(lambda: waiting(running) == 1)
+            assert time.monotonic() - begun < 0.2 + stolen()
         await running.recorded(1)
         assert (running.records[0].outcome, running.records[0].queued, running.records[0].closing) == ("client_gone", "gone", "release")
         await _all_gone([stays])
@@ -108,12 +105,13 @@ async def test_a_caller_that_leaves_frees_its_place_at_once() -> None:
 
 async def test_who_waits_longer_than_it_may_is_refused_and_told_when_to_come_back() -> None:
     async with capped() as (engines, running), busy(running, engines), running.client() as client:
-        reply = await ask(client, headers={"x-tidegate-timeout-s": "0.2"})
+        async with stolen_time() as stolen:
+            reply = await ask(client, headers={"x-tidegate-timeout-s": "0.2"})
         assert (reply.status_code, reply.json()["error"]["code"], reply.headers["x-should-retry"]) == (503, "overloaded", "true")
         assert 1 <= int(reply.headers["retry-after"]) <= 5
         assert "within the 0.2 s" in reply.json()["error"]["message"]
         assert running.records[-1].queued == "timed_out"
-        assert 0.2 <= running.records[-1].queue_s < 0.6
+        assert 0.2 <= running.records[-1].queue_s < 0.6 + stolen()
         bad = await ask(client, headers={"x-tidegate-timeout-s": "soon"})
         assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_value")
 
