@@ -79,7 +79,7 @@ test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (5
 fuzz: $(VENV)/.dev ## new inputs to everything that reads foreign bytes, SECONDS=60 each; what breaks something is kept in tests/fuzz/corpus
 	TIDEGATE_FUZZ_S=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/fuzz
 
-test-sim: $(VENV)/.dev ## 2,000 seeded worlds of ten virtual minutes (docs/worlds.md); SEED=n runs one and prints its event log, SEEDS=a:b others
+test-sim: $(VENV)/.dev ## 2,000 seeded worlds of ten virtual minutes (docs/explanation/worlds.md); SEED=n runs one and prints its event log, SEEDS=a:b others
 	@$(BIN)/python -m tests.world $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),0:2000))
 
 test-faults: $(VENV)/.dev ## every row of the fault table (tests/fault/rows.py) with its figure, and a table of what was found (40 minutes)

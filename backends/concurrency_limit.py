@@ -20,7 +20,8 @@ requests is.
 
 Requests that wait in an engine wait in the engine's order and not in the gateway's. The least of a window is CoDel's measure of a queue
 (Nichols and Jacobson, 2012): a burst is gone by then, a standing queue is not. A step that takes longer because the batch is larger is no
-overload until it exceeds `gap_s`, nor is a long prompt, as times are per token. docs/decisions/0006 lists the alternatives that were tried.
+overload until it exceeds `gap_s`, nor is a long prompt, as times are per token. docs/explanation/decisions/0006 lists the alternatives
+that were tried.
 
 `FirstTokens` measures the prefill speed of the engine by times to first token, and how many uncached prompt tokens it has use for:
 

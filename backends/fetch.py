@@ -2,7 +2,7 @@
 reply is awaited whole.
 
 Why not an HTTP library: every worker asks every backend several times a second for as long as it lives, and a library's GET
-costs milliseconds (`docs/decisions/0003-polls-over-the-upstream-port.md`).
+costs milliseconds (`docs/explanation/decisions/0003-polls-over-the-upstream-port.md`).
 """
 
 import asyncio

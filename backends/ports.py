@@ -1,7 +1,7 @@
 """The port to an engine's transport, as three small Protocols.
 
 `Upstream` sends one call to one backend; the reply comes back through callbacks on a `ReplySink`, because a relay that
-awaited every event would pay a task hop for each (measured: `docs/decisions/0001-own-relay.md`). Two adapters exist
+awaited every event would pay a task hop for each (measured: `docs/explanation/decisions/0001-own-relay.md`). Two adapters exist
 (`backends/clients/`), and both pass `tests/contract/test_upstream.py`.
 """
 

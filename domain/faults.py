@@ -1,7 +1,7 @@
 """Every way a request can be refused or fail, on three axes: kind, source, retry.
 
 The kinds form a closed vocabulary: they are the `outcome` of Records, the label of metrics and the rows of
-`docs/faults.md`. How a Fault looks on the wire is decided in `gateway/http/faults.py` and nowhere else.
+`docs/reference/faults.md`. How a Fault looks on the wire is decided in `gateway/http/faults.py` and nowhere else.
 """
 
 from enum import Enum

@@ -32,7 +32,7 @@ OWNED_BY: Final[dict[Owner, str]] = {
 
 
 class KvEvents(msgspec.Struct, frozen=True):
-    """Where a backend publishes its KV events; see `kv_events` in docs/configuration.md."""
+    """Where a backend publishes its KV events; see `kv_events` in docs/reference/configuration.md."""
 
     endpoint: str
     replay: str | None = None
@@ -40,7 +40,7 @@ class KvEvents(msgspec.Struct, frozen=True):
 
 
 class LoadPush(msgspec.Struct, frozen=True):
-    """Where a backend pushes its load; see `load_push` in docs/configuration.md."""
+    """Where a backend pushes its load; see `load_push` in docs/reference/configuration.md."""
 
     endpoint: str
     """Endpoint of the first data-parallel rank: `tcp://host:port`."""

@@ -1,4 +1,4 @@
-"""The life of one inference request, in order. `docs/life_of_a_request.md` tells the same story with its failure edges.
+"""The life of one inference request, in order. `docs/explanation/life_of_a_request.md` tells the same story with its failure edges.
 
 Each line is a step with a file of its name in `gateway/request/`; it is handed the Story and `Deps`, and writes its own slice of the
 Story. Streaming and plain requests take the same way: `forward` joins the engine's socket to the caller's through the reply chain and

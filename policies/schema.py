@@ -38,7 +38,7 @@ def _checked(text: str) -> str:
     try:
         condition(text)
     except ConditionError as error:
-        raise ValueError(f"{error}; docs/policies.md says what a condition can ask about") from None
+        raise ValueError(f"{error}; docs/reference/policies.md says what a condition can ask about") from None
     return text
 
 
@@ -72,7 +72,8 @@ class ModelEntry(Strict):
         default=None,
         min_length=1,
         max_length=MAX_FALLBACKS,
-        description="Models that answer instead when this one cannot, tried in this order before the answer begins; see docs/policies.md.",
+        description="Models that answer instead when this one cannot, tried in this order before the answer begins; see "
+        "docs/reference/policies.md.",
     )
 
     @model_validator(mode="after")
@@ -92,7 +93,7 @@ class Treatment(Strict):
 
     routing: RoutingField = Field(
         default=DEFAULT_ROUTING,
-        description="How a backend of the pool is chosen: the name of a policy of docs/routing.md, or `{policy: NAME, …}`.",
+        description="How a backend of the pool is chosen: the name of a policy of docs/explanation/routing.md, or `{policy: NAME, …}`.",
     )
     priority: float = Field(
         default=0.0, ge=-1, le=1, description="Priority of the requests in routing policies that weigh requests against each other."
@@ -101,7 +102,7 @@ class Treatment(Strict):
         default="default",
         alias="class",
         description="Priority class: the order in which requests are served when not all can be, and which requests are refused last "
-        "(see docs/overload.md). Rights and requests can only lower it.",
+        "(see docs/explanation/overload.md). Rights and requests can only lower it.",
     )
     ttft_slo_s: float | None = Field(
         default=None,
@@ -121,7 +122,7 @@ class Treatment(Strict):
         ge=0,
         le=86_400,
         description="Longest wait in the queue for capacity on an engine; a request that would have to wait longer is refused at "
-        "once; 0: requests never wait. Null: by priority class, see docs/overload.md.",
+        "once; 0: requests never wait. Null: by priority class, see docs/explanation/overload.md.",
     )
     deadline_s: float | None = Field(
         default=None,
@@ -135,7 +136,7 @@ class Treatment(Strict):
         json_schema_extra={"default": []},
         max_length=MAX_STEPS,
         description="Degradation ladder: steps that are applied in this order before a request waits long or is refused for overload: "
-        "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`. See docs/overload.md.",
+        "`{trim_output_tokens: 256}`, `{model: NAME}`, each with `after_s`; `queue`, `refuse`. See docs/explanation/overload.md.",
     )
     parameters: ParametersField | None = Field(
         default=None,
@@ -149,7 +150,7 @@ class Treatment(Strict):
     choose_arm: bool = Field(
         default=False,
         description="Whether requests may choose the arm of a rollout or an experiment with the header `x-tidegate-rollout: canary` "
-        "or `baseline`, for testers; see docs/rollouts.md.",
+        "or `baseline`, for testers; see docs/reference/rollouts.md.",
     )
     max_output_tokens: int = Field(
         default=4096,
@@ -162,7 +163,7 @@ class Treatment(Strict):
         default="strict",
         description="How much output limits reserve for a running request: `strict`, all it may generate, so that no limit is "
         "exceeded; `statistical`, 1.2 times the 95th percentile of the tenant's answers of that model, so that more "
-        "requests run at once and a few long answers can exceed a limit (see docs/quotas.md).",
+        "requests run at once and a few long answers can exceed a limit (see docs/reference/limits.md).",
     )
 
 
@@ -194,7 +195,7 @@ class RuleEntry(Strict):
     if_: Annotated[str, AfterValidator(_checked)] = Field(
         default=ALWAYS,
         alias="if",
-        description="The rule applies to requests for which this CEL expression is true; docs/policies.md lists its variables.",
+        description="The rule applies to requests for which this CEL expression is true; docs/reference/policies.md lists its variables.",
     )
     share: float = Field(
         default=1.0,
@@ -245,5 +246,5 @@ class PolicyDocument(Treatment):
         default=[],
         max_length=MAX_PROMPTS,
         description="The prompts that exist for this tenant: ids, of which the highest version counts, patterns with `*`, or `{id, "
-        'version}` and `{id, versions}` (see docs/prompts.md). Left out: the prompts of "*".',
+        'version}` and `{id, versions}` (see docs/reference/prompts.md). Left out: the prompts of "*".',
     )

@@ -26,8 +26,8 @@ Only what prefill backends hold counts as prefix: transferred KV is freed with i
 reuse (`decode_reuses`), which then saves transfer and nothing else. Source: llm-d's and Dynamo's conditional
 disaggregation (thresholds 2048 tokens and .7 of the prompt there), with the stall in seconds instead of a second threshold.
 
-`consider` decides, `Reservation` holds both backends' load, `DisaggregationSettings` are the settings of one pool (docs/disaggregation.md),
-which the gateway and the simulator read. Pure.
+`consider` decides, `Reservation` holds both backends' load, `DisaggregationSettings` are the settings of one pool
+(docs/explanation/disaggregation.md), which the gateway and the simulator read. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -303,7 +303,7 @@ class DisaggregationSettings(Strict):
     kv_bytes_token: int = Field(
         ge=1,
         le=100_000_000,
-        description="Bytes of one token in the KV cache, all layers together; docs/disaggregation.md has the formula.",
+        description="Bytes of one token in the KV cache, all layers together; docs/explanation/disaggregation.md has the formula.",
     )
     bandwidth_gb_s: float = Field(gt=0, le=100_000, description="Measured bandwidth between two engines, in gigabytes a second.")
     fixed_s: float = Field(default=0.01, ge=0, le=60, description="Fixed seconds of every KV transfer, however short the prompt.")

@@ -1,8 +1,8 @@
 """The load table: one row per backend of a pool, the engine's load report merged with the requests that this process has in flight there.
 
 Policies read the merged columns of `LoadTable`, plain lists: for 16 backends as fast as NumPy, for 1,000 well under the limit, and without
-its 15 MB in every worker (docs/decisions/0004). A row (`routing.load_row`) is merged anew when its report or its requests change, so a
-decision copies nothing.
+its 15 MB in every worker (docs/explanation/decisions/0004). A row (`routing.load_row`) is merged anew when its report or its requests
+change, so a decision copies nothing.
 
 Every number has one owner: a report says what the engine knew when it was asked, charges say what this process sent there, and
 neither overwrites the other (routers no. 17). A charge made after the report was requested is added to the report, a charge released

@@ -6,7 +6,7 @@ With R processes that decide (the last number known):
     tokens, requests and units per day, month, ever      what was left at the store's last answer, / R
     money                1 % of the budget, at most what was left, and then nothing: it is closed until the store is back
 
-docs/stores.md publishes the overshoot that follows.
+docs/reference/stores.md publishes the overshoot that follows.
 """
 
 from collections import deque

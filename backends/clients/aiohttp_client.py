@@ -1,8 +1,8 @@
 """The second adapter of the transport port, on aiohttp's client: an independent HTTP implementation.
 
 It is chosen with `engines.client: aiohttp` and costs about three times the CPU of the relay per request
-(`docs/decisions/0001-own-relay.md`). It serves setups that need a feature of aiohttp, and keeps the port independent of one adapter.
-One task per call pumps the reply into the sink.
+(`docs/explanation/decisions/0001-own-relay.md`). It serves setups that need a feature of aiohttp, and keeps the port independent of one
+adapter. One task per call pumps the reply into the sink.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 `RelayUpstream` handles connection reuse, `ReplyParser` HTTP/1.1 framing; neither interprets the bytes of the body. The parser does no I/O:
 llhttp parses the grammar, the parser keeps the limits and collects the body bytes of each read. One parser serves one connection, and is
-reset between replies. Measured against two libraries in `docs/decisions/0001-own-relay.md`.
+reset between replies. Measured against two libraries in `docs/explanation/decisions/0001-own-relay.md`.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--event-rate", type=float, default=0.0, help="with --instant: events per second of each stream")
     parser.add_argument("--stamp", action="store_true", help="with --instant: events carry the sender's clock")
     parser.add_argument(
-        "--fault", action="append", default=[], metavar="NAME[:key=value,...]", help="standing fault; see docs/simengine.md"
+        "--fault", action="append", default=[], metavar="NAME[:key=value,...]", help="standing fault; see docs/reference/simengine.md"
     )
     options = parser.parse_args(arguments)
     try:

@@ -89,7 +89,7 @@ def main() -> None:
     print(shown)
     if not args.print_only:
         write_rows("waiting", rows)
-        head = f"`python -m bench.decision.waiting`, {machine()}: the queue of waiting requests (docs/overload.md) with 10,000 in it"
+        head = f"`python -m bench.decision.waiting`, {machine()}: the queue of waiting requests, with 10,000 in it"
         refresh("waiting", f"{head}; CPU time per call in us, the best of {args.repeat} rounds.\n\n{shown}\n")
 
 

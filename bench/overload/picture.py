@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-PATH = Path(__file__).parents[2] / "docs" / "overload.svg"
+PATH = Path(__file__).parents[2] / "docs" / "explanation" / "overload.svg"
 
 
 def draw(

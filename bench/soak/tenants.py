@@ -2,8 +2,8 @@
 
 Every map by tenant, key, label or request must be bounded: after the warm-up memory grows by less than 1 MB in 100,000 requests. Needs wrk.
 
-Requests come at one rate all the time, as long as the machine keeps up: a settled request is remembered for two minutes (docs/quotas.md),
-so that memory follows the rate, and a rate that changes would look like growth or hide it.
+Requests come at one rate all the time, as long as the machine keeps up: a settled request is remembered for two minutes
+(docs/reference/limits.md), so that memory follows the rate, and a rate that changes would look like growth or hide it.
 """
 
 import argparse

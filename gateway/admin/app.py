@@ -103,7 +103,7 @@ def create_admin_app(
         api: the collaborators of the admin API under `/admin/v1`; None leaves the API out.
         rollouts: the state of the rollouts, for metrics.
     """
-    # No docs pages: they load scripts from elsewhere. These routes are in docs/operations.md, the API describes itself.
+    # No docs pages: they load scripts from elsewhere. These routes are in docs/reference/operations.md, the API describes itself.
     app = FastAPI(title="Tidegate admin", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     totals = Totals()
     _add_errors(app)

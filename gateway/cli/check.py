@@ -217,7 +217,7 @@ def schemas() -> dict[str, str]:
 
 
 def reference_sections() -> dict[str, str]:
-    """The generated parts of docs/configuration.md."""
+    """The generated parts of docs/reference/configuration.md."""
     return {
         "settings": field_table(Settings),
         "policy": field_table(PolicyDocument),
@@ -234,7 +234,9 @@ def _fenced(text: str) -> str:
 
 def export_schema(
     folder: Annotated[Path, typer.Option(help="Where the schemas go.")] = Path("docs/schema"),
-    reference: Annotated[Path, typer.Option(help="The page whose tables are made anew, where it exists.")] = Path("docs/configuration.md"),
+    reference: Annotated[Path, typer.Option(help="The page whose tables are made anew, where it exists.")] = Path(
+        "docs/reference/configuration.md"
+    ),
 ) -> None:
     """Write the JSON schemas of settings, policies and rollouts, and the tables of the configuration reference."""
     written = write_schemas(folder, schemas())

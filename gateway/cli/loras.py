@@ -34,7 +34,7 @@ class AdapterRow(msgspec.Struct, frozen=True):
 
 @lora_app.command("digest")
 def digest(folder: Annotated[Path, typer.Argument(help="The adapter's folder, with adapter_config.json and the weights.")]) -> None:
-    """Print the digest of an adapter folder: what goes into `digest` of tidegate.yaml. docs/lora.md says what it is made of."""
+    """Print the digest of an adapter folder: what goes into `digest` of tidegate.yaml. docs/reference/lora.md says what it is made of."""
     try:
         typer.echo(lora_digest(folder))
     except NotAnAdapter as error:

@@ -24,7 +24,7 @@ ROLLOUTS: Final = f"{API}/rollouts"
 SETTINGS: Final = Path("tidegate.yaml")
 MOST_CLOSED: Final = 20
 
-File = Annotated[Path, typer.Argument(help="A rollout file, see docs/rollouts.md.")]
+File = Annotated[Path, typer.Argument(help="A rollout file, see docs/reference/rollouts.md.")]
 Name = Annotated[str, typer.Argument(help="The rollout's name.")]
 
 

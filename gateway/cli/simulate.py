@@ -30,7 +30,7 @@ MAX_SEEDS: Final = 100
 
 def simulate(
     trace: Annotated[str, typer.Option(help=f"A trace file or a folder of them, or a made-up workload: {', '.join(WORKLOADS)}.")],
-    fleet: Annotated[Path, typer.Option(help="The fleet, as YAML (docs/simulation.md).")],
+    fleet: Annotated[Path, typer.Option(help="The fleet, as YAML (docs/explanation/simulation.md).")],
     policy: Annotated[
         str, typer.Option(help="Routing policies to compare, with commas; with parameters as in policy files: {policy: NAME, …}.")
     ],

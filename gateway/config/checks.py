@@ -222,7 +222,7 @@ def _loras(written: RawSettings, pool: int) -> Iterator[Problem]:
     dialect = DIALECTS.get(written.text("pools", pool, "dialect"))
     if dialect is not None and dialect.lora_model is None and written.count("pools", pool, "loras"):
         message = f"engines of dialect {dialect.name} cannot be asked for adapters by name"
-        yield written.located.problem(("pools", pool, "loras"), message, "remove them, or see docs/engines.md for what can")
+        yield written.located.problem(("pools", pool, "loras"), message, "remove them, or see docs/reference/engines.md for what can")
     names: dict[str, int] = {}
     for i in range(written.count("pools", pool, "loras")):
         at: Path_ = ("pools", pool, "loras", i, "name")

@@ -86,7 +86,7 @@ class BackendSettings(Strict):
     role: Role = Field(
         default="both",
         description="`both` serves requests whole, `prefill` computes prompts for decode engines, `decode` generates from the KV that "
-        "it receives; see docs/disaggregation.md.",
+        "it receives; see docs/explanation/disaggregation.md.",
     )
     bootstrap_port: int | None = Field(
         default=None,
@@ -138,7 +138,7 @@ class BackendSettings(Strict):
 
 
 class ConcurrencyLimitSettings(Strict):
-    """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/overload.md."""
+    """The adaptive concurrency limit of each engine of the pool, over all gateways together; see docs/explanation/overload.md."""
 
     enabled: bool = Field(
         default=True, description="Whether concurrency limits are measured and enforced; without them requests wait in the engines."
@@ -287,8 +287,8 @@ class PoolSettings(Strict):
     )
     engine_priority: bool = Field(
         default=False,
-        description="Whether the engines order their own queues by priority (docs/engines.md says how to start them for it); requests "
-        "then carry their priority class as the engine's number.",
+        description="Whether the engines order their own queues by priority (docs/reference/engines.md says how to start them for it); "
+        "requests then carry their priority class as the engine's number.",
     )
     hardware: Hardware | None = Field(
         default=None,
@@ -302,7 +302,7 @@ class PoolSettings(Strict):
         default=1,
         ge=1,
         le=1000,
-        description="Adapters that each engine holds at once, including adapters it was started with; see docs/lora.md.",
+        description="Adapters that each engine holds at once, including adapters it was started with; see docs/reference/lora.md.",
     )
     backends: list[BackendSettings] = Field(
         default=[], max_length=1000, description="The engines. An empty list is filled by `discover`, or over the admin port."

@@ -1,4 +1,4 @@
-"""`tidegate.yaml` as a strict model: every field, its bounds, default and meaning; docs/configuration.md is made from it.
+"""`tidegate.yaml` as a strict model: every field, its bounds, default and meaning; docs/reference/configuration.md is made from it.
 
 `Settings` is the whole file. Each section is a class: `Bound`, `Tls`, `ConnectionLimits`, `DataSettings` and `AdminSettings` (listeners),
 `EngineSettings`, `DrainSettings`, `LogSettings`, `QueueSettings` (requests that wait for capacity on an engine), `RoutingSettings` (what
@@ -92,7 +92,7 @@ class WebhookSettings(Strict):
 
 
 class RolloutSettings(Strict):
-    """Rollouts themselves are started over the admin API (docs/rollouts.md)."""
+    """Rollouts themselves are started over the admin API (docs/reference/rollouts.md)."""
 
     webhook: WebhookSettings | None = Field(
         default=None, description="The receiver of a message about every change of a rollout; null for none."
@@ -117,7 +117,7 @@ class TenantSettings(Strict):
 
 
 class LedgerSettings(Strict):
-    """The ledger: usage of every admitted request; docs/ledger.md says how it gets to SQL."""
+    """The ledger: usage of every admitted request; docs/explanation/ledger.md says how it gets to SQL."""
 
     enabled: bool = Field(default=True, description="Whether usage is recorded at all.")
     folder: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = Field(
@@ -170,7 +170,7 @@ class StoreSettings(Strict):
         min_length=1,
         max_length=4096,
         description="Store of limits and their usage: `memory://`, `valkey+embedded://`, `redis://…`, `rediss://…`, `unix:///socket`, "
-        "`redis+sentinel://h1,h2/service` or `redis+cluster://h1,h2`; see docs/stores.md. Unset: `memory://` with one "
+        "`redis+sentinel://h1,h2/service` or `redis+cluster://h1,h2`; see docs/reference/stores.md. Unset: `memory://` with one "
         "worker, `valkey+embedded://` with several.",
     )
 

@@ -73,7 +73,7 @@ class DataPort:
         path, method = head.path, head.method
         known = path in INFERENCE or path == MODELS or (path.startswith(ONE_MODEL) and len(path) > len(ONE_MODEL))
         if not known:
-            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, MODELS) else "Routes are listed in docs/api.md."
+            hint = "Set base_url to end in /v1." if "/v1" + path in (*INFERENCE, MODELS) else "Routes are listed in docs/reference/api.md."
             raise Fault(Kind.UNKNOWN_PATH, f"There is no route {method} {_shown(path)}. {hint}")
         if method == "OPTIONS" and b"origin" in head.headers:
             return self._preflight

@@ -2,7 +2,7 @@
 
 The shape is OpenAI's, and the codes are OpenAI's where OpenAI defines one, so that official clients raise the right exception and retry
 the right requests; other kinds have codes of the gateway. A 429 always means a limit of the caller; a shortage of the gateway or its
-engines is a 503. A test compares `docs/faults.md` with this table.
+engines is a 503. A test compares `docs/reference/faults.md` with this table.
 
 `render` writes the headers `retry-after` and `retry-after-ms` from `fault.retry`; `domain/retry_after.py` computes the time.
 """

@@ -66,7 +66,7 @@ _WHY: Final = {
     "tags": "there is no routing by tags; give tenants their own pools",
     "extra_headers": "engines get no headers but ours",
     "headers": "engines get no headers but ours",
-    "drop_params": "unknown parameters go on or are refused by the engine's dialect, see docs/engines.md",
+    "drop_params": "unknown parameters go on or are refused by the engine's dialect, see docs/reference/engines.md",
     "litellm_credential_name": "write the pool's api_key as {env: NAME}",
     **dict.fromkeys(("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "extra_body"), _PARAMETER),
 }
@@ -267,13 +267,15 @@ def _per_million(dollars_per_token: Any) -> int | None:
 
 
 EVERYTHING: Final = Scope(Level.GLOBAL, "")
-FALLBACKS: Final = "write `fallback` at the model in the policy file, see docs/policies.md; within a pool requests fail over by themselves"
-HEALTH: Final = "failing engines are left out by their health, which needs no setting; see docs/operations.md"
+FALLBACKS: Final = (
+    "write `fallback` at the model in the policy file, see docs/reference/policies.md; within a pool requests fail over by themselves"
+)
+HEALTH: Final = "failing engines are left out by their health, which needs no setting; see docs/reference/operations.md"
 CACHE: Final = "there is no answer cache yet"
 STORE: Final = "name the shared counter store in tidegate.yaml; its password belongs into the environment"
-TRACING: Final = "metrics and the access log are always there; see docs/metrics.md"
+TRACING: Final = "metrics and the access log are always there; see docs/reference/metrics.md"
 MINTED: Final = "keys, tenants and their limits are made with the admin API or `tidegate key`, `tidegate tenant`"
-TOKENS: Final = "write the issuer into auth.jwt; see docs/authentication.md"
+TOKENS: Final = "write the issuer into auth.jwt; see docs/reference/authentication.md"
 
 ROUTER: Final = {
     "routing_strategy": "engines are chosen by their load (least_load)",
@@ -296,7 +298,7 @@ LITELLM: Final = {
         ("default_team_settings", "default_team_params", "default_key_generate_params", "upperbound_key_generate_params"), MINTED
     ),
     **dict.fromkeys(("default_internal_user_params", "max_internal_user_budget", "key_generation_settings"), MINTED),
-    "drop_params": "unknown parameters go on or are refused by the engine's dialect; see docs/engines.md",
+    "drop_params": "unknown parameters go on or are refused by the engine's dialect; see docs/reference/engines.md",
     "modify_params": "requests are not changed to suit an engine",
     "ssl_verify": "certificates of engines are always verified, against the system's authorities",
 }
@@ -306,12 +308,14 @@ GENERAL: Final = {
     "max_parallel_requests": "is per deployment; write a limit of the model, a tenant or a key",
     "enable_jwt_auth": TOKENS,
     "litellm_jwtauth": TOKENS,
-    **dict.fromkeys(("custom_auth", "custom_key_generate", "custom_sso"), "no code is run from configuration; see docs/authentication.md"),
+    **dict.fromkeys(
+        ("custom_auth", "custom_key_generate", "custom_sso"), "no code is run from configuration; see docs/reference/authentication.md"
+    ),
     **dict.fromkeys(("alerting", "alerting_threshold", "alert_types"), TRACING),
     **dict.fromkeys(("background_health_checks", "health_check_interval"), HEALTH),
     **dict.fromkeys(("key_management_system", "key_management_settings"), "secrets are {file: …} or {env: …}"),
     "store_model_in_db": "backends that come and go are registered over the admin port",
-    "pass_through_endpoints": "only the routes in docs/api.md are served",
+    "pass_through_endpoints": "only the routes in docs/reference/api.md are served",
 }
 TOP: Final = {
     "environment_variables": "set them where the process is started; their values are not copied",

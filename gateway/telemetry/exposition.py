@@ -1,9 +1,9 @@
 """Writes merged snapshots as Prometheus text. Runs in the admin process; the only place that knows prometheus_client.
 
-`render` writes one `Scrape`. `describe` lists every family with its labels; `docs/metrics.md` is compared with it by a test. Gauges with
-sources of their own have their names, texts and samples in one section each: the backends' concurrency limits (`limit_rows`; backends
-without a limit have no samples), the issuers of JWTs (`issuer_rows`: how many keys are known, and how old they are), the active policies
-(`policy_rows`).
+`render` writes one `Scrape`. `describe` lists every family with its labels; `docs/reference/metrics.md` is compared with it by a test.
+Gauges with sources of their own have their names, texts and samples in one section each: the backends' concurrency limits (`limit_rows`;
+backends without a limit have no samples), the issuers of JWTs (`issuer_rows`: how many keys are known, and how old they are), the active
+policies (`policy_rows`).
 """
 
 from collections import Counter, defaultdict

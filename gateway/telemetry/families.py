@@ -1,7 +1,7 @@
 """The table of metric families that finished requests feed: names, labels, buckets and their bounds. Values only.
 
 How they are counted is `telemetry.metrics`, how they are written `telemetry.exposition`; what each means to an operator
-is `docs/metrics.md`, which a test compares with this table.
+is `docs/reference/metrics.md`, which a test compares with this table.
 """
 
 from typing import Final, Literal

@@ -26,7 +26,7 @@ GROWTH: Final = 3
 """Characters that one character can become in upper or lower case, at most."""
 ESCAPED: Final = 6
 """Characters that one character can become in JSON, at most."""
-DOCS: Final = "docs/prompts.md says what templates can do"
+DOCS: Final = "docs/reference/prompts.md says what templates can do"
 
 _Kind = Literal["text", "number", "boolean", "list", "json", "mixed"]
 

@@ -24,7 +24,7 @@ class MessageField(Strict):
     content: str = Field(
         min_length=1,
         max_length=MAX_SOURCE_CHARS,
-        description="The message's text, a template: docs/prompts.md describes the syntax. Line ends at the end of the text are "
+        description="The message's text, a template: docs/reference/prompts.md describes the syntax. Line ends at the end of the text are "
         "removed, and a message that renders to no text is left out.",
     )
 
@@ -42,7 +42,9 @@ class PromptDocument(Strict):
         default=Defaults(), description="Values of parameters that a request does not set; they come before the defaults of policies."
     )
     variables: dict[VariableName, VariableField] = Field(
-        default={}, max_length=MAX_VARIABLES, description="Variables that requests fill in, by name; docs/prompts.md lists their types."
+        default={},
+        max_length=MAX_VARIABLES,
+        description="Variables that requests fill in, by name; docs/reference/prompts.md lists their types.",
     )
     messages: list[MessageField] = Field(
         min_length=1, max_length=MAX_MESSAGES, description="The messages that are put in front of the request's own."

@@ -132,7 +132,7 @@ _HINTS: Final = {
     "bool_type": "write true or false",
     "list_type": "write a list: [a, b] or lines that begin with a dash",
     "model_type": "write key: value lines",
-    "string_pattern_mismatch": "use the characters that docs/configuration.md allows here",
+    "string_pattern_mismatch": "use the characters that docs/reference/configuration.md allows here",
 }
 
 

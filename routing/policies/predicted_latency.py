@@ -16,8 +16,8 @@ between it goes by `LoadTable.reuse`: a crowded backend loses cached prompts, wh
 
 Source: routers research 4.1, of which is the form (its w_t 1, w_d 1, w_x .1, lambda .15 s, SMG's); `leaving` is what its first fleet
 results found to pay on agent sessions (data.md, 5). Qc, H, the reuse and the weights were judged over all workloads in the fleet simulator
-(docs/decisions/0005). A match that nearly every backend has counts as nothing in the last term, so that a system prompt pulls nobody.
-Rates are the backend's own, calibrated (`routing/calibration.py`).
+(docs/explanation/decisions/0005). A match that nearly every backend has counts as nothing in the last term, so that a system prompt pulls
+nobody. Rates are the backend's own, calibrated (`routing/calibration.py`).
 """
 
 from collections.abc import Sequence

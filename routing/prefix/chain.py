@@ -4,8 +4,8 @@
     chain = h1, h2, ...   with h(i+1) = hash((h(i), block(i+1))), h(0) = root
 
 `hash` is Python's own, SipHash over bytes (token ids as four bytes each): several times cheaper than a keyed BLAKE2b of every block, and
-without xxHash's dependency (docs/routing.md; costs: `make bench-decision`). What separates tenants, adapters and revisions is the root,
-which is keyed and cannot be had without the secret; two tenants' chains meet by chance only, once in 2**61 pairs. A collision
+without xxHash's dependency (docs/explanation/routing.md; costs: `make bench-decision`). What separates tenants, adapters and revisions is
+the root, which is keyed and cannot be had without the secret; two tenants' chains meet by chance only, once in 2**61 pairs. A collision
 would misplace a request, never give a wrong answer: the index says where a prompt may be warm, engines look for themselves.
 
 Hashes are comparable within one interpreter and its forks only (they have one seed). That is as far as an index goes.

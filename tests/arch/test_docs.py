@@ -1,7 +1,9 @@
 """Documentation that cannot fall behind: links resolve, decisions have their parts, everything registered is described."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,48 @@ from routing.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "news").glob("*.md")])
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+SOURCES = ("backends", "bench", "domain", "gateway", "policies", "routing", "tenancy", "tests")
+DECISIONS = sorted((ROOT / "docs" / "explanation" / "decisions").glob("*.md"))
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors that a renderer makes of a page's headings: lower case, words joined by dashes, a number where one comes again."""
+    seen: Counter[str] = Counter()
+    found = set(re.findall(r'<a (?:id|name)="([^"]+)"', page.read_text()))
+    for heading in re.findall(
+        r"^#+ +(.+)$", re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    ):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        found.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
+        seen[anchor] += 1
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" not in target and not target.startswith("mailto:"):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(file), (
+                f"{page.name} links to {target}; anchors there: {', '.join(sorted(anchors(file)))}"
+            )
+
+
+MENTIONING = [
+    *(ROOT / name for name in ("Makefile", "pyproject.toml")),
+    *(ROOT / "policies" / "examples").glob("*.yaml"),
+    *(file for package in SOURCES for file in sorted((ROOT / package).rglob("*.py"))),
+]
+
+
+def test_pages_that_code_names_exist() -> None:
+    """Docstrings, messages and comments name pages by their path."""
+    named = {(file, page) for file in MENTIONING for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.(?:md|svg)", file.read_text())}
+    assert sorted(f"{file.relative_to(ROOT)}: {page}" for file, page in named if not (ROOT / page).is_file()) == []
 
 
 def test_news_fragments_are_named_as_the_readme_says() -> None:
@@ -42,10 +78,10 @@ def test_decisions_have_their_parts(page: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("simengine.md", FAULTS),
-        ("faults.md", [kind.value for kind in Kind]),
-        ("routing.md", POLICIES),
-        ("engines.md", DIALECTS),
+        ("reference/simengine.md", FAULTS),
+        ("reference/faults.md", [kind.value for kind in Kind]),
+        ("explanation/routing.md", POLICIES),
+        ("reference/engines.md", DIALECTS),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -94,11 +130,11 @@ def follows(dialect: Dialect) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("row", [asked, told, says, follows])
 def test_tables_of_engines_say_what_the_code_knows(row: Callable[[Dialect], str], dialect: Dialect) -> None:
-    assert row(dialect) in (ROOT / "docs" / "engines.md").read_text()
+    assert row(dialect) in (ROOT / "docs" / "reference" / "engines.md").read_text()
 
 
 def test_every_observation_names_tests_of_real_engines_that_exist() -> None:
     sources = "".join((ROOT / "tests" / "engines" / f"test_{engine}.py").read_text() for engine in ("vllm", "sglang", "llamacpp"))
     exist = set(re.findall(r"def (test_\w+)\(", sources))
-    page = (ROOT / "docs" / "compatibility.md").read_text()
+    page = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
     assert set(re.findall(r"`(test_\w+)`", page)) == exist

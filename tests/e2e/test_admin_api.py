@@ -21,7 +21,7 @@ from tests.e2e.test_backend_commands import SIM
 from tests.e2e.test_serve import Served, serving
 from tests.issuer import claims_of, issuer, signer
 
-PAGE = Path(__file__).parents[2] / "docs" / "admin-api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
 ADDRESS = "http://127.0.0.1:8081"
 EXAMPLES_DO = ["tenant.create", "key.create", "key.create", "limit.set", "limit.set", "limit.raise", "price.set", "tenant.change"]
 TOKEN = "an-admin-token-of-32-characters!"

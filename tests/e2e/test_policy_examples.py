@@ -103,4 +103,4 @@ def test_customers_are_projects_and_adapters_are_models(site: Site) -> None:
 def test_examples_say_what_they_are_for() -> None:
     for name in ("start-up", "regulated", "batch-house", "coding-agents", "free-tier", "lora-saas"):
         assert (EXAMPLES / f"{name}.yaml").read_text().startswith("# ")
-        assert f"`{name}.yaml`" in (EXAMPLES.parents[1] / "docs" / "policies.md").read_text()
+        assert f"`{name}.yaml`" in (EXAMPLES.parents[1] / "docs" / "reference" / "policies.md").read_text()

@@ -1,4 +1,4 @@
-"""Two gateways whose Valkey goes away under load: requests go on, limits hold within what docs/quotas.md publishes, money closes
+"""Two gateways whose Valkey goes away under load: requests go on, limits hold within what docs/reference/limits.md publishes, money closes
 after its grace, and everything is as before when it is back (R17, R45). And a Valkey that is slow (R18)."""
 
 import asyncio

@@ -86,7 +86,7 @@ def test_the_engine_takes_every_flag_and_refuses_a_wrong_one(engine: str, tmp_pa
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_manifest_of_an_installed_release_is_what_its_parser_says(engine: str) -> None:
     version, _ = asked(engine, {})
-    # raises for a release that is not listed: whoever installs another one makes its manifest along (docs/launch.md)
+    # raises for a release that is not listed: whoever installs another one makes its manifest along (docs/reference/launch.md)
     manifest = manifest_for(engine, version)
     above = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     code = "import launch_parsers, sys; launch_parsers.stubs(); from backends.launch.engine_flags import main; sys.exit(main(sys.argv[1:]))"

@@ -33,7 +33,7 @@ ROWS: Final[Mapping[str, str]] = {
     "header injection": "what callers send beside their body reaches no engine",
     "expensive parameters": "50 vectors: 400 before an engine is called",
     # stores, time and processes
-    "counter store away": "5 minutes: 99.9 % of requests answered, who asks it waits no longer than others; limits within docs/stores.md",
+    "counter store away": "5 minutes: 99.9 % of requests answered, who asks it waits no longer; limits as in docs/reference/stores.md",
     "counter store slow": "+2 s: nobody waits more than 60 ms in the first second, and nobody after it",
     "counter store fails over": "primary killed under load: limits overshot by the writes that were not replicated + 5 % at most",
     "split brain": "both sides together at most twice the limit, exact within 10 s of healing",

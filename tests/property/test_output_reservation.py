@@ -1,4 +1,4 @@
-"""Statistical reservations: how far a limit can be overshot is what is published in docs/quotas.md, whatever the answers do."""
+"""Statistical reservations: how far a limit can be overshot is what is published in docs/reference/limits.md, whatever the answers do."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,6 @@
 """Seeded worlds (R59): three gateways, a counter store and four engines on virtual time, with everything going wrong. What is real in them
-and what is modelled is said in docs/worlds.md. `make test-sim` runs 2,000; one that fails is run again by `make test-sim SEED=n`.
+and what is modelled is said in docs/explanation/worlds.md. `make test-sim` runs 2,000; one that fails is run again by `make test-sim
+SEED=n`.
 """
 
 import os

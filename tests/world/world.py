@@ -81,8 +81,8 @@ class World:
         self.log("job", job.engine, job.request_id, job.salt[:6])
 
     def bound(self, limit: Limit) -> int:
-        """What may be billed under a limit at most (docs/stores.md, "When the store is away"): the limit itself, and what gateways decide
-        alone. One that starts while the store is away knows of nobody, and of nothing that was used."""
+        """What may be billed under a limit at most (docs/reference/stores.md, "When the store is away"): the limit itself, and what
+        gateways decide alone. One that starts while the store is away knows of nobody, and of nothing that was used."""
         if self.plan.strict:
             return limit.amount
         outages = sum(one.name.startswith("store") for one in self.plan.troubles)

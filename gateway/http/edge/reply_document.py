@@ -1,7 +1,7 @@
 """The parts of an engine's reply that decide anything: a streamed event or a whole body as a typed struct that skips the rest.
 
 Each event is decoded once. That is cheaper than searching the bytes for the four things we must see, and it means no byte
-reaches a caller that was not valid JSON (`docs/decisions/0002-one-typed-decode-per-event.md`).
+reaches a caller that was not valid JSON (`docs/explanation/decisions/0002-one-typed-decode-per-event.md`).
 """
 
 from collections.abc import Callable, Mapping

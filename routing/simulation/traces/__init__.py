@@ -65,4 +65,4 @@ def _kind(file: Path) -> str:
     for name, reader in READERS.items():
         if reader.knows(head):
             return name
-    raise TraceError(f"{file}:{number}: is no trace that Tidegate reads; it reads {', '.join(READERS)} (docs/simulation.md)")
+    raise TraceError(f"{file}:{number}: is no trace that Tidegate reads; it reads {', '.join(READERS)} (docs/explanation/simulation.md)")

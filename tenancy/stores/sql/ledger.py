@@ -4,8 +4,8 @@
 `usage_mark`, so writers come one after the other and numbers (`seq`) are given in the order of commits; with a database sequence a slow
 transaction could commit a lower number after a higher one had been counted, and its rows would be skipped for ever. Then it inserts
 the events that are not booked yet with numbers above the mark, adds exactly the rows above the mark to the totals, and moves the mark.
-One database books a few thousand requests a second however many gateways there are (docs/ledger.md); the gateways' logs absorb a
-higher rate for a while.
+One database books a few thousand requests a second however many gateways there are (docs/explanation/ledger.md); the gateways' logs
+absorb a higher rate for a while.
 
 `DayLabels` says which end users have totals of their own on a day, so that callers, who choose labels, cannot fill the database with
 totals. A process remembers the labels of the days and tenants that it books, read from the totals when a day and tenant first come. Each

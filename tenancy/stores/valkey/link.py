@@ -1,7 +1,7 @@
 """One connection to one Valkey server: commands in, replies out in order, each within its time limit.
 
 Commands that are sent in the same turn of the event loop leave in one write; the replies of one read resolve together. There is no
-task, no lock and no timer per command, which makes it cheaper than a client library (docs/stores.md has the figures).
+task, no lock and no timer per command, which makes it cheaper than a client library (docs/reference/stores.md has the figures).
 Knows no script, no slot and no other connection.
 """
 

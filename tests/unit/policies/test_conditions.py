@@ -100,6 +100,6 @@ def test_a_comment_ends_with_its_condition() -> None:
 
 
 def test_every_variable_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs/policies.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/reference/policies.md").read_text()
     for name, (kind, meaning) in VARIABLES.items():
         assert f"| `{name}` | {kind} | {meaning} |" in page

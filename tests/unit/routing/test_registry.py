@@ -97,11 +97,11 @@ def test_every_policy_names_its_terms_and_has_defaults() -> None:
     assert all(policy.terms and policy.params() for policy in POLICIES.values())
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "routing.md"
+DOCS = Path(__file__).parents[3] / "docs" / "explanation" / "routing.md"
 
 
 def rows(name: str, params: type[Strict]) -> list[str]:
-    """How docs/routing.md shows these parameters."""
+    """How docs/explanation/routing.md shows these parameters."""
     fields = params.model_fields.items()
     return [f"| `{name}` | `{field}` | {'none' if one.default is None else one.default} | {one.description} |" for field, one in fields]
 

@@ -233,7 +233,7 @@ async def test_a_tenants_own_rights_are_not_set_by_its_admin(world: World) -> No
 
 
 def test_the_page_lists_every_route_with_its_roles() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "admin-api.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "admin-api.md").read_text()
     for (method, path), roles in ROLE_TABLE.items():
         who = "every role" if roles == frozenset(Role) else ", ".join(role.value for role in Role if role in roles)
         assert f"| {method} | `{path.replace(':path}', '}')}` | {who} |" in page

@@ -16,7 +16,7 @@ from policies.export import REGENERATE, with_sections
 from policies.load import load_policies
 
 ROOT = Path(check.__code__.co_filename).parents[2]
-PAGE = (ROOT / "docs" / "configuration.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 
 SETTINGS = """\
 pools:

@@ -17,7 +17,7 @@ from tenancy.stores.sql import SqlRolloutStore
 from tests.admin_socket import AdminSocket, admin_socket
 
 ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "docs" / "rollouts.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "rollouts.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(name: .*?)```", PAGE, re.DOTALL)
 SETTINGS = """pools:
 - {name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}

@@ -9,7 +9,7 @@ from domain.faults import NEVER, SOURCE, Fault, Kind, Retry, Source
 from gateway.http.edge.exchange import REASONS
 from gateway.http.faults import ROWS, render, render_event
 
-PAGE = (Path(__file__).parents[4] / "docs" / "faults.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "faults.md").read_text("utf-8")
 SENT = [kind for kind in Kind if kind is not Kind.CLIENT_GONE]
 
 STATUS = {

@@ -64,7 +64,7 @@ def test_secrets_are_not_for_prompts(tmp_path):
 
 
 def test_the_pages_own_examples_work_together(tmp_path):
-    page = (EXAMPLES.parents[1] / "docs" / "prompts.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "prompts.md").read_text()
     prompt, policy = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     request = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
     prompts = tmp_path / "prompts"

@@ -8,7 +8,7 @@ from gateway.http.openai.controls import CONTROLS, without_controls
 from gateway.http.openai.embeddings import EMBEDDINGS
 from gateway.http.openai.generation import REFUSED
 
-API_PAGE = (Path(__file__).parents[5] / "docs" / "api.md").read_text("utf-8")
+API_PAGE = (Path(__file__).parents[5] / "docs" / "reference" / "api.md").read_text("utf-8")
 
 
 def test_the_trust_boundary_is_covered() -> None:
