@@ -14,10 +14,12 @@ from backends.simengine.faults import FAULTS
 from domain.ask import Endpoint
 from domain.faults import Kind
 from routing.registry import POLICIES
+from tenancy.limits import MAX_AMOUNT, MAX_RATE, Level, Limit, Meter, Scope, Window, meter_name, shown_amount
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "news").glob("*.md")])
 SOURCES = ("backends", "bench", "domain", "gateway", "policies", "routing", "tenancy", "tests")
+WINDOWS = (Window.MINUTE, Window.DAY, Window.MONTH, Window.EVER, Window.NOW)
 DECISIONS = sorted((ROOT / "docs" / "explanation" / "decisions").glob("*.md"))
 
 
@@ -138,3 +140,65 @@ def test_every_observation_names_tests_of_real_engines_that_exist() -> None:
     exist = set(re.findall(r"def (test_\w+)\(", sources))
     page = (ROOT / "docs" / "reference" / "compatibility.md").read_text()
     assert set(re.findall(r"`(test_\w+)`", page)) == exist
+
+
+def can_be_limited(meter: Meter, window: Window) -> bool:
+    try:
+        Limit(Scope(Level.GLOBAL, ""), meter, window, 1)
+    except ValueError:
+        return False
+    return True
+
+
+def takes_burst(window: Window) -> bool:
+    meter = Meter.CONCURRENT_REQUESTS if window is Window.NOW else Meter.REQUESTS
+    try:
+        Limit(Scope(Level.GLOBAL, ""), meter, window, 1, burst=1)
+    except ValueError:
+        return False
+    return True
+
+
+def cells(*texts: str) -> str:
+    return "|" + "|".join(f" {text} " if text else " " for text in texts) + "|"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        cells("meter", *(f"`{window.value}`" for window in WINDOWS), "counts"),
+        *(cells(f"`{meter_name(meter)}`", *("yes" if can_be_limited(meter, window) else "" for window in WINDOWS)) for meter in Meter),
+        *(f"| `{level.value}` |" for level in Level),
+    ],
+)
+def test_limits_are_listed_as_the_code_has_them(row: str) -> None:
+    assert f"\n{row}" in (ROOT / "docs" / "reference" / "limits.md").read_text()
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.value)
+def test_windows_are_listed_with_their_bounds(window: Window) -> None:
+    bound = MAX_RATE if window in (Window.MINUTE, Window.NOW) else MAX_AMOUNT
+    most = f"{bound:,}" + (f"; of money {shown_amount(Meter.COST_NANOUSD, bound)}" if can_be_limited(Meter.COST_NANOUSD, window) else "")
+    page = (ROOT / "docs" / "reference" / "limits.md").read_text()
+    assert re.search(
+        rf"^\| `{window.value}` \| [^|]+ \| {re.escape(most)} \|{' yes' if takes_burst(window) else ''} \|$", page, re.MULTILINE
+    )
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    """By one click; decisions by way of each other's folder, which `0000-how-we-decide.md` describes."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if page != index and page.parent.name != "decisions"}
+    assert sorted(str(page.relative_to(ROOT)) for page in pages - linked) == []
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in DECISIONS], ids=lambda p: p.name
+)
+def test_pages_begin_with_their_purpose(page: Path) -> None:
+    """The first thing below the title is a paragraph: no command, table or heading."""
+    body = re.sub(r"<!--.*?-->\n?", "", page.read_text(), flags=re.DOTALL).lstrip()
+    title, _, rest = body.partition("\n")
+    assert title.startswith("# ")
+    assert re.match(r"(?:> )?[A-Z*`(]", rest.lstrip()), f"{page.relative_to(ROOT)} begins with {rest.lstrip()[:40]!r}"

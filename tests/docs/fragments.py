@@ -32,6 +32,8 @@ KINDS: Final[dict[str, type[BaseModel]]] = {
     "fleet": FleetFile,
 }
 """Kinds of YAML fragments; further: `kubernetes`, and `other` for files of other programs, which are only parsed."""
+FIELDS: Final = {kind: {f.alias or name: f.is_required() for name, f in model.model_fields.items()} for kind, model in KINDS.items()}
+"""The keys of each kind, and whether they are required."""
 
 
 class WrongExample(Exception):
@@ -57,10 +59,10 @@ def kind_of(fence: Fence) -> str:
         return fence.kind
     document = yaml.safe_load(fence.text)
     keys = set(document) if isinstance(document, dict) else {None}
-    fitting = [kind for kind, model in KINDS.items() if keys <= set(model.model_fields)]
+    fitting = [kind for kind, fields in FIELDS.items() if keys <= fields.keys()]
     if len(fitting) > 1:
-        # `name`, `id` and the like are keys of many kinds; the required ones tell them apart
-        fitting = [kind for kind in fitting if all(not f.is_required() or key in keys for key, f in KINDS[kind].model_fields.items())]
+        # keys such as `name` belong to many kinds; the required ones tell them apart
+        fitting = [kind for kind in fitting if {key for key, required in FIELDS[kind].items() if required} <= keys]
     if len(fitting) != 1:
         raise WrongExample(f"{fence.where}: what is it? Add as=KIND, one of {', '.join([*KINDS, 'kubernetes', 'other'])}")
     return fitting[0]

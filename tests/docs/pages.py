@@ -114,6 +114,14 @@ def read_page(path: Path) -> Page:
     return Page(path, fences, state[1] if state else "")
 
 
+def state_fences(name: str) -> list[Fence]:
+    """The examples that make a state, with those of the state that it builds on; none for no name. Raises BadFence."""
+    if not name:
+        return []
+    state = read_page(STATES / f"{name}.md")
+    return state_fences(state.state) + state.fences
+
+
 def _fence(page: Path, line: int, info: str, text: str) -> Fence:
     where = f"{page.relative_to(ROOT)}:{line}"
     language, _, rest = info.partition(" ")

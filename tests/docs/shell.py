@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from tests.docs.fragments import WrongExample, kind_of
 from tests.docs.output import difference
-from tests.docs.pages import ROOT, STATES, Fence, Page, read_page
+from tests.docs.pages import ROOT, Fence, Page, state_fences
 from tests.docs.ports import PortMap
 
 READY: Final = re.compile(r"\bready\b|\blistening on\b|\bregistered\b", re.IGNORECASE)
@@ -42,7 +42,7 @@ class PageRun:
 
     def __init__(self, page: Page, folder: Path) -> None:
         self._page = page
-        self._states = read_page(STATES / f"{page.state}.md").fences if page.state else []
+        self._states = state_fences(page.state)
         self._ports = PortMap("".join(fence.text for fence in [*self._states, *page.fences]))
         self._logs = folder / "logs"
         self._work = folder / "work"
