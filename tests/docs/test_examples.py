@@ -12,12 +12,10 @@ from tests.docs.fragments import check
 from tests.docs.pages import MOST_NOT_RUN, ROOT, STATES, BadFence, Page, page_paths, read_page
 from tests.docs.shell import PageRun, missing_tools
 
-OLD_FORM = {"README.md", "simulation.md"}
-"""Pages whose examples do not follow the convention yet."""
 ADMIN_URL = "TIDEGATE_ADMIN_URL"
 AWAIT_ADMIN_URL = {"operations.md", "rollouts.md"}
 """Pages whose commands find the admin port by the environment, as the command line is going to."""
-PATHS = [path for path in page_paths() if path.name not in OLD_FORM]
+PATHS = page_paths()
 
 
 def named(path: Path) -> str:
