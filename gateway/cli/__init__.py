@@ -1,30 +1,52 @@
-"""The `tidegate` command. Each command group is a file of this package; this file only assembles them."""
+"""The `tidegate` command. Each command group is a file of this package; this file only lists them.
 
-from typing import Annotated
+A command is imported when it is called (`gateway.cli.groups.LazyRoot`), so that `tidegate --help` costs what Typer and Rich cost.
+"""
+
+from typing import Annotated, Final
 
 import typer
 
-from gateway.cli.accounts import add_tenant_commands, org_app, project_app
-from gateway.cli.audit import audit_app
-from gateway.cli.backends import backend_app
-from gateway.cli.check import check, export_schema
-from gateway.cli.demo import demo
-from gateway.cli.engines import engine_app
-from gateway.cli.explain import explain
-from gateway.cli.importing import import_app
-from gateway.cli.key_changes import add_key_commands
-from gateway.cli.keys import keys_app, tenant_app
-from gateway.cli.limits import limit_app, price_app
-from gateway.cli.loras import lora_app
-from gateway.cli.policies import policy_app
-from gateway.cli.prompts import prompt_app
-from gateway.cli.rollouts import rollout_app
-from gateway.cli.serve import serve, version
-from gateway.cli.simengine import simengine
-from gateway.cli.simulate import simulate
-from gateway.cli.usage import usage_app
+from gateway.cli.groups import HELP_NAMES, LazyRoot, RootEntry
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, help="Tidegate: the front door of a self-hosted LLM fleet.")
+ENTRIES: Final[dict[str, RootEntry]] = {
+    "serve": RootEntry("gateway.cli.serve:serve", "Serve: data port, admin port, worker processes."),
+    "check": RootEntry("gateway.cli.check:check", "Check the settings and every policy, and print a summary or every mistake."),
+    "demo": RootEntry("gateway.cli.demo:demo", "Start engines and a gateway, ask two questions, and print why each engine was chosen."),
+    "explain": RootEntry("gateway.cli.explain:explain", "Print why a request went to its backend, or where a request would go now."),
+    "simengine": RootEntry("gateway.cli.simengine:simengine", "Run a simulated engine."),
+    "simulate": RootEntry("gateway.cli.simulate:simulate", "Replay a trace against a modelled fleet under several routing policies."),
+    "version": RootEntry("gateway.cli.serve:version", "Print the versions of Tidegate and Python."),
+    "export-schema": RootEntry("gateway.cli.check:export_schema", "Write the JSON schemas, and the tables of the reference pages."),
+    "audit": RootEntry("gateway.cli.audit:audit_app", "The audit: who changed what."),
+    "backend": RootEntry("gateway.cli.backends:backend_app", "Backends of a running gateway."),
+    "engine": RootEntry("gateway.cli.engines:engine_app", "Launch configurations of engines: show, start, compare, size."),
+    "import": RootEntry("gateway.cli.importing:import_app", "Take over the configuration of another gateway."),
+    "key": RootEntry("gateway.cli.keys:keys_app", "API keys."),
+    "limit": RootEntry("gateway.cli.limits:limit_app", "Limits: what may be used by whom."),
+    "lora": RootEntry("gateway.cli.loras:lora_app", "Adapters: what they are pinned by, and where they are."),
+    "org": RootEntry("gateway.cli.accounts:org_app", "Organisations: tenants that are limited and billed together."),
+    "policy": RootEntry("gateway.cli.policies:policy_app", "What policy files say, and the policies of a running gateway."),
+    "price": RootEntry("gateway.cli.limits:price_app", "Prices: what tokens cost, from a moment on."),
+    "project": RootEntry("gateway.cli.accounts:project_app", "Projects of a tenant."),
+    "prompt": RootEntry("gateway.cli.prompts:prompt_app", "The prompts that there are, and what they say."),
+    "rollout": RootEntry("gateway.cli.rollouts:rollout_app", "Rollouts of what is new from pool to pool, and experiments."),
+    "tenant": RootEntry("gateway.cli.accounts:tenant_app", "Tenants: accounts whose data is isolated from each other."),
+    "usage": RootEntry("gateway.cli.usage:usage_app", "What was used, and what it cost."),
+}
+
+
+class _Root(LazyRoot):
+    entries = ENTRIES
+
+
+app = typer.Typer(
+    cls=_Root,
+    no_args_is_help=True,
+    add_completion=True,
+    help="Tidegate: the front door of a self-hosted LLM fleet.",
+    context_settings=dict(HELP_NAMES),
+)
 
 
 @app.callback()
@@ -32,38 +54,13 @@ def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the versions of Tidegate and Python.", is_eager=True)] = False,
 ) -> None:
     if show_version:
+        # imported only here, as every command is
+        from gateway.cli.serve import version
+
         version()
         raise typer.Exit
 
 
-app.command()(serve)
-app.command()(check)
-app.command()(demo)
-app.command()(explain)
-app.command()(simengine)
-app.command()(simulate)
-app.command("export-schema")(export_schema)
-app.command()(version)
-add_key_commands(keys_app)
-add_tenant_commands(tenant_app)
-app.add_typer(audit_app, name="audit")
-app.add_typer(backend_app, name="backend")
-app.add_typer(engine_app, name="engine")
-app.add_typer(engine_app, name="engines", hidden=True)
-app.add_typer(import_app, name="import")
-app.add_typer(keys_app, name="key")
-app.add_typer(limit_app, name="limit")
-app.add_typer(lora_app, name="lora")
-app.add_typer(org_app, name="org")
-app.add_typer(policy_app, name="policy")
-app.add_typer(price_app, name="price")
-app.add_typer(project_app, name="project")
-app.add_typer(prompt_app, name="prompt")
-app.add_typer(rollout_app, name="rollout")
-app.add_typer(tenant_app, name="tenant")
-app.add_typer(usage_app, name="usage")
-
-
 def main() -> None:
-    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+    """RootEntry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
     app()

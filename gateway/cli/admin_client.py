@@ -1,13 +1,12 @@
-"""The command line's HTTP client of the admin port: requests, the token, and the sentences for failures.
+"""The command line's client of the admin API: requests, conditional changes, and the sentences for failures.
 
-The token comes from a file or from the environment and never from the command line, which every user of the machine can read.
+`AdminHttp` carries requests to a gateway; `gateway.cli.offline` carries them to an API in the same process. The address and the token
+are found by `gateway.cli.connection`.
 """
 
 import http.client
-import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -23,11 +22,7 @@ WITHIN_S: Final = 15.0
 PAGE: Final = 500
 MAX_ITEMS: Final = 100_000
 """Most items read of one list; larger lists are for scripts that use cursors."""
-TOKEN_VARIABLE: Final = "TIDEGATE_ADMIN_TOKEN"
 
-AdminUrl = Annotated[str, typer.Option("--admin", help="Where the gateway's admin port is.")]
-OverApi = Annotated[str | None, typer.Option("--admin", help="Over the admin API there, and not straight on the store of --config.")]
-TokenFile = Annotated[Path | None, typer.Option(help=f"A file that holds the admin token or a key with a role; default: {TOKEN_VARIABLE}.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -39,21 +34,71 @@ class RefusedByGateway(typer.Exit):
         self.message = message
 
 
-class AdminClient:
-    """A client of one admin port. Every failure prints a sentence and ends the command (`typer.Exit`).
+class Transport(Protocol):
+    """Carries one request to an admin API."""
+
+    @property
+    def where(self) -> str:
+        """The API's place, for messages."""
+        ...
+
+    def __call__(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
+        """Status, body and ETag of the answer. A failure prints a sentence and ends the command."""
+        ...
+
+
+class AdminHttp:
+    """Carries requests to the admin port of a gateway, one connection each.
 
     Args:
-        admin_url: `http(s)://host:port`.
-        token: needed for the admin API; None for the public routes alone.
+        url: `http(s)://host:port`.
+        source: where the address is written, for messages.
+        without: a way to do without a gateway, for messages.
+    """
+
+    def __init__(self, url: str, source: str = "--admin", without: str = "") -> None:
+        parts = urlsplit(url)
+        try:
+            usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+        except ValueError:
+            usable = False
+        if not usable:
+            fail(f"{source}: {url!r} is no address; write http://host:port", code=2)
+        self.where = url
+        self._parts = parts
+        self._source = source
+        self._without = without
+
+    def __call__(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
+        """Send one request."""
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        try:
+            connection = kind(self._parts.hostname or "", self._parts.port, timeout=WITHIN_S)
+            try:
+                connection.request(method, path, body or None, headers)
+                reply = connection.getresponse()
+                return reply.status, reply.read(), reply.headers.get("etag", "")
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            fail(
+                f"no gateway answers at {self.where} ({self._source}; {type(error).__name__}); start one with `tidegate serve`, name its "
+                f"admin port with --admin{self._without}"
+            )
+
+
+class AdminClient:
+    """A client of one admin API. Every failure prints a sentence and ends the command (`typer.Exit`).
+
+    Args:
+        transport: carries the requests; an address stands for `AdminHttp`.
+        token: needed for the admin API of a gateway; None for the public routes alone.
         quiet: refusals are raised without being printed.
     """
 
-    def __init__(self, admin_url: str, token: str | None = None, *, quiet: bool = False) -> None:
-        parts = urlsplit(admin_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            fail(f"--admin {admin_url!r} is no address; write http://host:port", code=2)
-        self._url = admin_url
-        self._parts = parts
+    def __init__(self, transport: Transport | str, token: str | None = None, *, quiet: bool = False) -> None:
+        self._transport = AdminHttp(transport) if isinstance(transport, str) else transport
+        self._url = self._transport.where
         self._token = token
         self._quiet = quiet
         self._etag = ""
@@ -132,43 +177,12 @@ class AdminClient:
         raise RefusedByGateway(message)
 
     def _ask(self, method: str, path: str, body: bytes = b"", if_match: str = "") -> tuple[int, bytes, str]:
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         headers = {"content-type": "application/json"}
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
         if if_match:
             headers["if-match"] = if_match
-        try:
-            connection = kind(self._parts.hostname or "", self._parts.port, timeout=WITHIN_S)
-            try:
-                connection.request(method, path, body or None, headers)
-                reply = connection.getresponse()
-                return reply.status, reply.read(), reply.headers.get("etag", "")
-            finally:
-                connection.close()
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            fail(f"no gateway answers at {self._url} ({type(error).__name__}); start one, or name its admin port with --admin")
-
-
-def token_from(file: Path | None) -> str:
-    """The admin token, from a file or the environment; ends the command when there is none that is usable."""
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        if not token:
-            fail(f"no admin token: set {TOKEN_VARIABLE}, or name a file that holds it with --token-file", code=2)
-    else:
-        try:
-            token = file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"--token-file {file} cannot be read ({type(error).__name__})", code=2)
-    if not token.isascii() or not token.isprintable():
-        fail("the admin token has characters that no token has; look at the file or variable it comes from", code=2)
-    return token
-
-
-def api(admin: str, token_file: Path | None) -> AdminClient:
-    """A client of the admin API, with the token that every one of its routes requires."""
-    return AdminClient(admin, token_from(token_file))
+        return self._transport(method, path, body, headers)
 
 
 def sure(question: str, yes: bool) -> None:

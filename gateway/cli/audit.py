@@ -1,38 +1,38 @@
-"""`tidegate audit …`: over the admin API of a running gateway."""
+"""`tidegate audit …`: the rows of the audit, and the check of their chain."""
 
 from typing import Annotated
 
 import typer
 
-from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, api, segment
-from gateway.cli.printing import AsJson, err, out, print_json, show
+from gateway.cli.admin_client import API, segment
+from gateway.cli.connection import StoreOptions
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import AsJson, OutputOptions, err, out, print_json
 
-audit_app = typer.Typer(no_args_is_help=True, help="The audit: who changed what. Over the admin API.")
+audit_app = CommandGroup("The audit: who changed what.")
 
 
 @audit_app.command("list")
 def list_rows(
+    gateway: StoreOptions,
+    output: OutputOptions,
     tenant: Annotated[str, typer.Option(help="Only what concerns this tenant.")] = "",
-    most: Annotated[int, typer.Option(min=1, max=100_000, help="Rows, newest first.")] = 50,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most rows, newest first.")] = 50,
 ) -> None:
     """Print the newest changes."""
-    rows = api(admin, token_file).items(f"{API}/audit" + (f"?tenant={segment(tenant)}" if tenant else ""), most)
-    shown = rows if as_json else [{**row, "at_unix": row["at_unix_ms"] / 1000} for row in rows]
-    show(shown, ("seq", "at_unix", "actor", "role", "address", "action", "target"), as_json)
+    rows = gateway.api().items(f"{API}/audit" + (f"?tenant={segment(tenant)}" if tenant else ""), limit)
+    shown = [{**row, "at_unix": row["at_unix_ms"] / 1000} for row in rows]
+    output.show(shown, ("seq", "at_unix", "actor", "role", "address", "action", "target"), rows, expendable=("seq", "role", "address"))
 
 
 @audit_app.command("verify")
 def verify(
+    gateway: StoreOptions,
     head: Annotated[str, typer.Option(help="The hash an earlier verification printed: the chain must still hold it.")] = "",
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Walk the whole chain; exit code 1 when a row was changed, removed or put in. Keep the printed hash elsewhere."""
-    client = api(admin, token_file)
+    client = gateway.api()
     verification = client.read(f"{API}/audit/verification")
     if as_json:
         print_json(verification)

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from gateway.cli.admin_client import TOKEN_VARIABLE
+from gateway.cli.connection import TOKEN_VARIABLE
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
 from gateway.fleet.sources import clashes_in_files, problems_in_files

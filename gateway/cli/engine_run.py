@@ -24,7 +24,9 @@ import typer
 
 from backends.dialects import DIALECTS
 from backends.launch.resolve import Launch
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
+from gateway.cli.admin_client import API, AdminClient, RefusedByGateway, segment
+from gateway.cli.connection import GatewayOptions
+from gateway.cli.durations import seconds_of
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 from gateway.cli.printing import err, fail
 
@@ -89,6 +91,7 @@ HEALTH_WITHIN_S: Final = 2.0
 
 def run_engine(
     name: Name,
+    gateway: GatewayOptions,
     sets: Sets = None,
     executable: Executable = None,
     pool: Annotated[str | None, typer.Option(help="The pool it joins once it is healthy; without one it just runs.")] = None,
@@ -97,18 +100,17 @@ def run_engine(
     wait_grace: Annotated[
         bool, typer.Option("--wait-grace", help="Drain for the whole grace: for several gateways on one database.")
     ] = False,
-    ready_s: Annotated[float | None, typer.Option(min=1, help="Longest start, seconds; default: the configuration's.")] = None,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
+    ready: Annotated[str | None, typer.Option(metavar="DURATION", help="Longest start, as 10m; default: the configuration's.")] = None,
 ) -> None:
     """Start an engine in the foreground and wait until it is healthy; with --pool, register it, and drain it on SIGTERM or Ctrl-C.
 
     Ends with the engine's own exit code, or 0 when it was asked to end. A second signal ends the drain, a third kills the engine.
     """
     launch = launch_from(name, sets, executable)
+    ready_s = None if ready is None else seconds_of("--ready", ready, 1.0)
     place = None
     if pool is not None:
-        client = AdminClient(admin, token_from(token_file))
+        client = gateway.api()
         place = Place(client, need_pool(client, pool), launch, url or launch.url, with_events=kv_events)
     need_free_port(launch)
     try:

@@ -21,10 +21,11 @@ from backends.launch.resolve import LaunchError, is_wildcard
 from backends.launch.sizing import GIB, Sizes, plan_of, size
 from gateway.cli.engine_check import check_engine
 from gateway.cli.engine_run import run_engine
+from gateway.cli.groups import CommandGroup
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
 from gateway.cli.printing import err, fail, out
 
-engine_app = typer.Typer(no_args_is_help=True, help="Launch configurations of engines: show, start, compare, size.")
+engine_app = CommandGroup("Launch configurations of engines: show, start, compare, size.")
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 """Largest config.json read; the longest published ones are 200 KB."""
@@ -106,7 +107,7 @@ def show_engine(
 @engine_app.command("render")
 def render_engine(
     name: Name,
-    form: Annotated[Literal["shell", "compose", "kubernetes", "systemd"], typer.Option("--as", help="What to write.")] = "shell",
+    form: Annotated[Literal["shell", "compose", "kubernetes", "systemd"], typer.Option("--format", help="What to write.")] = "shell",
     sets: Sets = None,
     executable: Executable = None,
 ) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, api, segment
+from gateway.cli.admin_client import API, segment
+from gateway.cli.connection import GatewayOptions
 from gateway.cli.printing import AsJson, fail, moment, out, print_json
 
 CHAT: Final = "/v1/chat/completions"
@@ -15,6 +16,7 @@ MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 
 
 def explain(
+    gateway: GatewayOptions,
     request_id: Annotated[str, typer.Argument(help="The request's id: `x-request-id` of its reply, or of the access log.")] = "",
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A request's JSON body; shows where it would go now, and sends nothing.")
@@ -22,8 +24,6 @@ def explain(
     tenant: Annotated[str, typer.Option(help="With --file: whose policy places it, and whose prefixes count.")] = "default",
     project: Annotated[str, typer.Option(help="With --file: the tenant's project whose request it is.")] = "default",
     endpoint: Annotated[str, typer.Option(help="With --file: the path it would be sent to.")] = CHAT,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a placing decision: every backend with every term of its cost, and why those that were not taken lost.
@@ -32,7 +32,7 @@ def explain(
     """
     if bool(request_id) is (file is not None):
         fail("name a request's id, or a request with --file", code=2)
-    client = api(admin, token_file)
+    client = gateway.api()
     if file is None:
         decision = client.read(f"{API}/requests/{segment(request_id)}/explanation")
     else:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, RefusedByGateway, TokenFile, segment, token_from
+from gateway.cli.admin_client import API, AdminClient, RefusedByGateway, segment
 from gateway.cli.amounts import Meant, doubt_of
+from gateway.cli.connection import StoreOptions
 from gateway.cli.printing import fail, out, print_json
 from gateway.importing.plan import (
     BadDocument,
@@ -29,9 +30,8 @@ Outcome = Literal["made", "kept", "differs", "refused"]
 
 def apply(
     file: Annotated[Path, typer.Argument(help="A tidegate-import.json.")],
+    gateway: StoreOptions,
     yes: Meant = False,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
     """Make the tenants, keys, limits and prices of a file, and print what became of each; new keys are printed this once.
@@ -43,10 +43,12 @@ def apply(
         document = read_document(file)
     except BadDocument as error:
         fail(str(error), code=2)
-    AdminClient(admin, token := token_from(token_file)).read(
-        f"{API}/self"
-    )  # one sentence, not one per object, when the token is not accepted
-    run = ImportRun(AdminClient(admin, token, quiet=True), as_json, yes)
+    client = gateway.api(quiet=True)
+    try:
+        client.read(f"{API}/self")
+    except RefusedByGateway as refused:  # one sentence, not one per object, when the token is not accepted
+        fail(refused.message)
+    run = ImportRun(client, as_json, yes)
     run.take(document)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
     if not as_json:

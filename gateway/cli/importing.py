@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from gateway.cli import import_apply
+from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import fail, out
 from gateway.config.load import ConfigError, read_settings
 from gateway.importing.litellm import carry_models, carry_sections
@@ -16,7 +17,7 @@ from policies.load import load_policies
 from policies.yaml.located import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
 from policies.yaml.problems import Problem, listing
 
-import_app = typer.Typer(no_args_is_help=True, help="Take over the configuration of another gateway.")
+import_app = CommandGroup("Take over the configuration of another gateway.")
 
 STAND_IN: Final = "http://127.0.0.1:1"
 """Value of environment variables while the written files are checked; they stand for addresses of engines."""
@@ -28,7 +29,7 @@ import_app.command("apply")(import_apply.apply)
 @import_app.command("litellm")
 def litellm(
     config: Annotated[Path, typer.Argument(help="The proxy's config.yaml.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder that the files are written to; none of them may be there yet.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the files go; none of them may be there yet.")],
     teams: Annotated[Path | None, typer.Option(help="What the proxy's GET /team/list answered, as a JSON file.")] = None,
     keys: Annotated[
         Path | None, typer.Option(help="What its GET /key/list?return_full_object=true answered, as a JSON file; needs --teams.")

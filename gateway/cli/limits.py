@@ -1,19 +1,22 @@
-"""`tidegate limit …` and `tidegate price …`: over the admin API of a running gateway."""
+"""`tidegate limit …` and `tidegate price …`: what may be used by whom, and what tokens cost."""
 
-import re
 import time
 from typing import Annotated, Any, Final
 
 import typer
 from rich.live import Live
+from rich.table import Table
 
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.admin_client import API, AdminClient, Yes, segment, sure
 from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount, rate_amount
-from gateway.cli.printing import AsJson, fail, out, show, table_of
+from gateway.cli.connection import GatewayOptions, StoreOptions
+from gateway.cli.durations import DURATION, seconds_of
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import OutputOptions, out, table_of
 from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, Window
 
-limit_app = typer.Typer(no_args_is_help=True, help="Limits: what may be used by whom. Over the admin API.")
-price_app = typer.Typer(no_args_is_help=True, help="Prices: what tokens cost, from a moment on. Over the admin API.")
+limit_app = CommandGroup("Limits: what may be used by whom.")
+price_app = CommandGroup("Prices: what tokens cost, from a moment on.")
 
 
 def _checked_limit_id(text: str) -> str:
@@ -38,28 +41,26 @@ STATE: Final = ("id", "amount", "used", "held", "remaining", "reset_s")
 
 
 @limit_app.command("list")
-def list_limits(admin: AdminUrl = ADMIN, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+def list_limits(gateway: StoreOptions, output: OutputOptions) -> None:
     """Print every limit."""
-    limits = api(admin, token_file).items(f"{API}/limits")
-    show(
-        limits if as_json else list(map(_for_people, limits)), ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix"), as_json
-    )
+    limits = gateway.api().items(f"{API}/limits")
+    columns = ("id", "amount", "burst", "soft", "raised_to", "raised_until_unix")
+    output.show(list(map(_for_people, limits)), columns, limits, expendable=("raised_to", "raised_until_unix", "soft", "burst"))
 
 
 @limit_app.command("set")
 def set_limit(
     limit: LimitId,
     amount: Annotated[str, typer.Argument(help=AMOUNT)],
+    gateway: StoreOptions,
     burst: Annotated[str | None, typer.Option(help="Per minute only: how much may come at once; default: the amount.")] = None,
     soft: Annotated[str | None, typer.Option(help="From here on replies carry a warning; at most the amount, and the burst.")] = None,
     yes: Meant = False,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
 ) -> None:
     """Set a limit; gateways follow within 5 s. Money is in dollars: `tidegate limit set tenant:acme:cost_usd:month 50`."""
     written = {"AMOUNT": amount, "--burst": burst, "--soft": soft}
     body = {option.strip("-").lower(): limit_amount(limit, option, text, yes) for option, text in written.items() if text is not None}
-    saved = _for_people(api(admin, token_file).put(f"{API}/limits/{segment(as_dollars(limit))}", body))
+    saved = _for_people(gateway.api().put(f"{API}/limits/{segment(as_dollars(limit))}", body))
     out.print(f"limit {saved['id']} is {saved['amount']}", markup=False)
 
 
@@ -67,59 +68,62 @@ def set_limit(
 def raise_limit(
     limit: LimitId,
     to: Annotated[str, typer.Argument(help=AMOUNT)],
-    for_: Annotated[str, typer.Option("--for", help="For how long: 90s, 30m, 12h or 7d.")] = "1h",
+    gateway: StoreOptions,
+    for_: Annotated[str, typer.Option("--for", metavar="DURATION", help=f"For how long, {DURATION}.")] = "1h",
     yes: Meant = False,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
 ) -> None:
     """Raise a limit for a time; afterwards it is what it was."""
-    body = {"to": limit_amount(limit, "TO", to, yes), "until_unix": time.time() + seconds_of(for_)}
-    saved = _for_people(api(admin, token_file).post(f"{API}/limits/{segment(as_dollars(limit))}/raise", body))
+    body = {"to": limit_amount(limit, "TO", to, yes), "until_unix": time.time() + seconds_of("--for", for_, 1.0)}
+    saved = _for_people(gateway.api().post(f"{API}/limits/{segment(as_dollars(limit))}/raise", body))
     out.print(f"limit {saved['id']} is {saved['raised_to']} for {for_}, and {saved['amount']} afterwards", markup=False)
 
 
-@limit_app.command("remove")
-def remove_limit(limit: LimitId, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
-    """Remove a limit."""
+@limit_app.command("delete")
+def delete_limit(limit: LimitId, gateway: StoreOptions, yes: Yes = False) -> None:
+    """Delete a limit."""
     limit = as_dollars(limit)
-    sure(f"Remove limit {limit}?", yes)
-    api(admin, token_file).remove(f"{API}/limits/{segment(limit)}")
-    out.print(f"limit {limit} removed", markup=False)
+    sure(f"Delete limit {limit}?", yes)
+    gateway.api().remove(f"{API}/limits/{segment(limit)}")
+    out.print(f"limit {limit} deleted", markup=False)
 
 
 @limit_app.command("state")
 def limit_state(
+    gateway: GatewayOptions,
+    output: OutputOptions,
     name: Annotated[str, typer.Argument(help="The tenant, or the organisation or model with --level.")] = "",
     level: Annotated[str, typer.Option(help="tenant, organisation, model or global.")] = "tenant",
     user: Annotated[str | None, typer.Option(help="An end user of the tenant.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until interrupted.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, at least 200ms.")] = "2s",
 ) -> None:
     """Print how limits stand now: used, held, left, and when all of it is there again."""
-    client = api(admin, token_file)
+    client = gateway.api()
     path = f"{API}/limits/state?level={segment(level)}&name={segment(name)}" + ("" if user is None else f"&user={segment(user)}")
+    every_s = seconds_of("--every", every, 0.2)
     if not watch:
-        show(_states(client, path, as_json), STATE, as_json)
+        _show_states(client, path, output)
         return
     try:
-        if as_json or not out.is_terminal:  # a table redrawn in place suits no file and no other program
+        if output.for_scripts or not out.is_terminal:  # a table redrawn in place suits no file and no other program
             while True:
-                show(_states(client, path, as_json), STATE, as_json)
+                _show_states(client, path, output)
                 time.sleep(every_s)
-        with Live(table_of(_states(client, path, as_json), STATE), console=out, auto_refresh=False) as live:
+        with Live(_state_table(client, path), console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
-                live.update(table_of(_states(client, path, as_json), STATE), refresh=True)
+                live.update(_state_table(client, path), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _states(client: AdminClient, path: str, as_json: bool) -> list[dict[str, Any]]:
+def _show_states(client: AdminClient, path: str, output: OutputOptions) -> None:
     states = client.items(path)
-    return states if as_json else list(map(_for_people, states))
+    output.show(list(map(_for_people, states)), STATE, states, expendable=("reset_s", "held"))
+
+
+def _state_table(client: AdminClient, path: str) -> Table:
+    return table_of(list(map(_for_people, client.items(path))), STATE)
 
 
 def _for_people(limit: dict[str, Any]) -> dict[str, Any]:
@@ -130,32 +134,31 @@ def _for_people(limit: dict[str, Any]) -> dict[str, Any]:
 
 @price_app.command("list")
 def list_prices(
+    gateway: StoreOptions,
+    output: OutputOptions,
     model: Annotated[str, typer.Option(help="Only those of this model.")] = "",
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
 ) -> None:
     """Print prices, in dollars per million tokens.
 
     `doubtful` names parts that are free in a price of an older version, perhaps only because they were left out: set such a price anew.
     """
-    prices = api(admin, token_file).items(f"{API}/prices?model={segment(model)}")
-    rows = prices if as_json else [{**price, **{kind: f"${rate}" for kind, rate in price["usd_per_mtok"].items()}} for price in prices]
+    prices = gateway.api().items(f"{API}/prices?model={segment(model)}")
+    rows = [{**price, **{kind: f"${rate}" for kind, rate in price["usd_per_mtok"].items()}} for price in prices]
     kinds = ("uncached_input", "cached_input", "output", "reasoning")
-    show(rows, ("id", "model", "revision", "effective_unix", *kinds, "doubtful"), as_json)
+    columns = ("id", "model", "revision", "effective_unix", *kinds, "doubtful")
+    output.show(rows, columns, prices, expendable=("id", "revision", "effective_unix"))
 
 
 @price_app.command("set")
 def set_price(
-    model: str,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The public name of the model.")],
     input_: Annotated[str, typer.Option("--input", help="Dollars per million prompt tokens, as 0.20.")],
     output: Annotated[str, typer.Option(help="Dollars per million generated tokens.")],
+    gateway: StoreOptions,
     cached_input: Annotated[str | None, typer.Option(help="Dollars per million tokens from the prefix cache; default: as --input.")] = None,
     reasoning: Annotated[str | None, typer.Option(help="Dollars per million tokens of hidden reasoning; default: as --output.")] = None,
     revision: Annotated[str, typer.Option(help="One revision of the pool.")] = "*",
     yes: Meant = False,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
 ) -> None:
     """Set what a model costs from now on; requests under way keep the price they were admitted at."""
     written = {"--input": input_, "--cached-input": cached_input, "--output": output, "--reasoning": reasoning}
@@ -165,14 +168,6 @@ def set_price(
         for option, text in written.items()
         if text is not None
     }
-    price = api(admin, token_file).post(f"{API}/prices", {"model": model, "revision": revision, "usd_per_mtok": rates})
+    price = gateway.api().post(f"{API}/prices", {"model": model, "revision": revision, "usd_per_mtok": rates})
     shown = ", ".join(f"{kind} ${rate}" for kind, rate in price["usd_per_mtok"].items())
     out.print(f"{price['id']}: {model} costs that from now on, per million tokens: {shown}", markup=False)
-
-
-def seconds_of(text: str) -> int:
-    """Seconds of a duration like `90s`, `30m`, `12h` or `7d`; ends the command for anything else."""
-    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if match is None:
-        fail(f"--for {text!r} is no length of time; write 90s, 30m, 12h or 7d", code=2)
-    return int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]]

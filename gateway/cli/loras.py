@@ -5,17 +5,17 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from backends.lora.digest import NotAnAdapter, lora_digest
 from backends.lora.residency import Adapter
-from gateway.cli.admin_client import ADMIN
 from gateway.cli.backends import fleet_of
-from gateway.cli.printing import AsJson, err, out, print_json
+from gateway.cli.connection import GatewayOptions
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import OutputOptions, err
 from gateway.config.load import ConfigError, Settings, load_settings
 from gateway.process.snapshots import BackendState
 
-lora_app = typer.Typer(no_args_is_help=True, help="Adapters: what they are pinned by, and where they are.")
+lora_app = CommandGroup("Adapters: what they are pinned by, and where they are.")
 
 
 class AdapterRow(msgspec.Struct, frozen=True):
@@ -43,28 +43,28 @@ def digest(folder: Annotated[Path, typer.Argument(help="The adapter's folder, wi
 
 
 @lora_app.command("list")
-def list_loras(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml"),
-    admin: Annotated[str, typer.Option(help="Where the gateway's admin port is.")] = ADMIN,
-    as_json: AsJson = False,
-) -> None:
+def list_loras(gateway: GatewayOptions, output: OutputOptions) -> None:
     """Print every adapter of the settings with its digest, and the backends of the running gateway that have it loaded.
 
     Adapters that are loaded and not in the settings are listed without a name: older versions, until their place is needed.
     """
     try:
-        settings = load_settings(config)
+        settings = load_settings(gateway.config)
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    adapters = rows(settings, fleet_of(admin))
-    if as_json:
-        print_json(adapters)
-        return
-    table = Table("adapter", "pool", "digest", "engines know it as", "loaded on")
-    for row in adapters:
-        table.add_row(row.lora or "-", row.pool, row.digest[:12] or "-", row.served, ", ".join(row.backends) or "-")
-    out.print(table)
+    adapters = rows(settings, fleet_of(gateway.public()))
+    shown = [
+        {
+            "adapter": row.lora or "-",
+            "pool": row.pool,
+            "digest": row.digest[:12] or "-",
+            "engines_know_it_as": row.served,
+            "loaded_on": row.backends or "-",
+        }
+        for row in adapters
+    ]
+    output.show(shown, ("adapter", "pool", "digest", "engines_know_it_as", "loaded_on"), adapters, expendable=("digest", "pool"))
 
 
 def rows(settings: Settings, fleet: list[BackendState]) -> list[AdapterRow]:

@@ -15,9 +15,12 @@ import typer
 from domain.ask import Endpoint
 from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
-from gateway.cli.admin_client import ADMIN, API, AdminClient, AdminUrl, TokenFile, Yes, api
+from gateway.cli.admin_client import API, AdminClient, Yes
+from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
+from gateway.cli.durations import unix_of
 from gateway.cli.explain import CHAT
-from gateway.cli.printing import err, fail, moment, out
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import OutputOptions, err, fail, out
 from gateway.config.load import load_settings
 from gateway.http.openai import interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
@@ -45,8 +48,7 @@ def add_versions(policy_app: typer.Typer) -> None:
 
 def apply(
     folder: Annotated[Path, typer.Argument(help="A policy folder: it becomes all of the policies.")],
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
+    gateway: GatewayOptions,
     note: Note = "",
     yes: Yes = False,
 ) -> None:
@@ -55,7 +57,7 @@ def apply(
     Exit codes: 0 done, or nothing to do; 1 refused: mistakes in it, or somebody else was first; nothing is changed then.
     """
     files = _texts(folder)
-    client = api(admin, token_file)
+    client = gateway.api()
     current = client.read(f"{API}/policies")
     if current["files"] == files:
         out.print(f"version {current['version']} is the same; nothing to do", markup=False)
@@ -68,34 +70,29 @@ def apply(
     _report(client, version)
 
 
-def history(admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def history(gateway: GatewayOptions, output: OutputOptions) -> None:
     """Print the versions that the database keeps, newest first."""
-    for version in api(admin, token_file).items(f"{API}/policies/versions"):
-        note = f"  {version['note']}" if version["note"] else ""
-        changed = f"{version['version']:>6}  {moment(version['at_unix'])}  {version['digest']}"
-        line = f"{changed}  {version['file_count']} files  {version['author']}{note}"
-        out.print(line, markup=False, soft_wrap=True)
+    versions = gateway.api().items(f"{API}/policies/versions")
+    output.show(versions, ("version", "at_unix", "digest", "file_count", "author", "note"), expendable=("file_count", "author", "digest"))
 
 
 def rollback(
     version: Annotated[int, typer.Argument(help="The version whose files are to be in force again.")],
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
+    gateway: GatewayOptions,
     note: Note = "",
 ) -> None:
     """Make a new version with the files of an old one. Refused where they no longer fit the gateway's pools."""
-    client = api(admin, token_file)
+    client = gateway.api()
     _report(client, client.post(f"{API}/policies/rollback", {"version": version, "note": note}))
 
 
 def fetch(
     folder: Annotated[Path, typer.Argument(help="Where the files go; made, or empty.")],
+    gateway: GatewayOptions,
     version: Annotated[int | None, typer.Option(help="Which version; default: the newest.")] = None,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
 ) -> None:
     """Write a version's files into a folder, to be edited and applied, or compared by `tidegate policy diff`."""
-    fetched = api(admin, token_file).read(f"{API}/policies" + (f"/versions/{version}" if version is not None else ""))
+    fetched = gateway.api().read(f"{API}/policies" + (f"/versions/{version}" if version is not None else ""))
     if problems := check_names(fetched["files"]):
         fail(listing(problems))
     try:
@@ -139,18 +136,15 @@ def _compiled(files: dict[str, str], where: str) -> PolicySet:
             fail(f"the policies of {where} have mistakes:\n{str(error).replace(name, where)}")
 
 
-policy_app = typer.Typer(no_args_is_help=True, help="What policy files say, and the policies of a running gateway.")
+policy_app = CommandGroup("What policy files say, and the policies of a running gateway.")
 
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
-SETTINGS: Final = Path("tidegate.yaml")
-
-Config = Annotated[Path, typer.Option("--config", "-c", help="The settings file, for the pools and adapters that there are.")]
 
 
 @policy_app.command("check")
 def check(
     folder: Annotated[Path | None, typer.Argument(help="The policy folder; default: that of the settings.")] = None,
-    config: Config = SETTINGS,
+    config: Config = DEFAULT_CONFIG,
 ) -> None:
     """Read a policy folder, and the folder of prompts beside it, and print every mistake with file, line, key and what to write. Without
     a settings file, whether pools and adapters exist is left open. Exit codes: 0 it loads, 1 it does not.
@@ -163,7 +157,7 @@ def check(
 def diff(
     before: Annotated[Path, typer.Argument(help="A policy folder.")],
     after: Annotated[Path, typer.Argument(help="The one that is to take its place.")],
-    config: Config = SETTINGS,
+    config: Config = DEFAULT_CONFIG,
 ) -> None:
     """Print what changes for whom: models, treatment, rules. Comments, order and other ways to write the same are no change.
 
@@ -179,13 +173,13 @@ def diff(
 @policy_app.command("explain")
 def explain(
     request: Annotated[Path, typer.Argument(help="A request's JSON body.")],
-    tenant: Annotated[str, typer.Option("--as", help="Whose request it is.")],
+    tenant: Annotated[str, typer.Option(help="The tenant whose request it is.")],
     project: Annotated[str, typer.Option(help="The tenant's project.")] = "default",
     endpoint: Annotated[str, typer.Option(help="The path it would be sent to.")] = CHAT,
     header: Annotated[list[str] | None, typer.Option(help="`name: value`; again for further ones.")] = None,
-    at_unix: Annotated[float | None, typer.Option(help="When, in seconds since the epoch; default: now.")] = None,
+    at: Annotated[str | None, typer.Option(metavar="MOMENT", help="When, as 2026-01-31T10:00:00Z; default: now.")] = None,
     folder: Annotated[Path | None, typer.Option(help="The policy folder; default: that of the settings.")] = None,
-    config: Config = SETTINGS,
+    config: Config = DEFAULT_CONFIG,
 ) -> None:
     """Print what the policy files say of a request: which model and pool, which rule and why not the others, how it is treated.
 
@@ -205,7 +199,7 @@ def explain(
     except Fault as fault:
         fail(f"{request}: the request would be refused: {fault.message}")
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))
-    request_facts = Asked(ask, caller, ask.user, headers, time.time() if at_unix is None else at_unix)
+    request_facts = Asked(ask, caller, ask.user, headers, time.time() if at is None else unix_of("--at", at))
     match = match_policy(policies, request_facts, EVERYTHING, key)
     policy = policies.for_tenant(tenant)
     if match is None or policy is None:
@@ -229,12 +223,12 @@ def explain(
 
 
 @policy_app.command("reload")
-def reload(admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def reload(gateway: GatewayOptions) -> None:
     """Have every worker read the policy folder now, and not within two seconds of its change.
 
     A folder with mistakes changes nothing; they are printed, and the exit code is 1.
     """
-    outcome = api(admin, token_file).post(f"{API}/policies/reload")
+    outcome = gateway.api().post(f"{API}/policies/reload")
     out.print(f"policies {outcome['digest']} in force in {outcome['workers']} worker{'s' * (outcome['workers'] != 1)}", markup=False)
 
 

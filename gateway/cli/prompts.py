@@ -1,12 +1,14 @@
 """`tidegate prompt …`: lists prompts, and renders one with variables. The commands read files and need no gateway."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
 
-from gateway.cli.printing import err, fail, out
+from gateway.cli.connection import DEFAULT_CONFIG, Config
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import OutputOptions, err, fail, out
 from gateway.config.load import load_settings
 from policies.prompts.allowed import Registry
 from policies.prompts.folder import PromptFolder
@@ -15,25 +17,23 @@ from policies.prompts.template import TooLong
 from policies.prompts.variables import Variable, VariableRefused
 from policies.yaml.problems import ConfigError, listing
 
-prompt_app = typer.Typer(no_args_is_help=True, help="The prompts that there are, and what they say.")
-
-SETTINGS: Final = Path("tidegate.yaml")
+prompt_app = CommandGroup("The prompts that there are, and what they say.")
 
 Folder = Annotated[Path | None, typer.Option(help="The folder of prompts; default: that of the settings.")]
-Config = Annotated[Path, typer.Option("--config", "-c", help="The settings file.")]
 
 
 @prompt_app.command("list")
-def list_prompts(folder: Folder = None, config: Config = SETTINGS) -> None:
+def list_prompts(output: OutputOptions, folder: Folder = None, config: Config = DEFAULT_CONFIG) -> None:
     """Print every version of every prompt with its variables; those with a default are in brackets. Exit codes: 0 all of them load,
     1 one does not."""
     registry = _read(folder, config)
+    rows = []
     for versions in (registry[name] for name in sorted(registry)):
         for version in sorted(versions):
             prompt = versions[version]
-            variables = ", ".join(_declared(name, variable) for name, variable in prompt.variables.items())
-            model = f", by {prompt.model}" if prompt.model else ""
-            out.print(f"{prompt.name}  {len(prompt.messages)} messages{model}  {variables}".rstrip(), markup=False, soft_wrap=True)
+            variables = [_declared(name, variable) for name, variable in prompt.variables.items()]
+            rows.append({"prompt": prompt.name, "messages": len(prompt.messages), "model": prompt.model, "variables": variables})
+    output.show(rows, ("prompt", "messages", "model", "variables"), expendable=("messages",))
 
 
 @prompt_app.command("render")
@@ -42,7 +42,7 @@ def render(
     var: Annotated[list[str] | None, typer.Option(help="`name=value`; again for further ones, and for each text of a list.")] = None,
     version: Annotated[int | None, typer.Option(help="Default: the highest.")] = None,
     folder: Folder = None,
-    config: Config = SETTINGS,
+    config: Config = DEFAULT_CONFIG,
 ) -> None:
     """Print the messages of a prompt as JSON, as an engine would get them. Exit codes: 0 printed, 1 a variable does not do, 2 there is no
     such prompt."""

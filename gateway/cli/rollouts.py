@@ -2,13 +2,15 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.cli.admin_client import ADMIN, API, AdminUrl, TokenFile, Yes, api, segment, sure
+from gateway.cli.admin_client import API, Yes, segment, sure
+from gateway.cli.connection import DEFAULT_CONFIG, Config, GatewayOptions
+from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import AsJson, err, out, print_json
 from gateway.config.load import load_settings
 from policies.prompts.folder import names_in
@@ -18,23 +20,17 @@ from policies.yaml.located import Located, read_yaml
 from policies.yaml.problems import ConfigError
 from policies.yaml.validate import validated
 
-rollout_app = typer.Typer(no_args_is_help=True, help="Rollouts of what is new from pool to pool, and experiments.")
+rollout_app = CommandGroup("Rollouts of what is new from pool to pool, and experiments.")
 
 ROLLOUTS: Final = f"{API}/rollouts"
-SETTINGS: Final = Path("tidegate.yaml")
-MOST_CLOSED: Final = 20
+MOST_LISTED: Final = 20
 
 File = Annotated[Path, typer.Argument(help="A rollout file, see docs/reference/rollouts.md.")]
 Name = Annotated[str, typer.Argument(help="The rollout's name.")]
 
 
 @rollout_app.command("check")
-def check(
-    file: File,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings file, for the pools that there are.")] = Path(
-        "tidegate.yaml"
-    ),
-) -> None:
+def check(file: File, config: Config = DEFAULT_CONFIG) -> None:
     """Read a rollout file, and print what it means or every mistake with line and key. Without a settings file, whether pools exist is
     left open. Exit codes: 0 it can be started, 1 it cannot.
     """
@@ -46,74 +42,78 @@ def check(
 
 
 @rollout_app.command("start")
-def start(file: File, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def start(file: File, gateway: GatewayOptions) -> None:
     """Start a rollout or an experiment. Mistakes in the file are printed, and nothing is started."""
     document, _ = _read(file)
-    rollout = api(admin, token_file).post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
-    out.print(f"{_line(rollout)}; see tidegate rollout status {rollout['name']}", markup=False, soft_wrap=True)
+    rollout = gateway.api().post(ROLLOUTS, document.model_dump(mode="json", exclude_unset=True))
+    out.print(f"{_line(rollout)}; see tidegate rollout show {rollout['name']}", markup=False, soft_wrap=True)
 
 
-@rollout_app.command("status")
-def status(
-    name: Annotated[str | None, typer.Argument(help="One of them with all that is found; default: all that are in force.")] = None,
+@rollout_app.command("list")
+def list_rollouts(
+    gateway: GatewayOptions,
     closed: Annotated[bool, typer.Option("--closed", help="The last ones that are over.")] = False,
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most rollouts.")] = MOST_LISTED,
     as_json: AsJson = False,
 ) -> None:
-    """Say how rollouts stand: phase, share, what was counted, what is found of each metric, and why."""
-    client = api(admin, token_file)
-    if name is not None:
-        shown = client.read(f"{ROLLOUTS}/{segment(name)}")
-        lines = list(_details(shown))
-    else:
-        shown = client.items(f"{ROLLOUTS}?closed={str(closed).lower()}", MOST_CLOSED if closed else 100)
-        lines = [_line(rollout) for rollout in shown] or [f"no rollout is {'over' if closed else 'in force'}"]
+    """Print the rollouts that are in force: phase, share, and since when."""
+    rollouts = gateway.api().items(f"{ROLLOUTS}?closed={str(closed).lower()}", limit)
+    lines = [_line(rollout) for rollout in rollouts] or [f"no rollout is {'over' if closed else 'in force'}"]
+    _print(rollouts, lines, as_json)
+
+
+@rollout_app.command("show")
+def show(name: Name, gateway: GatewayOptions, as_json: AsJson = False) -> None:
+    """Print how a rollout stands: phase, share, what was counted, what is found of each metric, and why."""
+    rollout = gateway.api().read(f"{ROLLOUTS}/{segment(name)}")
+    _print(rollout, _details(rollout), as_json)
+
+
+def _print(record: Any, lines: Iterable[str], as_json: bool) -> None:
     if as_json:
-        print_json(shown)
+        print_json(record)
         return
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
 
 @rollout_app.command("pause")
-def pause(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def pause(name: Name, gateway: GatewayOptions) -> None:
     """Keep its share and stop its time; it is still compared, and goes back when it is worse."""
-    _decide(admin, token_file, name, "pause")
+    _decide(gateway, name, "pause")
 
 
 @rollout_app.command("resume")
-def resume(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def resume(name: Name, gateway: GatewayOptions) -> None:
     """Go on from a pause."""
-    _decide(admin, token_file, name, "resume")
+    _decide(gateway, name, "resume")
 
 
 @rollout_app.command("promote")
-def promote(name: Name, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def promote(name: Name, gateway: GatewayOptions) -> None:
     """On to the next phase: past a gate, out of a hold or a pause, or before its time."""
-    _decide(admin, token_file, name, "promote")
+    _decide(gateway, name, "promote")
 
 
 @rollout_app.command("abort")
 def abort(
     name: Name,
+    gateway: GatewayOptions,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is written down.")],
-    admin: AdminUrl = ADMIN,
-    token_file: TokenFile = None,
 ) -> None:
     """Back to the baseline. New requests go there within a second, those that run on the canary end there."""
-    _decide(admin, token_file, name, "abort", {"reason": reason})
+    _decide(gateway, name, "abort", {"reason": reason})
 
 
 @rollout_app.command("close")
-def close(name: Name, yes: Yes = False, admin: AdminUrl = ADMIN, token_file: TokenFile = None) -> None:
+def close(name: Name, gateway: GatewayOptions, yes: Yes = False) -> None:
     """Close one that is done. Requests then go where policies say: change these to the canary's pool first, or they go back."""
     sure(f"Do policies name the canary's pool of {name} already? Requests go where they say once it is closed.", yes)
-    _decide(admin, token_file, name, "close")
+    _decide(gateway, name, "close")
 
 
-def _decide(admin: str, token_file: Path | None, name: str, decision: str, body: dict[str, str] | None = None) -> None:
-    rollout = api(admin, token_file).post(f"{ROLLOUTS}/{segment(name)}/{decision}", body)
+def _decide(gateway: GatewayOptions, name: str, decision: str, body: dict[str, str] | None = None) -> None:
+    rollout = gateway.api().post(f"{ROLLOUTS}/{segment(name)}/{decision}", body)
     for line in (_line(rollout), f"  {rollout['reason']}"):
         out.print(line, markup=False, soft_wrap=True)
 

@@ -1,27 +1,25 @@
-"""`tidegate usage …`: usage as a table or as a file, straight from the database or over the admin API.
+"""`tidegate usage …`: usage as a table or as a file.
 
 `ApiUsage` reads over the admin API, page by page, so that neither side holds a whole export in memory.
 """
 
 import asyncio
 import datetime as dt
-import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
 import msgspec
 import typer
-from rich.table import Table
 
-from gateway.cli.admin_client import API, PAGE, AdminClient, OverApi, TokenFile, api
-from gateway.cli.printing import AsJson, err, fail, out, print_json
-from gateway.cli.stored import DEFAULT_CONFIG, Config, with_database
-from gateway.config.load import ConfigError, load_settings
+from gateway.cli.admin_client import API, PAGE, AdminClient
+from gateway.cli.connection import StoreOptions
+from gateway.cli.groups import CommandGroup
+from gateway.cli.printing import STDOUT, OutputOptions, err, fail, write_whole
 from tenancy.money import dollars_of, shown_dollars
-from tenancy.usage import BY, MAX_PAGE_ROWS, PAGE_ROWS, SUMS, By, Filter, LedgerAway, Page, UsageAnswerRow, UsageSums, UsageTotals, columns
+from tenancy.usage import BY, MAX_PAGE_ROWS, PAGE_ROWS, SUMS, By, Filter, LedgerAway, Page, UsageAnswerRow, UsageSums, columns
 from tenancy.usage_export import ParquetMissing, export_usage
 
 MOST: Final = PAGE
@@ -55,7 +53,7 @@ def _row(item: dict[str, Any], by: Sequence[By]) -> UsageAnswerRow:
     )
 
 
-usage_app = typer.Typer(no_args_is_help=True, help="What was used. From the database of --config, or with --admin over the API.")
+usage_app = CommandGroup("What was used, and what it cost.")
 
 First = Annotated[str | None, typer.Option("--from", help="First day, YYYY-MM-DD (UTC); default: the first of this month.")]
 Last = Annotated[str | None, typer.Option("--to", help="Last day, included; default: today.")]
@@ -68,6 +66,8 @@ Model = Annotated[str | None, typer.Option(help="Only this model.")]
 
 @usage_app.command("show")
 def show_usage(
+    gateway: StoreOptions,
+    output: OutputOptions,
     first: First = None,
     last: Last = None,
     by: Divided = "tenant,model",
@@ -75,39 +75,28 @@ def show_usage(
     project: Project = None,
     key: Key = None,
     model: Model = None,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE_ROWS, help="Rows at most.")] = 100,
-    config: Config = DEFAULT_CONFIG,
-    admin: OverApi = None,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE_ROWS, help="Most rows.")] = 100,
 ) -> None:
     """Print what was used."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
-    page: Page = _run(config, admin, token_file, lambda queries: queries.totals(divided, where, None, limit))
+    page: Page = asyncio.run(ApiUsage(gateway.api()).totals(divided, where, None, limit))
     names = columns(divided)
-    if as_json:
-        rows = [
-            dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) | {"cost_usd": dollars_of(row.sums.cost_nanousd)}
-            for row in page.rows
-        ]
-        print_json(rows)
-        return
-    table = Table(*names)
-    for name in ("requests", "prompt", "cached", "completion", "units", "cost"):
-        table.add_column(name, justify="right")
-    for row in page.rows:
-        s = row.sums
-        numbers = (s.requests, s.prompt_tokens, s.cached_tokens, s.completion_tokens)
-        table.add_row(*(_cell(label) for label in row.labels), *(f"{n:,}" for n in numbers), f"{s.units:,}", shown_dollars(s.cost_nanousd))
-    out.print(table)
+    rows = [
+        dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) | {"cost_usd": dollars_of(row.sums.cost_nanousd)}
+        for row in page.rows
+    ]
+    table = [_for_people(row, names) for row in rows] if not output.as_csv else rows
+    sums = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "units", "cost_usd")
+    output.show(table, (*names, *sums), rows, expendable=("completion_tokens", "prompt_tokens", "cached_tokens", "units"))
     if page.next is not None:
         err.print(f"there are more than {limit} rows; add --limit, or a filter, or use: tidegate usage export")
 
 
 @usage_app.command("export")
 def export(
-    target: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    gateway: StoreOptions,
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; - is stdout.")] = STDOUT,
     first: First = None,
     last: Last = None,
     by: Divided = "day,tenant,project,key,model,lora",
@@ -116,27 +105,22 @@ def export(
     project: Project = None,
     key: Key = None,
     model: Model = None,
-    config: Config = DEFAULT_CONFIG,
-    admin: OverApi = None,
-    token_file: TokenFile = None,
 ) -> None:
-    """Write what was used to a file, which is there whole or not at all. Money is in nano-dollars."""
+    """Write what was used to stdout, or to a file, which is there whole or not at all. Money is in nano-dollars."""
     divided = _by(by)
     where = _filter(first, last, tenant, project, key, model)
-    partial = target.with_name(f".{target.name}.partial")
+    totals = ApiUsage(gateway.api())
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            rows = _run(config, admin, token_file, lambda queries: export_usage(queries, divided, where, file, kind))
-        partial.replace(target)
-    except OSError as error:
-        fail(f"{target} cannot be written: {error.strerror or error}")
-    finally:
-        partial.unlink(missing_ok=True)
-    err.print(f"{rows} rows written to {target}", markup=False)
+        rows = write_whole(target, lambda file: asyncio.run(export_usage(totals, divided, where, file, kind)))
+    except (LedgerAway, ParquetMissing) as error:
+        fail(str(error))
+    if target != STDOUT:
+        err.print(f"{rows} rows written to {target}", markup=False)
 
 
-def _cell(text: str) -> str:
-    return text.replace("[", "\\[") or "-"
+def _for_people(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    numbers = {name: f"{value:,}" for name, value in row.items() if isinstance(value, int)}
+    return {**row, **numbers, **{name: row[name] or "-" for name in names}, "cost_usd": shown_dollars(row["cost_nanousd"])}
 
 
 def _by(text: str) -> tuple[By, ...]:
@@ -161,23 +145,3 @@ def _day(text: str | None, option: str) -> dt.date | None:
         return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no day; write it like 2026-01-31", param_hint=option) from None
-
-
-def _run(config: Path, admin: str | None, token_file: Path | None, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
-    try:
-        return asyncio.run(_from_database(config, work) if admin is None else _over_api(ApiUsage(api(admin, token_file)), work))
-    except (ConfigError, LedgerAway, ParquetMissing) as error:
-        fail(str(error))
-
-
-async def _over_api(totals: ApiUsage, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
-    return await work(totals)
-
-
-async def _from_database(config: Path, work: Callable[[UsageTotals], Awaitable[Any]]) -> Any:
-    from tenancy.stores.sql import SqlUsageQueries, StoreError
-
-    try:
-        return await with_database(load_settings(config), lambda engine: work(SqlUsageQueries(engine)))
-    except StoreError as error:
-        raise LedgerAway(str(error)) from error

@@ -213,9 +213,9 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
             return found
 
         await run("org", "create", "north", "--label", "North")
-        await run("tenant", "move", "acme", "north")
+        await run("tenant", "set", "acme", "--org", "north")
         assert [one["name"] for one in await listed("org", "list")] == ["default", "north"]
-        assert (await listed("tenant", "show", "acme"))[0]["organisation"] == "north"
+        assert json.loads((await run("tenant", "show", "acme", "--json")).stdout)["organisation"] == "north"
         assert "It cannot be removed" in (await run("org", "delete", "north", "--yes", code=1)).stderr
         models = f"{served.url}/v1/models"
         assert (await client.get(models, headers=served.headers)).status_code == 200
@@ -224,15 +224,15 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
         await run("org", "enable", "north")
         await status_within(client, models, served.headers, 200, 10.0)
 
-        await run("project", "create", "acme", "web", "--label", "Web")
-        assert "Web" in (await run("project", "list", "acme")).stdout
-        await run("project", "disable", "acme", "default")
+        await run("project", "create", "web", "--tenant", "acme", "--label", "Web")
+        assert "Web" in (await run("project", "list", "--tenant", "acme")).stdout
+        await run("project", "disable", "default", "--tenant", "acme")
         assert await status_within(client, models, served.headers, 401, 10.0) <= 5.0
-        await run("project", "enable", "acme", "default")
+        await run("project", "enable", "default", "--tenant", "acme")
         await status_within(client, models, served.headers, 200, 10.0)
-        assert "exists already" in (await run("project", "create", "acme", "web", code=1)).stderr
-        await run("project", "delete", "acme", "web", "--yes")
-        assert [one["name"] for one in await listed("project", "list", "acme")] == ["default"]
+        assert "exists already" in (await run("project", "create", "web", "--tenant", "acme", code=1)).stderr
+        await run("project", "delete", "web", "--tenant", "acme", "--yes")
+        assert [one["name"] for one in await listed("project", "list", "--tenant", "acme")] == ["default"]
 
         await run("price", "set", "sim", "--input", "0.25", "--cached-input", "$0.025", "--output", "1")
         (price,) = await listed("price", "list", "--model", "sim")
@@ -258,7 +258,7 @@ async def test_how_limits_stand_is_watched(tmp_path: Path) -> None:
         done = await asyncio.to_thread(command, served, "limit", "set", "tenant:acme:requests:day", "1000")
         assert done.returncode == 0, done.stderr
         environ = {"PATH": "/usr/bin", "TIDEGATE_ADMIN_TOKEN": TOKEN}
-        arguments = ("limit", "state", "acme", "--watch", "--every-s", "0.2", "--json", "--admin", served.admin)
+        arguments = ("limit", "state", "acme", "--watch", "--every", "200ms", "--json", "--admin", served.admin)
         watching = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", *arguments, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
@@ -286,7 +286,7 @@ async def test_watched_through_a_pipe_every_look_is_printed_as_it_is_taken(tmp_p
         done = await asyncio.to_thread(command, served, "limit", "set", "tenant:acme:requests:day", "1000")
         assert done.returncode == 0, done.stderr
         environ = {"PATH": "/usr/bin", "TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "120"}
-        arguments = ("limit", "state", "acme", "--watch", "--every-s", "0.2", "--admin", served.admin)
+        arguments = ("limit", "state", "acme", "--watch", "--every", "200ms", "--admin", served.admin)
         watching = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", *arguments, env=environ, stdout=asyncio.subprocess.PIPE
         )

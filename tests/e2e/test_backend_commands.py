@@ -1,4 +1,4 @@
-"""`tidegate backend add|drain|resume|remove` against a gateway of two workers, as an operator types them."""
+"""`tidegate backend create|drain|resume|delete` against a gateway of two workers, as an operator types them."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ async def refusing(client: httpx.AsyncClient, served: Served) -> None:
     assert reply.json()["error"]["code"] == "no_backend"
 
 
-async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path) -> None:
+async def test_created_drained_resumed_and_deleted_by_command(tmp_path: Path) -> None:
     settings = SETTINGS + "secrets: {{admin_token: {{file: token}}}}\n"
     (tmp_path / "token").write_text(TOKEN)
     async with (
@@ -61,7 +61,7 @@ async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path) -> N
         httpx.AsyncClient(trust_env=False) as client,
     ):
         run = asyncio.to_thread
-        added = await run(backend, served, "add", "chat", "extra", second.url)
+        added = await run(backend, served, "create", "extra", second.url, "--pool", "chat")
         assert added.returncode == 0, added.stderr
         assert await until(client, served, "extra", "up") < 5.0
         listed = await run(backend, served, "list")
@@ -72,7 +72,7 @@ async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path) -> N
             assert reply.status_code == 200
         assert second.counters.finished > 0
 
-        drained = await run(backend, served, "drain", "extra", "--grace-s", "5")
+        drained = await run(backend, served, "drain", "extra", "--grace", "5s")
         assert "Every gateway on this database drains it" in drained.stdout, drained.stderr
         await until(client, served, "extra", "draining")
         drained = await run(backend, served, "drain", "e0")
@@ -82,14 +82,14 @@ async def test_added_drained_resumed_and_removed_by_command(tmp_path: Path) -> N
         assert (await run(backend, served, "resume", "e0")).returncode == 0
         await until(client, served, "e0", "up")
 
-        refused = await run(backend, served, "remove", "e0")
+        refused = await run(backend, served, "delete", "e0", "--yes")
         assert refused.returncode == 1
         assert "belongs to tidegate.yaml; take it out there" in refused.stderr
-        assert (await run(backend, served, "remove", "extra")).returncode == 0
+        assert (await run(backend, served, "delete", "extra", "--yes")).returncode == 0
         await until(client, served, "extra", None)
-        own = await run(backend, served, "add", "chat", "loop", served.url)
+        own = await run(backend, served, "create", "loop", served.url, "--pool", "chat")
         assert "is this gateway itself" in own.stderr
-        wrong = await run(backend, served, "add", "chat", "x", second.url, token="not-the-token-of-this-gateway")
+        wrong = await run(backend, served, "create", "x", second.url, "--pool", "chat", token="not-the-token-of-this-gateway")
         assert "admin token is missing or wrong" in wrong.stderr
         log = (tmp_path / "err.log").read_text()
         for said in ("backend.register", "backend.drain", "backend.resume", "backend.remove", "refused: no valid admin token"):

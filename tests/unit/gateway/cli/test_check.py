@@ -9,8 +9,8 @@ import tokenizers
 import yaml
 from typer.testing import CliRunner
 
-from gateway.cli import app, check
-from gateway.cli.check import reference_sections, schemas
+from gateway.cli import app
+from gateway.cli.check import check, reference_sections, schemas
 from gateway.config.load import load_settings
 from policies.export import REGENERATE, with_sections
 from policies.load import load_policies

@@ -24,7 +24,7 @@ def test_the_list_says_which_dialects_are_proven_and_names_every_configuration()
         assert dialect.known_from in line
     assert sum("not looked at" in line for line in shown.splitlines()) == sum(not one.drains for one in DIALECTS.values())
     assert all(f"│ {name} " in shown for name in names())
-    listed = json.loads(run("list", "--json", group="engines").stdout)
+    listed = json.loads(run("list", "--json").stdout)
     assert [one["name"] for one in listed["launch"]] == list(names())
     assert {one["dialect"]: one["proven"] for one in listed["dialects"]} == {one.name: one.proven for one in DIALECTS.values()}
     vllm = next(one for one in listed["dialects"] if one["dialect"] == "vllm")
@@ -46,17 +46,17 @@ def test_showing_gives_the_reasons_and_with_settings_what_results() -> None:
 
 @pytest.mark.parametrize(("form", "says"), [("shell", "exec vllm serve"), ("compose", "services:"), ("kubernetes", "kind: Deployment")])
 def test_every_form_is_written(form: str, says: str) -> None:
-    result = run("render", "vllm-8b", "--as", form)
+    result = run("render", "vllm-8b", "--format", form)
     assert result.exit_code == 0
     assert says in result.stdout
     assert ("prompts in clear" in result.stderr) is (form != "shell")
 
 
 def test_a_unit_keeps_its_sockets_in_its_runtime_folder() -> None:
-    shown = run("render", "vllm-8b", "--as", "systemd", "--executable", "/opt/vllm").stdout
+    shown = run("render", "vllm-8b", "--format", "systemd", "--executable", "/opt/vllm").stdout
     assert "ipc:///run/tidegate-vllm-8b/tidegate-8000-kv.sock" in shown
     assert "RuntimeDirectory=tidegate-vllm-8b\n" in shown
-    refused = run("render", "vllm-8b", "--as", "systemd")
+    refused = run("render", "vllm-8b", "--format", "systemd")
     assert (refused.exit_code, "--executable /path/to/vllm" in refused.stderr) == (1, True)
 
 

@@ -63,7 +63,7 @@ def test_the_whole_file_is_made_once_and_kept_the_second_time(port: AdminSocket,
     assert again.exit_code == 0, again.output
     assert "0 made, 9 kept, 0 differs, 0 refused" in again.stdout
     assert "gw_live_" not in again.output
-    ci = next(one for one in port.json("key", "show", keys[0].split("_")[2], "--tenant", "search"))
+    ci = port.json("key", "show", keys[0].split("_")[2], "--tenant", "search")
     assert (ci["label"], ci["rights"]["models"], ci["expires_unix"]) == ("ci", ["qwen"], 2_114_380_800.0)
     assert ci["rights"]["priority_class"] == "batch"
     limits = {one["id"]: one["amount"] for one in port.json("limit", "list")}
@@ -72,7 +72,7 @@ def test_the_whole_file_is_made_once_and_kept_the_second_time(port: AdminSocket,
         "global::concurrent_requests:now": 64,
         f"key:{ci['id']}:tokens:minute": 5000,
     }
-    assert port.json("tenant", "show", "research")[0]["disabled"] is True
+    assert port.json("tenant", "show", "research")["disabled"] is True
     (price,) = port.json("price", "list")
     assert price["nanousd_per_mtok"] == {
         "uncached_input": 100_000_000, "cached_input": 100_000_000, "output": 400_000_000, "reasoning": 400_000_000,

@@ -22,7 +22,7 @@ from tests.admin_socket import AdminSocket, admin_socket
     ],
 )
 def test_a_mistyped_id_is_told_with_what_there_is(limit: str, says: str) -> None:
-    for command in (["set", limit, "5"], ["remove", limit, "--yes"], ["raise", limit, "7"]):
+    for command in (["set", limit, "5"], ["delete", limit, "--yes"], ["raise", limit, "7"]):
         done = CliRunner().invoke(app, ["limit", *command, "--admin", "http://127.0.0.1:9"])
         assert done.exit_code == 2
         assert says in done.output
@@ -71,7 +71,7 @@ def test_a_bare_number_of_money_is_dollars_and_amounts_are_shown_with_a_dollar_s
     listed = port.run("limit", "list").stdout
     assert all(text in listed for text in ("$50.00", "$40.50", "$75.25"))
     assert "000000000" not in listed
-    assert port.run("limit", "remove", BUDGET, "--yes").exit_code == 0
+    assert port.run("limit", "delete", BUDGET, "--yes").exit_code == 0
     assert amounts(port) == {}
 
 
@@ -113,7 +113,7 @@ def test_the_older_name_takes_nano_dollars_and_is_told_apart(port: AdminSocket) 
     assert amounts(port) == {BUDGET: (50 * 10**9, "50.00")}
     assert port.run("limit", "set", ALIAS, "$51").exit_code == 0
     assert amounts(port) == {BUDGET: (51 * 10**9, "51.00")}
-    assert port.run("limit", "remove", ALIAS, "--yes").exit_code == 0
+    assert port.run("limit", "delete", ALIAS, "--yes").exit_code == 0
 
 
 @pytest.mark.parametrize(

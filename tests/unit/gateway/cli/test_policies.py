@@ -55,31 +55,31 @@ def test_only_what_means_something_else_is_a_difference() -> None:
 
 def test_a_request_is_explained_with_every_rule() -> None:
     folder("policies", "rules", "everyone")
-    night = ("--header", "X-Job: nightly", "--at-unix", "1800050400")  # 2027-01-15 23:00 in Berlin
-    said = run("explain", request(), "--as", "rules", "--folder", "policies", *night).output
+    night = ("--header", "X-Job: nightly", "--at", "2027-01-15T22:00:00Z")  # 2027-01-15 23:00 in Berlin
+    said = run("explain", request(), "--tenant", "rules", "--folder", "policies", *night).output
     assert "the policy for rules, digest" in said
     assert "rule nightly-jobs: its condition does not hold" in said
-    early = ("--header", "X-Job: nightly", "--at-unix", "1800064800")  # three in the morning
-    said = run("explain", request(), "--as", "rules", "--folder", "policies", *early).output
+    early = ("--header", "X-Job: nightly", "--at", "2027-01-16T03:00+01:00")  # three in the morning
+    said = run("explain", request(), "--tenant", "rules", "--folder", "policies", *early).output
     assert "rule nightly-jobs: it counts" in said
     assert "class: batch" in said
-    said = run("explain", request(), "--as", "rules", "--folder", "policies", *early[2:]).output
+    said = run("explain", request(), "--tenant", "rules", "--folder", "policies", *early[2:]).output
     assert "rule nightly-jobs: its condition asks for what the request does not have" in said
     assert "answered by chat on pool chat" in said
 
 
 def test_what_answers_instead_is_told() -> None:
     folder("policies", "fallback")
-    said = run("explain", request(model="big"), "--as", "fallback", "--folder", "policies").output
+    said = run("explain", request(model="big"), "--tenant", "fallback", "--folder", "policies").output
     assert "else, on no_capacity, error, by small on pool chat-small\nelse, on context_too_long, content_filter, by long on pool" in said
 
 
 def test_a_request_that_would_be_refused_says_why() -> None:
     folder("policies", "rules", "everyone")
-    unknown = run("explain", request(model="nope"), "--as", "rules", "--folder", "policies")
+    unknown = run("explain", request(model="nope"), "--tenant", "rules", "--folder", "policies")
     assert (unknown.exit_code, "has no model 'nope'; there are: chat, chat-small, embed" in unknown.output) == (1, True)
-    broken = run("explain", request(n=0), "--as", "rules", "--folder", "policies")
+    broken = run("explain", request(n=0), "--tenant", "rules", "--folder", "policies")
     assert (broken.exit_code, "the request would be refused: Invalid value for 'n'" in broken.output) == (1, True)
     for wrong in (("--header", "nothing"), ("--endpoint", "/v1/nope")):
-        assert run("explain", request(), "--as", "rules", "--folder", "policies", *wrong).exit_code == 2
-    assert run("explain", "missing.json", "--as", "rules", "--folder", "policies").exit_code == 2
+        assert run("explain", request(), "--tenant", "rules", "--folder", "policies", *wrong).exit_code == 2
+    assert run("explain", "missing.json", "--tenant", "rules", "--folder", "policies").exit_code == 2

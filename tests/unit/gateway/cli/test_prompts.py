@@ -28,9 +28,11 @@ def prompt(*arguments: str) -> Result:
 
 
 def test_every_version_is_listed_with_its_variables() -> None:
-    lines = prompt("list").output.splitlines()
-    assert lines[0] == "customer_support@1  1 messages  customer: string, [language: enum]"
-    assert lines[1].startswith("customer_support@2  2 messages, by smollm2  customer: string, [language: enum], order: integer")
+    first, second = json.loads(prompt("list", "--json").stdout)[:2]
+    assert first == {"prompt": "customer_support@1", "messages": 1, "model": "", "variables": ["customer: string", "[language: enum]"]}
+    assert (second["prompt"], second["messages"], second["model"]) == ("customer_support@2", 2, "smollm2")
+    assert second["variables"][:3] == ["customer: string", "[language: enum]", "order: integer"]
+    assert "customer: string, [language: enum]" in prompt("list").output
 
 
 def test_a_prompt_is_rendered_as_an_engine_would_get_it() -> None:
@@ -74,11 +76,11 @@ def test_prompts_are_checked_compared_and_explained_with_the_policies() -> None:
     assert said == "shop: prompt 95 % customer_support@1, 5 % customer_support@2 becomes 50 % customer_support@1, 50 % customer_support@2\n"
     variables = {"customer": "Ann", "order": 3}
     Path("request.json").write_text(json.dumps({"prompt": {"id": "customer_support", "version": 2, "variables": variables}}))
-    explained = run("policy", "explain", "request.json", "--as", "shop", "--folder", "policies").output
+    explained = run("policy", "explain", "request.json", "--tenant", "shop", "--folder", "policies").output
     assert "prompt customer_support@2 of 95 % customer_support@1, 5 % customer_support@2" in explained
     assert "answered by smollm2 on pool chat" in explained
     assert "parameters: temperature 0.2 by default, seed 7 by default" in explained
-    foreign = run("policy", "explain", "request.json", "--as", "nobody", "--folder", "policies")
+    foreign = run("policy", "explain", "request.json", "--tenant", "nobody", "--folder", "policies")
     assert "does not exist or you do not have access to it" in foreign.output
     Path("prompts/customer_support@2.yaml").write_text("id: [")
     broken = run("policy", "check", "policies")

@@ -89,7 +89,7 @@ def test_mistakes_in_a_file_are_told_with_line_and_key(here: Path) -> None:
 
 
 def test_a_rollout_from_its_start_to_its_end(port: AdminSocket) -> None:
-    none = port.run("rollout", "status")
+    none = port.run("rollout", "list")
     assert none.output == "no rollout is in force\n"
     refused = port.run("rollout", "start", written(DOCUMENT + "weight: 3\n"))
     assert (refused.exit_code, "rollout.yaml:7:1: weight: is no known key" in refused.output) == (1, True)
@@ -104,9 +104,9 @@ def test_a_rollout_from_its_start_to_its_end(port: AdminSocket) -> None:
     assert port.run("rollout", "abort", "v2").exit_code == 2  # no reason
     done = port.run("rollout", "abort", "v2", "--reason", "wrong weights")
     assert done.output.splitlines()[1] == "  aborted: wrong weights"
-    over = port.run("rollout", "status", "--closed")
+    over = port.run("rollout", "list", "--closed")
     assert re.fullmatch(r"v2: chat -> chat-v2, rolled back .* ago\n", over.output)
-    assert port.json("rollout", "status", "--closed")[0]["reason"] == "aborted: wrong weights"
+    assert port.json("rollout", "list", "--closed")[0]["reason"] == "aborted: wrong weights"
 
 
 def test_status_says_what_is_found_of_each_metric(port: AdminSocket) -> None:
@@ -117,13 +117,13 @@ def test_status_says_what_is_found_of_each_metric(port: AdminSocket) -> None:
     sums = ArmSums(60, {"itl": Tally(60, 60 * log(0.012))})
     state = tick(found.plan, state, port.admin.wall.now + 20, [Interval(state.next_interval + 1, sums, sums)]).state
     assert port.within(store.write(msgspec.structs.replace(one, state=state_text(state))))
-    said = port.run("rollout", "status", "v2").output.splitlines()
+    said = port.run("rollout", "show", "v2").output.splitlines()
     assert "60 requests of the canary counted in this phase, which asks for 50; 60 in all; 20 s of at most 4 h" in said[1]
     assert said[2:] == [
         "  last change: started",
         "  undecided: inter-token latency 12.0 ms against 12.0 ms: too early to say, after 60 requests",
     ]
-    assert port.json("rollout", "status", "v2")["findings"][0]["requests"] == 60
+    assert port.json("rollout", "show", "v2")["findings"][0]["requests"] == 60
 
 
 @pytest.mark.slow
@@ -136,4 +136,4 @@ def test_one_that_is_done_is_closed_once_somebody_says_that_policies_name_the_ca
     assert "done, 100 % of the conversations" in done.output
     assert port.run("rollout", "close", "v2").exit_code == 1  # nobody answered the question
     assert "closed" in port.run("rollout", "close", "v2", "--yes").output
-    assert port.run("rollout", "status").output == "no rollout is in force\n"
+    assert port.run("rollout", "list").output == "no rollout is in force\n"

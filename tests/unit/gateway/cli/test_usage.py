@@ -13,7 +13,7 @@ from tenancy.stores.sql import SqlUsageStore, open_engine
 from tests.databases import migrated_file
 from tests.usage_events import event
 
-SETTINGS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
+SETTINGS = 'admin: {bind: "127.0.0.1:1"}\npools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 DAYS = ("--from", "2026-01-01", "--to", "2026-01-31")
 
 
@@ -78,7 +78,7 @@ def test_a_file_is_whole_and_its_owners(site):
         (("show", "--from", "2026-02-01", "--to", "2026-01-01"), 2, "after"),
         (("export", "--format", "xls", "-o", "x"), 2, "xls"),
         (("export", "-o", "no/such/folder/x.csv"), 1, "cannot be written"),
-        (("show", "-c", "nowhere.yaml"), 1, "nowhere.yaml"),
+        (("show", "-c", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
 )
 def test_what_is_wrong_is_said(site, arguments, code, says):

@@ -1,0 +1,91 @@
+"""The assembly of commands: what `--help` costs and says, bundles of options, and flags."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gateway.cli import ENTRIES, _Root, app
+from gateway.cli.groups import CommandGroup, Options
+
+HEAVY = ("pydantic", "sqlalchemy", "fastapi", "yaml", "structlog", "asyncio", "msgspec", "aiosqlite", "alembic", "jinja2", "uvicorn")
+OURS = ("gateway", "policies", "tenancy", "routing", "backends", "domain")
+ALLOWED = {"gateway", "gateway.cli", "gateway.cli.groups"}
+
+
+def test_the_help_text_imports_typer_and_rich_and_no_command() -> None:
+    script = (
+        "import sys, json\nfrom gateway.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    imported = set(json.loads(lines[-1]))
+    assert {name for name in imported if name.partition(".")[0] in HEAVY} == set()
+    assert {
+        name for name in imported if name.partition(".")[0] in ("gateway", "policies", "tenancy", "routing", "backends", "domain")
+    } == ALLOWED
+    assert all(f" {name} " in done.stdout for name in ENTRIES)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_entry_of_the_root_is_what_its_line_says(name: str) -> None:
+    root = _Root(name="tidegate")
+    command = root.loaded(name)
+    own = " ".join((command.help or "").split())
+    about = ENTRIES[name].about
+    assert about.endswith(".")
+    if hasattr(command, "commands"):
+        assert own == about
+        assert len(command.commands) > 1
+    else:
+        assert own
+    shown = CliRunner(env={"COLUMNS": "100"}).invoke(app, [name, "-h"])
+    assert (shown.exit_code, "Usage:" in shown.stdout) == (0, True)
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
+    done = CliRunner().invoke(app, ["tennant", "list"])
+    assert (done.exit_code, "Did you mean 'tenant'" in done.stderr) == (2, True)
+
+
+def test_flags_have_no_type_and_options_have_one() -> None:
+    for group, command in (("key", "list"), ("serve", None), ("rollout", "list")):
+        shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, [group, *([command] if command else []), "--help"])
+        assert "<bool>" not in shown.stdout
+        assert "<path>" in shown.stdout
+
+
+@dataclass
+class Pair(Options):
+    left: Annotated[int, typer.Option(help="One.")]
+    right: Annotated[int, typer.Option("--other", help="Two.")] = 5
+
+    def close(self) -> None:
+        typer.echo("closed")
+
+
+def test_a_bundle_is_one_option_per_field_and_is_closed_when_the_command_ends() -> None:
+    group = CommandGroup("Tests.")
+
+    @group.command("add")
+    def add(name: str, pair: Pair) -> None:
+        typer.echo(f"{name} {pair.left + pair.right}")
+        if name == "bad":
+            raise typer.Exit(3)
+
+    @group.command("other")
+    def other() -> None:
+        """Do nothing."""
+
+    done = CliRunner().invoke(group, ["add", "x", "--left", "2"])
+    assert (done.exit_code, done.stdout) == (0, "x 7\nclosed\n")
+    done = CliRunner().invoke(group, ["add", "bad", "--left", "2", "--other", "1"])
+    assert (done.exit_code, done.stdout) == (3, "bad 3\nclosed\n")
+    assert CliRunner().invoke(group, ["add", "x"]).exit_code == 2
