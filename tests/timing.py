@@ -14,7 +14,10 @@ from typing import Final, NoReturn
 import pytest
 
 from tests.progress import STALLED
+from tests.time_limit import slowdown
 
+HANG_S: Final = 60.0
+"""When a wait is given up so that a test ends that would hang. No assertion: what is awaited takes milliseconds on a quiet machine."""
 AT_REST_S: Final = 0.001
 """Timers are late by up to this on a quiet machine."""
 
@@ -89,6 +92,15 @@ async def until(true: Callable[[], object], every_s: float = 0.005) -> None:
     (`tests/time_limit.py`), which is longer on a busy machine."""
     while not true():
         await asyncio.sleep(every_s)
+
+
+def timely(took_s: float, limit_s: float) -> float:
+    """A duration in which other processes have their part, which has to be within its limit. On a machine with more than twice as much to
+    run as it has cores nobody can tell what of it was the code's: then a longer one is no failure, but a skip. Returns the duration."""
+    if took_s > limit_s and slowdown() > 2.0:
+        skip_stalled(f"{took_s:.1f} s instead of {limit_s:g}, with {slowdown():.1f} processes for each core")
+    assert took_s <= limit_s
+    return took_s
 
 
 def skip_stalled(why: str) -> NoReturn:

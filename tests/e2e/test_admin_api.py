@@ -20,6 +20,7 @@ from backends.simengine import SimEngine
 from tests.e2e.test_backend_commands import SIM
 from tests.e2e.test_serve import Served, serving
 from tests.issuer import claims_of, issuer, signer
+from tests.timing import HANG_S, timely
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
 ADDRESS = "http://127.0.0.1:8081"
@@ -64,13 +65,12 @@ async def test_keys_with_roles_come_and_go_within_five_seconds(tmp_path: Path) -
         made = await run(command, served, "key", "create", "--tenant", "globex", "--role", "auditor", "--json")
         key = json.loads(made.stdout)
         holder = {"authorization": f"Bearer {key['key']}"}
-        took = await status_within(client, f"{served.admin}/admin/v1/self", holder, 200, 10.0)
-        assert took <= 5.0
+        timely(await status_within(client, f"{served.admin}/admin/v1/self", holder, 200, HANG_S), 5.0)
         assert (await client.post(f"{served.admin}/admin/v1/tenants", headers=holder)).status_code == 403
         data_key = json.loads((await run(command, served, "key", "create", "--tenant", "globex", "--json")).stdout)
         models = f"{served.url}/v1/models"
         bearer = {"authorization": f"Bearer {data_key['key']}"}
-        assert await status_within(client, models, bearer, 200, 10.0) <= 5.0
+        timely(await status_within(client, models, bearer, 200, HANG_S), 5.0)
 
         assert (await run(command, served, "limit", "set", "tenant:globex:requests:minute", "600")).returncode == 0
         raised = await run(command, served, "limit", "raise", "tenant:globex:requests:minute", "900", "--for", "30m")
@@ -80,7 +80,7 @@ async def test_keys_with_roles_come_and_go_within_five_seconds(tmp_path: Path) -
 
         for ended, url, who in ((key["id"], f"{served.admin}/admin/v1/self", holder), (data_key["id"], models, bearer)):
             assert (await run(command, served, "key", "revoke", ended, "--tenant", "globex", "--yes")).returncode == 0
-            assert await status_within(client, url, who, 401, 10.0) <= 5.0
+            timely(await status_within(client, url, who, 401, HANG_S), 5.0)
 
         deleted = await run(command, served, "tenant", "delete", "globex")
         assert deleted.returncode == 1, "nobody said yes"
@@ -186,7 +186,7 @@ async def test_tokens_of_an_identity_provider_administer_with_the_roles_the_sett
                 return {"authorization": "Bearer " + one.token(**claims_of(time.time()) | {"iss": idp.url}, groups=list(groups))}
 
             mine, theirs = bearer("llm-team"), bearer("llm-auditors")
-            await status_within(client, "/self", mine, 200, 10.0)
+            await status_within(client, "/self", mine, 200, HANG_S)
             told = (await client.get("/self", headers=mine)).json()
             assert (told["actor"][:4], told["roles"], told["tenant"]) == ("jwt:", ["tenant-admin"], "acme")
             assert (await client.post("/tenants/acme/projects", json={"name": "web"}, headers=mine)).status_code == 201
@@ -220,16 +220,16 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
         models = f"{served.url}/v1/models"
         assert (await client.get(models, headers=served.headers)).status_code == 200
         await run("org", "disable", "north")
-        assert await status_within(client, models, served.headers, 401, 10.0) <= 5.0
+        timely(await status_within(client, models, served.headers, 401, HANG_S), 5.0)
         await run("org", "enable", "north")
-        await status_within(client, models, served.headers, 200, 10.0)
+        await status_within(client, models, served.headers, 200, HANG_S)
 
         await run("project", "create", "web", "--tenant", "acme", "--label", "Web")
         assert "Web" in (await run("project", "list", "--tenant", "acme")).stdout
         await run("project", "disable", "default", "--tenant", "acme")
-        assert await status_within(client, models, served.headers, 401, 10.0) <= 5.0
+        timely(await status_within(client, models, served.headers, 401, HANG_S), 5.0)
         await run("project", "enable", "default", "--tenant", "acme")
-        await status_within(client, models, served.headers, 200, 10.0)
+        await status_within(client, models, served.headers, 200, HANG_S)
         assert "exists already" in (await run("project", "create", "web", "--tenant", "acme", code=1)).stderr
         await run("project", "delete", "web", "--tenant", "acme", "--yes")
         assert [one["name"] for one in await listed("project", "list", "--tenant", "acme")] == ["default"]
@@ -245,7 +245,7 @@ async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> N
             in (await run("price", "set", "sim", "--input", "cheap", "--output", "$1", code=2)).stderr
         )
         body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        async with asyncio.timeout(10):  # the price reaches the worker, and what it costs the ledger, a moment later
+        async with asyncio.timeout(HANG_S):  # the price reaches the worker, and what it costs the ledger, a moment later
             cost = 0
             while not cost:
                 assert (await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)).status_code == 200
@@ -264,7 +264,7 @@ async def test_how_limits_stand_is_watched(tmp_path: Path) -> None:
         )
         assert watching.stdout is not None
         try:
-            async with asyncio.timeout(20), httpx.AsyncClient(trust_env=False) as client:
+            async with asyncio.timeout(HANG_S), httpx.AsyncClient(trust_env=False) as client:
                 body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
                 used = 0
                 while used < 3:

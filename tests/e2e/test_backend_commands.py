@@ -11,6 +11,7 @@ import httpx
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
+from tests.timing import HANG_S, timely
 
 TOKEN = "an-admin-token-of-32-characters!"
 SIM = SimSettings(models=("sim",), speed=1000)
@@ -32,7 +33,7 @@ async def shown(client: httpx.AsyncClient, served: Served) -> dict[str, dict[str
     return {b["backend"]: b for b in (await client.get(f"{served.admin}/backends")).json()["backends"]}
 
 
-async def until(client: httpx.AsyncClient, served: Served, backend_id: str, state: str | None, within_s: float = 8.0) -> float:
+async def until(client: httpx.AsyncClient, served: Served, backend_id: str, state: str | None, within_s: float = HANG_S) -> float:
     begun = time.monotonic()
     async with asyncio.timeout(within_s):
         while (await shown(client, served)).get(backend_id, {}).get("state") != state:
@@ -43,7 +44,7 @@ async def until(client: httpx.AsyncClient, served: Served, backend_id: str, stat
 async def refusing(client: httpx.AsyncClient, served: Served) -> None:
     """Wait until no worker has a backend left: the list shows the most cautious one, and each hears of drains by itself."""
     refused = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while refused < 12:
             headers = {**served.headers, "connection": "close"}
             reply = await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers=headers)
@@ -63,7 +64,7 @@ async def test_created_drained_resumed_and_deleted_by_command(tmp_path: Path) ->
         run = asyncio.to_thread
         added = await run(backend, served, "create", "extra", second.url, "--pool", "chat")
         assert added.returncode == 0, added.stderr
-        assert await until(client, served, "extra", "up") < 5.0
+        timely(await until(client, served, "extra", "up"), 5.0)
         listed = await run(backend, served, "list")
         row = next(line for line in listed.stdout.splitlines() if "│ extra" in line)
         assert [cell.strip() for cell in row.split("│")[1:5]] == ["extra", "chat", "up", "registered"]

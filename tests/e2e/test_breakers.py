@@ -13,6 +13,7 @@ from backends.simengine.settings import SimSettings
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.pool_states import charged, released
 from tests.scale import scaled
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ async def test_of_three_backends_one_that_fails_is_hardly_noticed(share_failed: 
             return  # the dice say whether it opens
         assert bad.count < len(records) / 4, "it gets less than its share"
         bad.misbehave([])
-        async with asyncio.timeout(20), running.client() as client:
+        async with asyncio.timeout(HANG_S), running.client() as client:
             while running.deps.live.breakers.of("e0").state(running.deps.clock()) is not BreakerState.CLOSED:
                 await stream(client, max_tokens=2)
                 await asyncio.sleep(0.02)
@@ -80,7 +81,7 @@ async def test_a_request_that_ends_two_engines_never_reaches_a_third() -> None:
                 first = await client.post("/v1/chat/completions", json=chat(max_tokens=3))
                 assert (first.status_code, first.headers["x-should-retry"]) == (502, "false")
                 await doomed.aclose()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(HANG_S):
                     while not running.deps.live.suspects.guilty:
                         await asyncio.sleep(0.02)
                 again = await client.post("/v1/chat/completions", json=chat(max_tokens=3))

@@ -7,6 +7,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.timing import HANG_S
 
 SIM = SimSettings(models=("sim",), speed=2000)
 
@@ -47,7 +48,7 @@ async def raw(running: Gateway, method: str, path: str, body: bytes) -> tuple[in
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {running.keys['acme']}\r\nconnection: close\r\n"
     writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), HANG_S)
     writer.close()
     answered, _, said = reply.partition(b"\r\n\r\n")
     return int(answered.split()[1]), answered.lower(), said

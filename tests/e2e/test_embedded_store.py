@@ -12,8 +12,7 @@ import pytest
 from backends.simengine import SimEngine, SimSettings
 from tenancy.stores.valkey.embedded import answers
 from tests.e2e.test_serve import serving, tidegate
-
-WITHIN_S = 10.0
+from tests.timing import HANG_S
 
 
 def slot(home: Path) -> dict[str, object]:
@@ -26,7 +25,7 @@ def server_of(keeper: object) -> int:
 
 
 async def until(true, what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
+    give_up_at = time.monotonic() + HANG_S
     while not true():
         assert time.monotonic() < give_up_at, what
         await asyncio.sleep(0.02)

@@ -16,6 +16,7 @@ from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import Served, ask, serving
 from tests.scale import scaled
 from tests.scripted_server import Peer, scripted
+from tests.timing import HANG_S
 
 CHAT = "/v1/chat/completions"
 LETTERS = string.ascii_letters + string.digits
@@ -30,7 +31,7 @@ async def sent(served: Served, head: bytes, body: bytes = b"") -> tuple[int, byt
     """One request of exactly these bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
-    reply = await asyncio.wait_for(reader.read(), 20)
+    reply = await asyncio.wait_for(reader.read(), HANG_S)
     writer.close()
     return int(reply.split()[1]), reply
 
@@ -38,7 +39,7 @@ async def sent(served: Served, head: bytes, body: bytes = b"") -> tuple[int, byt
 async def log_lines(served: Served, count: int) -> list[dict[str, Any]]:
     """Every line of the access log, once there are `count`; each must be one JSON object."""
     path = served.home / "out.log"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while path.read_bytes().count(b"\n") < count:
             await asyncio.sleep(0.05)
     await asyncio.sleep(0.4)  # longer than the log gathers lines: what came too many would be there

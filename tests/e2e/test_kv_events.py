@@ -11,8 +11,8 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import Served, ask, serving
+from tests.timing import HANG_S
 
-WITHIN_S = 20
 KV_TOKENS, BLOCK = 1_024, 16
 
 
@@ -42,7 +42,7 @@ class Caller:
     async def until(self, engine: SimEngine, right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         kv: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(HANG_S):
                 while True:
                     (listed,) = (await self._client.get(f"{self._served.admin}/backends")).json()["backends"]
                     kv = listed.get("kv") or {}

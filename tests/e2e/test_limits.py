@@ -15,6 +15,7 @@ from tenancy.prices import Price, TokenRates
 from tenancy.rights import Caps, Rights
 from tenancy.stores.memory import MemoryCounters
 from tests.gateway_harness import Gateway, chat, gateway, stream
+from tests.timing import HANG_S
 
 SIM = SimSettings(models=("sim",), speed=2000)
 ACME = Scope(Level.TENANT, "acme")
@@ -135,7 +136,7 @@ async def test_a_slot_is_free_again_when_its_answer_is_over_or_its_caller_gone()
     limits = [limit(Meter.CONCURRENT_REQUESTS, Window.NOW, 2)]
     async with SimEngine(slow) as engine, gateway(engine.url, limits=limits) as running, running.client() as client:
         running_ones = [asyncio.create_task(stream(client, max_tokens=2000)) for _ in range(2)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while running.open_holds < 2:
                 await asyncio.sleep(0.005)
         refused = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
@@ -143,7 +144,7 @@ async def test_a_slot_is_free_again_when_its_answer_is_over_or_its_caller_gone()
         for one in running_ones:
             one.cancel()
         await asyncio.gather(*running_ones, return_exceptions=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while running.open_holds:
                 await asyncio.sleep(0.005)
         assert (await client.post("/v1/chat/completions", json=chat(max_tokens=1))).status_code == 200
@@ -298,7 +299,7 @@ async def test_a_request_that_ends_while_it_is_decided_on_leaves_nothing_open() 
         await counters.asked.wait()
         (connection,) = running.connections.open
         connection._exchange.task.cancel()  # type: ignore[union-attr]  # a request is under way on it
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while any(state.used for state in (await looked(running)).values()):
                 await asyncio.sleep(0.01)
         asking.cancel()

@@ -11,8 +11,7 @@ import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
-
-WITHIN_S = 20
+from tests.timing import HANG_S
 
 
 @asynccontextmanager
@@ -29,7 +28,7 @@ async def pushing(home: Path, signals_s: float, workers: int = 1) -> AsyncIterat
 async def listed(client: httpx.AsyncClient, served: Served, right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 (seen,) = (await client.get(f"{served.admin}/backends")).json()["backends"]
                 if right(seen):

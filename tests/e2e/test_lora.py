@@ -14,7 +14,7 @@ from backends.simengine.faults import FaultRule
 from gateway.fleet.sources import order_drain
 from tests.gateway_harness import Gateway, chat, gateway, stream
 from tests.scale import scaled
-from tests.timing import until
+from tests.timing import HANG_S, until
 
 SIM = SimSettings(models=("sim",), speed=2000, max_loras=2)
 DIGESTS = {"support": "aa" * 32, "sales": "bb" * 32, "legal": "cc" * 32}
@@ -160,7 +160,7 @@ async def test_a_restart_that_a_poll_sees_costs_no_failed_attempt() -> None:
     async with SimEngine(SIM) as engine, gateway(engine.url, policies=POLICIES, pool=pool(), **sections) as running:
         await said(running, "support-bot")
         engine.loras.loaded.clear()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while running.deps.loras.resident("e0"):
                 await asyncio.sleep(0.01)
         await said(running, "support-bot")

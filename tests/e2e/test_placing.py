@@ -16,7 +16,7 @@ from backends.simengine import FaultRule, SimEngine, SimSettings
 from gateway.placement.explain import Would, supposed
 from routing.prefix.chain import BLOCK_TOKENS
 from tests.gateway_harness import Gateway, chat, gateway, stream
-from tests.timing import until
+from tests.timing import HANG_S, until
 
 SIM = SimSettings(models=("sim",), speed=50)
 LATENCY = (
@@ -230,7 +230,7 @@ def held(running: Gateway, ids: list[int], tenant: str = "acme") -> Callable[[],
 async def settled(look: Callable[[], Any], right: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     seen: dict[str, float] = {}
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while not right(seen := await look()):
                 await asyncio.sleep(0.05)
     except TimeoutError:

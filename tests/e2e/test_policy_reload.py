@@ -10,6 +10,7 @@ import httpx
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import POLICY, Served, ask, serving, tidegate
+from tests.timing import HANG_S
 
 TOKEN = "a-token-of-more-than-24-characters"
 
@@ -22,7 +23,7 @@ async def callers(served: Served) -> AsyncIterator[Counter[int]]:
 
     async def one() -> None:
         headers = {**served.headers, "connection": "close"}
-        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             while not stop.is_set():
                 seen[(await client.post(f"{served.url}/v1/chat/completions", json=ask(), headers=headers)).status_code] += 1
                 await asyncio.sleep(0.01)
@@ -65,7 +66,7 @@ async def test_policies_change_under_load_and_no_request_is_lost(tmp_path: Path)
     ):
         async with callers(served) as seen:
             file.write_text(POLICY + "  - {name: second, pool: chat}\n")
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(HANG_S):
                 while await models(served) != {"sim", "second"}:
                     await asyncio.sleep(0.1)
             file.write_text(POLICY + "  - {name: third, pool: nowhere}\n")

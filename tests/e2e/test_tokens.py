@@ -9,6 +9,7 @@ import httpx
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import ask, serving
 from tests.issuer import claims_of, issuer, signer
+from tests.timing import HANG_S
 
 AUTH = """
 auth:
@@ -25,7 +26,7 @@ async def test_processes_take_tokens_and_tell_of_their_issuers(tmp_path: Path) -
         async with serving(tmp_path, engine.url, workers=2, more=AUTH.format(url=idp.url)) as served:
             claims = claims_of(time.time()) | {"iss": idp.url}
             good, gone = (one.token(**claims | {"groups": ["staff", group]}) for group in ("llm-acme", "llm-gone"))
-            async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
 
                 async def status(token: str) -> int:
                     headers = {"authorization": f"Bearer {token}", "connection": "close"}
@@ -33,7 +34,7 @@ async def test_processes_take_tokens_and_tell_of_their_issuers(tmp_path: Path) -
 
                 assert [await status(good) for _ in range(10)] == [200] * 10
                 assert [await status(token) for token in (gone, good[:-4], good + "A")] == [401] * 3
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(HANG_S):
                     while 'outcome="unknown_tenant"' not in (text := (await client.get(f"{served.admin}/metrics")).text):
                         await asyncio.sleep(0.1)
             assert f'tidegate_jwks_keys{{issuer="{idp.url}"}} 1.0' in text

@@ -11,6 +11,7 @@ from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.exchange import Exchange, header_lines
 from gateway.http.faults import render
+from tests.timing import HANG_S
 
 LARGE_BYTES = 16 * 1024 * 1024
 """More than sockets buffer on both sides of a loopback connection."""
@@ -68,7 +69,7 @@ class Edge:
             rendered.body,
         )
 
-    async def send(self, *pieces: bytes, until_closed: bool = True, within_s: float = 3.0) -> bytes:
+    async def send(self, *pieces: bytes, until_closed: bool = True, within_s: float = HANG_S) -> bytes:
         """Send raw bytes on a new connection and read what comes back, to the close or to a short silence."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         got = b""

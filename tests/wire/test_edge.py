@@ -9,6 +9,7 @@ import pytest
 import trustme
 
 from domain.faults import Kind
+from tests.timing import HANG_S
 from tests.wire.edge_server import LARGE_BYTES, edge
 
 GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -147,7 +148,7 @@ async def test_slow_callers_are_sent_away(sent: bytes, limit_s: float, status: b
         assert running.faults == []
         clock.now += 1.0
         running.connections.sweep(clock.now)
-        got = await asyncio.wait_for(reader.read(4096), 2)
+        got = await asyncio.wait_for(reader.read(4096), HANG_S)
         assert status in got
         writer.close()
 
@@ -187,10 +188,10 @@ async def test_many_slow_readers_together_have_a_bound_and_the_slowest_go_first(
         await asyncio.sleep(0.05)
         assert len(running.connections.open) in (2, 3)  # the kernel holds a part of each reply
         for reader, _ in callers[2:]:
-            assert len(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)) < 500
-            assert await asyncio.wait_for(reader.readexactly(LARGE_BYTES), 5) == b"x" * LARGE_BYTES
+            assert len(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG_S)) < 500
+            assert await asyncio.wait_for(reader.readexactly(LARGE_BYTES), HANG_S) == b"x" * LARGE_BYTES
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await asyncio.wait_for(callers[0][0].readexactly(LARGE_BYTES), 5)
+            await asyncio.wait_for(callers[0][0].readexactly(LARGE_BYTES), HANG_S)
         for _, writer in callers:
             writer.close()
 
@@ -203,14 +204,14 @@ async def test_a_slow_but_steady_reader_gets_the_whole_reply() -> None:
         await reader.readuntil(b"\r\n\r\n")
         taken = 0
         while taken < LARGE_BYTES:
-            taken += len(await asyncio.wait_for(reader.read(256 * 1024), 2))
+            taken += len(await asyncio.wait_for(reader.read(256 * 1024), HANG_S))
             running.connections.sweep(clock.now)
             clock.now += 1.0  # about 64 s in all: more than the limit, had nothing been taken
         for _ in range(70):
             running.connections.sweep(clock.now)
             clock.now += 1.0
         writer.write(GET)  # idle for less than the keep-alive time, so the connection is still good
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), HANG_S)
         writer.close()
 
 
@@ -223,7 +224,7 @@ async def test_an_upgrade_offer_is_ignored_however_it_is_cut(step: int) -> None:
             for begin in range(0, len(request), step):
                 writer.write(request[begin : begin + step])
                 await asyncio.sleep(0.001)
-            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), HANG_S)
         writer.close()
 
 
@@ -269,7 +270,7 @@ async def test_a_body_that_keeps_its_rate_is_waited_for() -> None:
             await asyncio.sleep(0.01)
             running.connections.sweep(clock.now)
             clock.now += 1.0
-        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), 2)
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"bytes"), HANG_S)
         writer.close()
 
 
@@ -281,7 +282,7 @@ async def test_beyond_the_cap_the_longest_idle_one_goes_and_busy_ones_stay() -> 
         opened[0][1].write(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n")
         await asyncio.sleep(0.05)
         third = await asyncio.open_connection("127.0.0.1", running.port)
-        assert await asyncio.wait_for(opened[1][0].read(), 2) == b""
+        assert await asyncio.wait_for(opened[1][0].read(), HANG_S) == b""
         third[1].write(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n")
         await asyncio.sleep(0.05)
         refused = await running.send()
@@ -298,10 +299,10 @@ async def test_draining_closes_after_the_reply() -> None:
         await reader.readuntil(b"bytes")
         running.connections.draining = True
         writer.write(GET)
-        assert b"connection: close" in await asyncio.wait_for(reader.read(), 2)
+        assert b"connection: close" in await asyncio.wait_for(reader.read(), HANG_S)
         running.connections.start_draining()
-        assert await asyncio.wait_for(idle[0].read(), 2) == b""
-        await asyncio.wait_for(running.connections.wait_until_empty(), 2)
+        assert await asyncio.wait_for(idle[0].read(), HANG_S) == b""
+        await asyncio.wait_for(running.connections.wait_until_empty(), HANG_S)
         idle[1].close()
         writer.close()
 
@@ -315,14 +316,14 @@ async def test_whoever_was_accepted_last_is_heard_before_idle_connections_are_cl
         listening = asyncio.create_task(connections.wait_for_idle(connections.clock() + 5.0))
         await asyncio.sleep(0.1)
         late[1].write(GET)
-        assert b"connection: close" in await asyncio.wait_for(late[0].read(), 2)
-        await asyncio.wait_for(listening, 2)  # nobody is left to be heard
+        assert b"connection: close" in await asyncio.wait_for(late[0].read(), HANG_S)
+        await asyncio.wait_for(listening, HANG_S)  # nobody is left to be heard
         silent = await asyncio.open_connection("127.0.0.1", running.port)
         begun = connections.clock()
         await connections.wait_for_idle(begun + 0.2)
         assert 0.2 <= connections.clock() - begun < 1.0
         connections.start_draining()
-        assert await asyncio.wait_for(silent[0].read(), 2) == b""
+        assert await asyncio.wait_for(silent[0].read(), HANG_S) == b""
         for _, writer in (late, silent):
             writer.close()
 
@@ -333,7 +334,7 @@ async def test_a_caller_that_leaves_mid_body_is_noticed() -> None:
         writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
         await asyncio.sleep(0.05)
         writer.close()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(HANG_S):
             while not running.faults:
                 await asyncio.sleep(0.01)
         assert running.faults[0].kind is Kind.CLIENT_GONE
@@ -353,7 +354,7 @@ async def test_tls_ends_at_the_edge() -> None:
     async with edge(ssl=served) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=trusting, server_hostname="127.0.0.1")
         writer.write(CLOSE)
-        assert b"200 OK" in await asyncio.wait_for(reader.read(), 2)
+        assert b"200 OK" in await asyncio.wait_for(reader.read(), HANG_S)
         writer.close()
         assert await running.send(GET) == b""
 

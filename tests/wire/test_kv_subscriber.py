@@ -20,10 +20,10 @@ from backends.kv.stream import KvStream
 from backends.simengine.publishers import KvPublisher
 from backends.simengine.settings import SimSettings
 from tests.kv_events import packed, stored
+from tests.timing import HANG_S
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 FREE = "tcp://127.0.0.1:*"
-WITHIN_S = 15
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def store(publisher: KvPublisher, *blocks: int) -> None:
 
 
 async def until(true: object, what: object) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(HANG_S):
         while not true():  # type: ignore[operator]
             await asyncio.sleep(0.01)
     assert what is not None
@@ -79,7 +79,7 @@ async def until(true: object, what: object) -> None:
 
 async def held_exactly(subscriber: KvSubscriber, held: HeldBlocks, blocks: set[int]) -> None:
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while not (subscriber.stream.trusted and held.snapshot() == blocks):
                 await asyncio.sleep(0.01)
     except TimeoutError:

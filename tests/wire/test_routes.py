@@ -9,6 +9,7 @@ import pytest
 from backends.simengine import SimEngine, SimSettings
 from domain.ask import Endpoint
 from tests.gateway_harness import Gateway, chat, gateway
+from tests.timing import HANG_S
 
 ROUTES = [endpoint.value for endpoint in Endpoint]
 HOSTS = ["x", "X:80", "127.0.0.1", "[::1]:8080", "localhost.", "metrics", "admin", "a" * 255]
@@ -56,7 +57,7 @@ async def asked(running: Gateway, target: str, host: str, more: str) -> int:
     body = body_of(target)
     head = f"POST {target} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {running.keys['acme']}\r\nconnection: close\r\n{more}"
     writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode("utf-8", "surrogateescape") + body)
-    reply = await asyncio.wait_for(reader.read(), 10)
+    reply = await asyncio.wait_for(reader.read(), HANG_S)
     writer.close()
     return int(reply.split()[1])
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.timing import HANG_S
 from tests.wire.edge_server import edge
 
 SECOND = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -160,7 +161,7 @@ async def test_nothing_sent_behind_a_running_request_disturbs_it(name: str) -> N
         exchange.start(b"content-type: text/plain\r\n")
         exchange.write(b"one")
         exchange.end()
-        got = await asyncio.wait_for(reader.read(), 2)
+        got = await asyncio.wait_for(reader.read(), HANG_S)
         assert got.count(b"HTTP/1.1 ") == 1
         assert got.endswith(b"3\r\none\r\n0\r\n\r\n")
         assert running.defects == []

@@ -14,6 +14,7 @@ from backends.read_turns import FULL
 from gateway.http.edge.connection import EdgeConnection
 from tests.contract.test_upstream import STREAM, Sink
 from tests.scripted_server import Peer, scripted
+from tests.timing import HANG_S
 from tests.wire.edge_server import edge
 
 FLOOD_BYTES = 4 * 1024 * 1024
@@ -64,7 +65,7 @@ async def test_an_engine_that_sends_fast_gets_one_read_a_turn_and_none_while_its
         upstream = RelayUpstream(endpoint(engine.url), time.monotonic, asyncio.get_running_loop())
         monkeypatch.setattr(_Connection, "data_received", turns.watched(_Connection.data_received))
         flight = upstream.dispatch(Call("POST", "/v1/chat/completions", b"{}", "req-1", None, None), sink)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while len(turns.full) < 2:
                 await asyncio.sleep(0)
         flight.pause()
