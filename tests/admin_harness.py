@@ -21,7 +21,7 @@ from gateway.admin.app import create_admin_app
 from gateway.admin.call import DatabasePolicies
 from gateway.placement.decisions import Contender, Explained
 from gateway.placement.explain import NoPlacement, Would, WouldAnswer
-from gateway.process.snapshots import BackendState, PolicyState, WorkerSnapshot
+from gateway.process.snapshots import BackendState, PolicyState, SlotState, Supervision, WorkerSnapshot
 from gateway.sync.policy_copy import compiled_from
 from gateway.wiring.admin import StoreTransactions, id_of, text_of
 from tenancy.accounts import DirectoryBounds
@@ -138,6 +138,28 @@ class Reloads:
         return self.states
 
 
+class Processes:
+    """The processes of a gateway that runs nowhere: signals are noted, and a signal replaces every process."""
+
+    accept_s = 0.0
+    grace_s = 30.0
+    counters = "memory"
+
+    def __init__(self) -> None:
+        self.signals: list[tuple[int, int]] = []
+        self.snapshots = [WorkerSnapshot(index=0, pid=1, state="ready", started_at=1_800_000_000.0, policies=PolicyState("d1", 7.0))]
+
+    def supervision(self) -> Supervision | None:
+        turn = 10 * len(self.signals)
+        return Supervision(7, 8080, 8081, (SlotState("admin", 1 + turn, 0, 0), SlotState("worker-0", 2 + turn, 0, 0)))
+
+    async def workers(self) -> list[WorkerSnapshot]:
+        return self.snapshots
+
+    def signal(self, pid: int, number: int) -> None:
+        self.signals.append((pid, number))
+
+
 async def followed() -> None:
     """This gateway's folder follows the database by itself."""
 
@@ -188,6 +210,7 @@ async def admin_port(
         prompts=lambda: ["help@1", "help@2"],
         pools={"chat": ["sql"], "chat-v2": ["sql"], "bare": []},
         announce=told.append,
+        gateway=Processes(),
         policies=DatabasePolicies(StoreTransactions(journal).policies, lambda files: compiled_from(files, ["chat"], {}), followed)
         if stored
         else None,

@@ -24,6 +24,7 @@ from gateway.admin.access import Authenticator, Principal
 from gateway.admin.problem import AdminProblem, check_match, etag_of, not_found
 from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
+from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.sync.policies import Reloading
 from policies.compile import PolicySet
 from tenancy.accounts import DirectoryBounds
@@ -208,6 +209,27 @@ class DatabasePolicies:
     """Makes this gateway follow the newest version at once."""
 
 
+class GatewayProcesses(Protocol):
+    """The processes of the gateway that the API belongs to."""
+
+    accept_s: float
+    grace_s: float
+    counters: str
+    """Kind of the counter store."""
+
+    def supervision(self) -> Supervision | None:
+        """The state that the supervisor wrote last; None when it cannot be read."""
+        ...
+
+    async def workers(self) -> list[WorkerSnapshot]:
+        """The workers that answer."""
+        ...
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to the supervisor."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The collaborators of the API; built by `gateway/wiring/admin.py`.
@@ -255,6 +277,8 @@ class Parts:
     announce: Callable[[Mapping[str, Any]], None]
     policies: DatabasePolicies | None = None
     """Set where the database owns the policies; None where files do."""
+    gateway: GatewayProcesses | None = None
+    """None where the API belongs to no gateway."""
 
 
 def answer(status: int, shown: Any, etag: str = "", headers: dict[str, str] | None = None) -> Response:

@@ -5,7 +5,7 @@ are found by `gateway.cli.connection`.
 """
 
 import http.client
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
@@ -98,16 +98,16 @@ class AdminClient:
 
     def __init__(self, transport: Transport | str, token: str | None = None, *, quiet: bool = False) -> None:
         self._transport = AdminHttp(transport) if isinstance(transport, str) else transport
-        self._url = self._transport.where
+        self.where = self._transport.where
         self._token = token
         self._quiet = quiet
         self._etag = ""
 
-    def get(self, path: str) -> bytes:
-        """The body of a 200; another status ends the command."""
+    def get(self, path: str, statuses: Collection[int] = (200,)) -> bytes:
+        """The body of an answer with one of these statuses; another status ends the command."""
         status, body, _ = self._ask("GET", path)
-        if status != 200:
-            fail(f"{self._url}{path} answers {status}; is that the admin port?")
+        if status not in statuses:
+            fail(f"{self.where}{path} answers {status}; is that the admin port?")
         return body
 
     def post(self, path: str, value: Any = None) -> Any:
@@ -167,11 +167,11 @@ class AdminClient:
         try:
             answer = msgspec.json.decode(body) if body else None
         except msgspec.DecodeError:
-            fail(f"{self._url} does not answer like the admin port of a gateway of this version")
+            fail(f"{self.where} does not answer like the admin port of a gateway of this version")
         if 200 <= status < 300:
             return answer
         message = answer.get("error", {}).get("message") if isinstance(answer, dict) and isinstance(answer.get("error"), dict) else None
-        message = str(message or f"{self._url}{path} answers {status}; is that the admin port?")
+        message = str(message or f"{self.where}{path} answers {status}; is that the admin port?")
         if not self._quiet:
             err.print(message, markup=False, soft_wrap=True)
         raise RefusedByGateway(message)

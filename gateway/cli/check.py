@@ -10,7 +10,9 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from gateway.cli.connection import TOKEN_VARIABLE
+from gateway.cli.connection import TOKEN_VARIABLE, StoreOptions
+from gateway.cli.printing import OutputOptions
+from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
 from gateway.fleet.sources import clashes_in_files, problems_in_files
@@ -228,20 +230,35 @@ def reference_sections() -> dict[str, str]:
     }
 
 
+def command_sections() -> dict[str, str]:
+    """The generated parts of docs/reference/cli.md."""
+    from gateway.cli import ENTRIES
+    from gateway.cli.reference import command_reference, shared_options
+
+    return {
+        "gateway options": shared_options(StoreOptions),
+        "output options": shared_options(OutputOptions),
+        "rights options": shared_options(RightsOptions),
+        "commands": command_reference(ENTRIES),
+    }
+
+
 def _fenced(text: str) -> str:
     return f"```yaml\n{text}```\n"
 
 
 def export_schema(
     folder: Annotated[Path, typer.Option(help="Where the schemas go.")] = Path("docs/schema"),
-    reference: Annotated[Path, typer.Option(help="The page whose tables are made anew, where it exists.")] = Path(
+    reference: Annotated[Path, typer.Option(help="The page of settings, whose tables are made anew where it exists.")] = Path(
         "docs/reference/configuration.md"
     ),
+    commands: Annotated[Path, typer.Option(help="The page of commands, likewise.")] = Path("docs/reference/cli.md"),
 ) -> None:
-    """Write the JSON schemas of settings, policies and rollouts, and the tables of the configuration reference."""
+    """Write the JSON schemas of settings, policies and rollouts, and the tables of the reference pages."""
     written = write_schemas(folder, schemas())
-    if reference.is_file():
-        reference.write_text(with_sections(reference.read_text(encoding="utf-8"), reference_sections()), encoding="utf-8")
-        written.append(reference)
+    for page, sections in ((reference, reference_sections), (commands, command_sections)):
+        if page.is_file():
+            page.write_text(with_sections(page.read_text(encoding="utf-8"), sections()), encoding="utf-8")
+            written.append(page)
     for file in written:
         out.print(f"wrote {file}", markup=False, soft_wrap=True)

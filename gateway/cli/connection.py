@@ -86,6 +86,12 @@ class GatewayOptions(Options):
         place = self._known(self.place())
         return AdminClient(self._over_http(place), token_for(self.token_file, place, self._without()), quiet=quiet)
 
+    def api_or_none(self) -> AdminClient | None:
+        """A quiet client of the admin API; None where no token is at hand."""
+        place = self._known(self.place())
+        at_hand = self.token_file is not None or os.environ.get(TOKEN_VARIABLE, "").strip() or _token_of_settings(place)
+        return self.api(quiet=True) if at_hand else None
+
     def place(self) -> AdminAddress:
         """The address of the admin port; ends the command when it is none."""
         if self.admin is not None:

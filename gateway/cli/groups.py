@@ -126,18 +126,24 @@ class LazyRoot(CliGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that is called."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, (command if name is None or name not in self.entries else self.loaded(name)), rest
+        return name, (command if name is None or name not in self.entries else loaded(name, self.entries[name])), rest
 
-    def loaded(self, name: str) -> Any:
-        """The command or group with its parameters, imported."""
-        module, _, attribute = self.entries[name].where.partition(":")
-        found = getattr(import_module(module), attribute)
-        if isinstance(found, typer.Typer):
-            command: Any = get_group(found)
-        else:
-            single = CommandGroup("")
-            single._add_completion = False  # the root has it
-            single.command(name)(found)
-            command = get_command(single)
-        command.name = name
-        return command
+
+def loaded(name: str, entry: RootEntry) -> Any:
+    """The command or group of an entry with its parameters, imported."""
+    module, _, attribute = entry.where.partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        command: Any = get_group(found)
+    else:
+        command = single_command(found)
+    command.name = name
+    return command
+
+
+def single_command(function: Callable[..., Any]) -> Any:
+    """The command that a function is, outside of any group."""
+    group = CommandGroup("")
+    group._add_completion = False  # the root has it
+    group.command()(function)
+    return get_command(group)

@@ -7,6 +7,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -35,8 +36,9 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
+from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
-from gateway.process.worker_link import collect
+from gateway.process.worker_link import collect, supervision
 from gateway.rollouts.hook import HookCounts, RolloutHook
 from gateway.rollouts.keeper import RolloutKeeper
 from gateway.sync.policies import WorkersReload
@@ -172,6 +174,28 @@ HOOK_ID: Final = "tidegate-rollout"
 log = structlog.get_logger("tidegate.admin")
 
 
+class OwnProcesses:
+    """The processes of this gateway, by their run directory; a `gateway.admin.call.GatewayProcesses`."""
+
+    def __init__(self, settings: Settings, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self.accept_s = settings.drain.accept_s
+        self.grace_s = settings.drain.grace_s
+        self.counters = settings.counter_url.kind.value
+
+    def supervision(self) -> Supervision | None:
+        """The state that the supervisor wrote last."""
+        return supervision(self._run_dir)
+
+    async def workers(self) -> list[WorkerSnapshot]:
+        """The workers that answer."""
+        return await collect(self._run_dir, SEEN_WITHIN_S, with_metrics=True)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to the supervisor."""
+        os.kill(pid, number)
+
+
 class AdminApiRun:
     """The admin API's collaborators and their background loops; keys and tokens are as fresh as on the data port."""
 
@@ -211,6 +235,7 @@ class AdminApiRun:
             pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
             announce=announce,
             policies=self._database_policies(books),
+            gateway=OwnProcesses(settings, self._run_dir),
         )
 
     async def run(self) -> None:

@@ -10,6 +10,7 @@ from gateway.admin.routes.audit import router as audit
 from gateway.admin.routes.backends import router as backends
 from gateway.admin.routes.caller import router as caller
 from gateway.admin.routes.explanations import router as explanations
+from gateway.admin.routes.gateway import router as gateway
 from gateway.admin.routes.keys import router as keys
 from gateway.admin.routes.limits import add_item_routes
 from gateway.admin.routes.limits import limit_state_router as limit_state
@@ -41,5 +42,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies,
     rollouts,
     backends,
+    gateway,
     audit,
 )

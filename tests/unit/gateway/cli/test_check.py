@@ -10,12 +10,13 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.cli.check import check, reference_sections, schemas
+from gateway.cli.check import check, command_sections, reference_sections, schemas
 from gateway.config.load import load_settings
 from policies.export import REGENERATE, with_sections
 from policies.load import load_policies
 
 ROOT = Path(check.__code__.co_filename).parents[2]
+COMMANDS = (ROOT / "docs" / "reference" / "cli.md").read_text()
 PAGE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 
 SETTINGS = """\
@@ -199,6 +200,7 @@ def check_json(text):
 
 def test_the_reference_is_made_from_the_models():
     assert with_sections(PAGE, reference_sections()) == PAGE, f"run: {REGENERATE}"
+    assert with_sections(COMMANDS, command_sections()) == COMMANDS, f"run: {REGENERATE}"
 
 
 def test_the_pages_own_examples_load(tmp_path):

@@ -173,3 +173,10 @@ def test_a_broken_store_is_said_and_nothing_is_overwritten(site, spoil, says):
     assert result.exit_code == 1
     assert says in result.stderr
     assert {name: (site / name).read_bytes() for name in before} == before
+
+
+def test_a_key_without_a_label_has_none(site):
+    run("key", "create", "--tenant", "acme", "--create-tenant")
+    (row,) = [line.split("│") for line in run("key", "list").stdout.splitlines() if "acme" in line]
+    assert [part.strip() for part in row[4:8]] == ["", "active", row[6].strip(), "never"]
+    assert run("key", "list", "--csv").stdout.splitlines()[1].endswith(",never")

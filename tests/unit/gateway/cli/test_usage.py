@@ -95,3 +95,15 @@ def test_a_failed_export_leaves_the_last_file_alone(site, monkeypatch):
     assert "tidegate[parquet]" in done.stderr
     assert (site / "usage.parquet").read_text() == "the last one"
     assert not list(site.glob(".*.partial"))
+
+
+def test_an_export_without_a_file_goes_to_stdout_and_to_no_file_called_minus(site):
+    written = run("export", *DAYS, "--by", "day", "-o", "usage.csv")
+    assert written.exit_code == 0
+    for target in (("-o", "-"), ()):
+        done = run("export", *DAYS, "--by", "day", *target)
+        assert (done.exit_code, done.stdout_bytes) == (0, (site / "usage.csv").read_bytes())
+    assert not (site / "-").exists()
+    table = run("show", *DAYS, "--csv")
+    assert table.stdout.splitlines()[0] == "tenant,model,requests,prompt_tokens,cached_tokens,completion_tokens,units,cost_usd"
+    assert table.stdout.splitlines()[1].split(",")[:4] == ["acme", "m", "6", "6000"]
