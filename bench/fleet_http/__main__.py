@@ -40,7 +40,7 @@ UNITS = {
     "ttft_mean_s": "s", "ttft_p50_s": "s", "ttft_p90_s": "s", "ttft_p99_s": "s", "e2e_mean_s": "s", "e2e_p99_s": "s", "hit_rate": "share",
     "hotspot": "ratio", "missed": "share", "cpu_ms_request": "ms", "engine_cpu": "cores", "late_p99_s": "s",
 }  # fmt: skip
-SHOWN = ("ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s", "e2e_mean_s", "hit_rate", "hotspot", "missed", "cpu_ms_request")
+SHOWN = ("ttft_mean_s", "ttft_p99_s", "hit_rate", "hotspot", "missed", "cpu_ms_request")
 SIMULATED = ("predicted_latency", "weighted", "lmetric", "p2c", "round_robin", "smg_cache_aware")
 
 

@@ -202,3 +202,8 @@ def test_pages_begin_with_their_purpose(page: Path) -> None:
     title, _, rest = body.partition("\n")
     assert title.startswith("# ")
     assert re.match(r"(?:> )?[A-Z*`(]", rest.lstrip()), f"{page.relative_to(ROOT)} begins with {rest.lstrip()[:40]!r}"
+
+
+def test_sections_of_numbers_say_what_was_missed() -> None:
+    _, *sections = re.split(r"^##+ ", (ROOT / "docs" / "numbers.md").read_text(), flags=re.MULTILINE)
+    assert [section.partition("\n")[0] for section in sections if len(re.findall(r"^Missed: ", section, re.MULTILINE)) != 1] == []
