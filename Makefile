@@ -55,6 +55,8 @@ DEMO := $(or $(ENGINE),smollm2)
 demo: $(if $(filter smollm2 sim vllm,$(DEMO)),,demo-engine-unknown) $(VENV)/.run $(if $(filter smollm2,$(DEMO)),$(VENV)/.smollm2) $(if $(filter vllm,$(DEMO)),.cache/smollm2-bf16) ## real engines, gateway, two streamed questions; ENGINE=sim needs no model, ENGINE=vllm takes vLLM, ONCE=1 exits after the answers, TERMS=1 prints every term
 	$(strip $(BIN)/tidegate demo --engine $(DEMO) $(if $(filter vllm,$(DEMO)),--vllm $(VLLM)/bin/vllm --weights .cache/smollm2-bf16) $(if $(filter 1,$(ONCE)),--once) $(if $(filter 1,$(TERMS)),--terms))
 
+install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, without the packages of tests
+
 demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
