@@ -104,7 +104,7 @@ class FallbackCounters:
                 line = standing.line
                 if not line.burst and line.meter != _SLOTS:
                     self._known.note(line, standing.remaining, standing.reset_us, now)
-        else:
+        elif isinstance(admission, Refused):
             self._note_refusal(admission)
         return admission
 

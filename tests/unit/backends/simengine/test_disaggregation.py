@@ -9,6 +9,7 @@ import pytest
 from backends.simengine.disaggregation import FAKE_HOST
 from backends.simengine.server import SimEngine
 from backends.simengine.settings import SimSettings
+from tests.timing import until
 
 WORDS = "the quick brown fox jumps over the lazy dog " * 40
 ASK: dict[str, Any] = {"model": "tide-sim-8b", "messages": [{"role": "user", "content": WORDS}], "max_tokens": 5, "ignore_eos": True}
@@ -26,12 +27,6 @@ def sglang_pair() -> tuple[SimEngine, SimEngine]:
 async def ask(to: SimEngine, fields: dict[str, Any]) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
         return await client.post(f"{to.url}/v1/chat/completions", json=fields)
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(5):
-        while not true():
-            await asyncio.sleep(0.002)
 
 
 def clean(*engines: SimEngine) -> bool:

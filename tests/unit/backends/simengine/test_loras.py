@@ -58,7 +58,8 @@ async def test_sglang_names_the_model_and_the_adapter() -> None:
 
 async def test_the_metrics_name_what_runs() -> None:
     async with SimEngine(SimSettings(models=("m",), speed=1, max_loras=1, loras=("bot",))) as engine, client(engine) as http:
-        asking = asyncio.create_task(http.post("/v1/chat/completions", json={**ASK, "model": "bot"}))
+        long = {**ASK, "model": "bot", "max_tokens": 100, "ignore_eos": True}
+        asking = asyncio.create_task(http.post("/v1/chat/completions", json=long))
         while not engine.in_flight:
             await asyncio.sleep(0.005)
         assert 'max_lora="1",running_lora_adapters="bot",waiting_lora_adapters=""' in (await http.get("/metrics")).text

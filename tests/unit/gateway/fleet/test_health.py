@@ -11,6 +11,7 @@ from gateway.deps import Live, Watch
 from gateway.fleet.health import HealthWatch, note_outcome, note_signals
 from routing.fleet import Availability, Backend, Fleet, Pool
 from tests.pool_states import charged, grounds_of
+from tests.timing import HANG_S
 
 SILENCE_S = 10.0
 
@@ -160,7 +161,7 @@ async def test_closing_ends_a_probe_that_hangs() -> None:
     world.now = 5.0
     watch.look()
     await asyncio.sleep(0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(HANG_S):
         await watch.close()
     assert world.live.health == {}
 

@@ -5,12 +5,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from domain.ask import Ask, Endpoint
 from gateway.http.openai import interpret
 from gateway.prompt import count
 from gateway.prompt.chat_template import NotText
 from gateway.prompt.count import PromptCounts
 from tenancy.estimate import MEDIA_TOKENS
+from tests.timing import HANG_S
 
 
 class Vocabulary:
@@ -27,9 +30,11 @@ def ask(size: int, text: bytes = b"{}") -> Ask:
     return Ask(Endpoint.CHAT, "m", text, False, False, 1, size, None)
 
 
-async def counted(count: Callable[[Ask], int], *asks: Ask) -> list[int | None]:
-    with ThreadPoolExecutor(1) as executor:
-        counts = PromptCounts({"chat": Vocabulary(count)}, executor, asyncio.get_running_loop())
+async def counted(counting: Callable[[Ask], int], *asks: Ask) -> list[int | None]:
+    """The counts, none of which is late however busy the machine is."""
+    with ThreadPoolExecutor(1) as executor, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(count, "BUDGET_S", HANG_S)
+        counts = PromptCounts({"chat": Vocabulary(counting)}, executor, asyncio.get_running_loop())
         return [await counts.count(one, "chat") for one in asks]
 
 
@@ -58,14 +63,14 @@ async def test_a_late_count_is_there_the_next_time() -> None:
     go = threading.Event()
 
     def slow(_: Ask) -> int:
-        go.wait(5)
+        go.wait(HANG_S)
         return 7
 
     with ThreadPoolExecutor(1) as executor:
         counts = PromptCounts({"chat": Vocabulary(slow)}, executor, asyncio.get_running_loop())
         assert await counts.count(ask(200), "chat") is None
         go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while await counts.count(ask(200), "chat") != 7:
                 await asyncio.sleep(0)
 

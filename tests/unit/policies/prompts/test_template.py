@@ -138,9 +138,9 @@ def test_the_longest_rendering_is_known_before_anybody_asks_for_it():
     fewer = {"a": READ.validate_python({"type": "list", "max_items": 80, "max_length": 200})}
     made, _, mistakes = template_of(loops, fewer)
     assert mistakes == []
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert len(made.render({"a": ["x" * 199 + str(n % 10) for n in range(80)]}, MAX_WORK_CHARS)) < 80**2
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 WORDS = (
