@@ -42,7 +42,7 @@ def command(served: Served, *arguments: str, token: str = TOKEN) -> "subprocess.
         env={"PATH": "/usr/bin", "TIDEGATE_ADMIN_TOKEN": token, "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
 
@@ -60,7 +60,11 @@ async def status_within(client: httpx.AsyncClient, url: str, headers: dict[str, 
 @pytest.mark.req("R34")
 async def test_keys_with_roles_come_and_go_within_five_seconds(tmp_path: Path) -> None:
     run = asyncio.to_thread
-    async with SimEngine(SIM) as engine, governed(tmp_path, engine.url) as served, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        SimEngine(SIM) as engine,
+        governed(tmp_path, engine.url) as served,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
+    ):
         assert (await run(command, served, "tenant", "create", "globex")).returncode == 0
         made = await run(command, served, "key", "create", "--tenant", "globex", "--role", "auditor", "--json")
         key = json.loads(made.stdout)
@@ -201,7 +205,11 @@ async def test_tokens_of_an_identity_provider_administer_with_the_roles_the_sett
 
 @pytest.mark.slow
 async def test_organisations_projects_and_prices_by_command(tmp_path: Path) -> None:
-    async with SimEngine(SIM) as engine, governed(tmp_path, engine.url) as served, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        SimEngine(SIM) as engine,
+        governed(tmp_path, engine.url) as served,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
+    ):
 
         async def run(*arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
             done = await asyncio.to_thread(command, served, *arguments)
@@ -264,7 +272,7 @@ async def test_how_limits_stand_is_watched(tmp_path: Path) -> None:
         )
         assert watching.stdout is not None
         try:
-            async with asyncio.timeout(HANG_S), httpx.AsyncClient(trust_env=False) as client:
+            async with asyncio.timeout(HANG_S), httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
                 body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
                 used = 0
                 while used < 3:

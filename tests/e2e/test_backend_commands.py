@@ -25,7 +25,7 @@ def backend(served: Served, *arguments: str, token: str = TOKEN) -> subprocess.C
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=HANG_S,
     )
 
 
@@ -59,7 +59,7 @@ async def test_created_drained_resumed_and_deleted_by_command(tmp_path: Path) ->
         SimEngine(SIM) as first,
         SimEngine(SIM) as second,
         serving(tmp_path, first.url, workers=2, settings=settings) as served,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
     ):
         run = asyncio.to_thread
         added = await run(backend, served, "create", "extra", second.url, "--pool", "chat")

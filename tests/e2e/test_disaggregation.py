@@ -15,7 +15,7 @@ from gateway.placement.explain import Would, supposed
 from gateway.record import Record
 from routing.disaggregation import reserve
 from tests.gateway_harness import Gateway, chat, gateway, stream
-from tests.timing import stolen_time, until
+from tests.timing import HANG_S, stolen_time, until
 
 WORDS = "the quick brown fox jumps over the lazy dog " * 100
 """Some 1,200 tokens."""
@@ -280,7 +280,7 @@ async def test_a_failed_prefill_is_made_good_by_the_next(dialect: str, fault: st
 async def test_a_prefill_engine_that_dies_in_the_middle_is_made_good(dialect: str) -> None:
     async with (
         pool(dialect, {"p1": "prefill", "p2": "prefill", "d": "decode"}, engine={"speed": 0.05}) as pair,
-        AsyncClient(trust_env=False) as client,
+        AsyncClient(trust_env=False, timeout=HANG_S) as client,
     ):
         going = asyncio.create_task(pair.ask(max_tokens=2))
         await until(lambda: pair["p1"].batcher.running or pair["p2"].batcher.running)

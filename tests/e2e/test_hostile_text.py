@@ -129,7 +129,7 @@ async def test_no_planted_secret_is_seen_again(tmp_path: Path, record_property: 
             async with serving(home, engine) as served:
                 requests = planted(random.Random(37), served.headers["authorization"].removeprefix("Bearer "))[::every]
                 answers = [await sent(served, head, body) for _, head, body in requests]
-                async with httpx.AsyncClient(trust_env=False) as client:
+                async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
                     pages = "".join([(await client.get(f"{served.admin}{path}")).text for path in ("/metrics", "/backends", "/readyz")])
                 await log_lines(served, len(requests))
                 logs = (home / "out.log").read_text() + (home / "err.log").read_text()
@@ -183,7 +183,7 @@ async def test_random_names_make_no_series(tmp_path: Path, record_property: pyte
     many, rng = scaled(1_500, 100_000), random.Random(38)
     faults = (FaultRule("status_500", p=0.05),)
     async with SimEngine(SimSettings(models=("sim",), speed=5000, faults=faults)) as engine, serving(tmp_path, engine.url) as served:
-        async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=16)) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S, limits=httpx.Limits(max_connections=16)) as client:
 
             async def series() -> int:
                 text = (await client.get(f"{served.admin}/metrics")).text

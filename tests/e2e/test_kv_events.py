@@ -70,7 +70,7 @@ def held(engine: SimEngine) -> int:
 
 @pytest.mark.req("ROUTERS-11")
 async def test_what_the_engine_holds_is_known_through_gaps(tmp_path: Path, record_property: Any) -> None:
-    async with publishing(tmp_path, kv_buffer=30) as (engine, served), httpx.AsyncClient(trust_env=False, timeout=20) as client:
+    async with publishing(tmp_path, kv_buffer=30) as (engine, served), httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         caller = Caller(client, served)
         await caller.exact(engine)
         for number in range(10):
@@ -101,7 +101,7 @@ async def test_what_the_engine_holds_is_known_through_gaps(tmp_path: Path, recor
 
 @pytest.mark.req("ROUTERS-10")
 async def test_a_restarted_engine_holds_what_its_new_process_says_and_every_worker_hears_it(tmp_path: Path) -> None:
-    async with publishing(tmp_path, workers=2) as (engine, served), httpx.AsyncClient(trust_env=False, timeout=20) as client:
+    async with publishing(tmp_path, workers=2) as (engine, served), httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         caller = Caller(client, served)
         for number in range(8):
             await caller.say(number)

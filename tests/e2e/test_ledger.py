@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
 from tests.e2e.test_serve import ask, serving
+from tests.timing import HANG_S
 
 BY = ("tenant", "project", "key", "model")
 
@@ -36,7 +37,7 @@ def logged(lines: Iterable[dict[str, object]]) -> dict[str, int]:
 
 
 async def burst(url: str, headers: dict[str, str], count: int) -> None:
-    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         replies = await asyncio.gather(
             *(
                 client.post(f"{url}/v1/chat/completions", json=ask(stream=bool(n % 2), max_tokens=1 + n % 5), headers=headers)
@@ -69,7 +70,7 @@ async def test_what_a_killed_worker_had_written_is_booked_by_its_successor(tmp_p
         (directory,) = [path for path in (tmp_path / "tidegate-ledger").iterdir() if path.is_dir()]
         os.kill(int(directory.name.partition("-")[0]), signal.SIGKILL)
         deadline = time.monotonic() + 20
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             while directory.exists():
                 assert time.monotonic() < deadline, "nobody adopted it"
                 await asyncio.sleep(0.1)

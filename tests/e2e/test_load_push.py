@@ -47,7 +47,7 @@ def told(seen: dict[str, Any]) -> tuple[Any, Any]:
 async def test_a_queue_is_seen_though_nobody_asks(tmp_path: Path, record_property: Any) -> None:
     async with (
         pushing(tmp_path, signals_s=600, workers=2) as (engine, served),
-        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
     ):
         await listed(client, served, lambda seen: told(seen) == (0, 0) and seen["push"]["reason"] == "")
         # behind the gateway's back, so that nothing but the engine can tell of it
@@ -74,7 +74,7 @@ async def test_a_queue_is_seen_though_nobody_asks(tmp_path: Path, record_propert
 async def test_an_engine_that_falls_silent_is_known_by_polls(tmp_path: Path) -> None:
     async with (
         pushing(tmp_path, signals_s=0.1) as (engine, served),
-        httpx.AsyncClient(trust_env=False, timeout=30) as client,
+        httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
     ):
         await listed(client, served, lambda seen: seen["push"]["reason"] == "" and seen["signals"]["pushed_at"] is not None)
         engine.inject([FaultRule("lose_load_reports", after=1_000_000)])

@@ -16,6 +16,7 @@ from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_ledger import exported
 from tests.e2e.test_reconcile import again, kill_all, tokened, worker_pid
 from tests.e2e.test_serve import Served, ask, serving
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ async def limited(served: Served, amounts: dict[str, int]) -> None:
 
 async def used(served: Served, meter: str) -> int:
     """Of the tenant's limit on a meter."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         url = f"{served.admin}/admin/v1/limits/state?name=acme"
         reply = await client.get(url, headers={"authorization": f"Bearer {TOKEN}"})
     return next(int(item["used"]) for item in reply.json()["items"] if item["meter"] == meter)
@@ -154,7 +155,7 @@ async def test_of_two_workers_one_is_killed(tmp_path: Path, record_property: Any
         back_s = time.monotonic() - killed_at
         record_property("figure", f"{billed} of {delivered} tokens of {broken} answers billed; slots back after {back_s:.1f} s")
         assert back_s < 20
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             assert 'tidegate_ledger_booked_total{state="lost"} ' + f"{broken}.0" in (await client.get(f"{served.admin}/metrics")).text
         await streams.end()
         rows = await booked(tmp_path, STREAMS)

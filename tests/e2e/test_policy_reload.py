@@ -38,14 +38,14 @@ async def callers(served: Served) -> AsyncIterator[Counter[int]]:
 
 async def models(served: Served) -> set[str]:
     """Those that every one of 12 new connections sees, over both workers."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         headers = {**served.headers, "connection": "close"}
         replies = [await client.get(f"{served.url}/v1/models", headers=headers) for _ in range(12)]
     return set.intersection(*({one["id"] for one in reply.json()["data"]} for reply in replies))
 
 
 async def gauge(served: Served, name: str) -> float:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         text = (await client.get(f"{served.admin}/metrics")).text
     return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"{name} "))
 

@@ -7,13 +7,14 @@ import httpx
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import POLICY, Served, serving, tidegate
+from tests.timing import HANG_S
 
 TOKEN = "a-token-of-more-than-24-characters"
 MORE = "secrets: {admin_token: {file: token}}\npolicies_from: database\n"
 
 
 async def models(served: Served) -> set[str]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         headers = {**served.headers, "connection": "close"}
         replies = [await client.get(f"{served.url}/v1/models", headers=headers) for _ in range(8)]
     seen = {frozenset(one["id"] for one in reply.json()["data"]) for reply in replies}

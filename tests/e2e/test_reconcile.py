@@ -18,6 +18,7 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.e2e.test_admin_api import TOKEN
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
 from tests.replicas import Tenancy
+from tests.timing import HANG_S
 from tests.valkey_servers import ask as ask_valkey
 from tests.valkey_servers import single_server
 
@@ -41,7 +42,7 @@ async def spend(served: Served, count: int, at_once: int = 8, key: str = "") -> 
     """Statuses of so many requests, of the tenant whose key it is."""
     statuses: list[int] = []
     headers = {"authorization": f"Bearer {key}"} if key else served.headers
-    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
 
         async def caller() -> None:
             while len(statuses) < count:
@@ -155,7 +156,7 @@ async def test_a_rolling_restart_with_counters_of_its_own_keeps_what_was_spent(t
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(home, engine.url, settings=settings, tenancy=tenancy) as served:
         assert set(await spend(served, 45)) == {200}
         before = worker_pid(home, 0)
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             body, url = ask(max_tokens=700, ignore_eos=True), f"{served.url}/v1/chat/completions"  # 5 s
             running = [asyncio.create_task(client.post(url, json=body, headers=served.headers)) for _ in range(5)]
             await asyncio.sleep(0.5)

@@ -14,6 +14,7 @@ import pytest
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from tests.e2e.test_serve import Served, ask, serving
 from tests.scripted_server import Peer, scripted
+from tests.timing import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ class Callers:
 
     async def run(self) -> None:
         headers = {**self.served.headers, "connection": "close"}
-        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             while True:
                 at = time.monotonic()
                 reply = await client.post(f"{self.served.url}/v1/chat/completions", json=ask(), headers=headers)
@@ -76,7 +77,10 @@ async def test_a_canary_that_fails_goes_back_by_itself(tmp_path: Path, record_pr
 
     async with SimEngine(good) as engine, SimEngine(bad) as canary, scripted(taken) as hook:
         more = MORE.format(canary=canary.url, hook=hook.url)
-        async with serving(tmp_path, engine.url, workers=2, more=more) as served, httpx.AsyncClient(trust_env=False) as client:
+        async with (
+            serving(tmp_path, engine.url, workers=2, more=more) as served,
+            httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client,
+        ):
             api, owner = f"{served.admin}/admin/v1", {"authorization": f"Bearer {TOKEN}"}
             started = await client.post(f"{api}/rollouts", json=ROLLOUT, headers=owner)
             assert (started.status_code, started.json()["share"]) == (201, 0.5)

@@ -107,7 +107,7 @@ def ask(**fields: object) -> dict[str, object]:
 
 async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url, workers=2) as served:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             for path, status in (("/livez", 200), ("/readyz", 200), ("/version", 200), ("/nope", 404)):
                 assert (await client.get(served.admin + path)).status_code == status
             for _ in range(20):  # a new connection each, so that the kernel spreads them over both workers
@@ -183,7 +183,7 @@ async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(
         SimEngine(SimSettings(models=("sim",))) as engine,
         serving(tmp_path, engine.url, grace_s=1.2, backend=", max_in_flight: 1") as served,
     ):
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
 
             async def one() -> httpx.Response:
                 body = ask(max_tokens=45, ignore_eos=True)
@@ -209,7 +209,7 @@ async def test_who_waits_for_room_goes_on_within_the_grace_and_is_told_after_it(
 @pytest.mark.req("R21")
 async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url, grace_s=0.3) as served:
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             body = ask(stream=True, max_tokens=5000, ignore_eos=True)
             text = b""
             async with client.stream("POST", f"{served.url}/v1/chat/completions", json=body, headers=served.headers) as reply:
@@ -227,7 +227,7 @@ async def test_streams_beyond_the_grace_are_told(tmp_path: Path) -> None:
 async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url) as served:
         listed = json.loads((await asyncio.to_thread(tidegate, "key", "list", "--json", home=tmp_path)).stdout)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
             assert (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code == 200
             done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], "--yes", home=tmp_path)
             assert done.returncode == 0, done.stderr
@@ -278,5 +278,5 @@ async def test_what_goes_wrong_while_running_is_said_in_the_log(tmp_path: Path) 
                     said = {str(line["event"]).partition(" (")[0].rpartition(": ")[2]: line for line in map(json.loads, lines)}
             assert "default.yaml:4:1" in str(said["cannot serve with this configuration"]["reason"])
             assert "ConnectionRefusedError" in str(said["backend down"]["reason"])
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
                 assert (await client.get(f"{served.url}/v1/models", headers=served.headers)).status_code == 200, "the old worker stays"

@@ -9,6 +9,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.replicas import Replica, Reply, Tenancy, replicas, statuses
+from tests.timing import HANG_S
 from tests.valkey_servers import single_server
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ LOAD_S = 8.0
 
 async def gauge(replica: Replica, name: str) -> float:
     """The sum of its samples."""
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
         text = (await client.get(f"http://127.0.0.1:{replica.admin_port}/metrics")).text
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"{name}{{"))
 
