@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from backends.dialects import DIALECTS, Dialect
 from backends.launch.catalogue import load, names, shared_text, text_of
+from backends.launch.config import Hardware
 from backends.launch.kubernetes import kubernetes
 from backends.launch.model_shape import SizingError, read_shape
 from backends.launch.render import compose, runtime_dir, shell, systemd
@@ -23,7 +22,7 @@ from gateway.cli.engine_check import check_engine
 from gateway.cli.engine_run import run_engine
 from gateway.cli.groups import CommandGroup
 from gateway.cli.launch_options import Executable, Name, Sets, launch_from
-from gateway.cli.printing import err, fail, out
+from gateway.cli.printing import OutputOptions, err, fail, out, print_table
 
 engine_app = CommandGroup("Launch configurations of engines: show, start, compare, size.")
 
@@ -32,27 +31,31 @@ MAX_CONFIG_BYTES = 4 * 1024 * 1024
 
 
 @engine_app.command("list")
-def list_engines(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False) -> None:
+def list_engines(output: OutputOptions) -> None:
     """Print the kinds of engine Tidegate speaks with, and the launch configurations."""
     configs = [load(name) for name in names()]
-    if as_json:
-        dialects = [_described(dialect) for dialect in DIALECTS.values()]
-        launches = [
-            {"name": config.name, "engine": config.engine, "version": config.version, "summary": config.summary} for config in configs
+    if not output.for_scripts:
+        kinds = [
+            {
+                "dialect": dialect.name,
+                "against_the_real_engine": "proven" if dialect.proven else "unproven: recordings or documents only",
+                "known_from": dialect.known_from,
+                "on_SIGTERM": dialect.drains or "not looked at",
+            }
+            for dialect in DIALECTS.values()
         ]
-        typer.echo(json.dumps({"dialects": dialects, "launch": launches}, indent=2))
-        return
-    table = Table("dialect", "against the real engine", "known from", "on SIGTERM")
-    for dialect in DIALECTS.values():
-        proven = "proven" if dialect.proven else "unproven: recordings or documents only"
-        table.add_row(dialect.name, proven, dialect.known_from, escape(dialect.drains) or "not looked at")
-    out.print(table)
-    table = Table("launch configuration", "flags of", "GPUs", "for")
-    for config in configs:
-        gpus = config.hardware
-        where = f"{gpus.gpus} x {gpus.gpu_memory_gib:g} GB" if gpus.gpus and gpus.gpu_memory_gib else "CPU"
-        table.add_row(config.name, f"{config.engine} {config.version}", where, config.summary)
-    out.print(table)
+        output.show(kinds, tuple(kinds[0]), expendable=("on_SIGTERM", "known_from"))
+    launches = [{"name": config.name, "engine": config.engine, "version": config.version, "summary": config.summary} for config in configs]
+    rows = [
+        {"launch_configuration": one.name, "flags_of": f"{one.engine} {one.version}", "gpus": _gpus(one.hardware), "for": one.summary}
+        for one in configs
+    ]
+    dialects = [_described(dialect) for dialect in DIALECTS.values()]
+    output.show(rows, tuple(rows[0]), {"dialects": dialects, "launch": launches}, expendable=("for", "flags_of"))
+
+
+def _gpus(hardware: Hardware) -> str:
+    return f"{hardware.gpus} x {hardware.gpu_memory_gib:g} GB" if hardware.gpus and hardware.gpu_memory_gib else "CPU"
 
 
 def _described(dialect: Dialect) -> dict[str, Any]:
@@ -152,10 +155,8 @@ def size_engine(
     if as_json:
         typer.echo(msgspec.json.encode(sizes).decode())
         return
-    table = Table("per GPU" if launch.config.hardware.gpus else "of the process", "")
-    for label, value in _rows(sizes):
-        table.add_row(label, value)
-    out.print(table)
+    column = "per GPU" if launch.config.hardware.gpus else "of the process"
+    print_table([{column: label, "size": value} for label, value in _rows(sizes)], (column, "size"))
     for note in sizes.notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)
 

@@ -9,10 +9,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from domain.strict import Strict
-from gateway.cli.printing import AsJson, err, fail, out, print_json
+from gateway.cli.printing import STDOUT, AsJson, Target, err, fail, out, print_json, print_table, write_whole
 from policies.routing_choice import RoutingField, routing_of
 from policies.yaml.located import parse_yaml, read_yaml
 from policies.yaml.problems import ConfigError
@@ -41,10 +40,10 @@ def simulate(
     speed: Annotated[float, typer.Option(min=0.001, max=1000, help="Arrivals this many times as dense.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report there; plots need the extra `report`.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write all figures there, as JSON.")] = None,
+    target: Target = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a trace against a modelled fleet and print what each policy comes to.
+    """Replay a trace against a modelled fleet and print what each policy comes to; `-o FILE` writes all figures as JSON.
 
     Exit codes: 0 done, 2 the trace, the fleet or a policy cannot be used.
     """
@@ -53,18 +52,18 @@ def simulate(
     try:
         policies = _contenders(policy)
         read = validated(FleetFile, read_yaml(fleet, None))
-        for target in (json_file, html):
-            _check_target(target)
+        for file in (target, html):
+            _check_target(file)
         result = _run(trace, read, policies, [_dice(seed + n) for n in range(seeds)], speed, limit)
     except (TraceError, ConfigError) as error:
         fail(str(error), 2)
-    if json_file is not None:
-        _write(json_file, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
+    if target is not None:
+        _write(target, msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
     if html is not None:
         _write(html, _page(result, read))
     if as_json:
         print_json(result)
-    else:
+    elif STDOUT not in (target, html):
         _print(result)
 
 
@@ -130,26 +129,19 @@ def _page(result: Result, fleet: FleetFile) -> str:
 
 def _check_target(target: Path | None) -> None:
     """Refuse a path that cannot be written, before a run of minutes and not after it."""
-    if target is not None and (target.is_dir() or not target.absolute().parent.is_dir()):
+    if target is not None and target != STDOUT and (target.is_dir() or not target.absolute().parent.is_dir()):
         fail(f"{target} cannot be written: it is a folder, or its folder does not exist", 2)
 
 
 def _write(target: Path, text: str) -> None:
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        fail(f"{target} cannot be written: {error.strerror or error}", 2)
-    err.print(f"wrote {target}", markup=False, soft_wrap=True)
+    write_whole(target, lambda file: file.write(text.encode()))
+    if target != STDOUT:
+        err.print(f"wrote {target}", markup=False, soft_wrap=True)
 
 
 def _table(result: Result, names: tuple[str, ...]) -> None:
-    table = Table()
-    table.add_column("policy", no_wrap=True)
-    for name in names:
-        table.add_column(SHOWN[name], justify="right")
-    for policy in result.policies:
-        table.add_row(policy.policy, *(shown(name, policy) for name in names))
-    out.print(table)
+    rows = [{"policy": policy.policy, **{SHOWN[name]: shown(name, policy) for name in names}} for policy in result.policies]
+    print_table(rows, ("policy", *(SHOWN[name] for name in names)))
 
 
 def _print(result: Result) -> None:
