@@ -4,6 +4,7 @@ They are compiled and checked when policies are read, by the C++ implementation.
 gives up after 10,000, and its regular expressions (RE2) take linear time; so no condition can hold a request up.
 """
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -53,6 +54,17 @@ _HEADER: Final = re.compile(
 _ONE_VALUE: Final = re.compile(r'\s*headers\["([^"\\]+)"\]\s*==\s*"([^"\\]*)"\s*(?:&&[^|?]*)?')
 """A condition that holds only for one value of a header: `headers["x"] == "y"`, with any further terms joined by `&&` alone."""
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
+FUNCTIONS: Final = (
+    *("startsWith", "endsWith", "contains", "matches", "size", "has", "all", "exists", "exists_one", "in"),
+    *("getHours", "getMinutes", "getDayOfWeek", "getDayOfMonth", "getDayOfYear", "getMonth", "getFullYear", "timestamp", "duration"),
+)
+"""Functions and macros of CEL that conditions are written with, for hints."""
+OPERATORS: Final = {"and": "&&", "or": "||", "not": "!", "<>": "!=", "=": "=="}
+"""CEL's operators by the words and signs of other languages."""
+_UNKNOWN: Final = re.compile(r"undeclared reference to '([^']*)'")
+_OVERLOAD: Final = re.compile(r"found no matching overload for '_?([^_']+)_?' applied to '\(([^)]*)\)'")
+_WORD_OPERATOR: Final = re.compile(r"(and|or|not|AND|OR|NOT|<>)(?![\w])")
+_EXPECTED: Final = re.compile(r" expecting \{[^}]*\}+.*")
 
 
 class ConditionError(ValueError):
@@ -132,12 +144,43 @@ def _compiled(text: str) -> Any:
         if position is None:
             raise ConditionError(str(error).partition("\n")[0]) from None
         line, column, why = position.groups()
-        why = why.removesuffix(" (in container '')")
-        raise ConditionError(f"{why}, at line {line}, column {column} of the condition") from None
+        why, hint = _explained(why.removesuffix(" (in container '')"), text.split("\n")[int(line) - 1][int(column) - 1 :])
+        raise ConditionError(f"{why}, at line {line}, column {column} of the condition" + (f"; {hint}" if hint else "")) from None
     kind = program.return_type().name()
     if kind != "BOOL":
         raise ConditionError(f"is a {kind.lower()}, no yes or no")
     return program
+
+
+def _explained(why: str, rest: str) -> tuple[str, str]:
+    """What the parser or the type checker says, in words for people who write conditions, and what to write instead.
+
+    Args:
+        rest: the line of the condition from the place of the mistake on.
+    """
+    if (name := _UNKNOWN.fullmatch(why)) is not None:
+        known = (*VARIABLES, *FUNCTIONS)
+        near = difflib.get_close_matches(name[1], known, n=1)
+        function = rest.startswith("(") or f"{name[1]}(" in rest
+        return why, f"did you mean {near[0]}?" if near else f"there are: {', '.join(FUNCTIONS if function else VARIABLES)}"
+    if (types := _OVERLOAD.fullmatch(why)) is not None and types[1] in ("==", "!=", "<", "<=", ">", ">=", "&&", "||", "+", "-"):
+        hint = (
+            "combine conditions that are yes or no, with && and ||"
+            if types[1] in ("&&", "||")
+            else "write texts in quotes, and numbers without"
+        )
+        return f"{why}: {types[1]} does not take {types[2].replace(', ', ' and ')}", hint
+    if not why.startswith("Syntax error"):
+        return why, ""
+    if (word := _WORD_OPERATOR.match(rest)) is not None:
+        return f"Syntax error at {word[1]!r}", f"write {OPERATORS[word[1].lower()]}"
+    if "'<EOF>'" in why and "missing" not in why:
+        return "Syntax error: the condition ends too early", "write what is compared, and close every bracket and quote"
+    if "token recognition error at: '= " in why:
+        return "Syntax error at '='", "write == to compare"
+    if why.endswith("expecting <EOF>") and (first := _WORD.match(rest)) is not None:
+        return f"Syntax error at {first[0]!r}", "join conditions with && or ||, and write ! for not"
+    return _EXPECTED.sub("", why), ""
 
 
 @cache

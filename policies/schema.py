@@ -38,7 +38,8 @@ def _checked(text: str) -> str:
     try:
         condition(text)
     except ConditionError as error:
-        raise ValueError(f"{error}; docs/reference/policies.md says what a condition can ask about") from None
+        where = "docs/reference/policies.md says what a condition can ask about"
+        raise ValueError(f"{error} ({where})" if "; " in str(error) else f"{error}; {where}") from None
     return text
 
 

@@ -3,15 +3,16 @@
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
-from rich.console import Console
 
-from gateway.cli.connection import TOKEN_VARIABLE, StoreOptions
-from gateway.cli.printing import OutputOptions
+from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
+from gateway.cli.findings import findings, sarif
+from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
@@ -33,11 +34,13 @@ from tenancy.limits import MONEY_ALIAS, MONEY_METER
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
-
-def check(config: Annotated[Path, typer.Option("--config", "-c", help="The settings file.")] = Path("tidegate.yaml")) -> None:
+def check(
+    config: Config = DEFAULT_CONFIG,
+    form: Annotated[
+        Literal["text", "json", "sarif"], typer.Option("--format", help="text for people; json, or SARIF 2.1.0 for code scanning in CI.")
+    ] = "text",
+) -> None:
     """Check the settings and every policy; print a summary, or every mistake with file, line, key and what to write.
 
     Exit codes: 0 everything loads, 1 something does not, 2 wrong usage. Only a shared counter store is connected to; when it does
@@ -57,17 +60,31 @@ def check(config: Annotated[Path, typer.Option("--config", "-c", help="The setti
         problems += clashes_in_files(reading.settings, reading.located, os.environ)
         problems += _weak_secrets(reading.settings, reading.located)
         problems += _tokenizers(reading.settings, reading.located)
-    if problems or reading.settings is None:
-        _complain(problems)
+    ordered = sorted({_seen_from_here(problem) for problem in problems})
+    notes = [] if ordered or reading.settings is None else _notes(reading.settings, policies, config.parent)
+    if form != "text":
+        shown = findings(ordered, notes) if form == "json" else sarif(ordered, notes, str(config))
+        print_json(shown)
+    elif ordered or reading.settings is None:
+        _complain(ordered)
+    else:
+        _summarise(reading.settings, policies)
+        for note in notes:
+            err.print(f"note: {note}", markup=False, soft_wrap=True)
+    if ordered or reading.settings is None:
         raise typer.Exit(1)
-    _summarise(reading.settings, policies)
-    for note in (
-        *_missing_secrets(reading.settings),
-        *_uncounted(reading.settings),
-        *_counters(reading.settings),
-        *_older_money(config.parent),
-    ):
-        err.print(f"note: {note}", markup=False, soft_wrap=True)
+
+
+def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list[str]:
+    """What is no mistake and hardly meant, or cannot be looked at from here."""
+    return [
+        *_missing_secrets(settings),
+        *_uncounted(settings),
+        *_counters(settings),
+        *_shared_engines(settings),
+        *_without_models(policies),
+        *_older_money(folder),
+    ]
 
 
 def _policies_here(reading: SettingsReading) -> Path | None:
@@ -82,8 +99,7 @@ def _policies_here(reading: SettingsReading) -> Path | None:
     return next((folder for folder in (settings.policies_dir, settings.policies_folder) if folder.is_dir()), None)
 
 
-def _complain(problems: list[Problem]) -> None:
-    ordered = sorted({_seen_from_here(problem) for problem in problems})
+def _complain(ordered: list[Problem]) -> None:
     err.print(listing(ordered), markup=False, soft_wrap=True)
     err.print(f"{len(ordered)} problem{'s' * (len(ordered) > 1)}", markup=False)
 
@@ -193,6 +209,30 @@ def _uncounted(settings: Settings) -> list[str]:
         return []
     which = f"pool {names[0]} has" if len(names) == 1 else f"pools {', '.join(names)} have"
     return [f"{which} no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"]
+
+
+def _shared_engines(settings: Settings) -> list[str]:
+    """Notes on engines that several pools name: each pool's load, limit and breaker know only the pool's own requests."""
+    pools = defaultdict(list)
+    for pool in settings.pools:
+        for url in dict.fromkeys(backend.url for backend in pool.backends):
+            pools[url].append(pool.name)
+    return [
+        f"{url} is in the pools {', '.join(names)}: each of them takes the engine's whole capacity for its own; "
+        "give one engine one pool, and its adapters as `loras`"
+        for url, names in pools.items()
+        if len(names) > 1
+    ]
+
+
+def _without_models(policies: PolicySet | None) -> list[str]:
+    """Notes on policies that allow nothing, which is rarely meant."""
+    empty = [policy.tenant for policy in policies.policies() if not policy.models] if policies is not None else []
+    return [
+        f"the policy of {'every other tenant' if tenant == EVERYONE else f'tenant {tenant}'} has no model, so every request is refused; "
+        "list models, or delete the file"
+        for tenant in empty
+    ]
 
 
 def _older_money(folder: Path) -> list[str]:

@@ -136,6 +136,11 @@ def _check_pools(document: RolloutDocument, located: Located, config: Path) -> N
         named = {key: getattr(document, key) for key in ("baseline", "canary")}
         if unknown := [located.problem((key,), problem, listed) for key, name in named.items() if name not in known]:
             raise ConfigError(unknown)
+        if document.of == "pool":
+            adapters = {pool.name: {lora.name for lora in pool.loras} for pool in settings.pools}
+            if missing := sorted(adapters[document.baseline] - adapters[document.canary]):
+                text = f"pool {document.canary!r} lacks adapter {missing[0]!r}, which pool {document.baseline!r} has"
+                raise ConfigError([located.problem(("canary",), text, "add it to the pool's `loras` in the settings")])
     except ConfigError as error:
         err.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

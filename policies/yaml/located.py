@@ -144,7 +144,10 @@ def read_yaml(path: Path, environ: Mapping[str, str] | None) -> Located:
             raw = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name holds a null byte"
-        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {reason}", "name a file that this user may read")]) from None
+        hint = "name a file that this user may read"
+        if isinstance(error, FileNotFoundError):
+            hint = "run the command in the folder of that file, or name the file with -c"
+        raise ConfigError([Problem(str(path), 1, 1, "", f"cannot be read: {reason}", hint)]) from None
     return parse_yaml(raw, str(path), environ)
 
 
@@ -181,7 +184,21 @@ def _syntax_problem(file: str, error: yaml.MarkedYAMLError) -> Problem:
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     reason = ", ".join(filter(None, (error.context, error.problem)))
     hint = f"what is not finished there began on line {context.line + 1}" if context and context.line + 1 != line else ""
+    for words, remedy in _SYNTAX_HINTS.items():
+        if words in reason:
+            hint = remedy
+            # an alias has its star where it begins, and the error stands behind it
+            line, column = (context.line + 1, context.column + 1) if context else (line, column)
     return Problem(file, line, column, "", f"is not valid YAML: {reason}", hint)
+
+
+_SYNTAX_HINTS: Final = {
+    "scanning an alias": 'a text that begins with * needs quotes, as "*"',
+    "scanning an anchor": "a text that begins with & needs quotes",
+    "character that cannot start any token": "a text that begins with @, % or ` needs quotes",
+    "mapping values are not allowed here": "a text that holds a colon and a space needs quotes",
+}
+"""Remedies by words of the YAML parser's reason."""
 
 
 class _LimitExceeded(Exception):

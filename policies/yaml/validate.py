@@ -181,6 +181,8 @@ def _message_and_hint(model: type[BaseModel], located: Located, path: Path_, det
         return text, hint
     if kind == "missing":
         return "is missing", _HINTS[kind]
+    if kind == "model_type":
+        return f"must be a mapping, not {_shown(located, path, detail['input'])}", _HINTS[kind]
     if kind in ("too_short", "too_long"):
         too_short = kind == "too_short"
         bound = detail["ctx"]["min_length" if too_short else "max_length"]

@@ -109,7 +109,7 @@ def test_settings_that_cannot_be_read(site):
     result = run("check", "-c", "none.yaml")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        "none.yaml:1:1: cannot be read: No such file or directory; name a file that this user may read",
+        "none.yaml:1:1: cannot be read: No such file or directory; run the command in the folder of that file, or name the file with -c",
         "1 problem",
     ]
 
@@ -266,3 +266,42 @@ def test_the_older_name_of_money_in_the_import_file_is_pointed_out(site, meter, 
     done = run("check")
     assert done.exit_code == 0
     assert ("1 limit on cost_nanousd, the older name" in done.stderr) is noted
+
+
+def test_what_newcomers_write_first_is_answered_with_the_remedy(site):
+    (site / "policies" / "acme.yaml").write_text("tenant: *\nmodels: []\n")
+    assert "policies/acme.yaml:1:9: is not valid YAML" in run("check").stderr
+    assert 'a text that begins with * needs quotes, as "*"' in run("check").stderr
+    (site / "policies" / "acme.yaml").write_text(POLICY.replace("}", ", fallback: [big]}"))
+    said = run("check").stderr
+    assert "models[0].fallback[0]: must be a mapping, not 'big'; write key: value lines" in said
+
+
+def test_what_loads_and_is_hardly_meant_is_a_note(site):
+    second = '  - {name: other, model: m, backends: [{id: z, url: "http://10.0.0.1:8000"}]}\n'
+    (site / "tidegate.yaml").write_text(SETTINGS + second)
+    (site / "policies" / "acme.yaml").write_text("tenant: acme\nmodels: []\n")
+    result = run("check")
+    assert result.exit_code == 0, result.output
+    assert "note: http://10.0.0.1:8000 is in the pools chat, other: each of them takes the engine's whole capacity" in result.stderr
+    assert "note: the policy of tenant acme has no model, so every request is refused" in result.stderr
+
+
+def test_mistakes_and_notes_are_told_to_programs(site):
+    good = json.loads(run("check", "--format", "json").stdout)
+    assert (good["ok"], good["problems"]) == (True, [])
+    assert any("has no tokenizer" in note for note in good["notes"])
+    (site / "tidegate.yaml").write_text(SETTINGS + "workrs: 2\n")
+    result = run("check", "--format", "json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    (problem,) = json.loads(result.stdout)["problems"]
+    line = SETTINGS.count("\n") + 1
+    assert problem == {
+        "file": "tidegate.yaml", "line": line, "column": 1, "path": "workrs", "message": "is no known key", "hint": "did you mean workers?",
+    }  # fmt: skip
+    log = json.loads(run("check", "--format", "sarif").stdout)
+    (found,) = log["runs"][0]["results"]
+    assert (log["version"], found["level"], found["ruleId"]) == ("2.1.0", "error", "mistake")
+    assert found["message"]["text"] == "workrs: is no known key; did you mean workers?"
+    place = found["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]) == ("tidegate.yaml", {"startLine": line, "startColumn": 1})

@@ -84,6 +84,11 @@ def test_mistakes_in_a_file_are_told_with_line_and_key(here: Path) -> None:
     assert (code, "shares have to grow from step to step" in said) == (1, True)
     Path("tidegate.yaml").write_text(SETTINGS)
     (here / "policies").mkdir()
+    lora = "name: chat, loras: [{name: sql, digest: " + "a" * 64 + ", path: /adapters/sql}]"
+    Path("tidegate.yaml").write_text(SETTINGS.replace("name: chat,", f"{lora},", 1))
+    code, said = check(written(DOCUMENT))
+    assert (code, "rollout.yaml:3:1: canary: pool 'chat-v2' lacks adapter 'sql', which pool 'chat' has" in said) == (1, True)
+    Path("tidegate.yaml").write_text(SETTINGS)
     code, said = check(written(DOCUMENT.replace("canary: chat-v2", "canary: nowhere")))
     assert (code, "rollout.yaml:3:1: canary: is no pool of the settings; there are: chat, chat-short, chat-v2" in said) == (1, True)
 
