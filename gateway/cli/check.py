@@ -4,14 +4,15 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import typer
 
 from gateway.cli.connection import DEFAULT_CONFIG, TOKEN_VARIABLE, Config, StoreOptions
-from gateway.cli.findings import findings, sarif
 from gateway.cli.printing import OutputOptions, err, out, print_json
 from gateway.cli.rights import RightsOptions
 from gateway.config.load import ConfigError, SecretReference, Settings, SettingsReading, read_settings
@@ -33,6 +34,9 @@ from tenancy.limits import MONEY_ALIAS, MONEY_METER
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
+
+SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+RULES: Final = {"mistake": "What a start of the gateway would refuse.", "note": "What is no mistake and hardly meant."}
 
 
 def check(
@@ -111,6 +115,40 @@ def _seen_from_here(problem: Problem) -> Problem:
     if not file.is_absolute() or not file.is_relative_to(current_folder):
         return problem
     return Problem(str(file.relative_to(current_folder)), problem.line, problem.column, problem.path, problem.message, problem.hint)
+
+
+def findings(problems: Sequence[Problem], notes: Sequence[str]) -> dict[str, Any]:
+    """`{"ok", "problems": [{"file", "line", "column", "path", "message", "hint"}], "notes": [text]}`."""
+    return {"ok": not problems, "problems": msgspec.to_builtins(list(problems)), "notes": list(notes)}
+
+
+def sarif(problems: Sequence[Problem], notes: Sequence[str], settings: str) -> dict[str, Any]:
+    """The same as a SARIF log of one run.
+
+    Args:
+        settings: the settings file, where notes are shown: they concern no line.
+    """
+    results = [
+        _result("mistake", "error", _sentence(problem), problem.file, {"startLine": problem.line, "startColumn": problem.column})
+        for problem in problems
+    ]
+    results += [_result("note", "note", note, settings, {"startLine": 1}) for note in notes]
+    driver = {
+        "name": "tidegate check",
+        "version": version("tidegate"),
+        "rules": [{"id": name, "shortDescription": {"text": text}} for name, text in RULES.items()],
+    }
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _sentence(problem: Problem) -> str:
+    parts = filter(None, (problem.path, problem.message))
+    return ": ".join(parts) + (f"; {problem.hint}" if problem.hint else "")
+
+
+def _result(rule: str, level: str, text: str, file: str, region: dict[str, int]) -> dict[str, Any]:
+    place = {"artifactLocation": {"uri": PurePath(file).as_posix()}, "region": region}
+    return {"ruleId": rule, "level": level, "message": {"text": text}, "locations": [{"physicalLocation": place}]}
 
 
 def _summarise(settings: Settings, policies: PolicySet | None) -> None:

@@ -4,15 +4,18 @@ import os
 import sys
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
 
 from gateway.config.load import load_settings
 from gateway.fleet.sources import problems_in_files
+from gateway.telemetry.logs import write_for_people
 from policies.load import load_policies
 from policies.yaml.located import ConfigError
+
+FORM_VARIABLE: Final = "TIDEGATE_LOG_FORMAT"
 
 console = Console(stderr=True, highlight=False)
 
@@ -22,7 +25,11 @@ def serve(
     run_dir: Annotated[
         Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")
     ] = None,
-    rehearse: Annotated[bool, typer.Option(help="Do everything a start does before it takes addresses, then end.")] = False,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Do everything a start does before it takes addresses, then end.")] = False,
+    log_format: Annotated[
+        Literal["json", "console"] | None,
+        typer.Option(help=f"Lines on stderr for programs or for people; default: {FORM_VARIABLE}, else console on a terminal, else json."),
+    ] = None,
 ) -> None:
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts all processes but the first one by
     one, SIGUSR2 that one as well, with new code."""
@@ -35,6 +42,8 @@ def serve(
     except ConfigError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    form = log_format or os.environ.get(FORM_VARIABLE) or ("console" if sys.stderr.isatty() else "json")
+    write_for_people(form == "console")
     from gateway.process.launch import launch
 
     raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse))

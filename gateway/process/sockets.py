@@ -15,6 +15,7 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -23,6 +24,7 @@ import msgspec
 from gateway.process.children import ADMIN_SLOT, KEPT_ENDS, Child, Entries, Slot, slots_for
 from gateway.process.hot_restart import Handed, HandedSlot
 from gateway.process.worker_link import publish, worker_socket
+from gateway.telemetry.logs import for_people
 
 
 class CannotStart(Exception):
@@ -237,9 +239,14 @@ def tell_ready(plan: ProcessPlan, ports: tuple[int, int], home: Path, out: TextI
     """Write `ready.json` and one line to `out`. `ports` are the data port and the admin port."""
     data, admin = ports
     publish(home, "ready.json", ReadyFile(data, admin, os.getpid()))
-    where = f"data {plan.data_scheme}://{_host(plan.data_host)}:{data} admin http://{_host(plan.admin_host)}:{admin}"
+    addresses = {"data": f"{plan.data_scheme}://{_host(plan.data_host)}:{data}", "admin": f"http://{_host(plan.admin_host)}:{admin}"}
+    if for_people():
+        line = f"tidegate ready: data {addresses['data']} admin {addresses['admin']} workers {plan.workers} pid {os.getpid()}"
+    else:
+        fields = {**addresses, "workers": plan.workers, "pid": os.getpid(), "role": "supervisor", "level": "info"}
+        line = msgspec.json.encode({"event": "ready", **fields, "timestamp": datetime.now(UTC)}).decode()
     with contextlib.suppress(OSError):  # nobody reads it
-        print(f"tidegate ready: {where} workers {plan.workers} pid {os.getpid()}", file=out, flush=True)
+        print(line, file=out, flush=True)
 
 
 def _host(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The process's own log: JSON lines on stderr through structlog, with secrets removed before a line is made.
+"""The process's own log on stderr through structlog, JSON lines or lines for people, with secrets removed before a line is made.
 
 `configure_logs` also takes in the messages of libraries that use `logging`. `redact` knows patterns of secrets, not where they come from;
 every caller has to keep secrets away from loggers in the first place, this is the second safeguard (requirement R37). `Thresholds` logs a
@@ -18,6 +18,9 @@ from structlog.typing import EventDict, WrappedLogger
 from domain.clock import Clock
 from gateway.record import Record
 from gateway.telemetry.access_log import without_hidden
+
+_people = False
+"""Set once, before the fork."""
 
 REDACTED: Final = "[redacted]"
 MAX_TEXT_CHARS: Final = 8192
@@ -91,8 +94,19 @@ def _render(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     return msgspec.json.encode(event).decode()
 
 
+def write_for_people(wanted: bool) -> None:
+    """Choose lines for people, or JSON lines (the default), for this process and those that are forked from it."""
+    global _people
+    _people = wanted
+
+
+def for_people() -> bool:
+    """Whether the log is for people, and not for programs."""
+    return _people
+
+
 def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: str | int) -> None:
-    """Sends structlog and `logging` to `stream` (stderr) as JSON lines; call once per process, after the fork.
+    """Sends structlog and `logging` to `stream` (stderr) as JSON lines, or as lines for people; call once per process, after the fork.
 
     Args:
         level: debug, info, warning or error. Raises ValueError for anything else.
@@ -118,12 +132,14 @@ def configure_logs(level: str = "info", stream: TextIO | None = None, **fields: 
     def add_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         return {**fields, **event}
 
-    handler = logging.StreamHandler(stream or sys.stderr)
+    target = stream or sys.stderr
+    render = structlog.dev.ConsoleRenderer(colors=target.isatty()) if for_people() else _render
+    handler = logging.StreamHandler(target)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             # `redact` comes last before rendering, so no field that is added on the way escapes it.
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, add_fields, redact, _render],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, add_fields, redact, render],
         )
     )
     root = logging.getLogger()

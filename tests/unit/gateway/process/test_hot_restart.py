@@ -66,7 +66,7 @@ def test_a_start_that_would_fail_is_not_begun(start: Start) -> None:
     before = children(running)
     running.process.send_signal(signal.SIGUSR2)
     assert running.process.stderr
-    assert b"tidegate ready" in running.process.stderr.readline()
+    assert b'"event":"ready"' in running.process.stderr.readline()
     assert b"the new start fails (exit 4)" in running.process.stderr.readline()
     assert (children(running), starts(running)) == (before, 1)
     assert running.stop() == 0

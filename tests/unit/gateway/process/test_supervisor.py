@@ -1,8 +1,10 @@
 """The supervisor's laws, on real processes: it runs in a process of its own, with tiny children that serve their pid."""
 
 import contextlib
+import json
 import os
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,17 @@ def test_two_workers_share_a_free_port_and_end_with_0_on_sigterm(start: Start) -
     line = running.process.stderr.readline().decode()
     ready = running.read("ready.json")
     assert ready
-    where = f"data http://127.0.0.1:{ready['data_port']} admin http://127.0.0.1:{ready['admin_port']}"
-    assert line == f"tidegate ready: {where} workers 2 pid {ready['pid']}\n"
+    told = json.loads(line)
+    assert datetime.fromisoformat(told.pop("timestamp")).tzinfo is not None
+    assert told == {
+        "event": "ready",
+        "data": f"http://127.0.0.1:{ready['data_port']}",
+        "admin": f"http://127.0.0.1:{ready['admin_port']}",
+        "workers": 2,
+        "pid": ready["pid"],
+        "role": "supervisor",
+        "level": "info",
+    }
     pids = until(lambda: found if len(found := running.pids()) == 2 else None, "both workers answer")
     assert running.stop() == 0
     assert (running.home / "draining").exists(), "the admin process hears SIGTERM before it is let go"
@@ -78,7 +89,7 @@ def test_a_replacement_that_does_not_become_ready_leaves_the_old_one(start: Star
     (running.home / fault).touch()
     running.process.send_signal(signal.SIGHUP)
     assert running.process.stderr
-    assert b"tidegate ready" in running.process.stderr.readline()
+    assert b'"event":"ready"' in running.process.stderr.readline()
     assert b"the old process stays" in running.process.stderr.readline()
     assert running.slots()["worker-0"]["pid"] == before["worker-0"]["pid"]
     assert running.slots()["admin"]["pid"] == before["admin"]["pid"], "the rest of the roll is given up"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
-from gateway.telemetry.logs import MAX_TEXT_CHARS, configure_logs, redact_text
+from gateway.telemetry.logs import MAX_TEXT_CHARS, configure_logs, redact_text, write_for_people
 
 
 @pytest.fixture
@@ -120,3 +120,17 @@ def test_tokens_are_redacted_wherever_they_stand() -> None:
     token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlc2lnbmF0dXJl"
     assert redact_text(f"refused {token} from 10.0.0.1") == "refused [redacted] from 10.0.0.1"
     assert redact_text(f'{{"t":"{token[:-4]}"}}') == '{"t":"[redacted]"}'
+
+
+def test_for_people_a_line_is_no_json_and_has_no_secret_either(lines: io.StringIO) -> None:
+    stream = io.StringIO()
+    write_for_people(True)
+    try:
+        configure_logs("info", stream, worker=3)
+    finally:
+        write_for_people(False)
+    structlog.get_logger("people").warning("hello", authorization="Bearer abc", pool="chat")
+    (line,) = stream.getvalue().splitlines()
+    assert not line.startswith("{")
+    assert all(word in line for word in ("hello", "warning", "pool=chat", "worker=3", "authorization=[redacted]"))
+    assert "abc" not in line
