@@ -204,8 +204,7 @@ def test_the_reference_is_made_from_the_models():
 
 
 def test_the_pages_own_examples_load(tmp_path):
-    blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    settings, policy = blocks[0], blocks[1]
+    settings, policy = re.findall(r"<!-- begin example [a-z]+ -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "policies").mkdir()
     (tmp_path / "tidegate.yaml").write_text(settings)
     (tmp_path / "policies" / "acme.yaml").write_text(policy)

@@ -18,7 +18,7 @@ from tests.admin_socket import AdminSocket, admin_socket
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "reference" / "rollouts.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n(name: .*?)```", PAGE, re.DOTALL)
+EXAMPLES = re.findall(r"```yaml[^\n]*\n(name: .*?)```", PAGE, re.DOTALL)
 SETTINGS = """pools:
 - {name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}
 - {name: chat-v2, model: m, backends: [{id: b, url: "http://10.0.0.2:8000"}]}
