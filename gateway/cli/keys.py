@@ -48,7 +48,8 @@ def create_key(
     create_tenant: Annotated[bool, typer.Option("--create-tenant", help="Make the tenant if it does not exist.")] = False,
     tag: Tag = None,
     role: Annotated[
-        list[str] | None, typer.Option(help="A role on the admin port (docs/admin-api.md); again for further ones; default: none.")
+        list[str] | None,
+        typer.Option(help="A role on the admin port (docs/reference/admin-api.md); again for further ones; default: none."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

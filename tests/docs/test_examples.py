@@ -12,9 +12,6 @@ from tests.docs.fragments import check
 from tests.docs.pages import MOST_NOT_RUN, ROOT, STATES, BadFence, Page, page_paths, read_page
 from tests.docs.shell import PageRun, missing_tools
 
-ADMIN_URL = "TIDEGATE_ADMIN_URL"
-AWAIT_ADMIN_URL = {"operations.md", "rollouts.md"}
-"""Pages whose commands find the admin port by the environment, as the command line is going to."""
 PATHS = page_paths()
 
 
@@ -66,7 +63,5 @@ def test_pages_do_as_they_say(path: Path, tmp_path: Path) -> None:
     page = read_page(path)
     if missing := missing_tools(page):
         pytest.skip(f"this machine has no {', '.join(missing)}")
-    if path.name in AWAIT_ADMIN_URL and ADMIN_URL not in "".join(file.read_text() for file in (ROOT / "gateway" / "cli").glob("*.py")):
-        pytest.skip(f"the command line does not read {ADMIN_URL} yet")
     with PageRun(page, tmp_path) as run:
         run.run()
