@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-NAMED: Final = re.compile(r"(?:(?:127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\]):|--port[ =]|\bport: |\blisten )(\d{2,5})\b")
+NAMED: Final = re.compile(r"(?:(?:127\.0\.0\.1|localhost|0\.0\.0\.0|\[::1?\]):|--port[ =]|\bport: |\blisten )(\d{2,5})\b(?!\.\d)")
 """A port of this machine, as pages write it."""
 DEFAULTS: Final = (8080, 8081)
 """The ports of a gateway whose settings name none."""
