@@ -52,11 +52,8 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root(
-    show_version: Annotated[bool, typer.Option("--version", help="Print the versions of Tidegate and Python.", is_eager=True)] = False,
-) -> None:
-    if show_version:
+def _version(wanted: bool) -> None:
+    if wanted:
         # imported only here, as every command is
         from gateway.cli.serve import version
 
@@ -64,6 +61,16 @@ def _root(
         raise typer.Exit
 
 
+@app.callback()
+def _root(
+    # eager and a callback: the option stands without a command
+    _show_version: Annotated[
+        bool, typer.Option("--version", help="Print the versions of Tidegate and Python.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
-    """RootEntry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+    """Entry point of the console script. Exit codes: 0 done, 1 failed, 2 wrong usage."""
     app()

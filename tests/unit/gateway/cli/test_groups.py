@@ -54,6 +54,12 @@ def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
     assert (done.exit_code, "Did you mean 'tenant'" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("words", [["--version"], ["version"]])
+def test_the_version_is_a_command_and_an_option_that_stands_alone(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout.startswith("tidegate ")) == (0, True)
+
+
 def test_flags_have_no_type_and_options_have_one() -> None:
     for group, command in (("key", "list"), ("serve", None), ("rollout", "list")):
         shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, [group, *([command] if command else []), "--help"])
