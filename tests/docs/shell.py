@@ -73,6 +73,9 @@ class PageRun:
             _end(group)
         _end(self._bash.pid)
         self._bash.wait()
+        for process in _working_in(self._work):  # daemons have left their group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         with contextlib.suppress(BrokenPipeError):
             self._bash.stdin.close()
         self._bash.stdout.close()
@@ -187,6 +190,16 @@ def running(group: int) -> list[int]:
             state, _parent, of = status.read_text().rpartition(")")[2].split()[:3]
             if int(of) == group and state != "Z":
                 found.append(int(status.parent.name))
+    return found
+
+
+def _working_in(folder: Path) -> list[int]:
+    """The processes whose current directory is this folder or below it."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.readlink().is_relative_to(folder):
+                found.append(int(link.parent.name))
     return found
 
 

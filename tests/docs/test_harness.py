@@ -100,6 +100,14 @@ def test_a_page_runs_in_one_shell(folder: Path) -> None:
     assert not running(group)
 
 
+def test_a_daemon_ends_with_its_page(folder: Path) -> None:
+    with PageRun(written(folder, "```sh\nsetsid sleep 1000 &\necho $! > id\n```\n"), folder) as run:
+        run.run()
+        daemon = Path("/proc") / (folder / "work" / "id").read_text().strip() / "cwd"
+        assert daemon.readlink() == folder / "work"
+    assert not daemon.is_dir()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
