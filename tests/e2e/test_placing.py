@@ -60,8 +60,10 @@ def nothing_left(running: Gateway) -> bool:
 
 async def test_what_begins_alike_goes_where_it_was() -> None:
     async with placed(4) as (_, running), running.client() as client:
-        homes = {name: went(await ask(client, system(name))) for name in ("red", "green", "blue", "grey")}
-        assert len(set(homes.values())) > 1, "and what is new goes where there is room"
+        names = ("red", "green", "blue", "grey")
+        first = await asyncio.gather(*(ask(client, system(name)) for name in names))
+        homes = dict(zip(names, map(went, first), strict=True))
+        assert len(set(homes.values())) > 1, "what is new goes where there is room: an engine that computes a prompt has less"
         for turn in range(5):
             for name, home in homes.items():
                 reply = await ask(client, [*system(name), {"role": "user", "content": f"turn {turn} of {name}"}])
