@@ -1,3 +1,4 @@
+import asyncio
 import json
 import re
 import sqlite3
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from domain.priority import Class
 from gateway.cli import app
 from tenancy.rights import Rights
+from tests.databases import migrated_file
 
 SETTINGS = 'admin: {bind: "127.0.0.1:1"}\npools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
 KEY = re.compile(r"gw_live_[0-9A-Za-z]{10}_[0-9A-Za-z]{49}")
@@ -22,6 +24,7 @@ def site(tmp_path, monkeypatch):
     (tmp_path / "tidegate.yaml").write_text(SETTINGS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    asyncio.run(migrated_file(tmp_path / "tidegate.db"))
     return tmp_path
 
 
