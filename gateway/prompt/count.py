@@ -44,8 +44,8 @@ class PromptCounts:
         self._loop = loop
         self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
 
-    async def count(self, ask: Ask, pool: str, scope: str = "", within_s: float = BUDGET_S) -> int | None:
-        """Tokens of the prompt, exact or from above; None where no count is made within `within_s`. `scope` as in Vocabulary."""
+    async def count(self, ask: Ask, pool: str, scope: str = "") -> int | None:
+        """Tokens of the prompt, exact or from above; None where no count is made in time. `scope` as in Vocabulary."""
         if ask.token_ids is not None:
             return ask.token_ids
         if pool not in self.pools:
@@ -59,7 +59,7 @@ class PromptCounts:
             return self._remember(key, _counted(vocabulary, image_tokens, ask, scope))
         counting = self._loop.run_in_executor(self._executor, _counted, vocabulary, image_tokens, ask, scope)
         try:
-            return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), within_s))
+            return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), BUDGET_S))
         except TimeoutError:
             # the count goes on, so that the same request finds it the next time
             counting.add_done_callback(lambda done: self._late(key, done))

@@ -12,7 +12,6 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.openai.sizes import with_output_cap
 from gateway.placement.place import prompt_of, worth_reading
-from gateway.prompt.count import BUDGET_S
 from gateway.request.holds import OpenHold
 from gateway.request.permissions import MONEY, OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, output_cap
 from gateway.request.rate_limit_replies import fault_of, refused_standing
@@ -80,18 +79,16 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
 
 async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
     """The number of the prompt's tokens, exact or an upper bound; None where it is not known in time. A prompt that routing reads anyway
-    is read once; where the limits need a count of their own after that, both share one `BUDGET_S` of waiting."""
+    is read once."""
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, policy.routing):
         return await deps.prompt_counts.count(ask, rule.pool)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    loop = asyncio.get_running_loop()
-    until = loop.time() + BUDGET_S
     prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
     if prompt.counted or prompt.late:
         return prompt.tokens if prompt.counted else None
-    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant, max(0.0, until - loop.time()))
+    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant)
 
 
 async def _admit_remotely(hold: Hold, deps: Deps) -> Admission:

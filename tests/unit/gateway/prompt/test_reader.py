@@ -203,7 +203,7 @@ class BusyThreads(VirtualLoop):
 def test_a_prompt_whose_tokenizer_takes_long_is_waited_for_20_ms_and_none_of_it_is_tokenised_on_the_loop(
     words: int, vocabulary: ModelVocabulary
 ) -> None:
-    """Each by itself; `tests/unit/gateway/request/test_admit_wait.py` has the sum where a request needs both."""
+    """Once for the limits and once for the router, so that a request is held up for 40 ms at most where both need its tokens."""
     loop = BusyThreads()
     long = chat("is " * words)
     vocabulary.count = None  # type: ignore[assignment, method-assign]  # nobody is to call it on the loop
