@@ -42,6 +42,10 @@ PROBES_WITHOUT_COUNTERS: Final = 3
 """Failed probes in a row that make an engine suspect whose own counters cannot be read: it may only have a queue. Where
 they can be read and stand still, one is enough."""
 
+LATELY_S: Final = 10.0
+"""Requests wait for a backend that went down this short a time ago: a network or a front end is back within seconds. An engine that
+restarts loads its weights for longer, and its callers should know."""
+
 AWAITED: Final = "answers again, but has to generate a token before it is used"
 
 
@@ -98,6 +102,7 @@ class Health:
         "_suspected_at",
         "_timeouts",
         "away_at",
+        "down_at",
         "frozen",
         "reason",
         "silence_s",
@@ -119,6 +124,8 @@ class Health:
         """When the backend came back with an empty cache; None when it was never away."""
         self.away_at = float("-inf")
         """When its process was last seen to be gone: a poll got no answer or an error, or another process answered."""
+        self.down_at = float("-inf")
+        """When the backend was last up and stopped to answer polls; a wrong model does not count."""
         self._answers = False  # whether it answers polls again after it was away
         self._poll_failures = 0
         self._probe_failures = 0
@@ -154,6 +161,8 @@ class Health:
             flowing = polled.silent and now - self._progress_at <= FLOWING_S
             if not polled.wrong and (flowing or self._poll_failures < FAILURES_TO_GO_DOWN):
                 return
+            if not polled.wrong:
+                self.down_at = now
         self._go(HealthState.DOWN, polled.reason, now)
 
     def ended(self, kind: Kind | None, now: float) -> None:
@@ -198,6 +207,10 @@ class Health:
     def quarantine(self, reason: str, now: float) -> None:
         """Eject the backend at once, however many of its pool are ejected: it must get no request (another model is behind its port)."""
         self._go(HealthState.EJECTED, reason, now)
+
+    def lately_lost(self, now: float) -> bool:
+        """Whether the backend stopped to answer so short a time ago that it may be back in a moment."""
+        return self.standing is HealthState.DOWN and now - self.down_at <= LATELY_S
 
     # --- decisions ------------------------------------------------------------------------------------------------
 

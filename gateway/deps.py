@@ -7,6 +7,7 @@ from itertools import count
 
 from backends.attempt import RetryBudget
 from backends.breaker import Breakers
+from backends.contact import LostContacts
 from backends.dialects import Dialect
 from backends.health import Health
 from backends.hedge import Hedge
@@ -46,6 +47,7 @@ class Live:
 
     __slots__ = (
         "breakers",
+        "contacts",
         "directory",
         "fleet",
         "health",
@@ -68,6 +70,8 @@ class Live:
         """The health of each backend as this worker sees it, by backend id."""
         self.breakers = Breakers()
         """Whether backends have failed too many requests lately."""
+        self.contacts = LostContacts()
+        """The backends that could not be reached lately."""
         self.suspects = PoisonSuspects()
         """Requests that were under way on engines that died."""
         self.names: dict[str, frozenset[str]] = {}

@@ -49,7 +49,7 @@ async def serve(exchange: Exchange, endpoint: Endpoint, deps: Deps) -> None:
                     mirror(ask, rule, exchange, story, deps)  # a copy for a canary in its shadow phase
                 placement = await choose(ask, rule, exchange, story, deps)  # 503; waits here where nobody has room
                 while not await forward(ask, placement, exchange, story, deps):  # 502, 503, 504; failing over before the first byte only
-                    placement = await choose_again(ask, placement, exchange, story, deps)  # it gave its place to a more urgent one
+                    placement = await choose_again(ask, placement, exchange, story, deps)  # it was preempted, or no engine could be reached
                 break
             except Fault as fault:
                 ask, rule, story = fall_back(fault, grant, exchange, story, deps)  # the fault, where no other model may answer

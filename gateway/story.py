@@ -5,7 +5,7 @@ Each slice has its own writers, and its name tells a reader which step has fille
 | slice | written by | read while the request is under way by |
 |---|---|---|
 | `asked` | `authenticate`, `interpret` and the ladder in `look_ahead` | every later step |
-| `placed` | `choose` and its wait; `pulled_back` by preemption | `forward`, reply headers, preemption |
+| `placed` | `choose` and its wait; `pulled_back` by preemption, `returned` by `forward` | `forward`, reply headers, preemption |
 | `tried` | `forward`, around its attempts | holds, reply headers, preemption |
 | `attempt` | one attempt, its relay and its judging tap; new for each attempt | the relay, the counters' beats, `forward` |
 | `settled` | `admit`, `refuse`, `settle`, `record` | reply headers, fallback |
@@ -112,6 +112,8 @@ class PlacedFacts(msgspec.Struct):
     """Called with the final usage of a request that waited: the queue has charged its tenant an estimate."""
     pulled_back: bool = False
     """Whether the request was preempted, before any part of an answer, for a more urgent one."""
+    returned: int = 0
+    """The attempts before the request returned to the queue because no engine could be reached; 0 when it did not."""
 
 
 class TriedFacts(msgspec.Struct):

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from backends.breaker import VERDICTS, AttemptVerdict
+from backends.contact import LOST, next_pause_s
 from backends.health import Health, HealthState, ProbeOutcome, ProbeResult, may_eject
 from backends.lora.loader import LoraLoader
 from backends.ports import PollResult, Upstream
@@ -22,7 +23,7 @@ from backends.signals import Signals
 from domain.clock import Clock, Rng
 from domain.faults import Fault, Kind
 from gateway.deps import Live, Watch
-from gateway.fleet.loops import Loops, closed, ended
+from gateway.fleet.loops import Loops, all_over, closed, ended
 from gateway.placement.pool_state import PoolStates
 from routing.fleet import Availability, Backend
 from routing.warmth import SLOW_START_S
@@ -63,7 +64,7 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
         return backend  # only `gateway.fleet.roster` ends a drain, whatever the evidence says meanwhile
     since = [at for at in (health.up_since, live.breakers.of(backend.id).closed_at) if at is not None and now - at < SLOW_START_S]
     warming = max(since, default=None)
-    reason = health.reason or breakers_of(live, backend.id)
+    reason = health.reason or breakers_of(live, backend.id) or live.contacts.lost.get(backend.id, "")
     if health.standing is HealthState.UP and signals is not None and signals.asleep:
         why = "asleep: its weights are offloaded; wake it to use it"
         return msgspec.structs.replace(backend, state=Availability.DOWN, reason=why, warming_since=None)
@@ -90,6 +91,7 @@ def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None,
     if health is None:
         return  # the backend left during the attempt
     if fault is None:
+        live.contacts.answered(backend.id)
         if live.breakers.answered(backend.id, served, request_id, now, rng):
             breaker_moved(live, backend, now)
         health.ended(None, now)
@@ -100,6 +102,8 @@ def note_outcome(live: Live, backend: Backend, served: str, fault: Fault | None,
     why = fault.kind.value + (f" ({fault.detail[:120]})" if fault.detail else "")
     if live.breakers.ended(backend.id, served, verdict, request_id, now, rng, why):
         breaker_moved(live, backend, now)
+    if fault.kind in LOST and health.standing is HealthState.UP:
+        live.contacts.failed(backend.id, fault.kind)
     if fault.kind is not Kind.WRONG_MODEL:
         health.ended(fault.kind, now)
     elif not served:
@@ -155,6 +159,7 @@ class HealthWatch:
         """Forget this backend at once; the awaitable that is returned ends when its connections are closed."""
         self._live.health.pop(backend_id, None)
         self._live.breakers.forget(backend_id)
+        self._live.contacts.forget(backend_id)
         self._recovered_at.pop(backend_id, None)
         _, upstream = self._probes.pop(backend_id, (None, None))
         running = self._running.pop(backend_id, None)
@@ -234,6 +239,9 @@ class HealthWatch:
 Poll = Callable[[], Awaitable[PollResult]]
 """Polls one backend."""
 
+CHECKS: Final = ""
+"""Stands in the place of a pool's name in the keys of the loops that check lost backends; no pool has this name."""
+
 
 class FleetWatch:
     """Polls every backend every `every_s` seconds, jittered so that gateways do not march in step."""
@@ -248,6 +256,9 @@ class FleetWatch:
         self._upstreams: dict[tuple[str, str], Upstream] = {}
         self._polled: set[tuple[str, str]] = set()
         self._loops: Loops[tuple[str, str]] = Loops()
+        self._checking: set[str] = set()
+        """The backends whose check runs: those that could not be reached lately."""
+        live.contacts.on_lost = self._lost
 
     def add(self, pool: str, backend_id: str, poll: Poll, upstream: Upstream | None = None) -> None:
         """Poll one more backend of the fleet, at once when `run` runs. `upstream` is closed when the backend leaves."""
@@ -262,7 +273,8 @@ class FleetWatch:
         key = (pool, backend_id)
         self._polls.pop(key, None)
         self._polled.discard(key)
-        return closed(self._loops.drop(key), self._upstreams.pop(key, None))
+        loops = all_over(self._loops.drop(key), self._loops.drop((CHECKS, backend_id)))
+        return closed(loops, self._upstreams.pop(key, None))
 
     async def first_round(self) -> None:
         """Poll every backend once; afterwards every backend is known to be up or down."""
@@ -271,6 +283,27 @@ class FleetWatch:
     async def run(self) -> None:
         """Poll until cancelled."""
         await self._loops.run()
+
+    def _lost(self, backend_id: str) -> None:
+        poll = next((poll for (_, polled), poll in self._polls.items() if polled == backend_id), None)
+        if poll is not None and backend_id not in self._checking:
+            self._checking.add(backend_id)
+            self._loops.add((CHECKS, backend_id), partial(self._check, backend_id, poll))
+
+    async def _check(self, backend_id: str, poll: Poll) -> None:
+        """Poll a backend that could not be reached, until it answers or its Health takes it out. Only an answer counts: for Health the
+        polls of `_poll_on` do, so that a backend goes down no sooner because requests fail there."""
+        contacts, health = self._live.contacts, self._live.health.get(backend_id)
+        pause_s = contacts.first_pause_s(backend_id)
+        try:
+            while backend_id in contacts.lost and health is not None and health.standing is HealthState.UP:
+                await asyncio.sleep(pause_s)
+                if not (await poll()).reason:
+                    break
+                pause_s = next_pause_s(pause_s)
+        finally:
+            self._checking.discard(backend_id)
+        contacts.found(backend_id)
 
     async def _poll_on(self, key: tuple[str, str]) -> None:
         if key not in self._polled:

@@ -60,6 +60,12 @@ async def closed(loop: Awaitable[None], upstream: Upstream | None) -> None:
         await upstream.close()
 
 
+async def all_over(*loops: Awaitable[None]) -> None:
+    """Wait for the ends of several loops."""
+    for loop in loops:
+        await loop
+
+
 async def ended(task: asyncio.Task[None] | None) -> None:
     """Wait for the end of a task that was cancelled; its exception is dropped."""
     if task is not None:

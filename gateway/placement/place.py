@@ -61,6 +61,8 @@ def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: 
 
 COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
 
+UNREACHED: Final = f"{FULL}no engine of the pool can be reached at the moment"
+
 UNDECIDED: Final = Route("", (), ())
 """The route of a request that is prepared and not yet routed."""
 
@@ -150,21 +152,27 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
 
 def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | None, deps: Deps) -> Circumstances:
     """The inputs of a routing decision that change with time. Each absent subject costs one comparison: no prompt, no conversation, no
-    adapter, every breaker closed, no capacity reserved for other tenants, no outage lately."""
+    adapter, every breaker closed, no capacity reserved for other tenants, every backend reached, no outage lately."""
     now = deps.clock()
     pool_state, breakers = deps.pool_states[pool.name], deps.live.breakers
     recovery, shares = pool_state.recovery, pool_state.tenant_shares
     adapters: Adapters | None = None
     if adapter is not None:
         adapters = Adapters(*deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter))
+    shut = breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED
+    paused = COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else ""
+    contacts = deps.live.contacts
+    if contacts.lost:
+        shut = {**shut, **contacts.lost}
+        paused = UNREACHED if contacts.none_left(pool.up_ids) else paused
     return Circumstances(
         now,
         deps.pool_states.index.match(request.chain, now, pool.up_ids) if request.chain else UNMATCHED,
         pool_state.sessions.holder(request.session) if request.session else "",
         adapters,
-        breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED,
+        shut,
         shares.usable_share(request.tenant, now) if shares.reserved_share else 1.0,
-        COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else "",
+        paused,
     )
 
 

@@ -89,6 +89,7 @@ class PoolQueue:
         log_defect: called with errors that a routing decision should never raise.
         make_room: called to preempt a request for the first waiter in the order; None for no preemption.
         part_of: the part of the capacity that a tenant's next request may fill.
+        unreached: whether none of these backends can be reached.
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class PoolQueue:
         "_rate",
         "_rng",
         "_stopped",
+        "_unreached",
         "_waiters",
         "_woken",
         "waiting",
@@ -124,6 +126,7 @@ class PoolQueue:
         log_defect: Callable[[BaseException, str], None],
         make_room: MakeRoom | None = None,
         part_of: PartOf = everything,
+        unreached: Callable[[frozenset[str]], bool] = lambda _: False,
     ) -> None:
         self._name = name
         self._queue = FairQueue(bounds)
@@ -135,6 +138,7 @@ class PoolQueue:
         self._rng = rng
         self._log_defect = log_defect
         self._make_room = make_room
+        self._unreached: Final = unreached
         self._rate = DrainRate()
         self._margin = ForecastMargin(RANKS)
         self._waiters: dict[int, Waiter[Any]] = {}
@@ -165,8 +169,9 @@ class PoolQueue:
         return None
 
     def forecast(self, place: QueuedRequest, may_s: float) -> WaitForecast | None:
-        """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up."""
-        if not self._pool_of().up:
+        """The forecast for a request that would come now, with its prompt not read yet; None where no backend is up
+        and reached: an outage is no overload."""
+        if self._out():
             return None
         if not self.waiting and (not self._load_table.limited or (self._capacity.look() and self._capacity.free_for(place.tenant))):
             return AT_ONCE
@@ -222,7 +227,8 @@ class PoolQueue:
         waiter.look_at = min(place.deadline, waiter.beat(now))
         self.waiting += 1
         if self.waiting == 1:
-            self._rate.busy(now)
+            if not self._out():
+                self._rate.busy(now)
             self._load_table.freed = self._wake
         self._dispatch()
 
@@ -338,7 +344,7 @@ class PoolQueue:
         if not self.waiting:
             return
         pool = self._pool_of()
-        (self._rate.busy if pool.up else self._rate.idle)(now)
+        (self._rate.idle if self._out() else self._rate.busy)(now)
         if not pool.backends:
             self._end_all(refusals.NOBODY, lambda: refusals.nobody(self._rng.random(), "the pool is empty"))
             return
@@ -347,10 +353,18 @@ class PoolQueue:
             if now < waiter.look_at or not waiter.waits:
                 continue
             if now >= waiter.place.deadline:
-                fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
+                if self._out():
+                    fault = refusals.not_back(waiter.may_s, self._rng.random())
+                else:
+                    fault = refusals.timed_out(waiter.may_s, self.predicted_s(waiter.place), self._rng.random())
                 self.end(waiter, refusals.TIMED_OUT, fault)
             else:
                 waiter.look_at = min(waiter.place.deadline, waiter.beat(now))
+
+    def _out(self) -> bool:
+        """Whether the pool is in an outage: no backend is up, or none of those that are can be reached."""
+        pool = self._pool_of()
+        return not pool.up or self._unreached(pool.up_ids)
 
     def stop(self) -> None:
         """End all waits and refuse new ones: the worker's grace is over."""

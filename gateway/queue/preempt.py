@@ -169,7 +169,9 @@ class Preemption:
 
     def _may_give_way(self, relay: ReplyRelay, story: Story, charge: Charge) -> bool:
         placed, tried = story.placed, story.tried
-        if charge.over or charge.begun or charge.id != relay.backend or placed.pulled_back or tried.failed or tried.hedged:
+        if charge.over or charge.begun or charge.id != relay.backend or tried.failed or tried.hedged:
+            return False
+        if placed.pulled_back or placed.returned:
             return False
         if placed.queue_place is not None and placed.queue_place.by_share:
             return False  # else nothing would be left of the share of the lower ranks

@@ -53,6 +53,13 @@ def timed_out(may_s: float, wait_s: float, dice: float) -> Fault:
     return _overloaded(f"No engine became free within the {may_s:g} s that this request may wait.", wait_s, dice, TIMED_OUT)
 
 
+def not_back(may_s: float, dice: float) -> Fault:
+    """The request has waited as long as it may, and no engine of the pool can be reached."""
+    fault = nobody(dice, f"{TIMED_OUT}: no engine was back within the {may_s:g} s that the request may wait")
+    fault.message = f"No engine for this model was back within the {may_s:g} s that this request may wait. Try again shortly."
+    return fault
+
+
 def displaced(wait_s: float, dice: float) -> Fault:
     """The request was displaced from a full queue."""
     return _overloaded("This model is overloaded, and others went before this request.", wait_s, dice, DISPLACED)

@@ -116,7 +116,7 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
         placement = _split(ask, placement, story, deps)
     _keep_decision(placement, story, deps)
     if deps.queues[pool.name].waiting or not placement.route.ranked:
-        if not placement.route.ranked and not placement.route.full:
+        if not placement.route.ranked and not _may_wait(placement, story, deps):
             if deps.observe_decision is not None:
                 deps.observe_decision(placement.route, deps.clock() - begun)
             raise _no_backend(ask, placement, deps)
@@ -130,7 +130,8 @@ async def choose(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, de
 
 
 async def choose_again(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> Placement:
-    """Queue a preempted request again, for the waiting time that it has left, until it is dispatched.
+    """Queue a request again that was preempted, or that no engine could be reached for, for the waiting time that it has left, until it is
+    dispatched.
 
     Raises:
         Fault: OVERLOADED, NO_BACKEND, SHUTTING_DOWN or CLIENT_GONE when its wait ends without a dispatch.
@@ -177,7 +178,7 @@ async def _in_queue(ask: Ask, placement: Placement, exchange: Exchange, story: S
     if exchange.gone:
         raise caller_gone()  # while the limits were asked, say: nobody would tell the queue any more
     queue, place, facts = deps.queues[placement.pool.name], _queue_entry(placement, story, deps), story.placed
-    may_s = round(place.deadline - deps.clock(), 1) if facts.pulled_back else may_wait_s(story)
+    may_s = round(place.deadline - deps.clock(), 1) if facts.pulled_back or facts.returned else may_wait_s(story)
 
     def again() -> Placement | None:
         routed_now = decide(placement, deps, deps.rng)
@@ -226,9 +227,9 @@ def _lacking(placement: Placement, deps: Deps) -> dict[str, float]:
 
 
 def _queue_entry(placement: Placement, story: Story, deps: Deps) -> QueuedRequest:
-    """The request's queue entry: a new one, or after a preemption the entry that the preemption made."""
+    """The request's queue entry: a new one, or the one that was made when the request returned to the queue."""
     facts = story.placed
-    if facts.pulled_back and facts.queue_place is not None:
+    if (facts.pulled_back or facts.returned) and facts.queue_place is not None:
         return facts.queue_place
     request = placement.request
     held = max([placement.held_tokens(backend.id) for backend in placement.pool.up], default=0.0) if request.chain else 0.0
@@ -246,6 +247,22 @@ def _reserved(ask: Ask, placement: Placement, story: Story, deps: Deps) -> Reser
     if prefills and shared is not None:
         return InFlightPair(shared, prefills[0], first, deps.clock())
     return InFlight(placement, first.id, deps, stream=ask.stream)
+
+
+def _may_wait(placement: Placement, story: Story, deps: Deps) -> bool:
+    """Whether a request that no backend takes now waits: for capacity, or for a backend that went away a moment ago. Not in an outage where
+    its policy names another model for that case."""
+    pool, now = placement.pool, deps.clock()
+    out = not pool.up or deps.live.contacts.none_left(pool.up_ids)
+    if not out:
+        return placement.route.full
+    chain = story.asked.chain
+    if (chain is not None and chain.has_for(Kind.NO_BACKEND)) or may_wait_s(story) <= 0:
+        return False
+    if pool.up:
+        return placement.route.full
+    healths = [deps.live.health[backend.id] for backend in pool.backends if backend.id in deps.live.health]
+    return any([health.lately_lost(now) for health in healths]) and not longest_context(placement)
 
 
 def _no_backend(ask: Ask, placement: Placement, deps: Deps) -> Fault:

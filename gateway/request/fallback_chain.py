@@ -33,6 +33,11 @@ class FallbackChain:
         self.asked = asked.ask
         """The request before any policy changed it."""
 
+    def has_for(self, kind: Kind) -> bool:
+        """Whether an untried entry of the list names the condition that a fault of this kind meets, or one that was met before."""
+        conditions = {CONDITION_OF.get(kind), *self._conditions_met}
+        return any(not conditions.isdisjoint(entry.on) for entry in self._untried)
+
     def after(self, kind: Kind, model: str) -> tuple[PolicyMatch, str] | None:
         """The next model after `model` failed with a fault of this kind, and the condition on which it is tried; None where none is left.
 

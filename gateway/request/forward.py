@@ -22,8 +22,8 @@ from routing.room import has_no_room
 
 
 async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Story, deps: Deps) -> bool:
-    """Relay the reply of the first candidate that begins to answer. False when the request was preempted before
-    that (`gateway.queue.preempt`) and has to wait again.
+    """Relay the reply of the first candidate that begins to answer. False when the request has to wait again:
+    it was preempted before that (`gateway.queue.preempt`), or no engine could be reached (`RetryState.returns_to_queue`).
 
     Raises:
         Fault: for a field that the pool's engines do not support, or the fault of the last attempt. Another candidate is tried only
@@ -58,6 +58,8 @@ async def forward(ask: Ask, placement: Placement, exchange: Exchange, story: Sto
         candidates = _remaining(candidates, placement, deps)
         retry = retry or RetryState(ask, story, deps, first_dispatch_at)
         if not retry.may_retry(fault, backend, candidates, attempt.timeouts.first_event_s):
+            if not exchange.gone and retry.returns_to_queue(fault, backend, placement):
+                return False
             raise retry.final_fault(fault)
     raise AssertionError("`choose` leaves no empty route, and nobody is tried after the last candidate")
 

@@ -51,8 +51,9 @@ class OpenHold(msgspec.Struct, eq=False):
         if attempt.usage is not None:
             return settled(attempt.usage)
         fault = story.settled.fault
-        # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a preempted request
-        called = story.tried.attempts > story.placed.pulled_back or story.tried.prefill
+        # the prompt, if not more, was computed for a caller that leaves after an engine was called; not for a request that was
+        # preempted, or that no engine has worked on
+        called = story.tried.attempts > max(story.placed.pulled_back, story.placed.returned) or story.tried.prefill
         if attempt.events or (fault is not None and fault.kind is Kind.CLIENT_GONE and called):
             return estimated(Usage(self.prompt_tokens, min(attempt.events, self.output_most)))
         return RELEASED

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from math import ceil
 
 from backends import attempt
+from backends.contact import LOST
 from backends.poison import MAY_KILL, mark_of
 from domain.ask import Ask
 from domain.faults import NEVER, Fault, Kind
+from domain.usage import NO_USAGE
 from gateway.deps import Deps
+from gateway.placement.place import Placement
+from gateway.queue.deadlines import place_back
 from gateway.story import Story
 from routing.fleet import Backend
 
@@ -96,6 +100,38 @@ class RetryState:
         budget.retry()
         self._retrying = True
         tried.failed += (engine,)
+        return True
+
+    def returns_to_queue(self, fault: Fault, backend: Backend, placement: Placement) -> bool:
+        """Whether the request waits for an engine of its pool after its last attempt, because the attempt's connection was refused or
+        broken; its new queue entry is made then. Its deadline stays.
+
+        An attempt whose connection was refused has asked nothing of an engine, so the request may return as often as that happens. One
+        whose connection was broken may have reached its engine: what follows is a retry like any other. Where another backend of
+        the pool can be reached, what follows counts against the retry budget in any case.
+        """
+        story, tried, placed, deps = self._story, self._story.tried, self._story.placed, self._deps
+        chain, charge, budget = story.asked.chain, tried.charge, deps.budget
+        if fault.kind not in LOST or tried.deadly or story.attempt.events or charge is None:
+            return False
+        if chain is not None and (chain.has_for(fault.kind) or chain.has_for(Kind.NO_BACKEND)):
+            return False
+        sent = fault.kind is not Kind.CONNECT_FAILED
+        out = deps.live.contacts.none_left(deps.live.fleet.pools[placement.pool.name].up_ids)
+        if sent and not attempt.may_retry(fault.kind, retries=len(tried.failed), answer_begun=False, spent_share=0.0, budget=budget):
+            return False
+        if not sent and not out and not budget.allows():
+            return False
+        place = place_back(story, charge)
+        if place.deadline <= deps.clock():
+            return False
+        if sent or not out:
+            budget.saved -= 1.0
+        if sent:
+            tried.failed += (tried.backend if tried.prefill else backend.id,)
+        if placed.on_used is not None:
+            placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant
+        placed.queue_place, placed.on_used, placed.returned = place, None, tried.attempts
         return True
 
     def attempt_over(self) -> None:

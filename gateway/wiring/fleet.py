@@ -37,6 +37,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.roster import Attach, Detach, Roster
 from gateway.fleet.signals import SignalBoard, SignalWatch
 from gateway.fleet.sources import FileSource, LastGood, backends_files, read_orders
+from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import root_of
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import supervision
@@ -133,6 +134,7 @@ def fleet_for(
     upstreams = _Upstreams(settings, deps, reach_of(settings, own_ports))
     engines = settings.engines
     fleet_watch = FleetWatch(deps.live, engines.poll_s, deps.clock, deps.rng, deps.loras)
+    deps.live.contacts.on_found = partial(_wake_queue, deps.pool_states)
     health_watch = HealthWatch(deps.live, deps.pool_states, deps.watch, engines.first_token_base_s, deps.clock)
     signal_board = SignalBoard(deps.live, deps.pool_states)
     zeromq = ZeroMq()
@@ -237,6 +239,13 @@ class _Upstreams:
             address=member.address,
             reach=self.reach if member.owner in ("dns", "registered") else None,
         )
+
+
+def _wake_queue(pool_states: PoolStates, backend_id: str) -> None:
+    """Dispatch the requests that wait for a backend that can be reached again."""
+    pool_state = pool_states.of(backend_id)
+    if pool_state is not None and pool_state.load_table.freed is not None:
+        pool_state.load_table.freed()
 
 
 def _judged(upstreams: _Upstreams, watch: HealthWatch, member: Member) -> Detach:

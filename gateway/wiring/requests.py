@@ -90,6 +90,7 @@ def queues_for(
             log_defect=log_defect,
             make_room=make_room,
             part_of=(lambda tenant: tenant_shares.usable_share(tenant, clock())) if tenant_shares.reserved_share else everything,
+            unreached=live.contacts.none_left,
         )
 
     return PoolQueues({pool.name: queue_of(pool.name) for pool in settings.pools})

@@ -207,8 +207,10 @@ class Judge:
             self._breach(f"{ask.id}: status {ask.status} without an error")
 
     def _record(self, ask: Ask, seen: Seen, record: Record, jobs: list[Job]) -> None:
-        if record.attempts > MOST_ATTEMPTS + record.pulled_back:
-            self._breach(f"{ask.id}: {record.attempts} attempts")
+        most = MOST_ATTEMPTS + record.pulled_back
+        # connections that were refused have asked nothing of an engine: a request may wait, and try again
+        if len(record.failed) >= MOST_ATTEMPTS or (record.attempts > most and not record.queued):
+            self._breach(f"{ask.id}: {record.attempts} attempts, repeated after {record.failed}")
         if record.pulled_back and record.priority_class != "batch":
             self._breach(f"{ask.id} is {record.priority_class} and gave its place")
         if record.tenant not in ("", ask.tenant):
