@@ -82,6 +82,8 @@ class AskedFacts(msgspec.Struct):
     tenant_policy: TenantPolicy | None = None
     asked_wait_s: float = inf
     """The longest wait in the queue that the caller accepts, in seconds."""
+    read_s: float = 0.0
+    """Seconds that the request has waited for its prompt to be counted or read, of `gateway.prompt.count.BUDGET_S`."""
     end_at: float = inf
     """The time at which the answer has to be complete."""
     chain: FallbackChain | None = None
@@ -243,7 +245,7 @@ class Story(msgspec.Struct):
     def instead(self, own_id: str, now: float) -> "Story":
         """The Story of the same request for another model. It keeps the request's facts and times, and drops those about attempts."""
         # degradation steps and rollouts belong to one model; `apply_policy` writes the other facts again for the next model
-        asked = msgspec.structs.replace(self.asked, steps=(), passed_over=(), dealt=None, prompt=None)
+        asked = msgspec.structs.replace(self.asked, steps=(), passed_over=(), dealt=None, prompt=None, read_s=0.0)
         lost_s = self.lost_s + (now - self.dispatched_at if self.dispatched_at is not None else 0.0)
         return Story(
             self.request_id,

@@ -16,6 +16,7 @@ from domain.ask import Ask
 from domain.clock import Rng
 from gateway.deps import Deps
 from gateway.placement.pool_state import PoolState, session_of
+from gateway.prompt.count import BUDGET_S
 from gateway.prompt.reader import Prompt
 from gateway.queue.waiter import Reserved
 from gateway.story import Story
@@ -53,10 +54,10 @@ def worth_reading(ask: Ask, pool: Pool, routing: Routing) -> bool:
     return len(pool.up) > 1 and ask.endpoint.generates and not POLICIES[routing.policy].blind
 
 
-def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: Deps) -> Coroutine[Any, Any, Prompt]:
-    """The prompt as the router needs it. Suspends while a long prompt is tokenized."""
+def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: Deps, *, wait_s: float) -> Coroutine[Any, Any, Prompt]:
+    """The prompt as the router needs it. Suspends while a long prompt is tokenized, for `wait_s` at most."""
     salted = deps.salts[tenant, pool.model, pool.revision, adapter.digest if adapter is not None else ""]
-    return deps.prompts.read(ask, pool.name, salted.root, tenant)
+    return deps.prompts.read(ask, pool.name, salted.root, tenant, wait_s=wait_s)
 
 
 COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
@@ -113,7 +114,7 @@ async def prepare(ask: Ask, rule: ModelRule, headers: Mapping[bytes, bytes], sto
     pool_state = deps.pool_states[pool.name]
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
     if prompt is None and worth_reading(ask, pool, routing):
-        prompt = await prompt_of(ask, pool, adapter, tenant, deps)
+        prompt = await prompt_of(ask, pool, adapter, tenant, deps, wait_s=max(0.0, BUDGET_S - story.asked.read_s))
         pool = deps.live.fleet.pools[rule.pool]  # it may have changed meanwhile
     session = ask.session if _SESSION_HEADER_SET.isdisjoint(headers) else session_named(ask, headers)
     # learned per pool, because tenants name its model differently; not needed where only one backend is up

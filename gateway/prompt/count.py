@@ -13,7 +13,8 @@ from gateway.prompt.vocabulary import Vocabulary
 from tenancy.estimate import MEDIA_TOKENS, prompt_bound
 
 BUDGET_S: Final = 0.02
-"""Longest wait for a count made beside the loop; after it the bytes bound the prompt."""
+"""Longest wait of a request for everything that is made of its prompt beside the loop: its count for limits and its reading for placement
+share it. After it the bytes bound the prompt."""
 SLOW_BYTES: Final = 128 * 1024
 """From this size on, to take images out takes more than a millisecond."""
 MAX_REMEMBERED: Final = 4096
@@ -44,8 +45,13 @@ class PromptCounts:
         self._loop = loop
         self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
 
-    async def count(self, ask: Ask, pool: str, scope: str = "") -> int | None:
-        """Tokens of the prompt, exact or from above; None where no count is made in time. `scope` as in Vocabulary."""
+    async def count(self, ask: Ask, pool: str, scope: str = "", *, wait_s: float = BUDGET_S) -> int | None:
+        """Tokens of the prompt, exact or from above; None where no count is made in time.
+
+        Args:
+            scope: as in Vocabulary.
+            wait_s: the rest of the request's `BUDGET_S`.
+        """
         if ask.token_ids is not None:
             return ask.token_ids
         if pool not in self.pools:
@@ -59,7 +65,7 @@ class PromptCounts:
             return self._remember(key, _counted(vocabulary, image_tokens, ask, scope))
         counting = self._loop.run_in_executor(self._executor, _counted, vocabulary, image_tokens, ask, scope)
         try:
-            return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), BUDGET_S))
+            return self._remember(key, await asyncio.wait_for(asyncio.shield(counting), wait_s))
         except TimeoutError:
             # the count goes on, so that the same request finds it the next time
             counting.add_done_callback(lambda done: self._late(key, done))

@@ -82,20 +82,23 @@ class Prompts:
         """Whether prompts of this pool are read as the engine's own tokens."""
         return pool in self._model_vocabularies
 
-    async def read(self, ask: Ask, pool: str, root: int, scope: str) -> Prompt:
-        """The prompt of a request. Waits at most `prompt_counts.BUDGET_S` for a long prompt to be tokenised.
+    async def read(self, ask: Ask, pool: str, root: int, scope: str, *, wait_s: float = BUDGET_S) -> Prompt:
+        """The prompt of a request. A long prompt is tokenised for as long as `wait_s` lasts.
 
         Args:
             root: the root of the chain (`routing.prefix.chain.root`).
             scope: the tenant, or its group that shares cached prefixes; cached work of other scopes is not used.
+            wait_s: the rest of the request's `BUDGET_S`; the time to extract the text of a long prompt counts, too.
         """
         if len(ask.fields) < (SLOW_BYTES if ask.endpoint.has_messages else SLOW_IDS_BYTES):
             parts = prompt_bytes(ask)
         else:
+            begun = self._loop.time()
             parts = await self._loop.run_in_executor(self._executor, prompt_bytes, ask)
+            wait_s = max(0.0, wait_s - (self._loop.time() - begun))
         template = hash((root, parts.frame, parts.opening)) if parts.frame or parts.opening else 0
         vocabulary = self._model_vocabularies.get(pool)
-        reading = await self._reading(vocabulary, ask, parts, pool, scope) if vocabulary is not None else None
+        reading = await self._reading(vocabulary, ask, parts, (pool, scope), wait_s) if vocabulary is not None else None
         seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
         estimate = round(parts.size * seen_tokens / seen_bytes)
         chain: Sequence[int] = ()
@@ -126,24 +129,26 @@ class Prompts:
             seen_bytes, seen_tokens = self._ratios.get(pool, PRIOR)
             self._ratios[pool] = (REMEMBERED * seen_bytes + prompt.text_bytes, REMEMBERED * seen_tokens + tokens)
 
-    async def _reading(self, vocabulary: ModelVocabulary, ask: Ask, parts: PromptBytes, pool: str, scope: str) -> TokenReading | None:
+    async def _reading(
+        self, vocabulary: ModelVocabulary, ask: Ask, parts: PromptBytes, where: tuple[str, str], wait_s: float
+    ) -> TokenReading | None:
         """The token ids of the prompt, as many as are made in time; None where it holds media."""
         try:
             if ask.prompt_bytes < vocabulary.slow_bytes:
                 reading = TokenReading()
-                vocabulary.read(ask, scope, reading)
+                vocabulary.read(ask, where[1], reading)
                 return reading
-            key = (pool, scope, parts.frame, ask.prompt)
+            key = (*where, parts.frame, ask.prompt)
             under_way = self._under_way.get(key)
             if under_way is None:
                 if len(self._under_way) >= MAX_UNDER_WAY:
                     return TokenReading()
                 reading = TokenReading()
-                job = self._loop.run_in_executor(self._executor, vocabulary.read, ask, scope, reading)
+                job = self._loop.run_in_executor(self._executor, vocabulary.read, ask, where[1], reading)
                 under_way = self._under_way[key] = (job, reading)
                 job.add_done_callback(lambda done: self._done(key, done))
             job, reading = under_way
-            await asyncio.wait((job,), timeout=BUDGET_S)
+            await asyncio.wait((job,), timeout=wait_s)
             if job.done():
                 job.result()
             return reading

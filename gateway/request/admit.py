@@ -12,6 +12,7 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.openai.sizes import with_output_cap
 from gateway.placement.place import prompt_of, worth_reading
+from gateway.prompt.count import BUDGET_S
 from gateway.request.holds import OpenHold
 from gateway.request.permissions import MONEY, OUTPUT_METERS, PROMPT_METERS, check_ledger, check_prompt, output_cap
 from gateway.request.rate_limit_replies import fault_of, refused_standing
@@ -79,16 +80,25 @@ async def admit(caller: Caller, ask: Ask, rule: ModelRule, grant: Grant, story: 
 
 async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps) -> int | None:
     """The number of the prompt's tokens, exact or an upper bound; None where it is not known in time. A prompt that routing reads anyway
-    is read once."""
+    is read once, and reading and counting share one wait of `BUDGET_S`."""
+    begun = deps.clock()
+    try:
+        return await _counted(caller, ask, rule, story, deps, begun)
+    finally:
+        story.asked.read_s += deps.clock() - begun
+
+
+async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps, begun: float) -> int | None:
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, policy.routing):
-        return await deps.prompt_counts.count(ask, rule.pool)
+        return await deps.prompt_counts.count(ask, rule.pool, wait_s=BUDGET_S)
     adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps)
+    prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps, wait_s=BUDGET_S)
     if prompt.counted or prompt.late:
         return prompt.tokens if prompt.counted else None
-    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant)
+    left_s = max(0.0, BUDGET_S - (deps.clock() - begun))
+    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant, wait_s=left_s)
 
 
 async def _admit_remotely(hold: Hold, deps: Deps) -> Admission:

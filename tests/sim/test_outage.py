@@ -89,3 +89,19 @@ def test_a_caller_that_leaves_leaves_the_queue(tmp_path: Path) -> None:
     assert world.loop.now - BEGAN_S > AWAY_AT
     assert [job for job in world.jobs if job.request_id] == []
     assert nothing_left(world)
+
+
+@pytest.mark.req("GATEWAYS-19")
+def test_an_outage_that_lasts_is_waited_for_at_its_beginning_only(tmp_path: Path) -> None:
+    """Health takes the engines out after three polls, 36 s here. From 10 s later on nobody waits."""
+    comings = [Coming(AWAY_AT + n, n, TENANTS[n % 4], "g0", Manners(stream=False, max_tokens=4, headers=PATIENT)) for n in range(90)]
+    world = outage(tmp_path, comings, engines_away(400.0))
+    assert world.breaches == []
+    assert {ask.status for ask in world.asks} == {503}
+    waits = [ask.ended_at - ask.began_at for ask in world.asks]
+    at_once = [n for n, wait_s in enumerate(waits) if wait_s < 0.5]
+    assert at_once == list(range(at_once[0], 90)), "some waited after others were refused"
+    assert 30 <= at_once[0] <= 60
+    assert all(5.0 <= wait_s <= 6.6 for wait_s in waits[: at_once[0]])
+    assert all(1 <= int(ask.headers[b"retry-after"]) <= 5 for ask in world.asks)
+    assert nothing_left(world)

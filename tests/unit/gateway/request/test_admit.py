@@ -8,6 +8,8 @@ import pytest
 
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
+from gateway.prompt.count import BUDGET_S
+from gateway.prompt.reader import Prompt
 from gateway.request.admit import admit
 from gateway.request.holds import OpenHold
 from gateway.request.interpret import interpret
@@ -15,6 +17,7 @@ from gateway.request.settle import settle
 from gateway.story import Story
 from tenancy.hold import Hold
 from tenancy.limits import UNUSED, Amounts, Level, Limit, Meter, Scope, Window
+from tests.placed import POOL
 from tests.request_path import CALLER, Engine, Path, caller, fault_of, turns
 
 TENANT = Scope(Level.TENANT, "acme")
@@ -81,3 +84,35 @@ async def test_a_request_cancelled_while_it_is_admitted_is_settled_with_nothing(
         await task
     assert [actual for _, actual in store.settled] == [UNUSED]
     assert len(path.deps.holds) == 0
+
+
+class TimedReads:
+    """Reads and counts that take as long as they are told to, and keep how long they might have waited."""
+
+    def __init__(self, path: Path, *, takes_s: float) -> None:
+        self.pools, self.waits_s = frozenset({POOL}), list[float]()
+        self._path, self._takes_s = path, takes_s
+
+    def _wait(self, wait_s: float) -> None:
+        self.waits_s.append(wait_s)
+        self._path.worker.now += min(self._takes_s, wait_s)
+
+    async def read(self, ask: Ask, pool: str, root: int, scope: str, *, wait_s: float) -> Prompt:
+        self._wait(wait_s)
+        return Prompt(10, (), 64, 0)
+
+    async def count(self, ask: Ask, pool: str, scope: str = "", *, wait_s: float) -> int:
+        self._wait(wait_s)
+        return 10
+
+
+@pytest.mark.parametrize(("takes_s", "waits_s"), [(0.015, [BUDGET_S, 0.005]), (0.03, [BUDGET_S, 0.0]), (0.001, [BUDGET_S, 0.019])])
+async def test_reading_a_prompt_and_counting_it_share_one_wait(takes_s: float, waits_s: list[float]) -> None:
+    path = Path(limits=[Limit(TENANT, Meter.INPUT_TOKENS, Window.MINUTE, 1000)], a=Engine(), b=Engine())
+    reads = TimedReads(path, takes_s=takes_s)
+    path.deps = replace(path.deps, prompts=reads, prompt_counts=reads)  # type: ignore[arg-type]  # the calls that are made
+    story, begun = path.story(), path.worker.now
+    await admitted(path, story)
+    assert reads.waits_s == pytest.approx(waits_s)
+    assert path.worker.now - begun <= BUDGET_S + 1e-9
+    assert story.asked.read_s == pytest.approx(min(BUDGET_S, 2 * takes_s))
