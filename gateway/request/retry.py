@@ -65,7 +65,7 @@ class RetryState:
         first_at: when the request was sent for the first time.
     """
 
-    __slots__ = ("_deps", "_first_at", "_poison", "_retrying", "_sent_at", "_spent", "_story")
+    __slots__ = ("_deps", "_first_at", "_poison", "_retrying", "_sent_at", "_share", "_spent", "_story")
 
     def __init__(self, ask: Ask, story: Story, deps: Deps, first_at: float) -> None:
         self._deps = deps
@@ -74,6 +74,8 @@ class RetryState:
         self._sent_at = first_at
         self._poison = PoisonCheck(ask, story, deps)
         self._retrying = False
+        self._share = 0.0
+        """The share of the first token's deadline that was spent when the last attempt failed."""
         self._spent = False
 
     def may_retry(self, fault: Fault, backend: Backend, remaining: Sequence[Backend], first_token_s: float) -> bool:
@@ -91,7 +93,7 @@ class RetryState:
         if fault.kind is Kind.LORA_UNAVAILABLE and remaining:
             return True  # nothing was sent, so the next attempt is no retry
         # an adapter's load has its own time limit, and says nothing about the speed of answers
-        share = (now - self._first_at - story.lora_wait_s) / first_token_s
+        share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
         begun, budget, retries = story.attempt.events > 0, deps.budget, len(tried.failed)
         allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
         if tried.deadly or not remaining or not allowed:
@@ -118,7 +120,9 @@ class RetryState:
             return False
         sent = fault.kind is not Kind.CONNECT_FAILED
         out = deps.live.contacts.none_left(deps.live.fleet.pools[placement.pool.name].up_ids)
-        if sent and not attempt.may_retry(fault.kind, retries=len(tried.failed), answer_begun=False, spent_share=0.0, budget=budget):
+        if sent and not attempt.may_retry(
+            fault.kind, retries=len(tried.failed), answer_begun=False, spent_share=self._share, budget=budget
+        ):
             return False
         if not sent and not out and not budget.allows():
             return False

@@ -1,3 +1,4 @@
+import asyncio
 import random
 
 import pytest
@@ -5,6 +6,7 @@ from structlog.testing import capture_logs
 
 from backends.health import FAILURES_TO_GO_DOWN, Health
 from backends.ports import PollResult
+from domain.faults import Kind
 from gateway.deps import Live
 from gateway.fleet.health import FleetWatch
 from routing.fleet import Availability, Backend, Fleet, Pool
@@ -61,3 +63,36 @@ async def test_an_engine_that_lists_another_model_is_out_at_once_and_its_names_a
     await watch.first_round()
     assert state(live) is Availability.DOWN
     assert live.names == {"a": frozenset({"m"})}
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_a_backend_that_could_not_be_reached_is_asked_until_it_answers_and_its_health_hears_nothing_of_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    live, watch, engine = watched()
+    await watch.first_round()
+    found: list[str] = []
+    live.contacts.on_found = found.append
+
+    async def passes(pause_s: float) -> None:
+        if pause_s >= 0.75:  # the polls of a healthy backend come once a second
+            await asyncio.Event().wait()
+        pauses.append(pause_s)
+        if len(pauses) == 2 * FAILURES_TO_GO_DOWN:
+            engine.reason = ""
+
+    monkeypatch.setattr("gateway.fleet.health.asyncio.sleep", passes)
+    running = asyncio.create_task(watch.run())
+    for _ in range(3):
+        await asyncio.get_running_loop().run_in_executor(None, int)
+    engine.reason = "no answer"
+    live.contacts.failed("a", Kind.CONNECT_FAILED)
+    async with asyncio.timeout(20):
+        while not found:
+            await asyncio.get_running_loop().run_in_executor(None, int)
+    assert found == ["a"]
+    assert state(live) is Availability.UP
+    assert pauses == [0.1, 0.2, 0.4, 0.4, 0.4, 0.4]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

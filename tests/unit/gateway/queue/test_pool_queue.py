@@ -48,6 +48,7 @@ class World:
         self.defects: list[BaseException] = []
         self.bounds = bounds or QueueBounds()
         self.parts = parts
+        self.unreached: set[str] = set()
         self.queue = self.made()
         self.charges: list[Charge] = []
         self.beats: list[float] = []
@@ -64,6 +65,7 @@ class World:
             log_defect=lambda error, _: self.defects.append(error),
             make_room=make_room,
             part_of=lambda tenant: self.parts.get(tenant, 1.0),
+            unreached=lambda backends: backends <= self.unreached,
         )
 
     def fill(self, count: int = 1) -> list[Charge]:
@@ -265,6 +267,21 @@ async def test_a_pool_that_is_away_is_waited_for_and_one_that_is_gone_is_not() -
     world.pool = away
     await world.later(1.0)
     assert fault_of(task).kind is Kind.NO_BACKEND
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_where_no_backend_was_reached_in_time_the_fault_says_so() -> None:
+    world = World()
+    world.fill()
+    _, task = await world.come(may_s=3.0)
+    world.unreached = {"a"}
+    assert world.queue.forecast(QueuedRequest("t", 2, False, 100, 3.0, 0.0, 1000), 3.0) is None, (
+        "an outage is no overload: no step of a ladder is taken"
+    )
+    await world.later(3.5)
+    fault = fault_of(task)
+    assert (fault.kind, fault.retry.should, world.queue.waiting) == (Kind.NO_BACKEND, True, 0)
+    assert 1.0 <= fault.retry.after_s <= 5.0
 
 
 async def test_one_that_can_never_be_placed_does_not_keep_the_others() -> None:

@@ -76,3 +76,11 @@ def test_it_is_treated_as_requests_for_the_model_that_answers_and_by_its_rule_st
     found = chain([("small", CAPACITY)], **more).after(Kind.OVERLOADED, "big")
     assert found is not None
     assert (found[0].policy.max_wait_s, found[0].policy.priority, found[0].rule) == (3, 1.0, "r")
+
+
+def test_whether_another_model_is_named_for_a_failure_is_known_before_it_is_tried() -> None:
+    made = chain([("small", ERROR), ("long", LENGTH)])
+    assert made.has_for(Kind.CONNECT_FAILED)
+    assert not made.has_for(Kind.NO_BACKEND)
+    assert walked(made, "error", "error") == [("small", "error")]
+    assert not made.has_for(Kind.CONNECT_FAILED), "it was tried"

@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.health import Health, HealthState
+from backends.ports import Loss
 from domain.faults import NEVER, Kind
 from domain.priority import Class
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import ReplyRelay
 from gateway.placement.in_flight import InFlight
+from gateway.queue.deadlines import DEFAULT_WAIT_S
 from gateway.queue.preempt import Preempted
 from gateway.request.forward import forward
 from gateway.story import Story
@@ -153,3 +156,87 @@ async def test_a_request_that_gave_its_place_to_a_more_urgent_one_is_to_wait_aga
     story = path.story()
     assert not await to(path, "a", "b", story=story)
     assert (story.tried.failed, path.calls(), path.in_flight()) == ((), {"a": 1, "b": 0}, {"a": 0, "b": 0})
+
+
+def refuses(sink: Any) -> None:
+    """No connection comes about."""
+    sink.on_loss(Loss.CONNECT, "refused")
+
+
+def watched(**engines: Engine) -> Path:
+    """A path whose backends have a Health, so that those that cannot be reached are known."""
+    path = Path(**engines)
+    for name in engines:
+        path.deps.live.health[name] = Health(10.0)
+        path.deps.live.health[name].standing = HealthState.UP
+    return path
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_a_request_that_no_engine_took_is_to_wait_again_with_the_deadline_it_had() -> None:
+    path = watched(a=Engine(refuses), b=Engine(refuses))
+    path.deps.budget.saved = 1.0
+    story = path.story()
+    path.worker.now += 3.0
+    assert not await to(path, "a", "b", story=story)
+    assert set(path.deps.live.contacts.lost) == {"a", "b"}
+    assert (story.placed.returned, path.in_flight(), path.deps.budget.retrying) == (2, {"a": 0, "b": 0}, 0)
+    place = story.placed.queue_place
+    assert place is not None
+    assert place.deadline == story.body_at + DEFAULT_WAIT_S[Class.DEFAULT]
+    path.deps.budget.saved = path.deps.budget.arrived = 0
+    path.deps.live.contacts.found("a")
+    path.deps.live.contacts.found("b")
+    path.worker.now = place.deadline
+    assert (await fault_of(to(path, "a", story=story))).kind is Kind.CONNECT_FAILED
+
+
+@pytest.mark.req("GATEWAYS-19", "R11")
+async def test_a_request_whose_connection_broke_returns_once_and_within_the_budget() -> None:
+    path = watched(a=Engine(resets))
+    path.deps.budget.saved, path.deps.budget.arrived = 2.0, 0
+    story = path.story()
+    assert not await to(path, "a", story=story)
+    assert (path.deps.budget.saved, story.tried.failed) == (1.0, ("a",))
+    path.deps.live.contacts.found("a")
+    assert (await fault_of(to(path, "a", story=story))).kind is Kind.RESET_BEFORE_REPLY
+    path.deps.live.contacts.found("a")
+    path.deps.budget.saved = 0.0
+    fault = await fault_of(to(path, "a"))
+    assert (fault.kind, fault.retry) == (Kind.RESET_BEFORE_REPLY, NEVER)
+
+
+@pytest.mark.req("GATEWAYS-19", "R11")
+async def test_where_another_engine_may_be_reached_a_return_needs_the_budget() -> None:
+    path = watched(a=Engine(refuses), b=Engine())
+    assert not await to(path, "a")
+    path.deps.live.contacts.found("a")
+    path.deps.budget.saved, path.deps.budget.arrived = 0.5, 0
+    assert (await fault_of(to(path, "a"))).kind is Kind.CONNECT_FAILED
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_a_refused_connection_costs_no_budget_where_no_engine_can_be_reached() -> None:
+    path = watched(a=Engine(refuses))
+    path.deps.budget.saved = path.deps.budget.arrived = 0
+    story = path.story()
+    for attempts in (1, 2, 3):
+        assert not await to(path, "a", story=story)
+        assert story.placed.returned == attempts
+        path.deps.live.contacts.found("a")
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_nothing_returns_after_its_first_byte_or_without_its_caller() -> None:
+    path = watched(a=Engine(breaks_off))
+    assert (await fault_of(to(path, "a"))).kind is Kind.BROKEN_STREAM
+    exchange = caller()[0]
+
+    def refuses_when_the_caller_has_left(sink: Any) -> None:
+        exchange.gone = True
+        refuses(sink)
+
+    path = watched(a=Engine(refuses_when_the_caller_has_left))
+    story = path.story()
+    await fault_of(to(path, "a", exchange=exchange, story=story))
+    assert story.placed.returned == 0

@@ -173,3 +173,13 @@ def test_who_leaves_after_it_was_taken_back_from_its_engine_is_charged_for_nothi
     assert hold.closing() == RELEASED
     story.tried.attempts = 2
     assert hold.closing().usage == Usage(25, 0), "once another engine was called, the prompt is"
+
+
+def test_who_leaves_while_no_engine_can_be_reached_is_charged_for_nothing():
+    hold = opened(OpenHolds(Time()))
+    story = hold.story
+    story.tried.attempts, story.placed.returned = 3, 3
+    story.settled.fault = Fault(Kind.CLIENT_GONE, "gone")
+    assert hold.closing() == RELEASED
+    story.tried.attempts = 4
+    assert hold.closing().usage == Usage(25, 0)
