@@ -184,3 +184,23 @@ def test_at_most_one_tries_at_a_time_and_no_wait_is_longer_than_the_longest(
             del trying[who]
         if breaker.open_until is not None:
             assert breaker.open_until - now <= OPEN_LONGEST_S * (1 + JITTER)
+
+
+@pytest.mark.req("GATEWAYS-19")
+@given(
+    st.lists(st.tuples(st.sampled_from(list(AttemptVerdict)), st.floats(0, 5), st.floats(0, 60), st.booleans()), max_size=200),
+    st.integers(0, 2**32),
+)
+@hypothesis_settings(max_examples=50)
+def test_no_further_failure_brings_the_end_of_a_pause_nearer(events: list[tuple[AttemptVerdict, float, float, bool]], seed: int) -> None:
+    """Neither of one that the engine asked for nor, as long as the breaker is not closed, of an open breaker."""
+    breaker, rng, now = Breaker(), random.Random(seed), 0.0
+    for verdict, passed_s, cool_s, probes in events:
+        now += passed_s
+        cool_until, open_until = breaker.cool_until, breaker.open_until
+        if probes:
+            breaker.enter("x", now)
+        breaker.ended(verdict, "x", now, rng)
+        breaker.cool(cool_s, now)
+        assert breaker.cool_until >= cool_until
+        assert open_until is None or breaker.open_until is None or breaker.open_until >= open_until

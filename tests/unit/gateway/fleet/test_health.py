@@ -267,3 +267,21 @@ async def test_the_engines_own_retry_after_is_heeded() -> None:
     note(world, "a", Fault(Kind.ENGINE_BUSY, "x", alone_s=3.0))
     assert list(world.live.breakers.shut("", 2.9)) == ["a"]
     assert world.live.breakers.shut("", 3.1) == {}
+
+
+@pytest.mark.req("GATEWAYS-19")
+async def test_a_backend_that_cannot_be_reached_stays_up_and_says_so_until_it_answers() -> None:
+    world = World("a", "b")
+    world.health_watch.look()
+    note(world, "a", RESET)
+    world.health_watch.look()
+    assert world.states() == {"a": Availability.UP, "b": Availability.UP}
+    assert "cannot be reached (reset_before_reply)" in world.backend("a").reason
+    note(world, "b", None)
+    assert set(world.live.contacts.lost) == {"a"}
+    note(world, "a", None)
+    world.health_watch.look()
+    assert (world.backend("a").reason, world.live.contacts.lost) == ("", {})
+    note(world, "a", RESET)
+    await world.health_watch.remove("a")
+    assert world.live.contacts.lost == {}
