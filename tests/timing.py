@@ -97,10 +97,16 @@ async def until(true: Callable[[], object], every_s: float = 0.005) -> None:
 def timely(took_s: float, limit_s: float) -> float:
     """A duration in which other processes have their part, which has to be within its limit. On a machine with more than twice as much to
     run as it has cores nobody can tell what of it was the code's: then a longer one is no failure, but a skip. Returns the duration."""
-    if took_s > limit_s and slowdown() > 2.0:
-        skip_stalled(f"{took_s:.1f} s instead of {limit_s:g}, with {slowdown():.1f} processes for each core")
-    assert took_s <= limit_s
-    return took_s
+    return at_most(took_s, limit_s, "s")
+
+
+def at_most(found: float, limit: float, what: str) -> float:
+    """The same for a count or share that grows with the time which the code takes, for instance requests that are sent to a dead engine
+    until it is known to be dead. Returns what was found."""
+    if found > limit and slowdown() > 2.0:
+        skip_stalled(f"{found:.4g} {what} instead of {limit:.4g}, with {slowdown():.1f} processes for each core")
+    assert found <= limit, f"{found:.4g} {what}, at most {limit:.4g}"
+    return found
 
 
 def skip_stalled(why: str) -> NoReturn:

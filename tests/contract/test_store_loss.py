@@ -24,7 +24,7 @@ from tenancy.stores.valkey import ValkeyCounters
 from tenancy.stores.valkey.client import ValkeyScripts
 from tenancy.stores.valkey.watch import Epoch, StoreWatch
 from tests.scale import scaled
-from tests.timing import loop_lateness, until
+from tests.timing import at_most, loop_lateness, until
 from tests.valkey_servers import FaultProxy, SentinelSet, Server, ask, cluster_of_three, sentinel_set, single_server
 from tests.valkey_servers import until as servers_until
 
@@ -252,7 +252,8 @@ async def test_a_failover_loses_at_most_what_was_not_replicated(tmp_path: Path, 
             holds = [hold_in(group) for _ in range(500)]
             for start in range(0, 500, 50):
                 decisions = await asyncio.gather(*(a.guarded.admit(hold) for hold in holds[start : start + 50]))
-                assert all(isinstance(decision, Admitted) and not decision.degraded for decision in decisions)
+                assert all(isinstance(decision, Admitted) for decision in decisions)
+                at_most(sum(decision.degraded for decision in decisions), 0, "answers of the store came too late")
             kill(servers)
             await until(lambda: a.epochs, 20.0)
             assert not a.epochs[0].lost, "another lineage with the old one's data"

@@ -53,7 +53,7 @@ async def test_what_an_engine_has_no_place_for_waits_in_the_gateways(tmp_path: P
             waited, queued = [], 0.0
             while time.monotonic() < until_at:
                 waited.append(len(engine.batcher.waiting))
-                queued = queued or sum([await gauge(one, "tidegate_queue_depth") for one in made])
+                queued = max(queued, sum([await gauge(one, "tidegate_queue_depth") for one in made]))
                 await asyncio.sleep(0.02)
             await asyncio.gather(*callers)
             assert set(statuses(replies)) == {200}

@@ -18,7 +18,7 @@ from tenancy.prices import Price, TokenRates
 from tenancy.stores.valkey.breaker import FAILURES
 from tests.replicas import Replica, Reply, Tenancy, replicas
 from tests.scale import scaled
-from tests.timing import until
+from tests.timing import at_most, until
 from tests.valkey_servers import FaultProxy, Server, single_server
 
 pytestmark = pytest.mark.slow
@@ -186,9 +186,11 @@ async def test_requests_go_on_without_the_store(how: str, tmp_path: Path, record
 
     # a rate: the share of each from a fresh start, beside what the store had admitted before and admits afterwards
     alone = admitted(tight.between(gone, back))
-    assert 0 < alone <= PER_MINUTE + PER_MINUTE * (back - gone) / 60 + 4
+    assert alone > 0
+    at_most(alone, PER_MINUTE + PER_MINUTE * (back - gone) / 60 + 4, "requests alone")
     lasted_s = time.monotonic() - began
-    assert admitted(tight.replies) <= 2 * PER_MINUTE + PER_MINUTE * lasted_s / 60 + 4
+    # a store that a busy machine lets answer too late is away for that moment too, and each gateway then has its share once more
+    at_most(admitted(tight.replies), 2 * PER_MINUTE + PER_MINUTE * lasted_s / 60 + 4, "requests in all")
 
     # money: what was spent at the last contact, and a hundredth of the budget for each process
     unchecked = [reply for reply in money.since(gone) if reply.status == 200 and reply.degraded]
