@@ -12,10 +12,20 @@ from gateway.cli.groups import loaded
 from gateway.cli.reference import command_reference, shared_options
 
 ROOT = Path(__file__).parents[4]
-PAGES = [page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "news").glob("*.md")) if page.name != "CHANGELOG.md"]
+PAGES = [
+    page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "news").glob("*.md")) if page.name != "CHANGELOG.md"
+]
 WRITTEN = re.compile(r"(?:^\$ |`)tidegate ([a-z][^`\n]*)", re.MULTILINE)
 """A command of a console block, or one between backticks."""
+IN_ROWS = re.compile(r"`tidegate ([a-z]+) [a-z][^`\n]*`((?:,? (?:and |or )?`[a-z]+(?: [^`\n]*)?`)+)")
+"""A command between backticks, and others of its group after commas: `tidegate rollout start FILE`, `pause`, `close NAME`."""
 REFERENCE = command_reference(ENTRIES)
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands that a page names, without the word `tidegate`."""
+    siblings = [f"{group} {other}" for group, others in IN_ROWS.findall(text) for other in re.findall(r"`([^`]+)`", others)]
+    return [*WRITTEN.findall(text), *(line for line in siblings if not line.partition(" ")[2].startswith("tidegate "))]
 
 
 def wrong_with(line: str) -> str:
@@ -40,7 +50,7 @@ def wrong_with(line: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
-    found = {line: wrong_with(line) for line in WRITTEN.findall(page.read_text())}
+    found = {line: wrong_with(line) for line in commands_in(page.read_text())}
     assert {line: why for line, why in found.items() if why} == {}
 
 
@@ -50,6 +60,12 @@ def test_a_command_that_does_not_exist_would_be_found() -> None:
     assert wrong_with("key list --limit=3") == "no option --limit=3"
     assert wrong_with("tennant list") == "no command tennant"
     assert wrong_with("usage export -o - --by day") == ""
+
+
+def test_commands_of_prose_and_of_rows_are_read() -> None:
+    text = "with `tidegate backend add`; `tidegate rollout start F`, `status [NAME]` and `pause`; `tidegate check`, then `tidegate reload`"
+    assert commands_in(text) == ["backend add", "rollout start F", "check", "reload", "rollout status [NAME]", "rollout pause"]
+    assert wrong_with("rollout status [NAME]") == "no command rollout status"
 
 
 def test_the_reference_has_every_command_with_its_own_options() -> None:
