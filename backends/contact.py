@@ -70,8 +70,10 @@ class LostContacts:
 
     def none_left(self, backends: Iterable[str]) -> bool:
         """Whether there are such backends, and none of them can be reached."""
-        found = list(backends)
-        return bool(self.lost and found) and all(backend in self.lost for backend in found)
+        if not self.lost:
+            return False
+        known = list(backends)
+        return bool(known) and self.lost.keys() >= set(known)
 
 
 def next_pause_s(pause_s: float) -> float:

@@ -89,8 +89,8 @@ class Progress:
         workeroutput = getattr(session.config, "workeroutput", None)
         if workeroutput is not None:
             workeroutput["peak_mb"] = peak_mb()
-        elif session.config.cache is not None:
-            session.config.cache.set("tidegate/exit", int(exitstatus))
+        elif (cache := getattr(session.config, "cache", None)) is not None:
+            cache.set("tidegate/exit", int(exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Skips with their reasons, the slowest files, memory, and the command that runs a failed test alone."""

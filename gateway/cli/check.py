@@ -123,7 +123,7 @@ def findings(problems: Sequence[Problem], notes: Sequence[str]) -> dict[str, Any
 
 
 def sarif(problems: Sequence[Problem], notes: Sequence[str], settings: str) -> dict[str, Any]:
-    """The same as a SARIF log of one run.
+    """The report as a SARIF log of one run.
 
     Args:
         settings: the settings file, where notes are shown: they concern no line.

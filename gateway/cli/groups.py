@@ -44,7 +44,7 @@ class CliGroup(TyperGroup):
 
 
 def without_flag_types(params: Sequence[Any]) -> Sequence[Any]:
-    """The same parameters; those that take no value have an empty type column in help texts."""
+    """The parameters unchanged, but flags, which take no value, have an empty type column in help texts."""
     for param in params:
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""

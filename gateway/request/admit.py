@@ -82,23 +82,20 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
     """The number of the prompt's tokens, exact or an upper bound; None where it is not known in time. A prompt that routing reads anyway
     is read once, and reading and counting share one wait of `BUDGET_S`."""
     begun = deps.clock()
-    try:
-        return await _counted(caller, ask, rule, story, deps, begun)
-    finally:
-        story.asked.read_s += deps.clock() - begun
-
-
-async def _counted(caller: Caller, ask: Ask, rule: ModelRule, story: Story, deps: Deps, begun: float) -> int | None:
     pool = deps.live.fleet.pools[rule.pool]
     policy = story.asked.tenant_policy
     if policy is None or not worth_reading(ask, pool, policy.routing):
-        return await deps.prompt_counts.count(ask, rule.pool, wait_s=BUDGET_S)
-    adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
-    prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps, wait_s=BUDGET_S)
-    if prompt.counted or prompt.late:
-        return prompt.tokens if prompt.counted else None
-    left_s = max(0.0, BUDGET_S - (deps.clock() - begun))
-    return await deps.prompt_counts.count(ask, rule.pool, caller.tenant, wait_s=left_s)
+        tokens = await deps.prompt_counts.count(ask, rule.pool, wait_s=BUDGET_S)
+    else:
+        adapter = deps.loras.adapter(pool.name, rule.lora) if rule.lora else None
+        prompt = story.asked.prompt = await prompt_of(ask, pool, adapter, caller.tenant, deps, wait_s=BUDGET_S)
+        if prompt.counted or prompt.late:
+            tokens = prompt.tokens if prompt.counted else None
+        else:
+            left_s = max(0.0, BUDGET_S - (deps.clock() - begun))
+            tokens = await deps.prompt_counts.count(ask, rule.pool, caller.tenant, wait_s=left_s)
+    story.asked.read_s += deps.clock() - begun
+    return tokens
 
 
 async def _admit_remotely(hold: Hold, deps: Deps) -> Admission:

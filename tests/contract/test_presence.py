@@ -16,9 +16,9 @@ from tests.timing import skip_stalled
 from tests.valkey_servers import single_server
 
 GONE_S = 0.4
-"""Of members whose silence is the subject."""
+"""The time to live of members whose silence a test is about."""
 LONG_S = 600.0
-"""Of all others, so that nobody is gone while a machine stands still."""
+"""The time to live of all other members: none of them is gone while a machine stands still."""
 
 pytestmark = pytest.mark.usefixtures("patient")
 

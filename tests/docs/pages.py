@@ -40,12 +40,12 @@ class Fence:
 
     page: Path
     line: int
-    """Of the opening fence, from 1."""
+    """The line number of the opening fence, from 1."""
     language: str
     text: str
     background: bool = False
     output: bool = False
-    """It shows what the `sh` fence before it prints."""
+    """Whether the fence shows what the `sh` fence before it prints."""
     code: int = 0
     """The exit code that it must have."""
     file: str = ""

@@ -100,9 +100,9 @@ class Told:
     """What became of refusals whose wait was kept to, each judged only where the time of the decision leaves no doubt."""
 
     passed: list[bool] = field(default_factory=list)
-    """Of those who waited as long as told: whether each was admitted."""
+    """One entry for each caller that waited as long as it was told: whether it was admitted."""
     held: list[bool] = field(default_factory=list)
-    """Of those who waited a tenth less: whether each was refused."""
+    """One entry for each caller that waited a tenth less: whether it was refused."""
 
 
 async def waits(one: Replica, other: Replica, key: str, name: str, told: Told) -> None:
