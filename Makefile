@@ -63,8 +63,8 @@ demo-engine-unknown:
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
 	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile
 
-test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, one after the other
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine"
+test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=2 at a time
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine" -n $(or $(JOBS),2) --dist worksteal
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit

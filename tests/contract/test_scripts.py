@@ -198,6 +198,7 @@ async def test_a_store_that_answers_late_every_time_is_not_back(tmp_path):
             assert proxy.scripts - sent <= FAILURES, "five time-outs and no more"
 
 
+@pytest.mark.slow
 async def test_a_silent_server_is_left_alone_and_found_again(tmp_path):
     with single_server(tmp_path / "server") as server:
         async with FaultProxy(server.port) as proxy, opened(f"redis://127.0.0.1:{proxy.port}") as scripts, loop_lateness() as lateness:
@@ -252,6 +253,7 @@ async def test_a_killed_primary_is_replaced_under_load(tmp_path, record_property
             assert longest_s < 0.5 + 2 * max(lateness)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 async def test_a_slot_moves_under_load(cluster_url, cluster_nodes):
     async with opened(cluster_url) as scripts:
@@ -283,6 +285,7 @@ async def test_a_slot_moves_under_load(cluster_url, cluster_nodes):
         await asyncio.to_thread(cluster_nodes.move, slot, source)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 async def test_a_node_of_a_cluster_is_away_for_its_own_tenants_only(tmp_path: Path):
     with cluster_of_three(tmp_path) as cluster:

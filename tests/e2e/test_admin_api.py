@@ -134,6 +134,7 @@ sys.exit(22 if reply.status >= 400 else 0)
 """Stands in where there is no curl, so that the page is tested everywhere."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["stand-in", *(["curl"] if shutil.which("curl") else [])])
 async def test_the_examples_of_the_page_work_as_they_stand(client: str, tmp_path: Path) -> None:
     """In their order, in one shell, with the address of this gateway: the page says that it is what one puts in."""
@@ -165,6 +166,7 @@ async def test_the_examples_of_the_page_work_as_they_stand(client: str, tmp_path
         assert '"amount":1200' in done.stdout, "the raise is in force"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counters", ["memory://", "valkey+embedded://"])
 async def test_how_limits_stand_is_asked_of_the_counters(tmp_path: Path, counters: str) -> None:
     run = asyncio.to_thread
@@ -175,6 +177,7 @@ async def test_how_limits_stand_is_asked_of_the_counters(tmp_path: Path, counter
         assert (state["id"], state["amount"], state["used"], state["remaining"]) == ("tenant:acme:tokens:day", 1000, 0, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.req("R14")
 async def test_tokens_of_an_identity_provider_administer_with_the_roles_the_settings_give_them(tmp_path: Path) -> None:
     one = signer("k1")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, Served, ask, serving
@@ -52,6 +53,7 @@ async def refusing(client: httpx.AsyncClient, served: Served) -> None:
     assert reply.json()["error"]["code"] == "no_backend"
 
 
+@pytest.mark.slow
 async def test_created_drained_resumed_and_deleted_by_command(tmp_path: Path) -> None:
     settings = SETTINGS + "secrets: {{admin_token: {{file: token}}}}\n"
     (tmp_path / "token").write_text(TOKEN)

@@ -152,6 +152,7 @@ async def test_registered_backends_join_drain_and_leave_under_load(tmp_path: Pat
         record_property("figure", f"0 of {len(traffic.seen)} streams cut by a join, a drain, a resume and a removal")  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("rolling upgrade")
 async def test_the_roll_of_four_engines_under_load_fails_no_request(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     async with SimEngine(SIM) as a, SimEngine(SIM) as b, SimEngine(SIM) as c, SimEngine(SIM) as d:

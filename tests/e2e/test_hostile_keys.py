@@ -59,6 +59,7 @@ def shape(reply: Reply) -> Shape:
     return reply.status, tuple(sorted(reply.headers)), re.sub(rb"req-[A-Za-z0-9_-]+", b"ID", reply.body)
 
 
+@pytest.mark.slow
 @pytest.mark.req("R12")
 async def test_whatever_stands_in_authorization_the_answer_is_the_same(tmp_path: Path, record_property: Any) -> None:
     tenancy = Tenancy(["acme"])

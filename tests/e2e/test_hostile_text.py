@@ -178,6 +178,7 @@ def worker_rss_mb(served: Served) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.req("R38")
 async def test_random_names_make_no_series(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
     many, rng = scaled(1_500, 100_000), random.Random(38)

@@ -99,6 +99,7 @@ async def test_what_the_engine_holds_is_known_through_gaps(tmp_path: Path, recor
     assert "seagull" not in (tmp_path / "err.log").read_text() + (tmp_path / "out.log").read_text(), "no prompt is in a log"
 
 
+@pytest.mark.slow
 @pytest.mark.req("ROUTERS-10")
 async def test_a_restarted_engine_holds_what_its_new_process_says_and_every_worker_hears_it(tmp_path: Path) -> None:
     async with publishing(tmp_path, workers=2) as (engine, served), httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
@@ -113,6 +114,7 @@ async def test_a_restarted_engine_holds_what_its_new_process_says_and_every_work
         assert 'tidegate_backend_kv_events_trusted{backend="e0",pool="chat"} 1.0' in text
 
 
+@pytest.mark.slow
 async def test_a_worker_that_has_nothing_to_hear_does_not_load_zeromq(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url) as served:
         children = (Path("/proc") / str(served.process.pid) / "task" / str(served.process.pid) / "children").read_text().split()

@@ -62,6 +62,7 @@ async def test_after_sigterm_the_ledger_is_complete(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "tidegate-ledger").iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 @pytest.mark.req("R9")
 async def test_what_a_killed_worker_had_written_is_booked_by_its_successor(tmp_path: Path) -> None:
     async with SimEngine(SimSettings(models=("sim",), speed=1000)) as engine, serving(tmp_path, engine.url) as served:

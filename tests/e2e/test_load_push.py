@@ -70,6 +70,7 @@ async def test_a_queue_is_seen_though_nobody_asks(tmp_path: Path, record_propert
         await listed(client, served, lambda seen: told(seen) == (0, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.req("ROUTERS-6")
 async def test_an_engine_that_falls_silent_is_known_by_polls(tmp_path: Path) -> None:
     async with (

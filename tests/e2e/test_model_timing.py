@@ -52,6 +52,7 @@ async def times(port: int, key: str) -> dict[str, list[float]]:
     return took
 
 
+@pytest.mark.slow
 @pytest.mark.req("R15")
 async def test_unknown_and_forbidden_models_take_the_same_time(tmp_path: Path, record_property: Any) -> None:
     """Means differ by less than 5 %, and the distributions are one (p > 0.01). The slowest tenth of all, which is the machine's,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import POLICY, Served, ask, serving, tidegate
@@ -50,6 +51,7 @@ async def gauge(served: Served, name: str) -> float:
     return next(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
+@pytest.mark.slow
 async def test_policies_change_under_load_and_no_request_is_lost(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     secret = "secrets: {admin_token: {file: token}}\n"

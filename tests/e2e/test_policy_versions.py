@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import POLICY, Served, serving, tidegate
@@ -22,6 +23,7 @@ async def models(served: Served) -> set[str]:
     return set(seen.pop())
 
 
+@pytest.mark.slow
 async def test_policies_are_applied_listed_and_gone_back_to(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     new, bad, fetched = (tmp_path / name for name in ("new", "bad", "fetched"))

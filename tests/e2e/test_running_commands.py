@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import SETTINGS, ask, serving, tidegate
@@ -13,6 +14,7 @@ from tests.valkey_servers import free_port
 TOKEN = "an-admin-token-of-32-characters!"
 
 
+@pytest.mark.slow
 async def test_a_gateway_is_looked_at_reloaded_and_stopped_by_command(tmp_path: Path) -> None:
     settings = SETTINGS.replace('admin: {{bind: "127.0.0.1:0"}}', f'admin: {{{{bind: "127.0.0.1:{free_port()}"}}}}')
     (tmp_path / "token").write_text(TOKEN)

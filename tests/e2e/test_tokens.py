@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from tests.e2e.test_serve import ask, serving
@@ -20,6 +21,7 @@ auth:
 """
 
 
+@pytest.mark.slow
 async def test_processes_take_tokens_and_tell_of_their_issuers(tmp_path: Path) -> None:
     one = signer("k1")
     async with issuer(one) as idp, SimEngine(SimSettings(models=("sim",), speed=1000)) as engine:

@@ -42,6 +42,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return Tree(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_is_killed_and_what_is_not_is_shown_and_the_checkout_stays_as_it_was(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.plant("a-dearer", "3 * tokens", "4 * tokens")
     # of the same size as the one before: the byte code of that one must not be run again
@@ -68,6 +69,7 @@ def test_a_test_that_is_red_anyway_kills_nothing(tree: Tree, capsys: pytest.Capt
     assert "NOT KILLED: test_shop.py fails without the mutant; mend the test first" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_time_out_is_a_kill_only_where_it_is_said(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.mutants.running.LEAST_TIMEOUT_S", 0.5)
     monkeypatch.setattr("tests.mutants.running.SLOWER", 3)
@@ -113,6 +115,7 @@ def test_a_sample_is_the_same_for_one_seed_and_has_whatever_changed() -> None:
     assert chosen(mutants, set(), 100, "seed") == mutants
 
 
+@pytest.mark.slow
 def test_since_a_commit_those_of_changed_files_run(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.plant("dearer", "3 * tokens", "4 * tokens")
     assert tree.run("--since", "HEAD", "--sample", "0") == 0

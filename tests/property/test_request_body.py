@@ -13,6 +13,7 @@ from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
 from gateway.http.openai.controls import CONTROLS
 from gateway.http.openai.json_guard import parse_object
+from tests.scale import scaled
 
 # few keys, so that duplicates are common; signs that the guard counts, cuts at or is confused by, so that strings are full of them
 KEYS = st.sampled_from(["a", "b", ":", '"', "\\", "{", "a:b", '"a":1', "\\u003a", "é", "", "😀", ","])
@@ -82,7 +83,7 @@ def slow_reader(body: bytes) -> dict[str, Any] | None:
 
 
 @pytest.mark.req("R29")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(200, 4000), deadline=None)
 @given(bodies())
 def test_duplicates_are_found_exactly_where_the_slow_reader_finds_them(body: bytes) -> None:
     expected = slow_reader(body)
@@ -95,7 +96,7 @@ def test_duplicates_are_found_exactly_where_the_slow_reader_finds_them(body: byt
 
 
 @pytest.mark.req("R29")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(200, 4000), deadline=None)
 @given(st.one_of(st.binary(max_size=80), st.text(alphabet='{}[]":,\\u0019aeE.-+ \n', max_size=60).map(str.encode)))
 def test_any_bytes_are_read_as_the_slow_reader_reads_them_or_refused(body: bytes) -> None:
     refusal: Fault | None = None
@@ -123,7 +124,7 @@ FIELDS = st.dictionaries(
 
 
 @pytest.mark.req("R30")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(200, 4000), deadline=None)
 @given(FIELDS, st.text(max_size=30), st.booleans(), st.booleans())
 def test_what_is_forwarded_is_what_was_checked(extra: dict[str, Any], text: str, stream: bool, ascii_only: bool) -> None:
     sent = {**extra, "model": "public", "messages": [{"role": "user", "content": text}], "stream": stream}

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from policies.rollout.progress import Status
 from tests.world.rolling import SLOWER, RollingWorld, rolled
 
@@ -26,6 +28,7 @@ def pools_of(world: RollingWorld, since_s: float, until_s: float = float("inf"))
     return {ask.headers[b"x-tidegate-pool"] for ask in world.asks if since_s <= ask.began_at < until_s}
 
 
+@pytest.mark.slow
 def test_a_version_that_is_as_good_gets_all_of_the_traffic(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     world = rolled(tmp_path, "h100-8b", whole_plan=LONG)
     whole(world)

@@ -50,7 +50,14 @@ def document(port: AdminSocket) -> Any:
     return schemathesis.openapi.from_url(f"{port.url}{API}/openapi.json", config=config, headers=OWNER)
 
 
-@pytest.mark.parametrize(("method", "path"), [(method, path.replace(":path}", "}")) for method, path in ROLE_TABLE])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        # every fifth in `make test`, the others in `make test-slow`: an operation takes up to a second
+        pytest.param(method, path.replace(":path}", "}"), marks=pytest.mark.slow if number % 5 else ())
+        for number, (method, path) in enumerate(ROLE_TABLE)
+    ],
+)
 def test_the_port_does_what_its_document_says(document: Any, method: str, path: str) -> None:
     operation = document[path][method]
 

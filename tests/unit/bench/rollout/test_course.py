@@ -7,10 +7,9 @@ import msgspec
 
 from bench.rollout.__main__ import AT_MARGIN, SAME
 from bench.rollout.course import rollout
-from bench.rollout.traffic import Version, pools
+from bench.rollout.traffic import Version
 from policies.rollout.plan import OnTimeout, RolloutPlan, RolloutStep
 
-POOL = pools(Random(1))
 SHORT = RolloutPlan(
     "short",
     (RolloutStep(0.05, 50, 200), RolloutStep(0.25, 50, 200), RolloutStep(0.5, 50, 400), RolloutStep(1.0)),
@@ -28,17 +27,17 @@ def at_most(rate: float, of: int) -> int:
     return count
 
 
-def test_versions_that_are_no_worse_than_their_margins_seldom_go_back() -> None:
-    rng, runs = Random(2), 200
+def test_versions_that_are_no_worse_than_their_margins_seldom_go_back(pool: dict[str, list[float]]) -> None:
+    rng, runs = Random(2), 100
     for version in (SAME, AT_MARGIN):
-        ended = [rollout(rng, POOL, version, SHORT) for _ in range(runs)]
+        ended = [rollout(rng, pool, version, SHORT) for _ in range(runs)]
         assert sum(one.found_worse for one in ended) <= at_most(SHORT.terms.alpha, runs)
         assert all(one.done or one.found_worse for one in ended)
 
 
-def test_a_version_that_is_a_third_slower_goes_back() -> None:
+def test_a_version_that_is_a_third_slower_goes_back(pool: dict[str, list[float]]) -> None:
     plan = msgspec.structs.replace(SHORT, steps=(*SHORT.steps[:-2], RolloutStep(0.5, 50, 1200), RolloutStep(1.0)))
     rng = Random(3)
-    ended = [rollout(rng, POOL, Version("slow", {"itl": 1.33}), plan) for _ in range(30)]
+    ended = [rollout(rng, pool, Version("slow", {"itl": 1.33}), plan) for _ in range(30)]
     assert sum(one.found_worse for one in ended) >= 29
     assert {one.metric for one in ended if one.found_worse} == {"itl"}

@@ -82,6 +82,7 @@ def test_a_rolling_restart_refuses_no_connection(start: Start) -> None:
     assert running.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "ready_within_s"), [("hold-0", 2.0), ("fail", 60.0)])
 def test_a_replacement_that_does_not_become_ready_leaves_the_old_one(start: Start, fault: str, ready_within_s: float) -> None:
     running = start(ready_within_s=ready_within_s).ready()  # the first start has no more time than its replacement
@@ -97,6 +98,7 @@ def test_a_replacement_that_does_not_become_ready_leaves_the_old_one(start: Star
     assert running.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_end_is_killed_and_the_exit_code_says_so(start: Start) -> None:
     running = start("stubborn").ready()
     running.process.send_signal(signal.SIGINT)

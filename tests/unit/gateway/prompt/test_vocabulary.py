@@ -53,7 +53,11 @@ def test_without_a_template_chats_are_unreadable(folder: Path) -> None:
         load_vocabulary(".", folder, str).count(CHAT)
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize(
+    "name",
+    # one of them takes 90 MB that the process never gives back
+    [pytest.param(name, marks=pytest.mark.slow if name == "o200k_base" else ()) for name in GENERAL],
+)
 def test_a_general_vocabulary_bounds_from_above_and_below_the_bytes(name: str) -> None:
     general = load_vocabulary(name, Path("/"), str)
     long = ask(messages=[{"role": "user", "content": "The sea is wide, and the ship is small. " * 50}])
