@@ -5,11 +5,16 @@ A broken connection is no death: an engine may drop one stream, a proxy may lose
 gone as well, by a poll or by its restart (`backends.health`), within seconds. And a death counts only for attempts sent after the death
 before it was known: copies of one prompt, in flight on two engines of a rack that loses its power, tell nothing of the prompt.
 
+Until a poll has looked, two failed attempts may be two deaths, or two engines that answer 500. Such a request (`Suspicion.MAYBE`) gets no
+third try on a pool, and another model may answer it: a fallback that waited for a poll would come too late for the caller. Only a request
+whose deaths were seen (`Suspicion.CONFIRMED`) is refused everywhere.
+
 This module cannot tell which of the requests on a dying engine killed it. A harmless request that was on two engines that died one after
 the other, with a retry in between, is refused like the guilty one.
 """
 
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from hashlib import blake2b
 from typing import Final
 
@@ -32,6 +37,16 @@ MAX_SUSPECTS: Final = 10_000
 
 MAY_KILL: Final = frozenset({Kind.RESET_BEFORE_REPLY, Kind.BROKEN_STREAM, Kind.ENGINE_ERROR, Kind.ENGINE_ABORTED})
 """How attempts end on an engine that dies: its connection breaks, or its front end still says that the core is gone."""
+
+
+class Suspicion(IntEnum):
+    """How sure it is, after a failed attempt, that engines die of the request."""
+
+    NONE = 0
+    MAYBE = 1
+    """Two attempts ended as on dying engines, and no poll has shown yet whether the engines died."""
+    CONFIRMED = 2
+    """Polls have shown that two engines died of the request."""
 
 
 class _Suspect:
@@ -68,8 +83,8 @@ class PoisonSuspects:
     def __len__(self) -> int:
         return len(self._suspects)
 
-    def struck(self, mark: bytes, tenant: str, backend: str, sent_at: float, now: float) -> bool:
-        """Record an attempt that ended in one of the ways of `MAY_KILL`; returns whether the request must not be retried.
+    def struck(self, mark: bytes, tenant: str, backend: str, sent_at: float, now: float) -> Suspicion:
+        """Record an attempt that ended in one of the ways of `MAY_KILL`; returns the suspicion against the request from now on.
 
         Args:
             tenant: whose request it is, for operators.
@@ -86,7 +101,9 @@ class PoisonSuspects:
             suspect.open.append((backend, now))
             suspect.last_at = now
             recent.append(now)
-        return len(recent) >= DEATHS or suspect.guilty_at is not None
+        if suspect.guilty_at is not None:
+            return Suspicion.CONFIRMED
+        return Suspicion.MAYBE if len(recent) >= DEATHS else Suspicion.NONE
 
     def cleared(self, mark: bytes) -> None:
         """Drop a suspect: an engine answered the request and lived."""

@@ -19,6 +19,7 @@ from math import inf
 
 import msgspec
 
+from backends.poison import Suspicion
 from domain.faults import Fault
 from domain.identity import Caller
 from domain.priority import WORDS, Class
@@ -130,8 +131,8 @@ class TriedFacts(msgspec.Struct):
     """The two backends that were called at the same time, in the order of the calls; empty without a hedge."""
     prefill: str = ""
     """The prefill backend that was called last; empty where the attempt serves the request whole."""
-    deadly: bool = False
-    """Whether engines have died of the request, so that no other backend may be tried."""
+    suspicion: Suspicion = Suspicion.NONE
+    """Whether engines die of the request. At `MAYBE` no other backend of the pool is tried, at `CONFIRMED` no other model either."""
     charge: Charge | None = None
     """The request's load on the backend that was called last."""
 

@@ -7,6 +7,7 @@ where no model could answer, of the model that was asked for.
 
 from typing import Final
 
+from backends.poison import Suspicion
 from domain.ask import Ask
 from domain.faults import Fault, Kind
 from domain.usage import NO_USAGE
@@ -23,7 +24,7 @@ from policies.compile import ModelRule
 from tenancy.grant import Grant
 from tenancy.limits import UNUSED
 
-OVER: Final = frozenset({Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.DEADLINE_PASSED, Kind.SHUTTING_DOWN})
+OVER: Final = frozenset({Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.DEADLINE_PASSED, Kind.SHUTTING_DOWN, Kind.CRASHES_ENGINES})
 """Faults that end the request itself, so that no other model is tried."""
 
 
@@ -34,13 +35,13 @@ def fall_back(fault: Fault, grant: Grant, exchange: Exchange, story: Story, deps
     and once the caller's `x-tidegate-timeout-s` has passed no engine is called.
 
     Raises:
-        Fault: `fault`, where no other model may answer: an answer has begun, engines die of the request, its caller has left, its time
-            is over, or the policy names no model for this kind of failure. Where other models have failed as well, the fault of the model
-            that was asked for: the caller knows that model, and can wait for it to return.
+        Fault: `fault`, where no other model may answer: an answer has begun, engines were seen to die of the request, its caller has left,
+            its time is over, or the policy names no model for this kind of failure. Where other models have failed as well, the fault of
+            the model that was asked for: the caller knows that model, and can wait for it to return.
     """
     chain, first = story.asked.chain, story.first or story
     over = exchange.finished or exchange.gone or fault.kind in OVER
-    if chain is None or story.attempt.events or story.tried.deadly or over:
+    if chain is None or story.attempt.events or story.tried.suspicion is Suspicion.CONFIRMED or over:
         raise fault
     waited_s = deps.clock() - story.body_at
     in_time = waited_s < first.asked.asked_wait_s and deps.clock() < story.asked.end_at

@@ -9,7 +9,7 @@ from math import ceil
 
 from backends import attempt
 from backends.contact import LOST
-from backends.poison import MAY_KILL, mark_of
+from backends.poison import MAY_KILL, Suspicion, mark_of
 from domain.ask import Ask
 from domain.faults import NEVER, Fault, Kind
 from domain.usage import NO_USAGE
@@ -31,11 +31,11 @@ class PoisonCheck:
         self._deps = deps
         self._mark = b""
 
-    def struck(self, fault: Fault, backend: str, sent_at: float, now: float) -> bool:
-        """Count a failed attempt; returns whether so many engines have died of this request that it must not be tried again."""
+    def struck(self, fault: Fault, backend: str, sent_at: float, now: float) -> Suspicion:
+        """Count a failed attempt; returns how sure it is that engines die of this request."""
         deps, story = self._deps, self._story
         if fault.kind not in MAY_KILL:
-            return False
+            return Suspicion.NONE
         tenant = story.asked.caller.tenant if story.asked.caller is not None else ""
         self._mark = self._mark or mark_of(deps.salt_secret, tenant, story.first_model, self._ask.fields)
         return deps.live.suspects.struck(self._mark, tenant, backend, sent_at, now)
@@ -88,7 +88,7 @@ class RetryState:
         story, tried, deps = self._story, self._story.tried, self._deps
         engine, now = tried.backend if tried.prefill else backend.id, deps.clock()
         # an engine that dies of a shadow copy must not count against the tenant of the original request
-        tried.deadly = not story.asked.shadow and self._poison.struck(fault, engine, self._sent_at, now)
+        tried.suspicion = Suspicion.NONE if story.asked.shadow else self._poison.struck(fault, engine, self._sent_at, now)
         self._sent_at = now
         if fault.kind is Kind.LORA_UNAVAILABLE and remaining:
             return True  # nothing was sent, so the next attempt is no retry
@@ -96,8 +96,8 @@ class RetryState:
         share = self._share = (now - self._first_at - story.lora_wait_s) / first_token_s
         begun, budget, retries = story.attempt.events > 0, deps.budget, len(tried.failed)
         allowed = attempt.may_retry(fault.kind, retries=retries, answer_begun=begun, spent_share=share, budget=budget)
-        if tried.deadly or not remaining or not allowed:
-            self._spent = tried.deadly or tried.failed != () or not budget.allows()
+        if tried.suspicion or not remaining or not allowed:
+            self._spent = tried.suspicion > Suspicion.NONE or tried.failed != () or not budget.allows()
             return False
         budget.retry()
         self._retrying = True
@@ -114,7 +114,7 @@ class RetryState:
         """
         story, tried, placed, deps = self._story, self._story.tried, self._story.placed, self._deps
         chain, charge, budget = story.asked.chain, tried.charge, deps.budget
-        if fault.kind not in LOST or tried.deadly or story.attempt.events or charge is None:
+        if fault.kind not in LOST or tried.suspicion or story.attempt.events or charge is None:
             return False
         if chain is not None and (chain.has_for(fault.kind) or chain.has_for(Kind.NO_BACKEND)):
             return False

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 
 from backends.simengine import FaultRule, SimEngine, SimSettings
 from domain.usage import NO_USAGE
@@ -236,3 +237,38 @@ async def test_all_of_a_chain_wait_no_longer_than_one_may() -> None:
         assert (late.status_code, running.records[-1].fell_back) == (503, ()), "its caller needs no engine by now"
         short = await ask(client, "away", {"x-tidegate-timeout-s": "0.1"})
         assert (short.status_code, running.records[-1].queue_s < 0.25 + stolen()) == (503, True)
+
+
+@pytest.mark.req("R11")
+async def test_a_pool_whose_every_engine_fails_is_answered_for_by_the_next_model_and_so_is_the_same_request_again() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        engines = {
+            name: [
+                await stack.enter_async_context(SimEngine(SimSettings(models=(f"{name}-1",), speed=2000.0, faults=faults)))
+                for _ in range(count)
+            ]
+            for name, count, faults in (
+                ("two", 2, (FaultRule(name="status_500"),)),
+                ("three", 3, (FaultRule(name="reset_before_headers"),)),
+                ("small", 1, ()),
+            )
+        }
+        pools = [
+            {"name": name, "model": f"{name}-1", "backends": [{"id": f"{name}-{i}", "url": one.url} for i, one in enumerate(members)]}
+            for name, members in engines.items()
+        ]
+        models: list[dict[str, Any]] = [
+            {"name": "two", "pool": "two", "fallback": [{"to": "small", "on": ["error"]}]},
+            {"name": "three", "pool": "three", "fallback": [{"to": "small", "on": ["error"]}]},
+            {"name": "small", "pool": "small"},
+        ]
+        policies = [{"tenant": "*", "models": models, "expose_headers": True}]
+        running = await stack.enter_async_context(gateway(pools=pools, policies=policies))
+        client = await stack.enter_async_context(running.client())
+        for name in ("two", "three"):
+            for again in range(3):  # the official clients send a failed request up to three times
+                reply = await ask(client, name)
+                assert (reply.status_code, reply.headers.get("x-tidegate-fallback")) == (200, f"{name}=error"), (name, again, reply.text)
+        tries = [sum(one.count for one in engines[name]) for name in ("two", "three")]
+        assert tries == [4, 4], "two for the first, one for each repeat of a request that two engines have failed"
+        assert not running.deps.live.suspects.guilty, "no engine has died"

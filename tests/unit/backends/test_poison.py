@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.poison import DEATHS, HOLD_S, KEEP_S, MAX_SUSPECTS, SEEN_GONE_S, WITHIN_S, PoisonSuspects, mark_of
+from backends.poison import DEATHS, HOLD_S, KEEP_S, MAX_SUSPECTS, SEEN_GONE_S, WITHIN_S, PoisonSuspects, Suspicion, mark_of
 
 GONE = float("inf")
 NEVER = float("-inf")
@@ -12,7 +12,7 @@ def gone(*backends: str):  # type: ignore[no-untyped-def]  # a closure
     return lambda backend: GONE if backend in backends else NEVER
 
 
-def killer(suspects: PoisonSuspects, first: float = 0.0, second: float = 10.0) -> bool:
+def killer(suspects: PoisonSuspects, first: float = 0.0, second: float = 10.0) -> Suspicion:
     """A request ends `a`, is sent again and ends `b`; whether it may be tried once more."""
     assert not suspects.struck(b"x", "acme", "a", first - 1, first)
     return suspects.struck(b"x", "acme", "b", first + 1, second)
@@ -58,7 +58,7 @@ def test_a_pool_of_one_engine_that_is_ended_again_and_again() -> None:
     suspects = PoisonSuspects()
     suspects.struck(b"x", "acme", "a", 0.0, 1.0)
     assert list(suspects.look(gone("a"), 2.0)) == []
-    assert suspects.struck(b"x", "acme", "a", 20.0, 21.0)
+    assert suspects.struck(b"x", "acme", "a", 20.0, 21.0) is Suspicion.MAYBE, "no poll has seen the second death"
     assert list(suspects.look(lambda _: 21.5, 22.0)) == [("acme", ("a", "a"))]
 
 
@@ -81,7 +81,7 @@ def test_after_the_time_is_over_one_more_death_is_enough_and_later_it_is_forgott
     suspects = PoisonSuspects()
     killer(suspects)
     list(suspects.look(gone("a", "b"), 11.0))
-    assert suspects.struck(b"x", "acme", "c", 200.0, 201.0), "not tried again"
+    assert suspects.struck(b"x", "acme", "c", 200.0, 201.0) is Suspicion.CONFIRMED, "not tried again"
     assert list(suspects.look(gone("a", "b", "c"), 202.0)) == [("acme", ("b", "c"))]
     assert suspects.refused_s(b"x", 202.0) == HOLD_S - 1
     list(suspects.look(gone(), 202.0 + KEEP_S))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backends.poison import Suspicion
 from domain.faults import Fault, Kind
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from domain.usage import Usage
@@ -67,7 +68,7 @@ async def test_an_answer_that_has_begun_a_deadly_request_and_a_caller_that_left_
     fault = away()
     for story, where in (
         (begun(worker, events=1), exchange()),
-        (begun(worker, deadly=True), exchange()),
+        (begun(worker, suspicion=Suspicion.CONFIRMED), exchange()),
         (begun(worker), exchange(gone=True)),
         (begun(worker), exchange(finished=True)),
         (begun(worker, chain=None), exchange()),
@@ -77,6 +78,12 @@ async def test_an_answer_that_has_begun_a_deadly_request_and_a_caller_that_left_
             fall_back(fault, GRANT, where, story, worker.deps)
         assert raised.value is fault
         assert story.fell_back == ()
+    _, _, second = fall_back(fault, GRANT, exchange(), begun(worker, suspicion=Suspicion.MAYBE), worker.deps)
+    assert second.asked.model == "b", "two failed attempts that nobody has seen to be deaths"
+    deadly = Fault(Kind.CRASHES_ENGINES, "seen between the models")
+    with pytest.raises(Fault) as raised:
+        fall_back(deadly, GRANT, exchange(), second, worker.deps)
+    assert raised.value is deadly
     ended = Fault(Kind.DEADLINE_PASSED, "x")
     _, _, second = fall_back(fault, GRANT, exchange(), begun(worker), worker.deps)
     with pytest.raises(Fault) as raised:

@@ -1,5 +1,6 @@
 import pytest
 
+from backends.poison import Suspicion
 from domain.faults import NEVER, Fault, Kind, Retry
 from gateway.request.retry import RetryState
 from gateway.story import Story
@@ -74,4 +75,8 @@ async def test_what_two_engines_may_have_died_of_is_not_tried_on_a_third() -> No
     second, story = begun(worker)  # the same body once more
     assert not second.may_retry(fault(Kind.RESET_BEFORE_REPLY), B, [C], 10.0)
     assert second.final_fault(fault()).retry == NEVER
-    assert story.tried.deadly, "so no other model is tried either"
+    assert story.tried.suspicion is Suspicion.MAYBE, "no poll has looked: another model may answer"
+    assert len(list(worker.deps.live.suspects.look(lambda _: worker.now, worker.now))) == 1
+    third, story = begun(worker)
+    assert not third.may_retry(fault(Kind.RESET_BEFORE_REPLY), C, [A], 10.0)
+    assert story.tried.suspicion is Suspicion.CONFIRMED, "so no other model is tried either"
