@@ -249,7 +249,9 @@ class ConnectionLimits(Strict):
     max_body_bytes: int = Field(
         default=8 * 1024 * 1024, ge=1024, le=1024**3, description="Largest request body; larger ones are refused with 413."
     )
-    max_header_bytes: int = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest request head, names and values together.")
+    max_header_bytes: int = Field(
+        default=16 * 1024, ge=1024, le=1024**2, description="Largest request head: target, names and values together."
+    )
     max_headers: int = Field(default=64, ge=8, le=1000, description="Header lines of one request.")
     max_connections: int = Field(
         default=20_000, ge=1, le=1_000_000, description="Callers' connections per worker; beyond it the longest idle one is closed."

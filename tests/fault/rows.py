@@ -27,7 +27,7 @@ ROWS: Final[Mapping[str, str]] = {
     "slow or idle sockets": "5,000 slow and 10,000 idle ones: every request of a good caller succeeds, the slow get a 408, at most 500 MiB",
     "giant body": "1 GiB in chunks: 413, at most 16 MiB more memory",
     "compression bomb": "10 GiB in 10 MiB: 415 for its header, nothing is ever unpacked",
-    "chunk flood": "1,000,000 chunks of a byte: others are answered meanwhile, with one read for each turn of the loop",
+    "chunk flood": "1,000,000 chunks of a byte, endless extensions and trailers: 413, at most 16 MiB more memory",
     "deep or doubtful JSON": "depth, doubled keys, bad UTF-8, odd numbers: 400 within 5 ms",
     "smuggling": "60 raw vectors: 400 and closed, no two sides disagree",
     "header injection": "what callers send beside their body reaches no engine",

@@ -15,6 +15,7 @@ from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.http.edge.exchange import Exchange
 from tests.fuzz.mutation import MAX_BYTES, Target, cut
+from tests.wire.edge_server import Wire
 
 PIECES = [
     b"\r\n",
@@ -67,35 +68,6 @@ TO_ENGINES = {
     b"tracestate",
 }
 """Every header that an engine may be sent."""
-
-
-class Wire(asyncio.Transport):
-    """A socket that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = b""
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.out += bytes(data)
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = write_eof = close
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
 
 
 def asked(chunks: list[bytes]) -> tuple[Exchange | None, str, list[BaseException]]:

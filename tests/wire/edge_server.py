@@ -17,6 +17,35 @@ LARGE_BYTES = 16 * 1024 * 1024
 """More than sockets buffer on both sides of a loopback connection."""
 
 
+class Wire(asyncio.Transport):
+    """A socket that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.out += bytes(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = write_eof = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
 class Edge:
     """A listening edge with everything it served or refused."""
 

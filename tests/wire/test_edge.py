@@ -4,13 +4,17 @@ import asyncio
 import resource
 import ssl
 import time
+from typing import Any
 
 import pytest
 import trustme
 
 from domain.faults import Kind
+from gateway.http.edge.connection import EdgeConnection
+from gateway.http.edge.connections import Connections, EdgeLimits
+from gateway.http.edge.exchange import Exchange
 from tests.timing import HANG_S
-from tests.wire.edge_server import LARGE_BYTES, edge
+from tests.wire.edge_server import LARGE_BYTES, Wire, edge
 
 GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 CLOSE = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -97,13 +101,109 @@ async def test_an_endless_chunked_body_is_refused_at_the_limit(record_property: 
     record_property("figure", f"413 at the limit, RSS +{grown_mb:.0f} MiB")  # type: ignore[operator]
 
 
+CHUNKED = b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+BODY_40_KIB = b"a000\r\n" + b"x" * 40_960 + b"\r\n"
+
+WITHOUT_END = {
+    "chunks of a byte": (BODY_40_KIB, b"1\r\nx\r\n" * 1_000_000),
+    "a chunk extension": (BODY_40_KIB + b"1;", b"a" * 6_000_000),
+    "chunk extensions": (BODY_40_KIB, (b"1;" + b"a" * 1000 + b"\r\nx\r\n") * 6_000),
+    "a trailer's value": (BODY_40_KIB + b"0\r\nX: ", b"a" * 6_000_000),
+    "a trailer's name": (BODY_40_KIB + b"0\r\n", b"a" * 6_000_000),
+    "a chunk's size": (BODY_40_KIB, b"0" * 6_000_000),
+}
+
+
 @pytest.mark.fault("chunk flood")
 @pytest.mark.req("R32")
-async def test_a_flood_of_one_byte_chunks_is_only_its_bytes() -> None:
-    flood = b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"
+@pytest.mark.parametrize("name", WITHOUT_END)
+async def test_framing_without_end_is_refused_before_much_of_it_is_read(name: str) -> None:
+    begin, flood = WITHOUT_END[name]
     async with edge() as running:
-        got = await running.send(b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + flood)
-        assert b"100000 bytes" in got
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(CHUNKED + begin)
+        answer = asyncio.create_task(reader.readuntil(b"\r\n"))
+        sent = 0
+        while not answer.done() and sent < len(flood):
+            writer.write(flood[sent : sent + 16_384])
+            await writer.drain()
+            await asyncio.sleep(0)
+            sent += 16_384
+        assert running.faults, f"no refusal after {sent} bytes"
+        assert (await answer).startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 "))  # 400: llhttp refuses a chunk's size without end itself
+        writer.close()
+
+
+@pytest.mark.req("R32")
+async def test_small_chunks_and_short_trailers_are_accepted() -> None:
+    small = b"1\r\nx\r\n" * 10_000 + b"8\r\nabcdefgh\r\n" * 30_000
+    async with edge() as running:
+        ends = CHUNKED.replace(b"Host: a", b"Host: a\r\nConnection: close")
+        assert b"250000 bytes" in await running.send(ends + small + b"0\r\nX-Checksum: " + b"5" * 8000 + b"\r\n\r\n")
+        assert running.faults == []
+
+
+async def test_blank_lines_behind_a_request_end_the_connection_after_its_reply() -> None:
+    async with edge() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(0.03)
+        for _ in range(10):
+            writer.write(b"\r\n" * 4000)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        running.exchanges[0].reply(200, b"", b"late")
+        got = await asyncio.wait_for(reader.read(), HANG_S)
+        assert b"connection: close" in got
+        assert got.endswith(b"late")
+        writer.close()
+
+
+@pytest.mark.req("R32")
+async def test_the_length_of_the_target_counts_like_that_of_the_headers() -> None:
+    async with edge() as running:
+        assert b" 431 " in await running.send(b"GET /x?" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert running.served == []
+
+
+class CountingParser:
+    """Counts the bytes that a parser copies when it joins the pieces of one long line."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self.copied = 0
+        self._joined = 0
+
+    def feed_data(self, data: bytes) -> None:
+        self._joined += len(data)
+        self.copied += self._joined
+        self._parser.feed_data(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+
+@pytest.mark.req("R32")
+@pytest.mark.parametrize("line", [b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: %b\r\n\r\n"])
+def test_a_long_line_in_small_reads_is_read_in_linear_time(line: bytes) -> None:
+    size = 1024 * 1024
+    exchanges: list[Exchange] = []
+    connections = Connections(
+        EdgeLimits(max_header_bytes=size + 1024),
+        lambda: 0.0,
+        lambda: 0.0,
+        serve=exchanges.append,
+        refuse=lambda fault, _: repr(fault).encode(),
+        log_defect=lambda *_: None,
+    )
+    connection = EdgeConnection(connections)
+    connection.connection_made(Wire())
+    parser = connection._parser = CountingParser(connection._parser)
+    whole = line % (b"a" * size)
+    for at in range(0, len(whole), 64):
+        connection.data_received(whole[at : at + 64])
+    assert len(exchanges) == 1
+    assert parser.copied <= 100 * size, f"{parser.copied / size:.0f} times the line's bytes"
 
 
 @pytest.mark.parametrize(

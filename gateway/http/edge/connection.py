@@ -121,9 +121,9 @@ class RequestReader:
             return
         parser, limits, headers = self._parser, self.connections.limits, self._headers
         if len(headers) + self._odd_lines > limits.max_headers or (
-            self._read_bytes > limits.max_header_bytes and size_of(headers) > limits.max_header_bytes
+            self._read_bytes > limits.max_header_bytes and len(self._target) + size_of(headers) > limits.max_header_bytes
         ):
-            allowed = f"{limits.max_headers} lines and {limits.max_header_bytes} bytes"
+            allowed = f"{limits.max_headers} lines and {limits.max_header_bytes} bytes, the request line included"
             self._violate(Kind.HEADERS_TOO_LARGE, f"A request head may have {allowed}.")
             return
         version = parser.get_http_version()
@@ -182,6 +182,15 @@ BODY_GRACE_S: Final = 5.0
 """How long a body may come at any rate; slow starts are normal on mobile networks."""
 
 
+MAX_FRAMING_BYTES: Final = 64 * 1024
+"""Bytes of chunk sizes, chunk extensions and trailers that a body may have besides as many as its own. 13,000 chunks of one byte, or any
+number of chunks of five bytes, are below it: an encoder that writes each of its tokens at once is slow, but no attack."""
+
+FED_AT_ONCE_BYTES: Final = 64 * 1024
+"""Bytes of a head that llhttp gets as they come. Beyond it llhttp gets whole lines, or a quarter more of the head: the parser's Python side
+joins the pieces of a line by copying all of them, which would take quadratic time for a long line in small pieces."""
+
+
 def _drop(data: bytes) -> None:
     """The `write` of a connection that is lost."""
 
@@ -189,7 +198,19 @@ def _drop(data: bytes) -> None:
 class EdgeConnection(RequestReader, asyncio.Protocol):
     """The transport's side of a caller's connection: its socket, its deadlines, and when it closes."""
 
-    __slots__ = ("_begun", "_body_since", "_head_so_far", "_lingering", "_served", "_unsent", "transport", "write")
+    __slots__ = (
+        "_begun",
+        "_body_since",
+        "_framing_bytes",
+        "_framing_run_bytes",
+        "_head_so_far",
+        "_held_back",
+        "_lingering",
+        "_served",
+        "_unsent",
+        "transport",
+        "write",
+    )
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
@@ -199,7 +220,14 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         """Whether the coroutine of the request was started."""
         self._lingering = False
         """Whether a refusal is out and what the caller still sends is dropped."""
-        self._head_so_far = b""
+        self._head_so_far: bytes | bytearray = b""
+        """The bytes of the request up to and with the read that completes its head."""
+        self._held_back = 0
+        """The bytes at the end of `_head_so_far` that llhttp has not got yet."""
+        self._framing_bytes = 0
+        """Bytes behind the head that are no bytes of the body."""
+        self._framing_run_bytes = 0
+        """Those of them that came since the last bytes of the body."""
         self._unsent = 0
         self._body_since = 0.0
         self.transport: asyncio.Transport
@@ -225,13 +253,20 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             take_turns(self.transport, lambda: True)
         if self._lingering or self._ignore:
             return
-        if self._exchange is None:
-            if not self._begun:
-                self._begun = True
-                self.deadline = None
-                self.connections.idle.pop(self, None)
-            self._read_bytes += len(data)
-            self._head_so_far = self._head_so_far + data if self._head_so_far else data
+        begun_exchange = self._exchange
+        body_bytes = 0
+        if begun_exchange is not None:
+            body_bytes = len(begun_exchange.received)
+        elif not self._begun:
+            self._begun = True
+            self.deadline = None
+            self.connections.idle.pop(self, None)
+            self._read_bytes = len(data)
+            self._head_so_far = data
+        else:
+            data = self._more_of_the_head(data)
+            if not data:
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -241,6 +276,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._ignore_pipelined()  # the offer came behind a request that is being served
         except httptools.HttpParserError as error:
             self._broken(f": {error}")
+        if begun_exchange is not None:
+            self._bound_framing(begun_exchange, len(data), body_bytes)
         exchange = self._exchange
         if exchange is not None and exchange.complete and not self._served and self._violation is None:
             self._served = True  # the usual case: the bytes end a whole request
@@ -248,6 +285,40 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self.connections.serve(exchange)
         else:
             self._after_feed()
+
+    def _more_of_the_head(self, data: bytes) -> bytes:
+        """The bytes to hand to llhttp after a further read of an incomplete head; none where a long line has to grow first."""
+        if isinstance(self._head_so_far, bytes):
+            self._head_so_far = bytearray(self._head_so_far)
+        self._head_so_far += data
+        self._read_bytes += len(data)
+        held_back = self._held_back + len(data)
+        if self._read_bytes > FED_AT_ONCE_BYTES and held_back < self._read_bytes // 4 and b"\n" not in data:
+            self._held_back = held_back
+            return b""
+        if self._held_back:
+            data = bytes(self._head_so_far[-held_back:])
+            self._held_back = 0
+        return data
+
+    def _bound_framing(self, exchange: Exchange, read_bytes: int, body_bytes: int) -> None:
+        """Count the bytes of a read behind the head that are no bytes of the body, and refuse too many of them.
+
+        Args:
+            body_bytes: the body's bytes before this read.
+        """
+        grown = len(exchange.received) - body_bytes
+        self._framing_bytes += read_bytes - grown
+        self._framing_run_bytes = 0 if grown else self._framing_run_bytes + read_bytes
+        limit = self.connections.limits.max_header_bytes
+        if exchange.complete:
+            if self._framing_run_bytes > limit:
+                self._ignore_pipelined()
+        elif self._framing_bytes > MAX_FRAMING_BYTES + len(exchange.received) or self._framing_run_bytes > limit:
+            allowed = f"{limit} bytes in a row, {MAX_FRAMING_BYTES} in all, and one for each byte of the body"
+            self._violate(
+                Kind.BODY_TOO_LARGE, f"Chunk sizes, chunk extensions and trailers may have {allowed}. Send the body with its length."
+            )
 
     def _broken(self, why: str) -> None:
         if self._exchange is None or not self._exchange.complete:
@@ -266,7 +337,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
                 self._refuse(violation)
             return
         if violation is not None and exchange.refusal is None and not exchange.complete:
-            self._close_after = True
+            self._ignore_pipelined()
             exchange.body_is_over(violation)
         if not self._served:
             self._served = True
@@ -280,7 +351,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         """Read a head that offers another protocol once more, without the offer."""
         self._exchange = None
         self._forget_head()
-        head_without_offer = without_upgrade(self._head_so_far)
+        head_without_offer = without_upgrade(bytes(self._head_so_far))
         if head_without_offer is None:
             self._refuse(Fault(Kind.MALFORMED_HTTP, "Protocol upgrades are not offered here; use plain HTTP/1.1."))
             return
@@ -330,6 +401,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self._served = False
         self._forget_head()
         self._read_bytes = 0
+        self._framing_bytes = 0
+        self._framing_run_bytes = 0
         self._begun = False
         self._rest()
 

@@ -26,8 +26,8 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     max_body_bytes: int = 8 * 1024 * 1024
     """Largest request body, declared or counted. Long prompts are about 1 MiB; the rest is room for inline images."""
     max_header_bytes: int = 16 * 1024
-    """Largest head of a request: names and values, trailers included. nginx allows 4 x 8 KiB, llhttp's users mostly 16 KiB; a larger
-    head towards an engine is a known way to crash one (CVE-2025-48956)."""
+    """Largest head of a request: target, names and values; as many bytes of framing or trailers may come in a row behind it. nginx allows
+    4 x 8 KiB, llhttp's users mostly 16 KiB; a larger head towards an engine is a known way to crash one (CVE-2025-48956)."""
     max_headers: int = 64
     """Most header lines of one request; SDKs send under 25."""
     max_connections: int = 20_000
