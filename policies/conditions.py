@@ -51,6 +51,8 @@ _HEADER: Final = re.compile(
     r"""\bheaders\[(?:"([^"\\]+)"|'([^'\\]+)')\]|(?:"([^"\\]+)"|'([^'\\]+)')\s+in\s+headers\b|\bheaders\.([A-Za-z_]\w*)(?!\w*\()"""
 )
 """The ways to name a header: `headers["x"]`, `"x" in headers`, `headers.x`."""
+_TAGS: Final = re.compile(r"\bkey_tags\b")
+_TAG: Final = re.compile(_HEADER.pattern.replace("headers", "key_tags"))
 _ONE_VALUE: Final = re.compile(r'\s*headers\["([^"\\]+)"\]\s*==\s*"([^"\\]*)"\s*(?:&&[^|?]*)?')
 """A condition that holds only for one value of a header: `headers["x"] == "y"`, with any further terms joined by `&&` alone."""
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -65,6 +67,12 @@ _UNKNOWN: Final = re.compile(r"undeclared reference to '([^']*)'")
 _OVERLOAD: Final = re.compile(r"found no matching overload for '_?([^_']+)_?' applied to '\(([^)]*)\)'")
 _WORD_OPERATOR: Final = re.compile(r"(and|or|not|AND|OR|NOT|<>)(?![\w])")
 _EXPECTED: Final = re.compile(r" expecting \{[^}]*\}+.*")
+
+
+def tags_read(text: str) -> frozenset[str] | None:
+    """The names of the key tags that a condition reads; None when it reads one by a name that is not written out."""
+    named = _TAG.findall(text)
+    return frozenset(map("".join, named)) if len(named) == len(_TAGS.findall(text)) else None
 
 
 class ConditionError(ValueError):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from domain.priority import WORDS
 from policies.compile import ModelRule, PolicySet, TenantPolicy
+from policies.conditions import tags_read
 from policies.fallback import in_words
 from policies.ladder import Mark, Smaller, Step, Trim
 from policies.parameters import ALWAYS as ALWAYS_ALLOWED
@@ -13,6 +14,7 @@ from policies.parameters import Parameters
 from policies.prompts.allowed import AllowedVersions
 from policies.rules import ALWAYS, Rule
 from policies.schema import EVERYONE
+from tenancy.keys import OWN_TAG
 
 ALL: Final = ""
 """The project, or the model, of a treatment that holds for all of them."""
@@ -48,6 +50,30 @@ def rule_in_words(rule: Rule) -> str:
     then = [f"model {rule.model}"] if rule.model else []
     then += [f"{_NAMES.get(name, name)} {_of_field(name, value)}" for name, value in rule.overrides.items()]
     return f"{' '.join(parts) or 'always'}: {', '.join(then)}"
+
+
+def tag_report(policies: PolicySet) -> tuple[list[str], list[str]]:
+    """The key tags that rules read and that only owners and admins set, sorted; and a sentence on each rule that also depends on tags
+    which tenant-admins set."""
+    reserved: set[str] = set()
+    sentences: dict[tuple[str, str], str] = {}
+    for policy in policies.policies():
+        for rule in policy.rules.rules if policy.rules is not None else ():
+            names = tags_read(rule.condition)
+            own = sorted(name for name in names or () if name.startswith(OWN_TAG))
+            reserved.update(name for name in names or () if not name.startswith(OWN_TAG))
+            place = f"rule {rule.name} of {'everyone else' if policy.tenant == EVERYONE else policy.tenant}"
+            if names is None:
+                sentence = (
+                    f"{place} reads key tags by names that are not written out, so also those that tenant-admins set ({OWN_TAG}…); "
+                    'write key_tags["name"]'
+                )
+            elif own:
+                sentence = f"{place} reads the key tag {own[0]}, which tenant-admins set on their own keys; take a name without {OWN_TAG!r}"
+            else:
+                continue
+            sentences.setdefault((rule.name, rule.condition), sentence)  # tenants inherit rules of the default policy
+    return sorted(reserved), list(sentences.values())
 
 
 def differences(before: PolicySet, after: PolicySet) -> Iterator[str]:

@@ -26,6 +26,10 @@ MAX_TAG_VALUE_CHARS: Final = 64
 TAG_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,31}", re.ASCII)
 TAG_NAME_RULE: Final = "1 to 32 lower-case letters, digits, dots, dashes and underscores, beginning with a letter"
 
+OWN_TAG: Final = "own."
+"""How the names of tags begin that tenant-admins may set on keys of their tenant. Every other tag is set by owners and admins only, because
+operators' rules read tags."""
+
 Tags = tuple[tuple[str, str], ...]
 """Names and values, sorted by name; a tuple, so that it cannot be changed."""
 
@@ -48,6 +52,11 @@ def tags_of(values: Mapping[str, str]) -> Tags:
         if not 0 < len(value) <= MAX_TAG_VALUE_CHARS or not value.isprintable():
             raise BadTags(f"the value of tag {name!r}: write 1 to {MAX_TAG_VALUE_CHARS} printable characters")
     return tuple(sorted(values.items()))
+
+
+def changed_reserved_tags(before: Tags, after: Tags) -> list[str]:
+    """The names of tags that differ between `before` and `after` and that a tenant-admin may not set, sorted."""
+    return sorted({name for name, _ in set(before) ^ set(after) if not name.startswith(OWN_TAG)})
 
 
 def written_tags(words: Iterable[str]) -> dict[str, str]:

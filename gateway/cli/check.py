@@ -26,7 +26,7 @@ from policies.load import load_policies
 from policies.prompts.schema import PromptDocument
 from policies.rollout.document import RolloutDocument
 from policies.schema import EVERYONE, PolicyDocument
-from policies.shown import meaning, prompt_in_words
+from policies.shown import meaning, prompt_in_words, tag_report
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem, listing
 from tenancy.counter_url import StoreKind
@@ -87,6 +87,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_counters(settings),
         *_shared_engines(settings),
         *_without_models(policies),
+        *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
     ]
 

@@ -31,7 +31,7 @@ from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
 from policies.load import load_policies
 from policies.parameters import with_prompt_defaults
-from policies.shown import differences, meaning, prompt_in_words, treatment
+from policies.shown import differences, meaning, prompt_in_words, tag_report, treatment
 from policies.yaml.problems import ConfigError, listing
 from tenancy.rights import EVERYTHING
 
@@ -151,6 +151,11 @@ def check(
     """
     policies = _read(folder, config)
     out.print(f"ok, {len(policies.policies())} policies, digest {policies.digest}", markup=False)
+    reserved, sentences = tag_report(policies)
+    if reserved:
+        out.print(f"key tags that rules read, and that only owners and admins set: {', '.join(reserved)}", markup=False, soft_wrap=True)
+    for sentence in sentences:
+        err.print(f"note: {sentence}", markup=False, soft_wrap=True)
 
 
 @policy_app.command("diff")

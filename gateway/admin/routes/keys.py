@@ -1,6 +1,7 @@
 """API keys. A key's secret appears in the answer that makes it, and nowhere else.
 
-A caller who may change a key can come to hold it, so he must be allowed to grant every role that the key has.
+A caller who may change a key can come to hold it, so he must be allowed to grant every role that the key has. Tags decide which of the
+operators' rules apply to a key, so a tenant-admin sets only tags whose names begin with `own.`.
 """
 
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from domain.identity import KeyId, ProjectId, TenantId
-from gateway.admin.access import may_grant
+from gateway.admin.access import ADMINS, may_grant
 from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import (
     CHANGE_ERRORS,
@@ -35,7 +36,7 @@ from gateway.admin.problem import AdminProblem, etag_of, not_found
 from gateway.admin.routes.tenants import TenantName
 from tenancy.audit import shadow
 from tenancy.directory_ports import DirectoryChange, NotFound, room_for_key
-from tenancy.keys import CannotRotate, KeyRecord, digest_of, parse, revoked, rotated, tags_of
+from tenancy.keys import OWN_TAG, CannotRotate, KeyRecord, Tags, changed_reserved_tags, digest_of, parse, revoked, rotated, tags_of
 from tenancy.rights import Role
 
 router = APIRouter(route_class=GuardedRoute, tags=["Keys"])
@@ -69,6 +70,7 @@ async def create(call: Posting, tenant: TenantName, body: NewKey) -> Response:
         owner = call.own(tenant)
         roles = body.roles_wanted()
         _check_roles(call, roles)
+        _check_tags(call, (), tags_of(body.tags))
         _check_use(body)
         await _check_project(call, books.directory, owner, body.project)
         key_id = call.parts.id_of(entropy)
@@ -112,6 +114,7 @@ async def put(call: Changing, tenant: TenantName, key_id: KeyName, body: KeyBody
         record = await _key(books.directory, owner, key_id)
         call.check_match(key_shown(record))
         _check_roles(call, record.roles | body.roles_wanted())
+        _check_tags(call, record.tags, tags_of(body.tags))
         _check_use(body)
         changed = msgspec.structs.replace(
             record,
@@ -180,6 +183,17 @@ async def _key(directory: DirectoryChange, tenant: TenantId, key_id: str) -> Key
 def _check_roles(call: AdminCall, roles: frozenset[Role]) -> None:
     if not may_grant(call.roles, roles):
         raise AdminProblem(403, "forbidden", "Your roles do not let you give away, change or end a key with these roles.", "roles")
+
+
+def _check_tags(call: AdminCall, before: Tags, after: Tags) -> None:
+    if call.roles & ADMINS:
+        return
+    if reserved := changed_reserved_tags(before, after):
+        message = (
+            f"tags: only owners and admins set, change or remove the tag {reserved[0]!r}, because rules of policies may read it; send it "
+            f"as it is. Your roles let you set tags whose names begin with {OWN_TAG!r}."
+        )
+        raise AdminProblem(403, "forbidden", message, "tags")
 
 
 def _check_use(body: KeyBody) -> None:

@@ -1,6 +1,6 @@
 """Projects: divisions of a tenant with keys of their own."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import APIRouter, Path, Query
@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from domain.identity import ProjectId
-from gateway.admin.call import Done, Entropy, Transactions, answer
+from gateway.admin.access import may_grant
+from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import (
     CHANGE_ERRORS,
     POST_ERRORS,
@@ -25,14 +26,17 @@ from gateway.admin.describe import (
     page_of,
 )
 from gateway.admin.guard import GuardedRoute
-from gateway.admin.problem import etag_of
+from gateway.admin.problem import AdminProblem, etag_of
 from gateway.admin.routes.tenants import TenantName
 from tenancy.accounts import Project
-from tenancy.directory_ports import room_for_project
+from tenancy.directory_ports import DirectoryChange, room_for_project
 
 router = APIRouter(route_class=GuardedRoute, tags=["Projects"])
 
 ProjectName = Annotated[str, Path(max_length=63)]
+
+KEYS_AT_ONCE: Final = 1000
+"""Keys that are read at once when a project is disabled."""
 
 
 class ProjectPage(BaseModel):
@@ -77,12 +81,14 @@ async def get(call: Asking, tenant: TenantName, project: ProjectName) -> Respons
 
 @router.put("/tenants/{tenant}/projects/{project}", response_model=ProjectShown, responses=CHANGE_ERRORS, summary="Change a project")
 async def put(call: Changing, tenant: TenantName, project: ProjectName, body: AccountBody) -> Response:
-    """Replace what is said of a project."""
+    """Replace what is said of a project. A caller cannot disable a project with a key whose roles the caller may not give away."""
 
     async def work(books: Transactions, _entropy: Entropy) -> Done:
         record = await books.directory.projects.get(call.tenant, call.own(tenant), ProjectId(project))
         before = account_shown(record)
         call.check_match(before)
+        if body.disabled and not record.disabled:
+            await _check_keys_inside(call, books.directory, record)
         changed = msgspec.structs.replace(record, label=body.label, disabled=body.disabled, rights=body.rights.rights())
         shown = account_shown(await books.directory.projects.update(call.tenant, changed))
         return Done(200, "project.change", f"tenant/{tenant}/project/{project}", shown, tenant=tenant, before=before, after=shown)
@@ -102,3 +108,20 @@ async def delete(call: Changing, tenant: TenantName, project: ProjectName) -> Re
         return Done(204, "project.delete", f"tenant/{tenant}/project/{project}", tenant=tenant, before=before)
 
     return await call.change(work)
+
+
+async def _check_keys_inside(call: AdminCall, directory: DirectoryChange, project: Project) -> None:
+    """Raises Problem where disabling the project would lock out a key that the caller may not revoke."""
+    after = ""
+    now = call.parts.wall()
+    while records := await directory.keys.page(project.tenant, after, KEYS_AT_ONCE):
+        for record in records:
+            ended = record.revoked_unix is not None or (record.expires_unix is not None and record.expires_unix <= now)
+            if record.project == project.name and not ended and not may_grant(call.roles, record.roles):
+                message = (
+                    f"disabled: the project has the key {record.id} with roles that you may not give away ("
+                    f"{', '.join(sorted(role.value for role in record.roles))}), and disabling the project would lock that key out. "
+                    "Disable the project's other keys, or ask an admin."
+                )
+                raise AdminProblem(403, "forbidden", message, "disabled")
+        after = records[-1].id

@@ -240,3 +240,38 @@ def test_the_page_lists_every_route_with_its_roles() -> None:
     for (method, path), roles in ROLE_TABLE.items():
         who = "every role" if roles == frozenset(Role) else ", ".join(role.value for role in Role if role in roles)
         assert f"| {method} | `{path.replace(':path}', '}')}` | {who} |" in page
+
+
+@pytest.mark.req("R14")
+async def test_tags_that_operators_rules_may_read_are_not_set_by_a_tenants_admin(world: World) -> None:
+    client, mine = world.admin.client, bearer("tenant-admin")
+    keys = f"{API}/tenants/acme/keys"
+    refused = await client.post(keys, json={"tags": {"tier": "gold"}}, headers=mine)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (403, "tags")
+    made = await client.post(keys, json={"tags": {"own.team": "search"}}, headers=mine)
+    assert (made.status_code, made.json()["tags"]) == (201, {"own.team": "search"})
+    path = f"{keys}/{made.json()['id']}"
+    gold = {"tags": {"tier": "gold"}}
+    assert (await client.put(path, json=gold, headers={**mine, "if-match": "*"})).status_code == 403
+    assert (await client.put(path, json=gold, headers={**OWNER, "if-match": "*"})).status_code == 200
+    for tags in ({}, {"tier": "silver"}, {"tier": "gold", "vip": "1"}):  # what an owner set is neither removed nor changed
+        assert (await client.put(path, json={"tags": tags}, headers={**mine, "if-match": "*"})).status_code == 403, tags
+    kept = await client.put(path, json={"label": "ours", "tags": {"tier": "gold", "own.a": "b"}}, headers={**mine, "if-match": "*"})
+    assert (kept.status_code, kept.json()["tags"]) == (200, {"tier": "gold", "own.a": "b"})
+
+
+@pytest.mark.req("R14")
+async def test_a_tenants_admin_locks_no_operators_key_out_by_its_project(world: World) -> None:
+    client, mine = world.admin.client, {**bearer("tenant-admin"), "if-match": "*"}
+    project = f"{API}/tenants/acme/projects/web"
+    operators = (await client.post(f"{API}/tenants/acme/keys", json={"project": "web", "roles": ["operator"]}, headers=OWNER)).json()["id"]
+    refused = await client.put(project, json={"disabled": True}, headers=mine)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (403, "disabled")
+    assert operators in refused.json()["error"]["message"]
+    assert (await client.put(project, json={"disabled": False, "label": "the web"}, headers=mine)).status_code == 200
+    assert (await client.put(project, json={"disabled": True}, headers={**OWNER, "if-match": "*"})).status_code == 200
+    # an admin's decision may be kept by the tenant's admin, who changes something else
+    assert (await client.put(project, json={"disabled": True, "label": "web"}, headers=mine)).status_code == 200
+    assert (await client.put(project, json={"disabled": False}, headers=mine)).status_code == 200
+    assert (await client.post(f"{API}/tenants/acme/keys/{operators}/revoke", headers=OWNER)).status_code == 200
+    assert (await client.put(project, json={"disabled": True}, headers=mine)).status_code == 200

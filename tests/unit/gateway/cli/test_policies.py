@@ -41,6 +41,26 @@ def test_a_folder_is_checked_with_and_without_settings() -> None:
     assert (refused.exit_code, "wrong.yaml:2:1: modls: is no known key; did you mean models?" in refused.output) == (1, True)
 
 
+RULES = """tenant: acme
+models: [{name: chat, pool: chat}]
+rules:
+  - {name: gold, if: 'key_tags["tier"] == "gold" || "vip" in key_tags', then: {class: critical}}
+  - {name: ours, if: 'key_tags["own.tier"] == "gold"', then: {class: critical}}
+  - {name: any, if: 'key_tags.exists(k, k == "gold")', then: {class: critical}}
+"""
+
+
+def test_tags_that_rules_read_are_named_with_who_sets_them() -> None:
+    Path("policies").mkdir()
+    Path("policies/acme.yaml").write_text(RULES)
+    said = run("check", "policies")
+    assert said.exit_code == 0
+    assert "key tags that rules read, and that only owners and admins set: tier, vip\n" in said.output
+    assert "note: rule ours of acme reads the key tag own.tier, which tenant-admins set" in said.output
+    assert "note: rule any of acme reads key tags by names that are not written out" in said.output
+    assert "rule gold of acme" not in said.output
+
+
 def test_only_what_means_something_else_is_a_difference() -> None:
     before, after = folder("before", "rules", "levels"), folder("after", "rules", "levels")
     same = run("diff", "before", "after")
