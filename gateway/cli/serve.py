@@ -26,6 +26,9 @@ def serve(
         Path | None, typer.Option(help="Where worker sockets and ready.json go; default: a private temporary folder.")
     ] = None,
     rehearse: Annotated[bool, typer.Option("--rehearse", help="Do everything a start does before it takes addresses, then end.")] = False,
+    new_pepper: Annotated[
+        bool, typer.Option("--new-pepper", help="Start though the pepper verifies none of the database's keys; each has to be rotated.")
+    ] = False,
     log_format: Annotated[
         Literal["json", "console"] | None,
         typer.Option(help=f"Lines on stderr for programs or for people; default: {FORM_VARIABLE}, else console on a terminal, else json."),
@@ -46,7 +49,7 @@ def serve(
     write_for_people(form == "console")
     from gateway.process.launch import launch
 
-    raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse))
+    raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse, new_pepper=new_pepper))
 
 
 def version() -> None:

@@ -1,8 +1,10 @@
 """Reads secrets by reference: from a file or from the environment, never from the settings themselves."""
 
+import contextlib
 import hashlib
 import os
 import secrets
+import sqlite3
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,12 @@ PEPPER_BYTES: Final = 32
 MAX_SECRET_BYTES: Final = 4096
 MIN_TOKEN_CHARS: Final = 24
 """Shortest admin token: 24 hexadecimal characters are 96 bits, too many to guess over a network."""
+
+
+LOST_PEPPER: Final = (
+    "If it is lost, every key has to be made again or rotated: start once with `tidegate serve --new-pepper`, and until then every key is "
+    "refused."
+)
 
 
 class SecretError(Exception):
@@ -47,14 +55,18 @@ def read_reference(reference: SecretReference, base_dir: Path, environ: Mapping[
     return value
 
 
-def read_pepper(settings: Settings) -> Pepper:
+def read_pepper(settings: Settings, *, anew: bool = False) -> Pepper:
     """The pepper: the secret that key digests are keyed with.
 
     Where none is configured and the store is SQLite, the pepper lies beside the database in `tidegate.pepper`, made on first use and
     readable by its owner only; so a laptop needs no set-up. If the file is lost, every key must be made again.
 
+    Args:
+        anew: make a missing pepper also where the database has keys, which are refused from then on.
+
     Raises:
-        SecretError: the pepper is configured and missing, or the store is shared and no pepper is configured.
+        SecretError: the pepper is configured and missing, or the store is shared and no pepper is configured, or the pepper beside a
+            database with keys is missing.
     """
     reference = settings.secrets.pepper
     if reference is not None:
@@ -63,7 +75,7 @@ def read_pepper(settings: Settings) -> Pepper:
         file = sqlite_file(settings.stores.sql)
         if not file:
             raise SecretError("secrets.pepper is needed with a shared database; write {file: …} or {env: …}, the same for every gateway")
-        secret = _pepper_beside(settings.base_dir / file)
+        secret = _pepper_beside(settings.base_dir / file, anew=anew)
     return Pepper(kid=hashlib.sha256(b"tidegate kid v1" + secret).hexdigest()[:8], secret=secret)
 
 
@@ -97,10 +109,15 @@ def read_hook_secret(settings: Settings) -> bytes | None:
     return secret.encode()
 
 
-def _pepper_beside(database: Path) -> bytes:
+def _pepper_beside(database: Path, *, anew: bool) -> bytes:
     path = database.parent / "tidegate.pepper"
     try:
         if not path.exists():
+            if not anew and (keys := _keys_in(database)):
+                raise SecretError(
+                    f"{path} is missing, and {database} has {keys} key{'s' * (keys > 1)} that only this pepper verifies; restore the file "
+                    f"from a backup (or set secrets.pepper). {LOST_PEPPER}"
+                )
             _create_atomically(path, secrets.token_hex(PEPPER_BYTES).encode())
         secret = path.read_bytes().strip()
     except OSError as error:
@@ -110,6 +127,23 @@ def _pepper_beside(database: Path) -> bytes:
     if len(secret) < PEPPER_BYTES:
         raise SecretError(f"{path} is damaged; restore it, or remove it and make every key again")
     return secret
+
+
+def _keys_in(database: Path) -> int:
+    """The number of keys in an SQLite database that are not revoked; 0 where there is no database, or no table of keys yet.
+
+    Raises:
+        SecretError: the database cannot be read.
+    """
+    if not database.exists():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'api_key'").fetchone() is None:
+                return 0
+            return int(connection.execute("SELECT count(*) FROM api_key WHERE revoked_unix IS NULL").fetchone()[0])
+    except sqlite3.Error as error:
+        raise SecretError(f"the pepper beside {database} is missing, and the database cannot be searched for keys: {error}") from None
 
 
 def _create_atomically(path: Path, content: bytes) -> None:

@@ -92,7 +92,7 @@ def installed_version() -> str:
         return "unknown"
 
 
-def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False) -> int:
+def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: bool = False, new_pepper: bool = False) -> int:
     """Serve until SIGTERM; returns the exit code. With `rehearse`, do everything that can fail before addresses are claimed, and end.
 
     Children read the settings file themselves, so that a rolling restart (SIGHUP) takes up a changed file; with a broken file
@@ -135,14 +135,14 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
 
     try:
         # once, before the workers start: they only read the store, and migrating would cost each of them memory for good
-        read_pepper(settings)
+        read_pepper(settings, anew=new_pepper)
         read_admin_token(settings)
         read_hook_secret(settings)
         for pool in settings.pools:
             if pool.api_key is not None:
                 read_reference(pool.api_key, settings.base_dir, os.environ)
         vocabularies_for(settings)  # loaded here, so that workers share the memory
-        asyncio.run(prepare_store(settings))
+        asyncio.run(prepare_store(settings, new_pepper=new_pepper))
     except (ConfigError, SecretError, StoreError, VocabularyError) as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from domain.membership import MemberStore
 from domain.rollouts import RolloutStore
 from gateway.config.load import Settings
-from gateway.config.read_secrets import read_pepper
+from gateway.config.read_secrets import LOST_PEPPER, SecretError, read_pepper
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
@@ -61,20 +61,26 @@ class Stores:
     close: Callable[[], Awaitable[None]]
 
 
-async def prepare_store(settings: Settings) -> None:
+async def prepare_store(settings: Settings, *, new_pepper: bool = False) -> None:
     """Migrate the store's schema to this version, and give a database that owns the policies its first ones.
 
     While the database is away the gateway still starts, with the directory (and policies) kept on disk from the last run.
 
+    Args:
+        new_pepper: start although the pepper verifies none of the database's keys.
+
     Raises:
         StoreError: the database cannot be used, and nothing is kept on disk to start with.
         ConfigError: the policies that would be the first of the database have mistakes.
-        SecretError: the pepper is missing.
+        SecretError: the pepper is missing, or verifies none of the database's keys.
     """
-    directory_file = _directory_file(settings, read_pepper(settings))
+    pepper = read_pepper(settings)
+    directory_file = _directory_file(settings, pepper)
     engine = open_engine(settings.sql_url)
     try:
         await migrate(engine)
+        if not new_pepper:
+            await _check_pepper(engine, pepper)
         if settings.policies_from == "database":
             try:
                 await _prepare_policies(settings, engine)
@@ -88,6 +94,19 @@ async def prepare_store(settings: Settings) -> None:
         log.warning("database away; starting with the kept directory", reason=str(error))
     finally:
         await engine.dispose()
+
+
+async def _check_pepper(engine: AsyncEngine, pepper: Pepper) -> None:
+    """Raises SecretError when the database has keys and the pepper verifies none of them."""
+    try:
+        peppers = await SqlDirectory(engine).peppers()
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise StoreAway(f"the database's keys cannot be read: {type(error).__name__}: {error}"[:300]) from error
+    if peppers and pepper.kid not in peppers:
+        raise SecretError(
+            f"the pepper (id {pepper.kid}) verifies none of the database's keys, which were made with the pepper of id "
+            f"{', '.join(sorted(peppers))}; restore that pepper (`tidegate.pepper` beside the database, or secrets.pepper). {LOST_PEPPER}"
+        )
 
 
 async def _prepare_policies(settings: Settings, engine: AsyncEngine) -> None:

@@ -104,6 +104,12 @@ class SqlDirectory:
         async with self._connections.connect() as connection:
             return await _version(connection)
 
+    async def peppers(self) -> frozenset[str]:
+        """The ids of the peppers that keys which are not revoked were made with."""
+        async with self._connections.connect() as connection:
+            kids = await connection.scalars(sa.select(api_key.c.kid).where(api_key.c.revoked_unix.is_(None)).distinct())
+            return frozenset(kids)
+
     async def load(self) -> Contents:
         async with self._connections.connect() as connection:
             if connection.dialect.name == "postgresql" and not connection.in_transaction():

@@ -1,5 +1,7 @@
+import contextlib
 import multiprocessing
 import os
+import sqlite3
 import stat
 from concurrent.futures import ProcessPoolExecutor
 
@@ -108,3 +110,34 @@ def test_a_secret_that_cannot_be_had_is_named_and_never_shown(tmp_path, content,
 
 def test_the_made_pepper_is_as_long_as_the_digest_it_keys(tmp_path):
     assert len(bytes.fromhex(read_pepper(settings_in(tmp_path)).secret.decode())) == PEPPER_BYTES
+
+
+def database_with_keys(folder, *revoked_unix):
+    with contextlib.closing(sqlite3.connect(folder / "tidegate.db")) as connection:
+        connection.execute("CREATE TABLE api_key (id TEXT, kid TEXT, revoked_unix REAL)")
+        connection.executemany("INSERT INTO api_key VALUES (?, 'k', ?)", enumerate(revoked_unix))
+        connection.commit()
+
+
+def test_a_pepper_that_is_missing_beside_a_database_with_keys_is_not_replaced(tmp_path):
+    settings = settings_in(tmp_path, "stores: {sql: 'sqlite:///tidegate.db'}\n")
+    database_with_keys(tmp_path, None, 1.0, None)
+    with pytest.raises(SecretError, match=r"tidegate\.pepper is missing, and .*tidegate\.db has 2 keys .* restore .* --new-pepper"):
+        read_pepper(settings)
+    assert not list(tmp_path.rglob("tidegate.pepper"))
+    made = read_pepper(settings, anew=True)
+    assert read_pepper(settings) == made
+
+
+def test_a_database_without_keys_in_use_gets_its_pepper(tmp_path):
+    settings = settings_in(tmp_path, "stores: {sql: 'sqlite:///tidegate.db'}\n")
+    database_with_keys(tmp_path, 1.0)
+    assert read_pepper(settings)
+
+
+def test_a_database_that_cannot_be_searched_for_keys_gets_no_pepper(tmp_path):
+    settings = settings_in(tmp_path, "stores: {sql: 'sqlite:///tidegate.db'}\n")
+    (tmp_path / "tidegate.db").write_bytes(b"no database, whatever its name says" * 100)
+    with pytest.raises(SecretError, match="cannot be searched for keys"):
+        read_pepper(settings)
+    assert not list(tmp_path.rglob("tidegate.pepper"))
