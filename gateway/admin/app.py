@@ -6,15 +6,12 @@ starts.
 """
 
 import asyncio
-import contextlib
 import platform
 import signal
-import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
-import uvicorn
 import uvloop
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.admin import PREFIX, Parts, create_admin_api
 from gateway.admin.problem import error_reply
+from gateway.admin.server import AdminServer
 from gateway.fleet.view import clashes_seen, fleet_seen, sources_seen
 from gateway.ledger.bookkeeper import BookingState, Bookkeeper
 from gateway.process.snapshots import Supervision, WorkerSnapshot
@@ -35,8 +33,6 @@ FLEET_WITHIN_S: Final = 0.5
 """Longest wait for a worker's snapshot; a worker whose loop is silent for longer is not ready to take requests."""
 LAST_REQUESTS_S: Final = 0.3
 """How long a replaced process goes on answering the connections that it has accepted."""
-MAX_CONNECTIONS: Final = 256
-"""Open connections of the admin port; beyond it uvicorn answers 503. Probes, a scraper and a few people need ten."""
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
@@ -184,24 +180,6 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, broken)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn with two changes: it leaves signals alone, and it tells the supervisor when the socket is served."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no handlers: SIGTERM means drain here, not exit."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start serving, then report ready."""
-        await super().startup(sockets)
-        self._ready()
-
-
 def admin_main(
     slot: WorkerSlot,
     *,
@@ -245,18 +223,7 @@ async def _serve(
         api=running.parts if running is not None else None,
         rollouts=lambda: running.rollouts() if running is not None else None,
     )
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=75,  # above the 60 s at which common load balancers reuse connections
-        timeout_graceful_shutdown=2,
-    )
-    server = _Server(config, slot.ready)
+    server = AdminServer(app, slot.ready)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, draining.set)
 
