@@ -1,6 +1,6 @@
 """Requests that use a LoRA adapter: loads the adapter on the chosen backend before the call, through `backends.lora.loader`.
 
-A request gets an adapter only by a rule of its policy: adapter fields of callers are removed, and the name that an engine is asked for is
+A request gets an adapter only by a rule of its policy: adapter fields of callers are refused, and the name that an engine is asked for is
 always the gateway's.
 """
 

@@ -167,7 +167,7 @@ async def test_control_fields_and_headers_of_callers_never_reach_an_engine() -> 
         "bootstrap_host": "h",
         "bootstrap_anything": 1,
         "rid": "r",
-        "lora_path": "/x",
+        "return_hidden_states": False,
     }
     forged = {
         "x-vllm-priority": "-9", "x-override-rid": "r", "x-data-parallel-rank": "3", "x-session-id": "s", "x-stainless-lang": "python",
@@ -245,7 +245,9 @@ async def test_refused_documents_never_reach_an_engine() -> None:
             {"chat_template": "{{ x }}"},
             {"top_logprobs": 21},
             {"stop": ["x"] * 17},
-            {"stream_options": {}},
+            {"stream_options": []},
+            {"lora_path": "/x"},
+            {"vllm_xargs": {"a": 1}},
             {"messages": []},
         ):
             reply = await client.post("/v1/chat/completions", json=chat() | fields)

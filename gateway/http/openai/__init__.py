@@ -11,7 +11,7 @@ import msgspec
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type
-from gateway.http.openai.controls import CONTROLS, FAMILIES, SESSIONS, session_named, without_controls
+from gateway.http.openai.controls import FAMILIES, REMOVED, SESSIONS, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.json_guard import parse_object
 from gateway.http.openai.prompts import reference_taken
@@ -41,7 +41,7 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
     document = parse_object(body)
     session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
     for field in document:
-        if field in CONTROLS or field.startswith(FAMILIES):
+        if field in REMOVED or field.startswith(FAMILIES):
             document = without_controls(document)
             break
     template = None
@@ -63,11 +63,13 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
                 raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{field}'.", param=field)
             document[field] = []
     stream = document.get("stream") is True
-    include_usage = "stream_options" in document and _asks_for_usage(document["stream_options"], stream)
+    # a plain request has no options: the official clients send them all the same, and vLLM refuses them
+    include_usage = "stream_options" in document and _asks_for_usage(document.pop("stream_options"), stream)
     if stream:
         document["stream_options"] = STREAM_OPTIONS
     max_tokens = document.get("max_tokens")
-    cap = max_tokens if type(max_tokens) is int and "max_completion_tokens" not in document else output_cap(document)
+    plain_cap = type(max_tokens) is int and max_tokens > 0 and "max_completion_tokens" not in document
+    cap = max_tokens if plain_cap else output_cap(document, endpoint)
     n = document.get("n")
     choices = n if type(n) is int else 1
     if form.prompts is not None:
@@ -114,16 +116,19 @@ def _no_model(model: object, *, required: bool) -> str:
 def _asks_for_usage(options: object, stream: bool) -> bool:
     """Whether `stream_options` asks for the usage event; None stands for no options.
 
-    The caller's other options are dropped: `continuous_usage_stats` would put a running count on each event, `include_obfuscation` is
-    the vendor's own.
+    The caller's other options are dropped: they change no text. `include_obfuscation` is the vendor's own. `continuous_usage_stats`
+    would put a running count on each event, and a caller that counts on it has to hear that there is none.
     """
     if options is None:
         return False
     if type(options) is not dict:
         refuse_type("an object", options, "stream_options")
-    if not stream:
-        refuse("The 'stream_options' parameter is only allowed when 'stream' is true.", "stream_options")
-    include_usage = options.get("include_usage")
-    if include_usage is not None and type(include_usage) is not bool:
-        refuse_type("a boolean", include_usage, "stream_options.include_usage")
-    return include_usage is True
+    for name in ("include_usage", "continuous_usage_stats"):
+        option = options.get(name)
+        if option is not None and type(option) is not bool:
+            refuse_type("a boolean", option, f"stream_options.{name}")
+    if options.get("continuous_usage_stats"):
+        param = "stream_options.continuous_usage_stats"
+        message = f"The parameter '{param}' is not supported: send 'include_usage', which puts one count at the end of the stream."
+        raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=param)
+    return stream and options.get("include_usage") is True

@@ -58,7 +58,7 @@ def _tool_choice(value: object, param: str) -> None:
 CHAT: Final[Mapping[str, Check]] = {
     **GENERATION,
     "messages": check_messages,
-    "max_completion_tokens": integer(1, MAX_OUTPUT_TOKENS),
+    "max_completion_tokens": integer(0, MAX_OUTPUT_TOKENS),
     "logprobs": flag,
     "top_logprobs": integer(0, MAX_LOGPROBS),
     "tools": each(MAX_TOOLS, _tool),

@@ -1,12 +1,15 @@
-"""Request fields that steer an engine or the fleet rather than the answer. Callers may not set them.
+"""Request fields that steer an engine or the fleet. Callers may not set them.
 
-They are stripped without an error: clients written for one engine send some of them by habit, and without the field the request still
-means the same. Only the top level is searched, because engines read these fields only there; `stream_options` is rewritten as a whole.
-A field that changes the answer or makes an engine run a caller's code is refused instead (`generation.REFUSED`).
+Those of `CONTROLS` are stripped without an error: clients written for one engine send some of them by habit, and without the field the
+answer is the same. Those of `CHANGE_ANSWER` are refused, because the answer to a request without the field is another one; their own
+defaults are stripped. Only the top level is searched, because engines read these fields only there; `stream_options` is rewritten as a
+whole. A field that makes an engine run a caller's code is refused too (`generation.REFUSED`).
 """
 
 from collections.abc import Mapping
 from typing import Final
+
+from domain.faults import Fault, Kind
 
 CONTROLS: Final = frozenset(
     {
@@ -41,31 +44,51 @@ CONTROLS: Final = frozenset(
         "conversation_id",
         "conversation_params",  # TensorRT-LLM: routing by conversation
         "session_id",
-        "session_params",
-        # adapters by path or by server-side number; a policy maps model names to adapters
-        "lora_path",
-        "lora_name",
-        "lora_request",
-        "lora",
-        "adapter_id",
         # server internals
-        "vllm_xargs",  # free-form arguments for plug-ins inside the engine
         "custom_labels",  # SGLang: the caller's words as metric labels, one series each
         "n_cache_reuse",  # llama.cpp
         "ngram_corpus_id",  # SGLang: a text kept in the server, by its number
-        "return_hidden_states",  # activations, megabytes per answer
-        "return_routed_experts",
     }
 )
 
+_ADAPTER: Final = "send the adapter's name as 'model'. GET /v1/models lists the models that you may use"
+_INTERNAL: Final = "it is for plug-ins and tensors inside the engine. Leave it out"
+
+CHANGE_ANSWER: Final[Mapping[str, str]] = {
+    # adapters by path or by the server's number; a policy maps model names to adapters
+    "lora_path": _ADAPTER,
+    "lora_name": _ADAPTER,
+    "lora_request": _ADAPTER,
+    "lora": _ADAPTER,
+    "adapter_id": _ADAPTER,
+    # SGLang: a conversation that is kept in one engine, and might be another tenant's
+    "session_params": "send the whole conversation with each request",
+    # vLLM: free-form arguments for plug-ins inside the engine
+    "vllm_xargs": _INTERNAL,
+    # activations and choices of experts, megabytes per answer
+    "return_hidden_states": _INTERNAL,
+    "return_routed_experts": _INTERNAL,
+}
+"""Fields without which the answer is another one, each with the advice for the caller."""
+
+REMOVED: Final = CONTROLS | CHANGE_ANSWER.keys()
+"""Every field that no engine gets from a caller."""
 
 FAMILIES: Final = ("bootstrap_", "disagg_")
 """Prefixes of names that are controls, whatever follows: engines add to them with every release."""
 
 
 def without_controls(document: Mapping[str, object]) -> dict[str, object]:
-    """`document` without its controls."""
-    return {name: value for name, value in document.items() if name not in CONTROLS and not name.startswith(FAMILIES)}
+    """`document` without its controls.
+
+    Raises:
+        Fault: UNSUPPORTED_PARAMETER with the name of a field that changes the answer.
+    """
+    for name, advice in CHANGE_ANSWER.items():
+        value = document.get(name)
+        if value is not None and value is not False and value not in ("", [], {}):
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, f"The parameter '{name}' is not supported: {advice}.", param=name)
+    return {name: value for name, value in document.items() if name not in REMOVED and not name.startswith(FAMILIES)}
 
 
 SESSIONS: Final = ("session_id", "conversation_id", "prompt_cache_key")

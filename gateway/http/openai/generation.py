@@ -100,7 +100,7 @@ MAX_TOP_K: Final = 1_000_000
 
 _token_id = integer(0, 2**31 - 1)
 _token_ids = each(1024, _token_id)
-_tokens = integer(1, MAX_OUTPUT_TOKENS)
+_tokens = integer(0, MAX_OUTPUT_TOKENS)
 _penalty = number(-2.0, 2.0)
 _grammar = text(MAX_GRAMMAR_CHARS)
 _stop = text(MAX_STOP_CHARS)

@@ -1,6 +1,10 @@
 """The messages of a chat: their roles and parts, and that nothing in them makes an engine open a connection.
 
 Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
+
+Turns without a text are written in the one form that all engines take. An engine answers with `content: null` when its reasoning reached
+`max_tokens`, and clients send that turn again with every later one, so a refusal would end the conversation. vLLM 0.32 refuses a null
+result of a tool and `tool_calls: null`, llama.cpp refuses a turn without the key `content`; SGLang 0.5.23 takes all of these.
 """
 
 import re
@@ -18,6 +22,14 @@ MAX_TOOL_CALLS: Final = 128
 """OpenAI's cap on parallel tool calls is the number of tools, 128."""
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+"""The roles that OpenAI knows. Templates have more of them (`ipython` of Llama 3, `latest_reminder` of DeepSeek), and the engine's template
+judges those."""
+
+_ROLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+"""The form of any other role: a name, so that no text of a template stands in it."""
+
+MAY_BE_SILENT: Final = frozenset({"assistant", "tool", "function"})
+"""Roles whose turn may have no text: an answer that is a call or was cut while reasoning, the result of a tool that returns nothing."""
 
 TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 """Part type to the key of its text."""
@@ -52,7 +64,7 @@ def check_messages(value: object, param: str) -> None:
             refuse_type("an object", message, f"{param}[{index}]")
         # most messages are a role and a string; only the others cost a call
         role = message.get("role")
-        if type(role) is not str or role not in ROLES:
+        if type(role) is not str or (role not in ROLES and _ROLE.fullmatch(role) is None):
             _refuse_role(message, f"{param}[{index}].role")
         if type(message.get("content")) is not str:
             _check_content(message, role, f"{param}[{index}]")
@@ -66,24 +78,26 @@ def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
     role = message["role"]
     if type(role) is not str:
         refuse_type("a string", role, param)
-    refuse(f"Invalid value for '{param}': {shown(role)} is not one of {', '.join(sorted(ROLES))}.", param)
+    known = ", ".join(sorted(ROLES))
+    refuse(f"Invalid value for '{param}': {shown(role)} is no role. Send {known}, or a name of the model's template.", param)
 
 
 def _check_content(message: dict[str, object], role: str, where: str) -> None:
-    """Check content that is no string: parts, or nothing where a message may have none."""
+    """Check content that is no string: parts, or nothing where a turn may be silent, which is then written as all engines take it."""
     content = message.get("content")
     param = f"{where}.content"
+    silent = role in MAY_BE_SILENT
     if content is None:
-        may_be_empty = role == "assistant" and (message.get("tool_calls") or message.get("function_call") or message.get("refusal"))
-        if may_be_empty or role == "function":
+        if silent:
+            message["content"] = "" if role == "tool" else None
             return
         if "content" not in message:
             raise Fault(Kind.MISSING_PARAMETER, f"Missing required parameter: '{param}'.", param=param)
-        refuse(f"Invalid value for '{param}': null is allowed only for an assistant message with tool calls.", param)
+        refuse(f"Invalid value for '{param}': null is allowed only for {', '.join(sorted(MAY_BE_SILENT))}.", param)
     if type(content) is not list:
         refuse_type("a string or an array of parts", content, param)
-    if not 1 <= len(content) <= MAX_PARTS:
-        refuse(f"Invalid value for '{param}': {len(content)} parts, where 1 to {MAX_PARTS} are allowed.", param)
+    if not (0 if silent else 1) <= len(content) <= MAX_PARTS:
+        refuse(f"Invalid value for '{param}': {len(content)} parts, where {0 if silent else 1} to {MAX_PARTS} are allowed.", param)
     for index, part in enumerate(content):
         _check_part(part, f"{param}[{index}]")
 
@@ -145,6 +159,8 @@ def _check_extras(message: dict[str, object], where: str) -> None:
     calls = message.get("tool_calls")
     if calls is not None:
         _check_tool_calls(calls, f"{where}.tool_calls")
+    elif "tool_calls" in message:
+        del message["tool_calls"]
 
 
 def _check_tool_calls(calls: object, param: str) -> None:

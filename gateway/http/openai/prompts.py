@@ -13,6 +13,7 @@ import msgspec
 from domain.ask import Ask, Endpoint, PromptReference
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type, shown
+from gateway.http.openai.sizes import behind_prompt
 from policies.prompts.allowed import AllowedVersions
 from policies.prompts.prompt import MAX_RENDERED_CHARS, RegisteredPrompt
 from policies.prompts.template import TooLong
@@ -23,6 +24,10 @@ MAX_VERSION_DIGITS: Final = 9
 _MEMBERS: Final = ("id", "version", "variables")
 _HEADER: Final = re.compile(rb"\s*([a-z0-9][a-z0-9_-]{0,63})(?:@([0-9]{1,9}))?\s*")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+SHOW_PROMPT: Final = frozenset({"echo", "prompt_logprobs", "return_prompt_text", "return_prompt_token_ids", "return_token_ids"})
+"""Fields that put the prompt, or its tokens, into the answer: of vLLM, and `return_prompt_token_ids` of SGLang. The messages of the
+registry belong to its owner."""
 
 _WITH_MESSAGES: Final = ", ".join(endpoint.path for endpoint in Endpoint if endpoint.has_messages)
 
@@ -62,11 +67,14 @@ def with_prompt(
         deal: picks the version for a request that names none, from the version that its policy gives it.
 
     Raises:
-        Fault: PROMPT_NOT_FOUND in one wording for every prompt that does not exist for the tenant; INVALID_VALUE or MISSING_PARAMETER
-            with the variable at fault; MISSING_PARAMETER where neither request nor prompt names a model, or there is no message at all.
+        Fault: UNSUPPORTED_PARAMETER for a field that would show the prompt; PROMPT_NOT_FOUND in one wording for every prompt that does
+            not exist for the tenant; INVALID_VALUE or MISSING_PARAMETER with the variable at fault; MISSING_PARAMETER where neither request
+            nor prompt names a model, or there is no message at all.
     """
     reference = ask.template
     assert reference is not None
+    if not SHOW_PROMPT.isdisjoint(ask.names):
+        _check_hidden(ask, reference.id)
     allowed = prompts.get(reference.id)
     prompt = None if allowed is None else allowed.version(reference.version, key)
     if prompt is None:
@@ -101,6 +109,15 @@ def with_prompt(
         template=None,
     )
     return rendered, prompt
+
+
+def _check_hidden(ask: Ask, prompt: str) -> None:
+    """Refuse a field that would show the messages of the registry."""
+    values = behind_prompt(ask)
+    for name in sorted(SHOW_PROMPT & values.keys()):
+        if values[name] is not None and values[name] is not False:
+            message = f"The parameter '{name}' is not supported with the prompt {shown(prompt)}: it would show the prompt. Leave it out."
+            raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=name)
 
 
 def _parse_header(header: bytes | None) -> tuple[str | None, int | None]:

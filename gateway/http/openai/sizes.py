@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from domain.ask import Ask
+from domain.ask import Ask, Endpoint
 from gateway.http.openai.checks import refuse
 
 
@@ -18,9 +18,13 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     image_bytes: int = 0
 
 
-def output_cap(document: dict[str, object]) -> int | None:
+def output_cap(document: dict[str, object], endpoint: Endpoint) -> int | None:
     """The caller's cap on output tokens. Its two names may not disagree, because engines differ in the one that they follow. A name
-    that is null is taken out, so that a cap of the gateway never stands beside it."""
+    that is null is taken out, so that a cap of the gateway never stands beside it.
+
+    A chat with a cap of 0 gets the smallest answer, one token. A completion with `echo` and a cap of 0 has no answer but the prompt;
+    engines generate one token for it, which is what is reserved.
+    """
     for name in ("max_tokens", "max_completion_tokens"):
         if document.get(name, 0) is None:
             del document[name]
@@ -28,6 +32,12 @@ def output_cap(document: dict[str, object]) -> int | None:
     if max_tokens is not None and max_completion_tokens is not None and max_tokens != max_completion_tokens:
         refuse("Send either 'max_tokens' or 'max_completion_tokens', or the same number in both.", "max_completion_tokens")
     cap = max_completion_tokens if max_tokens is None else max_tokens
+    if cap == 0 and endpoint.generates:
+        if endpoint.has_messages:
+            document |= {name: 1 for name in ("max_tokens", "max_completion_tokens") if name in document}
+        elif document.get("echo") is not True:
+            refuse("Invalid value for 'max_tokens': 0 is allowed only with 'echo', which answers with the prompt alone.", "max_tokens")
+        return 1
     return cap if type(cap) is int else None
 
 

@@ -66,18 +66,26 @@ class TestStream:
         assert json.loads(got.fields)["stream_options"] == {"include_usage": True}
 
     def test_the_caller_may_ask_too_and_for_nothing_else(self) -> None:
-        got = ask(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+        got = ask(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": False, "include_obfuscation": True})
         assert got.include_usage
         assert json.loads(got.fields)["stream_options"] == {"include_usage": True}
 
     def test_without_stream_there_are_no_options(self) -> None:
         assert "stream_options" not in json.loads(ask(stream=False).fields)
-        assert refused(stream_options={"include_usage": True}).param == "stream_options"
+        for unused in ({"include_usage": True}, {}, None):
+            plain = ask(stream=False, stream_options=unused)
+            assert "stream_options" not in json.loads(plain.fields), "vLLM refuses it in a plain request"
+            assert "stream_options" not in plain.names
+            assert not plain.include_usage
+        assert refused(stream_options=[]).param == "stream_options"
 
     def test_types(self) -> None:
         assert refused(stream="yes").param == "stream"
         assert refused(stream=1).param == "stream"
         assert refused(stream=True, stream_options=[]).param == "stream_options"
+        counting = refused(stream=True, stream_options={"continuous_usage_stats": True})
+        assert (counting.kind, counting.param) == (Kind.UNSUPPORTED_PARAMETER, "stream_options.continuous_usage_stats")
+        assert "send 'include_usage'" in counting.message
         assert refused(stream=True, stream_options={"include_usage": 1}).param == "stream_options.include_usage"
 
     def test_one_request_does_not_colour_the_next(self) -> None:

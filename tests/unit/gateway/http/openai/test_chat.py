@@ -56,7 +56,7 @@ def test_accepted_and_passed_on(fields: dict[str, Any]) -> None:
         ({"logprobs": 5}, "logprobs"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": -1}, "top_logprobs"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ],
 )

@@ -1,10 +1,16 @@
 """Fields that steer engines: the list the threat model names is in it, and nothing a caller legitimately sets."""
 
+import json
 from pathlib import Path
 
+import pytest
+
+from domain.ask import Endpoint
+from domain.faults import Fault, Kind
+from gateway.http.openai import interpret
 from gateway.http.openai.chat import CHAT
 from gateway.http.openai.completions import COMPLETIONS
-from gateway.http.openai.controls import CONTROLS, without_controls
+from gateway.http.openai.controls import CHANGE_ANSWER, CONTROLS, REMOVED, without_controls
 from gateway.http.openai.embeddings import EMBEDDINGS
 from gateway.http.openai.generation import REFUSED
 
@@ -12,13 +18,14 @@ API_PAGE = (Path(__file__).parents[5] / "docs" / "reference" / "api.md").read_te
 
 
 def test_the_trust_boundary_is_covered() -> None:
-    named = {"priority", "cache_salt", "extra_key", "kv_transfer_params", "ec_transfer_params", "routed_dp_rank", "vllm_xargs", "rid"}
-    named |= {"bootstrap_host", "bootstrap_port", "bootstrap_room", "session_params", "lora_path", "request_id", "data_parallel_rank"}
+    named = {"priority", "cache_salt", "extra_key", "kv_transfer_params", "ec_transfer_params", "routed_dp_rank", "rid"}
+    named |= {"bootstrap_host", "bootstrap_port", "bootstrap_room", "request_id", "data_parallel_rank"}
     assert named <= CONTROLS
+    assert {"vllm_xargs", "session_params", "lora_path"} <= REMOVED
 
 
 def test_no_field_is_both_stripped_and_checked() -> None:
-    assert CONTROLS.isdisjoint({*CHAT, *COMPLETIONS, *EMBEDDINGS, "model", "stream_options"})
+    assert REMOVED.isdisjoint({*CHAT, *COMPLETIONS, *EMBEDDINGS, "model", "stream_options"})
 
 
 def test_stripping() -> None:
@@ -27,6 +34,32 @@ def test_stripping() -> None:
     assert without_controls({"priority": 1, "a": 1, "rid": "x"}) == {"a": 1}
 
 
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("lora_path", "adapters/x", "send the adapter's name as 'model'"),
+        ("lora_path", ["adapters/x"], "send the adapter's name as 'model'"),
+        ("lora", [{"id": 0, "scale": 1.0}], "send the adapter's name as 'model'"),
+        ("adapter_id", 0, "send the adapter's name as 'model'"),
+        ("session_params", {"id": "s"}, "send the whole conversation"),
+        ("vllm_xargs", {"a": 1}, "Leave it out"),
+        ("return_hidden_states", "last", "Leave it out"),
+        ("return_routed_experts", True, "Leave it out"),
+    ],
+)
+def test_a_field_without_which_the_answer_is_another_one_is_refused(endpoint: Endpoint, field: str, value: object, advice: str) -> None:
+    document = {"model": "m", endpoint.prompt_fields[0]: [{"role": "user", "content": "x"}] if endpoint.has_messages else "x"}
+    with pytest.raises(Fault, match=advice) as caught:
+        interpret(endpoint, json.dumps(document | {field: value}).encode())
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED_PARAMETER, field)
+
+
+def test_the_default_of_such_a_field_is_stripped() -> None:
+    for value in (None, False, "", [], {}):
+        assert without_controls({"a": 1, **dict.fromkeys(CHANGE_ANSWER, value)}) == {"a": 1}
+
+
 def test_every_stripped_or_refused_field_is_documented() -> None:
-    missing = {name for name in CONTROLS | REFUSED.keys() if f"`{name}`" not in API_PAGE}
+    missing = {name for name in REMOVED | REFUSED.keys() if f"`{name}`" not in API_PAGE}
     assert not missing

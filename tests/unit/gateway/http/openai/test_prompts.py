@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import msgspec
@@ -71,6 +72,18 @@ def test_a_header_names_it_as_well_and_both_together_say_one_thing() -> None:
     for header in (b"", b"A b", b"greeting@", b"greeting@x", b"greeting@" + b"1" * 10):
         assert refused(lambda h=header: ask(h, messages=[MINE])).kind is Kind.INVALID_VALUE
     assert refused(lambda: ask(b"greeting", Endpoint.COMPLETIONS, prompt="x")).kind is Kind.INVALID_VALUE
+
+
+@pytest.mark.parametrize("field", ["return_prompt_text", "return_token_ids", "return_prompt_token_ids", "echo", "prompt_logprobs"])
+def test_no_field_shows_the_callers_the_prompt(field: str) -> None:
+    for value in (0, 5) if field == "prompt_logprobs" else (True,):
+        fault = refused(lambda value=value: ask(prompt=REFERENCE, **{field: value}))
+        assert (fault.kind, fault.param) == (Kind.UNSUPPORTED_PARAMETER, field)
+        assert "greeting" in fault.message
+        assert json.loads(ask(messages=[MINE], **{field: value}).fields)[field] == value, "own messages may be shown"
+    unset = [None] if field == "prompt_logprobs" else [None, False]
+    for value in unset:
+        assert sent(ask(prompt=REFERENCE, **{field: value}))[field] == value
 
 
 def test_requests_without_one_are_as_they_were() -> None:

@@ -36,6 +36,25 @@ def test_the_callers_own_cap_stays(name: str) -> None:
     assert with_output_cap(ask, 77) is ask
 
 
+@pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_completion_tokens": 0}, {"max_tokens": 0, "max_completion_tokens": 0}])
+def test_a_chat_that_asks_for_no_token_gets_the_smallest_answer(fields: dict[str, int]) -> None:
+    """SGLang reads 0 as no cap, vLLM refuses it, llama.cpp generates one token: the last is what the caller comes closest to."""
+    ask = asked(**fields)
+    assert {name: json.loads(ask.fields)[name] for name in fields} == dict.fromkeys(fields, 1)
+    assert ask.max_output_tokens == 1
+
+
+def test_a_prompt_is_scored_without_an_answer() -> None:
+    """OpenAI's way to get the log-probabilities of a text. vLLM generates one token for it, and says nothing of that."""
+    ask = asked(Endpoint.COMPLETIONS, max_tokens=0, echo=True, logprobs=1)
+    assert json.loads(ask.fields) == {"prompt": "hi", "max_tokens": 0, "echo": True, "logprobs": 1}
+    assert ask.max_output_tokens == 1
+    for echo in ({}, {"echo": False}):
+        with pytest.raises(Fault, match="'max_tokens': 0 is allowed only with 'echo'") as caught:
+            asked(Endpoint.COMPLETIONS, max_tokens=0, **echo)
+        assert (caught.value.kind, caught.value.param) == (Kind.INVALID_VALUE, "max_tokens")
+
+
 def test_embeddings_have_no_output() -> None:
     ask = interpret(Endpoint.EMBEDDINGS, b'{"model":"m","input":"x"}')
     assert with_output_cap(ask, 77) is ask
