@@ -13,6 +13,8 @@ from typing import Final
 
 from backends.dialects.dialect import Dialect, ErrorShape, Isolation, Priority
 from backends.dialects.fields import Fields
+from backends.dialects.structure import DYNAMO
+from backends.dialects.thinking import ThinkingFields
 from backends.signals import SignalSource, SignalTable, total, whole
 from domain.ask import Endpoint
 
@@ -82,6 +84,7 @@ DIALECT: Final = Dialect(
         takes={
             Endpoint.CHAT: _GENERATION
             | {
+                "chat_template_kwargs",
                 "function_call",
                 "functions",
                 "max_completion_tokens",
@@ -102,6 +105,8 @@ DIALECT: Final = Dialect(
             Endpoint.EMBEDDINGS: frozenset({"dimensions", "encoding_format", "input", "user"}),
         },
         not_at_default=frozenset({"stop"}),  # an empty list of stops is refused
+        structure=DYNAMO,
+        thinking=ThinkingFields(takes_object=True),
     ),
     drains="health answers 503 from SIGTERM on",
     proven=False,

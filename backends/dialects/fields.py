@@ -3,7 +3,7 @@
 Engines treat unknown fields differently: TensorRT-LLM, Triton and Dynamo refuse the request, with errors of their own; vLLM, SGLang,
 llama.cpp and TGI ignore the field. The second is worse: a caller that sent `guided_json` gets free text and a 200. So a field that the
 engine would ignore is refused here, by its name, except where dropping it changes nothing: it holds its own default, or it is for the
-vendor's bookkeeping.
+vendor's bookkeeping. Two subjects have as many spellings as engines, and are translated first: `structure` and `thinking`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from backends.dialects.structure import FORMAT, STRUCTURE, StructureFields, translate_structure
+from backends.dialects.thinking import ThinkingFields, translate_thinking
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 
@@ -31,34 +33,28 @@ class Fields(msgspec.Struct, frozen=True):
     """Fields that the engine follows but refuses or misreads when they hold their own default."""
     lists: frozenset[str] = frozenset()
     """Fields that must be a list for the engine, where OpenAI's callers may send one string."""
+    structure: StructureFields | None = None
+    """The engine's fields for structured output; None where the caller's go to it as they are, or `takes` alone decides."""
+    thinking: ThinkingFields | None = None
+    """How the engine takes the switch for thinking; None where the caller's fields go to it as they are, or `takes` alone decides."""
     leaves: Callable[[Collection[str]], bool] = _none
     """Whether an Ask with these names surely needs no change, so that `fit` need not look; filled in."""
 
     def __post_init__(self) -> None:
         if self.takes is None:
-            watched = frozenset({*self.refuses, *self.not_at_default, *self.lists})
-            msgspec.structs.force_setattr(self, "leaves", watched.isdisjoint)
+            watched = {*self.refuses, *self.not_at_default, *self.lists}
+            if self.structure is not None:
+                watched |= (STRUCTURE | {FORMAT}) - frozenset.intersection(*self.structure.native.values())
+            if self.thinking is not None:
+                watched |= self.thinking.watched()
+            msgspec.structs.force_setattr(self, "leaves", frozenset(watched).isdisjoint)
 
 
 OPEN: Final = Fields()
 """The rules for an unknown engine: every field passes."""
 
-STRUCTURE: Final = frozenset(
-    {
-        "guided_json",
-        "guided_regex",
-        "guided_grammar",
-        "guided_choice",
-        "guided_whitespace_pattern",
-        "structured_outputs",
-        "structural_tag",
-        "json_schema",
-        "regex",
-        "ebnf",
-        "grammar",
-    }
-)
-"""Engines' own fields for structured output, besides `response_format`, which all know."""
+VLLM_ALONE: Final[Mapping[str, str]] = {"return_prompt_text": ""}
+"""Fields of vLLM's that SGLang and llama.cpp ignore."""
 
 BOOKKEEPING: Final = frozenset(
     {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"}
@@ -83,6 +79,7 @@ DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "return_prompt_text": (False,),
     "skip_special_tokens": (True,),
     "stop": ([],),
     "stream": (False,),
@@ -100,11 +97,6 @@ _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """Decodes an object and leaves its members raw, so that a prompt stays the bytes that were checked."""
 
 
-def instead_of(follows: frozenset[str], instead: str) -> Mapping[str, str]:
-    """The value of `refuses` for an engine that follows only these fields of `STRUCTURE`."""
-    return dict.fromkeys(STRUCTURE - follows, instead)
-
-
 def fit(rules: Fields, ask: Ask) -> bytes:
     """The Ask's fields as the engine takes them; the same bytes object where nothing needs a change, which is the usual case.
 
@@ -112,16 +104,21 @@ def fit(rules: Fields, ask: Ask) -> bytes:
         Fault: UNSUPPORTED_PARAMETER with the name of a field that the engine would refuse or ignore, or with `model` when it does not
             have the endpoint.
     """
-    doubtful = ask.names & rules.refuses.keys()
+    names, document = ask.names, _translated(rules, ask)
+    if document is not None:
+        names = frozenset(document)
+    doubtful = names & rules.refuses.keys()
     if rules.takes is not None:
         takes = rules.takes.get(ask.endpoint)
         if takes is None:
             raise Fault(Kind.UNSUPPORTED_PARAMETER, "The engine serving this model does not have this endpoint.", param="model")
-        doubtful |= ask.names - takes
-    changed = ask.names & (rules.not_at_default | rules.lists)
-    if not doubtful and not changed and not _both_caps(rules, ask):
-        return ask.fields
-    document = _decode(ask.fields)
+        doubtful |= names - takes
+    changed = names & (rules.not_at_default | rules.lists)
+    both_caps = _both_caps(rules, names)
+    if not doubtful and not changed and not both_caps:
+        return ask.fields if document is None else msgspec.json.encode(document)
+    if document is None:
+        document = _decode(ask.fields)
     for name in sorted(doubtful | changed):
         value = msgspec.json.decode(document[name])
         if _is_absent(name, value) or (name in doubtful and name in BOOKKEEPING):
@@ -130,14 +127,31 @@ def fit(rules: Fields, ask: Ask) -> bytes:
             raise _not_followed(name, rules)
         elif name in rules.lists and isinstance(value, str):
             document[name] = msgspec.Raw(b"[%b]" % document[name])
-    if _both_caps(rules, ask):
+    if both_caps:
         del document["max_completion_tokens"]
     return msgspec.json.encode(document)
 
 
-def _both_caps(rules: Fields, ask: Ask) -> bool:
-    """Whether the Ask holds both names of the output cap: engines that check their fields refuse that, even if the two are equal."""
-    return rules.takes is not None and {"max_tokens", "max_completion_tokens"} <= ask.names
+def _translated(rules: Fields, ask: Ask) -> dict[str, msgspec.Raw] | None:
+    """The fields with constraints and switches in the engine's own spelling; None where the caller's are the engine's."""
+    structure, thinking = rules.structure, rules.thinking
+    foreign = structure is not None and ask.endpoint.generates and structure.foreign(ask.names, ask.endpoint)
+    switched = thinking is not None and ask.endpoint.has_messages and not ask.names.isdisjoint(thinking.watched())
+    if not foreign and not switched:
+        return None
+    document = _decode(ask.fields)
+    if foreign:
+        assert structure is not None
+        translate_structure(document, structure)
+    if switched:
+        assert thinking is not None
+        translate_thinking(document, thinking)
+    return document
+
+
+def _both_caps(rules: Fields, names: frozenset[str]) -> bool:
+    """Whether the names hold both names of the output cap: engines that check their fields refuse that, even if the two are equal."""
+    return rules.takes is not None and {"max_tokens", "max_completion_tokens"} <= names
 
 
 def _is_absent(name: str, value: object) -> bool:

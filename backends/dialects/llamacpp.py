@@ -3,7 +3,9 @@
 from typing import Final
 
 from backends.dialects.dialect import Dialect, ErrorShape
-from backends.dialects.fields import Fields, instead_of
+from backends.dialects.fields import VLLM_ALONE, Fields
+from backends.dialects.structure import LLAMACPP
+from backends.dialects.thinking import ThinkingFields
 from backends.signals import SignalSource, SignalTable, first, total
 
 SIGNALS: Final = SignalTable(
@@ -32,7 +34,7 @@ DIALECT: Final = Dialect(
     lora_model=None,  # requests name adapters by the server's numbers, in the field `lora`
     lora=None,
     errors=frozenset({ErrorShape.OBJECT}),
-    fields=Fields(refuses=instead_of(frozenset({"json_schema", "grammar"}), "send 'response_format', 'json_schema' or 'grammar'")),
+    fields=Fields(refuses={**VLLM_ALONE, "echo": ""}, structure=LLAMACPP, thinking=ThinkingFields(from_effort=True)),
     drains="cuts answers in flight",
     proven=True,
 )

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from backends.dialects.dialect import Dialect, ErrorShape, Isolation, LoraCalls, Priority
-from backends.dialects.fields import Fields, instead_of
+from backends.dialects.fields import VLLM_ALONE, Fields
 from backends.dialects.handover import Handover
+from backends.dialects.structure import SGLANG
+from backends.dialects.thinking import ThinkingFields
 from backends.load_reports import MAX_REPORT_BYTES, LoadReport
 from backends.signals import MAX_NUMBER, Signals
 from domain.ask import Endpoint
@@ -123,9 +125,7 @@ DIALECT: Final = Dialect(
     lora_model="{base}:{adapter}",
     lora=LoraCalls("/load_lora_adapter", "/unload_lora_adapter", "lora_name", "lora_path"),
     errors=frozenset({ErrorShape.FLAT, ErrorShape.DETAIL}),
-    fields=Fields(
-        refuses=instead_of(frozenset({"json_schema", "regex", "ebnf"}), "send 'response_format', 'json_schema', 'regex' or 'ebnf'")
-    ),
+    fields=Fields(refuses=VLLM_ALONE, structure=SGLANG, thinking=ThinkingFields()),
     drains="finishes requests in flight, then exits",
     proven=True,
     read_report=read_report,

@@ -11,6 +11,7 @@ from typing import Final
 
 from backends.dialects.dialect import Dialect, ErrorShape, Isolation, Priority
 from backends.dialects.fields import Fields
+from backends.dialects.thinking import ThinkingFields
 from backends.signals import SignalSource, SignalTable, mean, total, whole
 from domain.ask import Endpoint
 
@@ -82,6 +83,7 @@ DIALECT: Final = Dialect(
             | {
                 "add_generation_prompt",
                 "add_special_tokens",
+                "chat_template_kwargs",
                 "documents",
                 "max_completion_tokens",
                 "messages",
@@ -95,6 +97,7 @@ DIALECT: Final = Dialect(
             Endpoint.COMPLETIONS: _GENERATION | {"add_special_tokens", "prompt"},
             Endpoint.EMBEDDINGS: frozenset({"add_special_tokens", "dimensions", "encoding_format", "input", "user"}),
         },
+        thinking=ThinkingFields(variables=(), takes_object=True),
         not_at_default=frozenset({"top_k"}),  # -1 is another engine's word for "no bound"
     ),
     drains="uvicorn's: takes no more connections and waits for open requests",

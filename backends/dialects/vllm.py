@@ -3,8 +3,10 @@
 from typing import Final
 
 from backends.dialects.dialect import Dialect, ErrorShape, Isolation, LoraCalls, Priority
-from backends.dialects.fields import Fields, instead_of
+from backends.dialects.fields import Fields
 from backends.dialects.handover import Handover
+from backends.dialects.structure import VLLM
+from backends.dialects.thinking import ThinkingFields
 from backends.signals import SignalSource, SignalTable, first, label, mean, none_set, product, total, words
 from domain.ask import Endpoint
 
@@ -62,8 +64,7 @@ DIALECT: Final = Dialect(
     lora_model="{adapter}",
     lora=LoraCalls("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "lora_name", "lora_path"),
     errors=frozenset({ErrorShape.OBJECT, ErrorShape.TEXT, ErrorShape.DETAIL}),
-    # releases before 0.12 knew guided_*; later ones accept and ignore them
-    fields=Fields(refuses=instead_of(frozenset({"structured_outputs"}), "send 'response_format' or 'structured_outputs'")),
+    fields=Fields(structure=VLLM, thinking=ThinkingFields()),
     drains="finishes requests for `--shutdown-timeout` seconds; with its default, 0, streams hang without data or close",
     proven=True,
     disaggregation=NIXL,

@@ -18,7 +18,9 @@ import jinja2.sandbox
 import msgspec
 from jinja2 import nodes
 
+from backends.dialects.thinking import template_variables
 from domain.ask import Ask
+from domain.faults import Fault
 from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.messages import media_of
 
@@ -192,17 +194,18 @@ class ChatTemplate:
         """The text of a chat request. Raises Unreadable."""
         if document.get("continue_final_message"):
             raise NotText("the last message goes on, where engines differ")
-        effort = document.get("reasoning_effort")
-        thinking = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         try:
-            return self._template.render(
-                messages=messages_of(document, parts=self._parts, developer=self._developer),
-                tools=tools_of(document),
-                documents=document.get("documents"),
-                add_generation_prompt=document.get("add_generation_prompt") is not False,
-                **thinking,
+            variables = {
                 **self._tokens,
-            )
+                **template_variables(document),
+                "messages": messages_of(document, parts=self._parts, developer=self._developer),
+                "tools": tools_of(document),
+                "documents": document.get("documents"),
+                "add_generation_prompt": document.get("add_generation_prompt") is not False,
+            }
+            return self._template.render(variables)
+        except Fault as fault:
+            raise NotText(fault.message) from None
         except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise NotText(f"the chat template fails: {error}") from None
 

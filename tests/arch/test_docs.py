@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backends.dialects import DIALECTS, Dialect
-from backends.dialects.fields import STRUCTURE
+from backends.dialects.structure import KINDS
 from backends.simengine.faults import FAULTS
 from domain.ask import Endpoint
 from domain.faults import Kind
@@ -122,15 +122,24 @@ def says(dialect: Dialect) -> str:
 def follows(dialect: Dialect) -> str:
     rules = dialect.fields
     if rules.takes is None:
-        structure = sorted(STRUCTURE - rules.refuses.keys()) if rules.refuses else []
-        taken = "all but other engines' names of `response_format`; of those " + ", ".join(map(code, structure)) if structure else "all"
-        return f"| `{dialect.name}` | {taken} |"
+        refused = ", ".join(map(code, sorted(rules.refuses)))
+        return f"| `{dialect.name}` | all{f' but {refused}' if refused else ''} |"
     every = [f"{e.name.lower()}: {' '.join(map(code, sorted(rules.takes[e])))}" for e in Endpoint if e in rules.takes]
     return f"| `{dialect.name}` | {'<br>'.join(every)} |"
 
 
+def shapes(dialect: Dialect) -> str:
+    structure = dialect.fields.structure
+    if structure is None:
+        return f"| `{dialect.name}` | as the caller wrote it, where the engine follows the field" + " |" * len(KINDS)
+    fields = [code(structure.written_as.get(kind)) for kind in KINDS]
+    if structure.written_as.get("choice") is None and (grammar := structure.written_as.get("grammar")):
+        fields[KINDS.index("choice")] = f"`{grammar}`"
+    return f"| `{dialect.name}` | {' | '.join(fields)} |"
+
+
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-@pytest.mark.parametrize("row", [asked, told, says, follows])
+@pytest.mark.parametrize("row", [asked, told, says, follows, shapes])
 def test_tables_of_engines_say_what_the_code_knows(row: Callable[[Dialect], str], dialect: Dialect) -> None:
     assert row(dialect) in (ROOT / "docs" / "reference" / "engines.md").read_text()
 

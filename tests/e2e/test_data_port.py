@@ -272,6 +272,18 @@ async def test_a_field_the_engine_would_misread_never_reaches_it() -> None:
             assert running.open_holds == 0
 
 
+async def test_another_engines_spelling_reaches_the_engine_in_its_own() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=2000)) as engine:
+        async with gateway(engine.url, pool={"dialect": "vllm"}) as running, running.client() as client:
+            fields = {"guided_choice": ["yes", "no"], "enable_thinking": False, "chat_template_kwargs": {"style": "brief"}}
+            reply = await client.post("/v1/chat/completions", json=chat(max_tokens=2, **fields))
+            assert reply.status_code == 200
+            body = msgspec.json.decode(engine.received[-1].body)
+            assert body.keys().isdisjoint({"guided_choice", "enable_thinking"})
+            assert body["structured_outputs"] == {"choice": ["yes", "no"]}
+            assert body["chat_template_kwargs"] == {"enable_thinking": False, "thinking": False, "style": "brief"}
+
+
 @pytest.mark.req("GATEWAYS-26")
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_engine_refusals_are_said_again_in_our_words(dialect: str) -> None:

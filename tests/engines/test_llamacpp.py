@@ -155,6 +155,22 @@ async def test_values_that_are_refused(bench: Bench, fields: dict[str, Any], sta
     assert refused(reply, SERVED)["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"guided_choice": ["maybe", "nev\ner"]}, {"structured_outputs": {"choice": ["maybe", "nev\ner"]}}],
+    ids=["guided", "structured"],
+)
+async def test_other_engines_spellings_of_a_form_are_followed(bench: Bench, fields: dict[str, Any]) -> None:
+    """The engine itself answers both with free text and 200, and a `response_format` of completions as well."""
+    async with bench.gateway.client() as client:
+        chosen = await client.post("/v1/chat/completions", json={**ask(MODEL), "ignore_eos": False, **fields})
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["maybe"]}}}
+        plain = {"model": MODEL, "prompt": "hello", "max_tokens": 8, "response_format": form}
+        formed = await client.post("/v1/completions", json=plain)
+    assert chosen.json()["choices"][0]["message"]["content"] in ("maybe", "nev\ner"), chosen.text
+    assert formed.json()["choices"][0]["text"] == '"maybe"', formed.text
+
+
 async def test_endpoints_the_engine_lacks(bench: Bench) -> None:
     async with bench.gateway.client() as client:
         reply = await client.post("/v1/embeddings", json={"model": MODEL, "input": "hello"})

@@ -68,8 +68,10 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
     if stream:
         document["stream_options"] = STREAM_OPTIONS
     max_tokens = document.get("max_tokens")
-    plain_cap = type(max_tokens) is int and max_tokens > 0 and "max_completion_tokens" not in document
-    cap = max_tokens if plain_cap else output_cap(document, endpoint)
+    if type(max_tokens) is int and max_tokens > 0 and "max_completion_tokens" not in document:
+        cap: int | None = max_tokens
+    else:
+        cap = output_cap(document, endpoint)
     n = document.get("n")
     choices = n if type(n) is int else 1
     if form.prompts is not None:

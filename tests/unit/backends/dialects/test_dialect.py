@@ -11,7 +11,7 @@ from domain.ask import Endpoint
 from domain.priority import Class
 from gateway.config.settings import PoolSettings
 from gateway.http.openai import interpret
-from gateway.http.openai.controls import CONTROLS
+from gateway.http.openai.controls import CONTROLS, REMOVED
 
 SALT = "s" * 32
 
@@ -64,11 +64,8 @@ STEERING = {
     "bootstrap_room": 2,
     "bootstrap_whatever_comes": 3,
     "routed_dp_rank": 4,
-    "vllm_xargs": {"a": 1},
     "rid": "theirs",
     "nvext": {"agent_hints": {"priority": 9}},
-    "lora_request": {"lora_path": "theirs"},
-    "lora_path": "theirs",
     "conversation_params": {"conversation_id": "theirs"},
 }
 """What routers.md §2.5 lists, and its like of the other engines."""
@@ -103,7 +100,7 @@ def test_whatever_sets_a_priority_or_a_salt_is_ours_alone() -> None:
         if dialect.isolation is not None:
             assert dialect.isolation.field in CONTROLS
         for taken in (dialect.fields.takes or {}).values():
-            assert CONTROLS.isdisjoint(taken)
+            assert REMOVED.isdisjoint(taken)
 
 
 PRIORITIES = {name: dialect.priority for name, dialect in DIALECTS.items() if dialect.priority is not None}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from backends.dialects import DIALECTS, fit
-from backends.dialects.fields import BOOKKEEPING, DEFAULTS, STRUCTURE
+from backends.dialects.fields import BOOKKEEPING, DEFAULTS
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
@@ -54,23 +54,6 @@ def test_defaults_nulls_and_bookkeeping_off_the_list_are_left_out(dialect: str) 
     assert sent(dialect, **off_list) == {}
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("field", sorted(STRUCTURE))
-def test_nobody_gets_free_text_for_an_answer_in_form(dialect: str, field: str) -> None:
-    value = {"structured_outputs": {"regex": "a"}, "guided_choice": ["a"]}.get(field, "a")
-    known = {
-        "vllm": {"structured_outputs"},
-        "sglang": {"json_schema", "regex", "ebnf"},
-        "llamacpp": {"json_schema", "grammar"},
-        "dynamo": {name for name in STRUCTURE if name.startswith("guided_")},
-        "openai": STRUCTURE,
-    }.get(dialect, set())
-    if field in known:
-        assert sent(dialect, **{field: value}) == {field: value}
-    else:
-        assert refused(dialect, **{field: value}) == field
-
-
 def test_tgi_never_gets_the_penalty_it_misreads() -> None:
     assert sent("tgi", presence_penalty=0, n=1, top_p=1, logit_bias={}) == {}
     assert refused("tgi", presence_penalty=0.5) == "presence_penalty"
@@ -101,6 +84,15 @@ def test_an_endpoint_the_engine_lacks() -> None:
     assert sent("trtllm", Endpoint.EMBEDDINGS, encoding_format="float") == {"encoding_format": "float"}
 
 
-def test_the_refusal_says_what_to_send() -> None:
-    with pytest.raises(Fault, match="'guided_json' is not supported by the engine serving this model: send 'response_format' or"):
-        fit(DIALECTS["vllm"].fields, asked(guided_json={}))
+@pytest.mark.parametrize("dialect", ["sglang", "llamacpp"])
+def test_what_only_vllm_has_is_refused_elsewhere(dialect: str) -> None:
+    assert sent("vllm", return_prompt_text=True) == {"return_prompt_text": True}
+    assert refused(dialect, return_prompt_text=True) == "return_prompt_text"
+    assert sent(dialect, return_prompt_text=False) == {}
+
+
+def test_llamacpp_never_scores_a_prompt_that_it_would_not_show() -> None:
+    """It generates a token for `max_tokens: 0`, and leaves the prompt out of the text."""
+    assert refused("llamacpp", Endpoint.COMPLETIONS, max_tokens=0, echo=True) == "echo"
+    assert sent("vllm", Endpoint.COMPLETIONS, max_tokens=0, echo=True) == {"max_tokens": 0, "echo": True}
+    assert sent("llamacpp", Endpoint.COMPLETIONS, echo=False) == {}

@@ -48,6 +48,22 @@ def test_templates_find_what_they_are_written_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "? ? s"),
+        ({"chat_template_kwargs": {"enable_thinking": False, "style": "brief"}}, "False ? brief"),
+        ({"enable_thinking": False}, "False False s"),
+        ({"thinking": {"type": "enabled"}}, "True True s"),
+        ({"reasoning_effort": "none"}, "False ? s"),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, "True ? s"),
+    ],
+)
+def test_the_router_renders_the_variables_that_the_engine_renders(fields: dict[str, Any], text: str) -> None:
+    source = "{{ enable_thinking | default('?') }} {{ thinking | default('?') }} {{ style | default('s') }}"
+    assert texts_of(chat("hi", **fields), template(source))[0] == [text]
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "{{ raise_exception('roles must alternate') }}",

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from domain.ask import Ask, Endpoint
-from domain.faults import Fault
+from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
+from gateway.http.openai.chat import CALL_VARIABLES
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 DEEP: Any = {}
@@ -28,6 +29,11 @@ def ask(**fields: Any) -> Ask:
         {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
         {"logprobs": True, "top_logprobs": 20},
         {"max_completion_tokens": 5},
+        {"chat_template_kwargs": {"enable_thinking": False, "thinking_budget": 512, "style": "brief", "unset": None, "share": 0.5}},
+        {"chat_template_kwargs": {f"v{i}": "x" * 1024 for i in range(16)}},
+        {"chat_template_kwargs": {}},
+        {"enable_thinking": True, "thinking": {"type": "enabled"}},
+        {"thinking": False},
     ],
 )
 def test_accepted_and_passed_on(fields: dict[str, Any]) -> None:
@@ -58,12 +64,40 @@ def test_accepted_and_passed_on(fields: dict[str, Any]) -> None:
         ({"top_logprobs": -1}, "top_logprobs"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {f"v{i}": 1 for i in range(17)}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"{{": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": {"b": 1}}}, "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs.a"),
+        ({"chat_template_kwargs": {"a": "x" * 1025}}, "chat_template_kwargs.a"),
+        ({"enable_thinking": "no"}, "enable_thinking"),
+        ({"thinking": "no"}, "thinking"),
+        ({"thinking": {"type": "auto"}}, "thinking.type"),
+        ({"thinking": {}}, "thinking.type"),
     ],
 )
 def test_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(Fault) as caught:
         ask(**fields)
     assert caught.value.param == param
+
+
+@pytest.mark.fault("expensive parameters")
+@pytest.mark.req("R57")
+@pytest.mark.parametrize("name", sorted(CALL_VARIABLES))
+def test_no_variable_changes_the_call_that_renders_the_template(name: str) -> None:
+    for value in ("x", True, 10**9):
+        with pytest.raises(Fault) as caught:
+            ask(chat_template_kwargs={"enable_thinking": False, name: value})
+        assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED_PARAMETER, f"chat_template_kwargs.{name}")
+
+
+def test_call_variables_are_those_of_the_engines() -> None:
+    """The arguments of `apply_chat_template` in transformers 5, all of which vLLM 0.32 hands on, but for the two that it refuses itself."""
+    arguments = "conversation tools documents add_generation_prompt continue_final_message padding truncation max_length return_tensors"
+    assert {*arguments.split(), "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"} <= CALL_VARIABLES
+    assert {"chat_template", "tokenize"} <= CALL_VARIABLES
 
 
 def test_n_answers() -> None:

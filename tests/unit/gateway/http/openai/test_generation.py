@@ -127,7 +127,8 @@ def test_out_of_bounds(endpoint: Endpoint, fields: dict[str, Any], param: str) -
 def test_what_engines_would_run_or_load(endpoint: Endpoint, fields: dict[str, Any]) -> None:
     with pytest.raises(Fault) as caught:
         send(endpoint, fields)
-    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED_PARAMETER, next(iter(fields)))
+    assert caught.value.kind is Kind.UNSUPPORTED_PARAMETER
+    assert (caught.value.param or "").partition(".")[0] == next(iter(fields))
 
 
 @pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])

@@ -1,0 +1,98 @@
+"""The switch for a model's thinking: its spellings in requests, and how each kind of engine takes it. Pure.
+
+A hybrid model's chat template reads `enable_thinking` (Qwen, GLM, Nemotron) or `thinking` (DeepSeek, Granite, Kimi). Engines hand a
+template the members of `chat_template_kwargs`; hosted APIs and their clients send the same names at the top level, which vLLM, SGLang
+and llama.cpp ignore. `reasoning_effort: "none"` switches thinking off as well: vLLM and SGLang derive the template's variable from it,
+llama.cpp does so since 2026, and any other effort switches thinking on. Read in vLLM 0.32 and SGLang 0.5.23, in TensorRT-LLM and Dynamo
+at the commits that their dialects name.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from domain.faults import Fault, Kind
+
+EFFORT: Final = "reasoning_effort"
+KWARGS: Final = "chat_template_kwargs"
+SWITCHES: Final = ("enable_thinking", "thinking")
+"""The names of the switch, at the top level of a request and among the variables of templates."""
+
+
+class ThinkingFields(msgspec.Struct, frozen=True):
+    """How one kind of engine takes the switch."""
+
+    variables: tuple[str, ...] = SWITCHES
+    """The template's variables that are set, whichever name the caller used; empty where the caller's own name is set. Jinja ignores a
+    variable that the template does not use; TensorRT-LLM refuses it."""
+    takes_object: bool = False
+    """Whether the engine has a field `thinking` of its own: an object with the type `enabled` or `disabled`."""
+    from_effort: bool = False
+    """Whether `reasoning_effort` is written as a switch too, for releases of the engine that do not derive it."""
+
+    def watched(self) -> frozenset[str]:
+        """The fields of a request that may have to change."""
+        return frozenset({*SWITCHES, EFFORT} if self.from_effort else SWITCHES)
+
+
+def switch_of(document: Mapping[str, Any]) -> bool | None:
+    """Whether a checked chat asks at the top level for thinking; None where it does not say.
+
+    Raises:
+        Fault: INVALID_VALUE where two of its fields contradict each other.
+    """
+    asked = None
+    for name in SWITCHES:
+        value = document.get(name)
+        if value is None:
+            continue
+        on = value is True or (isinstance(value, dict) and value.get("type") != "disabled")
+        if asked is not None and asked != on:
+            raise _contradiction("enable_thinking", name)
+        asked = on
+    effort = document.get(EFFORT)
+    if asked is not None and effort is not None and asked != (effort != "none"):
+        raise _contradiction(EFFORT, next(name for name in SWITCHES if document.get(name) is not None))
+    return asked
+
+
+def translate_thinking(document: dict[str, msgspec.Raw], rules: ThinkingFields) -> None:
+    """Write the switch of a chat where the engine reads it. A member of `chat_template_kwargs` that the caller set stays.
+
+    Raises:
+        Fault: INVALID_VALUE where fields contradict each other; UNSUPPORTED_PARAMETER for a member of `thinking` that the engine ignores.
+    """
+    fields: dict[str, Any] = {name: msgspec.json.decode(document[name]) for name in (*SWITCHES, EFFORT) if name in document}
+    switch = switch_of(fields)
+    if rules.takes_object and isinstance(fields.get("thinking"), dict) and fields.get("enable_thinking") is None:
+        document.pop("enable_thinking", None)
+        return
+    for name in SWITCHES:
+        document.pop(name, None)
+    if isinstance(thinking := fields.get("thinking"), dict):
+        for member in thinking:
+            if member != "type":
+                message = f"The parameter 'thinking.{member}' is not supported by the engine serving this model: send 'reasoning_effort'."
+                raise Fault(Kind.UNSUPPORTED_PARAMETER, message, param=f"thinking.{member}")
+    if switch is None and rules.from_effort and fields.get(EFFORT) is not None:
+        switch = fields[EFFORT] != "none"
+    if switch is None:
+        return
+    names = rules.variables or tuple(name for name in SWITCHES if fields.get(name) is not None)
+    variables = msgspec.json.decode(document.get(KWARGS, b"{}")) or {}
+    document[KWARGS] = msgspec.Raw(msgspec.json.encode(dict.fromkeys(names, switch) | variables))
+
+
+def template_variables(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables that engines give to the chat template for a checked chat, beside messages, tools and documents."""
+    effort = document.get(EFFORT)
+    variables = {} if effort is None else {EFFORT: effort, "enable_thinking": effort != "none"}
+    switch = switch_of(document)
+    if switch is not None:
+        variables |= dict.fromkeys(SWITCHES, switch)
+    return variables | (document.get(KWARGS) or {})
+
+
+def _contradiction(one: str, other: str) -> Fault:
+    return Fault(Kind.INVALID_VALUE, f"'{one}' and '{other}' contradict each other. Send one of them.", param=other)
