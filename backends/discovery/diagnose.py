@@ -43,6 +43,8 @@ _CONNECT: Final = (
 _GARBLED: Final = (
     ("b'\\x15\\x03", "answers with TLS; write https:// in its URL"),
     ("b'\\x16\\x03", "answers with TLS; write https:// in its URL"),
+    # the words of h11 for an answer whose first byte is below 0x21: the records of TLS begin with 0x14 to 0x17
+    ("illegal request line", "answers with TLS; write https:// in its URL"),
     ("b'SSH-", "answers like an SSH server, not an engine; mend the port in its URL"),
 )
 

@@ -4,7 +4,6 @@
 are found by `gateway.cli.connection`.
 """
 
-import http.client
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -13,6 +12,7 @@ import msgspec
 import typer
 
 from gateway.cli.printing import err, fail
+from gateway.config.trust import verify_for
 
 API: Final = "/admin/v1"
 """Path prefix of the admin API on the admin port."""
@@ -65,22 +65,20 @@ class AdminHttp:
         if not usable:
             fail(f"{source}: {url!r} is no address; write http://host:port", code=2)
         self.where = url
-        self._parts = parts
+        self._root = f"{parts.scheme}://{parts.netloc}"
         self._source = source
         self._without = without
 
     def __call__(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
         """Send one request."""
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        # imported only here: the import takes longer than all of `--help`
+        import httpx
+
         try:
-            connection = kind(self._parts.hostname or "", self._parts.port, timeout=WITHIN_S)
-            try:
-                connection.request(method, path, body or None, headers)
-                reply = connection.getresponse()
-                return reply.status, reply.read(), reply.headers.get("etag", "")
-            finally:
-                connection.close()
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            with httpx.Client(timeout=WITHIN_S, trust_env=False, verify=verify_for(self.where)) as client:
+                reply = client.request(method, f"{self._root}{path}", content=body or None, headers=headers)
+                return reply.status_code, reply.content, reply.headers.get("etag", "")
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             fail(
                 f"no gateway answers at {self.where} ({self._source}; {type(error).__name__}); start one with `tidegate serve`, name its "
                 f"admin port with --admin{self._without}"

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, NoReturn
@@ -153,15 +152,15 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks loopback addresses directly, also where the environment names a proxy."""
-
-
 def _wait_for(engine: DemoEngine, log: Path, within_s: float = READY_WITHIN_S) -> None:
+    # imported only here: the import takes longer than all of `--help`
+    import httpx
+
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and engine.process.poll() is None:
-        with contextlib.suppress(OSError), _DIRECT.open(engine.url + "/health", timeout=1) as reply:
-            if reply.status == 200:
+        with contextlib.suppress(httpx.HTTPError):
+            # without the environment's proxies: the address is a loopback one
+            if httpx.get(engine.url + "/health", timeout=1, trust_env=False, verify=False).status_code == 200:
                 return
         time.sleep(0.05)
     fail_with_log(f"{engine.id} did not become ready", log)

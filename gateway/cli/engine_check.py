@@ -5,14 +5,13 @@ that `backends.discovery` can explain.
 """
 
 import contextlib
-import http.client
 import json
 import os
 import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,9 +27,15 @@ from gateway.cli.launch_options import Sets, launch_from
 from gateway.cli.printing import fail, out
 from gateway.config.load import load_settings
 from gateway.config.read_secrets import SecretError, read_reference
+from gateway.config.trust import verify_for
 from policies.yaml.located import ConfigError
 
+if TYPE_CHECKING:
+    import httpx
+
 ENGINE_WITHIN_S: Final = 10.0
+GREETING_WITHIN_S: Final = 1.0
+"""Longest wait for a greeting of a server that does not answer HTTP; an SSH server on a busy host greets within milliseconds."""
 MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
 """Largest reply read; vLLM's metrics are 100 KB, its /server_info 60 KB."""
 
@@ -71,12 +76,12 @@ class _Question:
     """One request, sent in a thread of its own."""
 
     def __init__(self, url: str, path: str, key: str | None, body: bytes | None) -> None:
-        parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=ENGINE_WITHIN_S)
-        self._path = parts.path.rstrip("/") + path
+        self._url = url.rstrip("/") + path
         self._body = body
-        self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+        # an encoded reply could be larger than MAX_REPLY_BYTES once it is decoded
+        self._headers = {"accept-encoding": "identity", "content-type": "application/json"}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
         self._connected = False
         self._received = False
         self.outcome: FetchedReply | Exception | None = None
@@ -85,13 +90,9 @@ class _Question:
     def run(self) -> None:
         """Send the request and set `outcome`. Never raises."""
         try:
-            _connect(self._connection)
-            self._connected = True
             self.outcome = self._exchange()
         except Exception as error:  # noqa: BLE001 - `ask` raises it, in its own thread
             self.outcome = error
-        finally:
-            self._connection.close()
 
     def late(self) -> FetchError:
         """The error when the request takes too long."""
@@ -100,38 +101,73 @@ class _Question:
         return FetchTimeout(f"no answer within {ENGINE_WITHIN_S:g} s", received=self._received)
 
     def _exchange(self) -> FetchedReply:
-        connection = self._connection
+        # imported only here: the import takes longer than all of `--help`
+        import httpx
+
         try:
-            connection.request("GET" if self._body is None else "POST", self._path, self._body, self._headers)
-            reply = connection.getresponse()
-            self._received = True
-            headers = {name.lower().encode("latin-1"): value.encode("latin-1", "replace") for name, value in reply.getheaders()}
-            whole = reply.read(MAX_REPLY_BYTES)
-            if not reply.length or len(whole) == MAX_REPLY_BYTES:
-                return FetchedReply(reply.status, headers, whole)
-            fault: FetchError = _lost(Loss.CUT, f"{reply.length} bytes are missing")
-        except TimeoutError:
+            with httpx.Client(timeout=ENGINE_WITHIN_S, trust_env=False, verify=verify_for(self._url)) as client:
+                request = client.build_request(
+                    "GET" if self._body is None else "POST",
+                    self._url,
+                    content=self._body,
+                    headers=self._headers,
+                    extensions={"trace": self._step},
+                )
+                return self._whole(client.send(request, stream=True))
+        except httpx.TimeoutException:
             fault = self.late()
-        except http.client.IncompleteRead as error:
-            fault = _lost(Loss.CUT, f"{len(error.partial)} bytes came")
-        except OSError as error:
-            # RemoteDisconnected is an OSError too
+        except (httpx.ConnectError, httpx.InvalidURL, UnicodeError) as error:
+            fault = _lost(Loss.CONNECT, _why_unconnected(error))
+        except httpx.RemoteProtocolError as error:
+            text = str(error)
+            if "disconnected without" in text:
+                greeting = _greeting(self._url)
+                fault = _lost(Loss.GARBLED, repr(greeting)) if greeting else _lost(Loss.NO_REPLY, text)
+            else:
+                fault = _lost(Loss.CUT if self._received else Loss.GARBLED, text)
+        except (httpx.NetworkError, OSError) as error:
             fault = _lost(Loss.CUT if self._received else Loss.NO_REPLY, f"{type(error).__name__}: {error}")
-        except http.client.BadStatusLine as error:
-            fault = _lost(Loss.GARBLED, repr(str(error.args[0]).strip().encode("latin-1", "replace")))
-        except http.client.HTTPException as error:
-            fault = _lost(Loss.GARBLED, f"{type(error).__name__}: {error}")
         raise fault
 
+    def _whole(self, reply: "httpx.Response") -> FetchedReply:
+        self._received = True
+        whole = bytearray()
+        with contextlib.closing(reply):
+            for piece in reply.iter_raw():
+                whole += piece
+                if len(whole) >= MAX_REPLY_BYTES:
+                    break
+        headers = {name.lower(): value for name, value in reply.headers.raw}
+        return FetchedReply(reply.status_code, headers, bytes(whole[:MAX_REPLY_BYTES]))
 
-def _connect(connection: http.client.HTTPConnection) -> None:
+    def _step(self, name: str, _info: object) -> None:
+        """Called by httpx for each step of the request."""
+        if name == "http11.send_request_headers.started":
+            self._connected = True
+
+
+def _why_unconnected(error: BaseException) -> str:
+    """The system's or OpenSSL's own error, with its name, behind an error of httpx."""
+    cause: BaseException = error
+    while cause.__cause__ is not None or cause.__context__ is not None:
+        cause = cause.__cause__ or cause.__context__ or cause
+        if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
+            break
+    # a host name without an IDNA form is refused before it is looked up
+    is_name = isinstance(cause, socket.gaierror | UnicodeError) or type(error).__name__ == "InvalidURL"
+    return f"{'gaierror' if is_name else type(cause).__name__}: {cause}"
+
+
+def _greeting(url: str) -> bytes:
+    """The bytes that a server sends unasked, as those of SSH and mail do; empty where none come."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return b""
     try:
-        connection.connect()
-    except TimeoutError:
-        raise _lost(Loss.CONNECT, f"no connection within {ENGINE_WITHIN_S:g} s") from None
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host name without an IDNA form
-        name = "gaierror" if isinstance(error, socket.gaierror | UnicodeError) else type(error).__name__
-        raise _lost(Loss.CONNECT, f"{name}: {error}") from None
+        with socket.create_connection((parts.hostname or "", parts.port or 80), GREETING_WITHIN_S) as connection:
+            return connection.recv(64)
+    except OSError:
+        return b""
 
 
 def _lost(loss: Loss, detail: str) -> FetchError:

@@ -18,15 +18,26 @@ def server(says: bytes) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(says)
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return  # the test is over
+                with connection, contextlib.suppress(OSError):
+                    if says.startswith(b"HTTP/"):
+                        connection.recv(65_536)
+                    connection.sendall(says)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):
+                        pass
 
         thread = threading.Thread(target=answer)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @pytest.mark.parametrize(

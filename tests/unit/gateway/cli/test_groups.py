@@ -13,7 +13,20 @@ from typer.testing import CliRunner
 from gateway.cli import ENTRIES, app
 from gateway.cli.groups import CommandGroup, Options, loaded
 
-HEAVY = ("pydantic", "sqlalchemy", "fastapi", "yaml", "structlog", "asyncio", "msgspec", "aiosqlite", "alembic", "jinja2", "uvicorn")
+HEAVY = (
+    "pydantic",
+    "sqlalchemy",
+    "fastapi",
+    "yaml",
+    "structlog",
+    "asyncio",
+    "msgspec",
+    "aiosqlite",
+    "alembic",
+    "jinja2",
+    "uvicorn",
+    "httpx",
+)
 OURS = ("gateway", "policies", "tenancy", "routing", "backends", "domain")
 ALLOWED = {"gateway", "gateway.cli", "gateway.cli.groups"}
 
