@@ -65,7 +65,7 @@ def check(
         problems += _weak_secrets(reading.settings, reading.located)
         problems += _tokenizers(reading.settings, reading.located)
     ordered = sorted({_seen_from_here(problem) for problem in problems})
-    notes = [] if ordered or reading.settings is None else _notes(reading.settings, policies, config.parent)
+    notes = [] if ordered or reading.settings is None else [*reading.warnings, *_notes(reading.settings, policies, config.parent)]
     if form != "text":
         shown = findings(ordered, notes) if form == "json" else sarif(ordered, notes, str(config))
         print_json(shown)
@@ -129,10 +129,12 @@ def sarif(problems: Sequence[Problem], notes: Sequence[str], settings: str) -> d
     Args:
         settings: the settings file, where notes are shown: they concern no line.
     """
-    results = [
-        _result("mistake", "error", _sentence(problem), problem.file, {"startLine": problem.line, "startColumn": problem.column})
-        for problem in problems
-    ]
+    results = []
+    for problem in problems:
+        # SARIF shows every result in a file: a mistake in an environment variable is shown in the settings, which it overrides
+        file, sentence = (problem.file, _sentence(problem)) if problem.line else (settings, f"{problem.file}: {_sentence(problem)}")
+        region = {"startLine": max(1, problem.line), "startColumn": max(1, problem.column)}
+        results.append(_result("mistake", "error", sentence, file, region))
     results += [_result("note", "note", note, settings, {"startLine": 1}) for note in notes]
     driver = {
         "name": "tidegate check",

@@ -158,12 +158,12 @@ class StoreOptions(GatewayOptions):
 
 def local_settings(path: Path) -> LocalSettings | None:
     """What a client needs of the settings file; None where the default file does not exist. Ends the command for a file that is none."""
-    from policies.yaml.located import ConfigError, read_yaml
+    from gateway.config.load import ConfigError, read_settings_file
 
     if path == DEFAULT_CONFIG and not path.exists():
         return None
     try:
-        data = read_yaml(path, os.environ).data
+        data = read_settings_file(path, os.environ)[0].data
     except ConfigError as error:
         fail(f"{error}\nname another settings file with -c, or a gateway with --admin", code=2)
     sections = (data.get("admin"), data.get("secrets")) if isinstance(data, dict) else (None, None)

@@ -6,12 +6,13 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import structlog
 import typer
 from rich.console import Console
 
-from gateway.config.load import load_settings
+from gateway.config.load import read_settings
 from gateway.fleet.sources import problems_in_files
-from gateway.telemetry.logs import write_for_people
+from gateway.telemetry.logs import configure_logs, write_for_people
 from policies.load import load_policies
 from policies.yaml.located import ConfigError
 
@@ -37,7 +38,10 @@ def serve(
     """Serve: data port, admin port, worker processes. Ends on SIGTERM after draining; SIGHUP restarts all processes but the first one by
     one, SIGUSR2 that one as well, with new code."""
     try:
-        settings = load_settings(config, os.environ)
+        reading = read_settings(config, os.environ)
+        settings = reading.settings
+        if settings is None:
+            raise ConfigError(reading.problems)
         if settings.policies_from == "files":
             load_policies(settings.policies_dir, *settings.policy_targets, settings.prompts_dir)
         if problems := problems_in_files(settings, os.environ):
@@ -49,6 +53,10 @@ def serve(
     write_for_people(form == "console")
     from gateway.process.launch import launch
 
+    if reading.warnings:
+        configure_logs(settings.log.level, role="supervisor")
+        for warning in reading.warnings:
+            structlog.get_logger("tidegate.config").warning("unknown variable", reason=warning)
     raise typer.Exit(launch(config, settings, run_dir, rehearse=rehearse, new_pepper=new_pepper))
 
 

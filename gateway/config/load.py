@@ -1,5 +1,7 @@
 """Reads `tidegate.yaml`: the only module that takes in the process's configuration and its environment.
 
+Variables `TIDEGATE__SECTION__KEY` override keys of the file (`gateway/config/environment.py`).
+
 Contradictory settings do not load (`gateway/config/checks.py`); `gateway/config/settings.py` defines the fields;
 `gateway/config/read_secrets.py` reads the secrets that settings refer to.
 """
@@ -36,6 +38,8 @@ class SettingsReading(msgspec.Struct, frozen=True):
     """Names of the adapters by pool."""
     located: Located | None = None
     """The file's values with their positions; None when the file is no YAML."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about variables of the environment that name no setting."""
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -43,7 +47,8 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
 
     Args:
         path: of the file; relative paths in it start at its folder.
-        environ: what `${NAME}` stands for; the process's environment unless given.
+        environ: what `${NAME}` stands for, and the variables `TIDEGATE__SECTION__KEY` that override keys of the file; the process's
+            environment unless given.
 
     Raises:
         ConfigError: every mistake found, with file, line, key and what to write instead.
@@ -73,8 +78,9 @@ def load_settings_again(path: Path, environ: Mapping[str, str], first: Settings)
 
 def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> SettingsReading:
     """`load_settings` for callers that go on after a mistake, to find further mistakes elsewhere."""
+    environ = os.environ if environ is None else environ
     try:
-        located = read_yaml(path, os.environ if environ is None else environ)
+        located, warnings = read_settings_file(path, environ)
     except ConfigError as error:
         return SettingsReading(None, error.problems)
     located = msgspec.structs.replace(located, problems=(*located.problems, *literal_secrets(located)))
@@ -92,7 +98,23 @@ def read_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
         prompts_dir=folder / prompts if isinstance(prompts, str) else None,
         loras=written.lora_names(),
         located=located,
+        warnings=warnings,
     )
+
+
+def read_settings_file(path: Path, environ: Mapping[str, str]) -> tuple[Located, tuple[str, ...]]:
+    """The file's values, with those of the environment in the place of the overridden ones, and warnings about unknown variables.
+
+    Raises:
+        ConfigError: the file cannot be read, or is no YAML mapping.
+    """
+    located = read_yaml(path, environ)
+    if not any(name.upper().startswith("TIDEGATE__") for name in environ):
+        return located, ()
+    # imported only where a variable is set: the import takes longer than reading the file
+    from gateway.config.environment import overridden
+
+    return overridden(located, environ)
 
 
 _DEFAULTS: Final[dict[str, Any]] = {

@@ -107,12 +107,16 @@ class Located(msgspec.Struct, frozen=True):
     written: dict[Path_, str] = {}
     """Values that had variables in them, as written. Messages show this text, since the environment may hold secrets."""
     problems: tuple[Problem, ...] = ()
+    variables: dict[Path_, str] = {}
+    """Values that an environment variable put in the place of the file's, with its name; they have no line."""
 
     def problem(self, path: Path_, message: str, hint: str = "") -> Problem:
         """A problem at `path`, or at its nearest ancestor that was written."""
         at = path
         while at and at not in self.positions:
             at = at[:-1]
+        if at in self.variables:
+            return Problem(f"environment variable {self.variables[at]}", 0, 0, dotted(path), message, hint)
         line, column = self.positions.get(at, (1, 1))
         return Problem(self.file, line, column, dotted(path), message, hint)
 

@@ -19,7 +19,8 @@ _WORD: Final = re.compile(r"[\w-]{1,64}")
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One mistake. Line and column count from 1; `message` says what is wrong, `hint` what to write or do instead."""
+    """One mistake. Line and column count from 1, and are 0 where `file` names a source without lines; `message` says what is wrong, `hint`
+    what to write or do instead."""
 
     file: str
     line: int
@@ -29,7 +30,8 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     hint: str = ""
 
     def __str__(self) -> str:
-        parts = [f"{self.file}:{self.line}:{self.column}", *([self.path] if self.path else []), _cut(self.message)]
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        parts = [place, *([self.path] if self.path else []), _cut(self.message)]
         text = ": ".join(parts) + (f"; {_cut(self.hint)}" if self.hint else "")
         # names and conditions are repeated as written, but characters that end a line or move a cursor are escaped
         return (

@@ -307,3 +307,19 @@ def test_mistakes_and_notes_are_told_to_programs(site):
     assert found["message"]["text"] == "workrs: is no known key; did you mean workers?"
     place = found["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]) == ("tidegate.yaml", {"startLine": line, "startColumn": 1})
+
+
+def test_a_mistake_in_a_variable_is_shown_at_the_settings_that_it_overrides(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE__WORKERS", "many")
+    text = CliRunner().invoke(app, ["check"])
+    assert (text.exit_code, text.stderr.startswith("environment variable TIDEGATE__WORKERS: workers: input")) == (1, True)
+    results = json.loads(CliRunner().invoke(app, ["check", "--format", "sarif"]).stdout)["runs"][0]["results"]
+    place = results[0]["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("tidegate.yaml", 1)
+    assert "environment variable TIDEGATE__WORKERS" in results[0]["message"]["text"]
+
+
+def test_a_variable_that_names_no_setting_is_a_note(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE__LOG__LEVLE", "debug")
+    done = CliRunner().invoke(app, ["check"])
+    assert (done.exit_code, "names no setting, so it changes nothing; did you mean TIDEGATE__LOG__LEVEL?" in done.stderr) == (0, True)
