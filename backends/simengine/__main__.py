@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lora", action="append", default=[], metavar="NAME", help="adapter it has from the start; repeat for more")
     parser.add_argument("--lora-load-s", type=float, default=0.0, help="seconds that loading an adapter takes")
     parser.add_argument("--api-key", help="key it wants on inference routes")
+    parser.add_argument("--reasoning", action="store_true", help="reason before answering chats, unless a request turns it off")
     parser.add_argument("--seed", type=int, default=0, help="of its texts and of faults with a probability")
     parser.add_argument("--kv-events", metavar="ENDPOINT", help="publish KV events there, for instance tcp://*:5557")
     parser.add_argument("--kv-replay", metavar="ENDPOINT", help="answer replay requests there, for instance tcp://*:5558")
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
             instant=options.instant,
             event_rate=options.event_rate,
             stamp=options.stamp,
+            reasoning=options.reasoning,
             seed=options.seed,
             kv_events=options.kv_events,
             kv_replay=options.kv_replay,

@@ -1,13 +1,13 @@
 """One inference request of the simulated engine: it is checked, scheduled on the batcher, and answered as its tokens come.
 
-`read_request` checks the request, `Answer` is the request in the engine and its reply, `StreamOut` the output of a streamed answer with the
-effects of its fault. `embeddings` are vectors computed from the text alone, in the format of OpenAI's endpoint.
+`Answer` is the request in the engine and its reply, `StreamOut` the output of a streamed answer with the effects of its fault.
+`embeddings` are vectors computed from the text alone, in the format of OpenAI's endpoint.
 """
 
 import base64
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +15,10 @@ import msgspec
 from backends.simengine import shapes
 from backends.simengine.batching import Batcher, SimSequence
 from backends.simengine.connection import SimConnection
-from backends.simengine.faults import FaultRule, rule_of
-from backends.simengine.loras import Loras
+from backends.simengine.outputs import ChoiceOutput, Token, output_request, planned
+from backends.simengine.reading import ErrorAnswer, prompts_of, too_long
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import embedding, encode, natural_length, tokens_of, words
+from backends.simengine.shapes import embedding, encode, random_seed, tokens_of
 
 STREAM_DONE: Final = b"data: [DONE]\n\n"
 
@@ -170,66 +170,6 @@ def embeddings(request: dict[str, Any], head: shapes.Ids) -> tuple[bytes, int]:
     return shapes.encode(body), sum(counts)
 
 
-class ErrorAnswer(Exception):
-    """An error reply to a request."""
-
-    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.param = param
-
-
-def read_request(settings: SimSettings, loras: Loras, kind: str, body: bytes) -> dict[str, Any]:
-    """Decode the request and check it as engines do. Raises ErrorAnswer with the dialect's message."""
-    try:
-        request = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ErrorAnswer(
-            400, "1 validation error:\n  {'type': 'json_invalid', 'loc': 'body.1', 'msg': 'JSON decode error'}", "Bad Request"
-        ) from None
-    needed = {"chat": "messages", "text": "prompt", "embd": "input"}[kind]
-    if not isinstance(request, dict) or needed not in request:
-        raise ErrorAnswer(400, f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{needed}'}}", "Bad Request", f"body.{needed}")
-    model = request.get("model", settings.models[0])
-    adapter = str(model).partition(":")[2]
-    if settings.dialect == "sglang" and settings.max_loras and adapter and adapter not in loras.loaded:
-        raise ErrorAnswer(400, f"The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: {[*loras.loaded]}.")
-    if model not in settings.models and model not in loras.loaded and settings.dialect == "vllm":
-        aliases = ", ".join(settings.models)
-        raise ErrorAnswer(404, f"The model `{model}` does not exist. Valid aliases: {aliases}.", "NotFoundError", "model")
-    temperature = request.get("temperature")
-    if isinstance(temperature, int | float) and temperature < 0:
-        raise ErrorAnswer(400, f"temperature must be non-negative, got {temperature}. (parameter=temperature)", param="temperature")
-    if request.get("cache_salt") == "":
-        raise ErrorAnswer(400, "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", param="cache_salt")
-    return request
-
-
-def prompts_of(kind: str, request: dict[str, Any]) -> list[list[int]]:
-    """The token ids of every prompt of the request."""
-    if kind == "chat":
-        return [tokens_of(chat_text(request["messages"]))]
-    prompts = request["prompt" if kind == "text" else "input"]
-    if isinstance(prompts, str):
-        return [tokens_of(prompts)]
-    if prompts and all(isinstance(item, int) for item in prompts):
-        return [prompts]
-    return [tokens_of(item) if isinstance(item, str) else item for item in prompts]
-
-
-def chat_text(messages: Any) -> str:
-    """The rendered chat: one marked block per message, so that the beginning of a conversation is a prefix of its continuation."""
-    if not isinstance(messages, list) or not messages:
-        raise ErrorAnswer(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
-    blocks = []
-    for message in messages:
-        content = message.get("content") or ""
-        text = content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
-        blocks.append(f"<|{message.get('role')}|> {text} <|end|>\n")
-    return "".join(blocks) + "<|assistant|> "
-
-
 class Answer:
     """One request in the engine and its reply; `token` is called for each token of each of its choices."""
 
@@ -255,8 +195,7 @@ class Answer:
         self._stream = bool(request.get("stream"))
         self._wants_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         self._out = StreamOut(connection, later)
-        self._texts: list[list[str]] = []
-        self._words: list[Any] = []
+        self._outputs: list[ChoiceOutput] = []
         self._reasons: list[str] = []
         self._left = 0
         self._begun = False
@@ -269,7 +208,7 @@ class Answer:
         self._batcher: Batcher
 
     def prepare(self, batcher: Batcher, request: dict[str, Any]) -> None:
-        """Make the sequences. Raises ErrorAnswer when the prompt is too long."""
+        """Make the sequences. Raises ErrorAnswer when the prompt is too long or the output cannot be as asked."""
         self._batcher = batcher
         model = self._head.model
         settings = self._settings
@@ -280,20 +219,21 @@ class Answer:
                 400, f"max_tokens={asked} cannot be greater than max_model_len={longest}. (parameter=max_tokens)", param="max_tokens"
             )
         salt = str(request.get("cache_salt") or "")
+        output = output_request(settings, self._kind, request)
         for prompt in prompts_of(self._kind, request):
             if len(prompt) >= longest:
                 raise ErrorAnswer(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
             for choice in range(int(request.get("n") or 1)):
-                natural = natural_length(prompt, model, settings.seed + choice)
-                limit = min(asked or natural, longest - len(prompt))
-                wanted = limit if request.get("ignore_eos") else min(natural, limit)
+                plan = planned(output, prompt, model, settings.seed + choice, settings.dialect)
+                limit = min(asked or plan.length, longest - len(prompt))
+                endless = bool(request.get("ignore_eos")) and not plan.constrained
+                wanted = limit if endless else min(plan.length, limit)
                 sequence = batcher.sequence(prompt, wanted, model, salt)
                 if not batcher.fits(sequence):
                     raise ErrorAnswer(400, too_long(settings.dialect, longest, len(prompt)), param="input_tokens")
                 self.sequences.append(sequence)
-                self._words.append(words(prompt, model, settings.seed + choice))
-                self._texts.append([])
-                self._reasons.append("stop" if wanted == natural and not request.get("ignore_eos") else "length")
+                self._outputs.append(ChoiceOutput(output, plan, settings.dialect, random_seed(prompt, model, settings.seed + choice)))
+                self._reasons.append(plan.finish if wanted == plan.length and not endless else "length")
         self._left = len(self.sequences)
 
     @property
@@ -347,44 +287,60 @@ class Answer:
     def token(self, sequence: SimSequence) -> None:
         """Take a token that one of the request's sequences produced."""
         index = self.sequences.index(sequence)
-        word = next(self._words[index])
-        self._texts[index].append(word)
+        token = self._outputs[index].take()
         if self._stream:
-            self._send(index, word, first=sequence.produced == 1, last=sequence.finished)
+            self._send(index, token, first=sequence.produced == 1, last=sequence.finished)
         if sequence.finished:
             self._left -= 1
             if self._left == 0:
                 self._end()
 
-    def _send(self, index: int, word: str, *, first: bool, last: bool) -> None:
+    def _send(self, index: int, token: Token, *, first: bool, last: bool) -> None:
         if not self._begun:
             self._begun = True
             self._connection.start_stream("text/html" if self._fault == "wrong_content_type" else "text/event-stream; charset=utf-8")
-        chunk = shapes.chat_chunk if self._kind == "chat" else shapes.text_chunk
-        reason = self._out.finish(self._reasons[index]) if last else None
         vllm = self._settings.dialect == "vllm"
-        events = []
-        if first and self._kind == "chat":
-            events.append(chunk(self._head, index, None, None, first=True))
-        if vllm or not last:
-            events.append(chunk(self._head, index, word, reason, first=False))
-        else:  # SGLang sends the reason in a chunk of its own
-            events.append(chunk(self._head, index, word, None, first=False))
-            events.append(chunk(self._head, index, None, reason, first=False))
-        for event in events:
+        for event in (
+            self._chat_events(index, token, first=first, last=last) if self._kind == "chat" else self._text_events(index, last=last)
+        ):
             if self._fault == "usage_every_event":
                 event["usage"] = self._totals()
             elif self._wants_usage and vllm and self._settings.null_usage:
                 event["usage"] = None
             self._out.event(event)
 
+    def _chat_events(self, index: int, token: Token, *, first: bool, last: bool) -> Iterator[dict[str, Any]]:
+        output = self._outputs[index]
+        vllm = self._settings.dialect == "vllm"
+        reason = self._out.finish(self._reasons[index]) if last else None
+        if first:
+            yield shapes.chat_chunk(self._head, index, {"role": "assistant", "content": ""}, None)
+        delta = output.delta(token)
+        logprobs = output.logprobs(len(output) - 1, chat=True)
+        if delta is not None or logprobs is not None or (last and vllm):  # a token that shows nothing makes no chunk
+            yield shapes.chat_chunk(self._head, index, delta or {}, reason if vllm else None, logprobs)
+        if last and not vllm:  # SGLang sends the reason in a chunk of its own
+            yield shapes.chat_chunk(self._head, index, {}, reason)
+
+    def _text_events(self, index: int, *, last: bool) -> Iterator[dict[str, Any]]:
+        output = self._outputs[index]
+        vllm = self._settings.dialect == "vllm"
+        reason = self._out.finish(self._reasons[index]) if last else None
+        yield shapes.text_chunk(self._head, index, output.last.raw, reason if vllm else None, output.logprobs(len(output) - 1, chat=False))
+        if last and not vllm:
+            yield shapes.text_chunk(self._head, index, "", reason)
+
     def _totals(self) -> dict[str, Any]:
         prompts = {id(s.prompt): s for s in self.sequences}.values()
-        return shapes.usage(
+        totals = shapes.usage(
             sum(len(s.prompt) for s in prompts),
             sum(s.produced for s in self.sequences),
             sum(s.cached_tokens for s in prompts),
         )
+        if self._settings.reasoning and self._kind == "chat":
+            reasoning = {"reasoning_tokens": sum(output.reasoning_tokens for output in self._outputs)}
+            totals |= {"completion_tokens_details": reasoning} if self._settings.dialect == "vllm" else reasoning
+        return totals
 
     def _end(self) -> None:
         self._done(self)
@@ -416,30 +372,13 @@ class Answer:
         elif self._fault in ("crash_mid_stream", "reset_mid_stream"):
             (self._connection.close if self._fault == "crash_mid_stream" else self._connection.reset)()
         elif self._fault != "frozen_mid_stream":
-            answers = [("".join(text), self._out.finish(reason)) for text, reason in zip(self._texts, self._reasons, strict=True)]
-            plain = shapes.plain(self._head, self._kind, answers, totals)
+            choices = []
+            for index, (output, reason) in enumerate(zip(self._outputs, self._reasons, strict=True)):
+                chat = self._kind == "chat"
+                said = {"message": output.message(complete=reason != "length")} if chat else {"text": output.text}
+                choices.append(shapes.plain_choice(index, said, self._out.finish(reason), output.logprobs(chat=chat)))
+            plain = shapes.plain(self._head, self._kind, choices, totals)
             if self._on_kept is not None and self._settings.dialect == "vllm":
                 plain["kv_transfer_params"] = self.params
             body = shapes.encode(plain)
             self._connection.reply(200, body, "text/html" if self._fault == "wrong_content_type" else "application/json")
-
-
-def too_long(dialect: str, longest: int, tokens: int) -> str:
-    """The dialect's message for a prompt over the context length."""
-    if dialect == "sglang":
-        return f"The input ({tokens} tokens) is longer than the model's context length ({longest} tokens)."
-    return (
-        f"This model's maximum context length is {longest} tokens. However, your prompt contains at least {longest + 1} input tokens, "
-        f"which exceeds this limit even without any output tokens. (parameter=input_tokens, value={longest + 1})"
-    )
-
-
-def own_fault(body: bytes) -> FaultRule | None:
-    """The fault that the request names, or None. Raises ErrorAnswer for an unknown one."""
-    if b'"sim_fault"' not in body:
-        return None
-    try:
-        fault = msgspec.json.decode(body).get("sim_fault")
-        return None if fault is None else rule_of(fault if isinstance(fault, dict) else {"name": fault})
-    except (ValueError, AttributeError) as error:
-        raise ErrorAnswer(400, f"sim_fault: {error}", param="sim_fault") from None

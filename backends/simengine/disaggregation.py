@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from backends.simengine.answering import Answer, ErrorAnswer
+from backends.simengine.answering import Answer
 from backends.simengine.connection import SimConnection
+from backends.simengine.reading import ErrorAnswer
 from backends.simengine.shapes import encode
 
 if TYPE_CHECKING:

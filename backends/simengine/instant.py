@@ -9,7 +9,7 @@ from typing import Final
 
 from backends.simengine.connection import SimConnection
 from backends.simengine.settings import SimSettings
-from backends.simengine.shapes import Ids, chat_chunk, encode, plain, usage, usage_chunk
+from backends.simengine.shapes import Ids, chat_chunk, encode, plain, plain_choice, usage, usage_chunk
 
 WORDS: Final = "the tide turns and the gate opens while water finds its level past every stone " * 7
 """About 550 bytes, which makes a plain reply of about 0.7 KB."""
@@ -36,17 +36,14 @@ class Instant:
         self._rate = settings.event_rate
         self._stamp = settings.stamp
         head = Ids("chatcmpl-instant", 1_700_000_000, settings.models[0])
-        body = encode(plain(head, "chat", [(WORDS, "stop")], usage(64, 128, 0)))
+        said = {"message": {"role": "assistant", "content": WORDS}}
+        body = encode(plain(head, "chat", [plain_choice(0, said, "stop")], usage(64, 128, 0)))
         self._plain = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-        self._first = _event(chat_chunk(head, 0, None, None, first=True))
-        text = _event(chat_chunk(head, 0, " gate", None, first=False))
+        self._first = _event(chat_chunk(head, 0, {"role": "assistant", "content": ""}, None))
+        text = _event(chat_chunk(head, 0, {"content": " gate"}, None))
         self._text = text
         self._before, _, self._after = text.partition(b" gate")
-        self._last = (
-            _event(chat_chunk(head, 0, None, "stop", first=False))
-            + _event(usage_chunk(head, "chat", usage(64, 128, 0)))
-            + b"data: [DONE]\n\n"
-        )
+        self._last = _event(chat_chunk(head, 0, {}, "stop")) + _event(usage_chunk(head, "chat", usage(64, 128, 0))) + b"data: [DONE]\n\n"
         self._streams: list[_Paced] = []
         self._ticking = False
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backends.simengine import shapes
-from backends.simengine.answering import Answer, ErrorAnswer, chat_text, embeddings, own_fault, read_request
+from backends.simengine.answering import Answer, embeddings
 from backends.simengine.batching import Batcher, EngineCounters, SimSequence
 from backends.simengine.connection import SimConnection
 from backends.simengine.disaggregation import KvTransfers, RequestRole
 from backends.simengine.faults import FaultPlan, FaultRule, rule_of
 from backends.simengine.instant import Instant
 from backends.simengine.loras import Loras
+from backends.simengine.reading import ErrorAnswer, chat_text, own_fault, read_request
 from backends.simengine.settings import SimSettings
 from backends.simengine.shapes import tokens_of
 
@@ -101,7 +102,7 @@ def _models(engine: "SimEngine", connection: SimConnection, path: str) -> None:
 def _tokenize(engine: "SimEngine", connection: SimConnection) -> None:
     try:
         request = msgspec.json.decode(connection.body)
-        text = chat_text(request["messages"]) if "messages" in request else request["prompt"]
+        text = chat_text(request["messages"], request.get("tools")) if "messages" in request else request["prompt"]
     except (msgspec.DecodeError, KeyError, TypeError, ErrorAnswer):
         connection.reply(400, shapes.error(engine.settings.dialect, 400, "prompt or messages needed", "Bad Request"))
         return

@@ -86,6 +86,8 @@ class SimSettings(msgspec.Struct, frozen=True, kw_only=True):
     """With `instant`: each event's text is the sender's monotonic clock in ns."""
     null_usage: bool = True
     """Whether chunks carry `"usage": null` until the totals come, when usage was asked for."""
+    reasoning: bool = False
+    """Whether the model reasons before it answers a chat, unless the request turns it off; vLLM's `--reasoning-parser`."""
     seed: int = 0
     faults: tuple[FaultRule, ...] = ()
     kv_events: str | None = None

@@ -50,18 +50,15 @@ def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
     }
 
 
-def chat_chunk(head: Ids, index: int, text: str | None, finish: str | None, *, first: bool) -> dict[str, Any]:
+def chat_chunk(head: Ids, index: int, delta: dict[str, Any], finish: str | None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
     """One chunk of a chat stream."""
-    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
-    if text is not None:
-        delta["content"] = text
-    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
     return {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model, "choices": [choice]}
 
 
-def text_chunk(head: Ids, index: int, text: str | None, finish: str | None, *, first: bool) -> dict[str, Any]:
+def text_chunk(head: Ids, index: int, text: str, finish: str | None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
     """One chunk of a completions stream."""
-    choice = {"index": index, "text": text or "", "logprobs": None, "finish_reason": finish}
+    choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
     return {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model, "choices": [choice]}
 
 
@@ -71,15 +68,13 @@ def usage_chunk(head: Ids, kind: str, totals: dict[str, Any]) -> dict[str, Any]:
     return {"id": head.id, "object": shape, "created": head.created, "model": head.model, "choices": [], "usage": totals}
 
 
-def plain(head: Ids, kind: str, answers: list[tuple[str, str | None]], totals: dict[str, Any] | None) -> dict[str, Any]:
-    """A reply that is not streamed; `answers` are (text, finish reason) per choice."""
-    if kind == "chat":
-        choices = [
-            {"index": i, "message": {"role": "assistant", "content": text}, "logprobs": None, "finish_reason": finish}
-            for i, (text, finish) in enumerate(answers)
-        ]
-    else:
-        choices = [{"index": i, "text": text, "logprobs": None, "finish_reason": finish} for i, (text, finish) in enumerate(answers)]
+def plain_choice(index: int, said: dict[str, Any], finish: str | None, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One choice of a reply that is not streamed; `said` has its `message` or its `text`."""
+    return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish}
+
+
+def plain(head: Ids, kind: str, choices: list[dict[str, Any]], totals: dict[str, Any] | None) -> dict[str, Any]:
+    """A reply that is not streamed."""
     shape = "chat.completion" if kind == "chat" else "text_completion"
     body = {"id": head.id, "object": shape, "created": head.created, "model": head.model, "choices": choices}
     return body if totals is None else {**body, "usage": totals}
@@ -205,9 +200,14 @@ WORDS: Final = [
 _PIECE: Final = re.compile(r"\s*\S{1,4}|\s+")
 
 
+def pieces_of(text: str) -> list[str]:
+    """The texts of the tokens of a text."""
+    return _PIECE.findall(text)
+
+
 def tokens_of(text: str) -> list[int]:
     """The token ids of a text."""
-    return [zlib.crc32(piece.encode()) % VOCABULARY for piece in _PIECE.findall(text)]
+    return [zlib.crc32(piece.encode()) % VOCABULARY for piece in pieces_of(text)]
 
 
 def words(prompt: list[int], model: str, seed: int) -> Iterator[str]:
@@ -232,6 +232,11 @@ def embedding(text: str, dimensions: int) -> list[float]:
     values = [int.from_bytes(raw[i : i + 2]) / 32768 - 1 for i in range(0, len(raw), 2)]
     norm = sum(v * v for v in values) ** 0.5 or 1.0
     return [v / norm for v in values]
+
+
+def random_seed(prompt: list[int], model: str, seed: int) -> bytes:
+    """A seed that is the same for the same prompt, model and seed."""
+    return _digest(prompt, f"{model}\0", seed)
 
 
 def _digest(prompt: list[int], model: str, seed: int) -> bytes:

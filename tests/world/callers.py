@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.clients.http1 import ReplyError, ReplyParser
-from backends.simengine.answering import chat_text
+from backends.simengine.reading import chat_text
 from backends.simengine.shapes import natural_length, tokens_of, words
 from tests.world.hosts import Host
 from tests.world.loop import VirtualLoop
