@@ -1,8 +1,8 @@
 """`python -m bench.overhead.throughput`: what an engine delivers with the gateway in front of it, over what it delivers alone.
 
-Closed loop: as many callers as the engine computes at once, each of which asks again when its stream ends. So a gateway that holds a request
-back, or its answer, leaves a place of the engine empty, and the engine delivers fewer tokens. The engine keeps its own core together with the
-load (simulated, with the step times of its preset) or alone (llama.cpp with SmolLM2); the gateway has the other core.
+Closed loop: as many callers as the engine computes at once, each of which asks again when its stream ends. So a gateway that holds a
+request back, or its answer, leaves a place of the engine empty, and the engine delivers fewer tokens. The engine keeps its own core
+together with the load (simulated, with the step times of its preset) or alone (llama.cpp with SmolLM2); the gateway has the other core.
 """
 
 import argparse
