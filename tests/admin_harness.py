@@ -133,9 +133,14 @@ class Reloads:
 
     def __init__(self) -> None:
         self.states = [PolicyState("d1", 7.0), PolicyState("d1", 7.0)]
+        self.uses: list[str] | None = []
+        """What leads to the baseline of any rollout."""
 
     async def reload(self) -> list[PolicyState]:
         return self.states
+
+    async def uses_of_baseline(self, document: str) -> list[str] | None:
+        return self.uses
 
 
 class Processes:

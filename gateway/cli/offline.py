@@ -135,6 +135,9 @@ class _NoWorkers:
         """No worker reads policies."""
         return []
 
+    async def uses_of_baseline(self, document: str) -> None:
+        """No worker has policies."""
+
 
 async def _nobody(_token: str, _now: float) -> None:
     return None

@@ -15,7 +15,7 @@ from gateway.cli.printing import AsJson, err, out, print_json
 from gateway.config.load import load_settings
 from policies.prompts.folder import names_in
 from policies.rollout.document import RolloutDocument
-from policies.rollout.plan import RolloutStep
+from policies.rollout.plan import RolloutStep, StepNeeds
 from policies.yaml.located import Located, read_yaml
 from policies.yaml.problems import ConfigError
 from policies.yaml.validate import validated
@@ -106,10 +106,16 @@ def abort(
 
 
 @rollout_app.command("close")
-def close(name: Name, gateway: GatewayOptions, yes: Yes = False) -> None:
-    """Close one that is done. Requests then go where policies say: change these to the canary's pool first, or they go back."""
-    sure(f"Do policies name the canary's pool of {name} already? Requests go where they say once it is closed.", yes)
-    _decide(gateway, name, "close")
+def close(
+    name: Name,
+    gateway: GatewayOptions,
+    yes: Yes = False,
+    back: Annotated[bool, typer.Option("--back", help="Also while policies lead to the baseline: traffic goes back to it.")] = False,
+) -> None:
+    """Close one that is done. Requests then go where policies say: it is refused while policies lead to the baseline."""
+    question = f"Close {name}, and send its traffic where policies say, back to the baseline if they lead there?"
+    sure(question if back else f"Close {name}? Requests go where the policies of every gateway say.", yes)
+    _decide(gateway, name, "close?back=true" if back else "close")
 
 
 def _decide(gateway: GatewayOptions, name: str, decision: str, body: dict[str, str] | None = None) -> None:
@@ -153,11 +159,20 @@ def _meaning(document: RolloutDocument) -> Iterator[str]:
     for only, names in (("tenants", document.tenants), ("models", document.models)):
         if names is not None:
             yield f"  only {only} {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+    asked_for = 0
     for name, step in plan.named()[:-1]:
-        yield f"  {_step_in_words(name, step)}"
+        asked_for += step.min_requests
+        short = step.needs is StepNeeds.NOT_WORSE and asked_for < plan.terms.min_samples
+        yield f"  {_step_in_words(name, step)}{_waiting(asked_for, plan.terms.min_samples) if short else ''}"
     yield f"  then {'nothing by itself' if not plan.acts else 'all of the traffic'}; no decision in time: {document.on_timeout}"
     margins = ", ".join(f"{metric} {margin:g}" for metric, margin in plan.terms.margins.items())
     yield f"  margins {margins}; alpha {plan.terms.alpha:g}"
+
+
+def _waiting(asked_for: int, min_samples: int) -> str:
+    """The note on a step whose requests are too few for any judgement."""
+    requests = f"{asked_for:,} request{'s' * (asked_for != 1)}"
+    return f"; note: {requests} are fewer than min_samples ({min_samples:,}), so it also waits until one metric has {min_samples:,} samples"
 
 
 def _step_in_words(name: str, step: RolloutStep) -> str:

@@ -134,6 +134,8 @@ class _Worker:
             if prepared is None:
                 return  # SIGTERM came before the worker could serve
             deps, watches = prepared
+            if self._rollouts is not None:
+                answering |= self._rollouts.answers(deps.live)  # the link looks questions up in this mapping
             loops = [asyncio.create_task(work) for work in (*watches, self._sweep())]
             settle_memory()
             connections, server = await self._listen(deps)

@@ -3,10 +3,13 @@
 Every gateway on a database has a keeper. A write succeeds only against the version that was read, so one of several keepers wins, and
 that one writes the audit row and posts the webhook. The write that rolls back a worse canary also ends the rollout: workers drop it at
 their next poll.
+
+While the database is away, the keeper judges each rollout by the sums of its own gateway's workers, and only sends a worse canary back: it
+tells the workers at once, and writes the rollback when the database is there again.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
@@ -15,7 +18,7 @@ import structlog
 
 from domain.clock import Clock, WallClock
 from domain.rollouts import RolloutBook, StoredRollout
-from policies.rollout.progress import LookOutcome, RolloutState, Status, tick
+from policies.rollout.progress import LookOutcome, RolloutState, Status, only_judged, sent_back, tick
 from policies.rollout.samples import Interval
 from policies.rollout.state import Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 from tenancy.audit import Entry, canonical
@@ -28,6 +31,9 @@ LAG_S: Final = 3.0
 not counted. Also the wait after an outage of the database, during which workers write the sums that they have held back."""
 WITHIN_S: Final = 10.0
 """Time limit for one round."""
+READ_WITHIN_S: Final = 3.0
+"""Time limit for reading the rollouts: a database that does not answer within it counts as away, so that a worse canary still goes back
+within ten seconds."""
 FORGET_EVERY_S: Final = 300.0
 """How often sums of closed rollouts are removed."""
 ACTOR: Final = "rollout"
@@ -60,6 +66,18 @@ class RolloutTransaction(Protocol):
         ...
 
 
+class GatewayWorkers(Protocol):
+    """The workers of this gateway: `gateway.rollouts.watch.WorkersRollouts`."""
+
+    async def sums(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Sequence[str]]:
+        """The sums of all workers by rollout, of the wanted intervals: the first one, and the end."""
+        ...
+
+    async def send_back(self, rollouts: Collection[str]) -> None:
+        """Send the canaries of these rollouts no more requests."""
+        ...
+
+
 class KeeperState(msgspec.Struct):
     """The state of the keeper, for metrics."""
 
@@ -71,6 +89,8 @@ class KeeperState(msgspec.Struct):
     """When the database last answered; 0 before the first answer."""
     changes: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of changes made by this keeper, by their audit name."""
+    sent_back: dict[str, str] = msgspec.field(default_factory=dict)
+    """Rollouts whose canary was sent back while the database was away, and why; until it is written."""
 
 
 class RolloutKeeper:
@@ -80,6 +100,7 @@ class RolloutKeeper:
         store: the rollouts outside a transaction, for reads and for writes that change no status.
         change: opens a transaction in which a change of status and its audit row are one.
         tell: called with the webhook message of each change after it is written.
+        workers: the workers of this gateway, for outages of the database; None where there are none.
     """
 
     def __init__(
@@ -89,12 +110,16 @@ class RolloutKeeper:
         wall: WallClock,
         clock: Clock,
         tell: Callable[[Mapping[str, Any]], None],
+        workers: GatewayWorkers | None = None,
     ) -> None:
         self._store = store
         self._change = change
         self._wall = wall
         self._clock = clock
         self._tell = tell
+        self._workers = workers
+        self._known: dict[str, tuple[StoredRollout, Read]] = {}
+        """The rollouts as of the last round with the database; while it is away, with the evidence of this gateway alone."""
         self._reachable_since: float | None = None
         self._forgot_at = clock()
         self._away = False
@@ -119,24 +144,34 @@ class RolloutKeeper:
                 )
             self._away = True
             self._reachable_since = None
+            await self._judge_alone()
             return
         if self._away:
             log.info("rollouts are looked at again")
         self._away = False
 
     async def _round(self) -> None:
-        stored = await self._store.in_force()
+        async with asyncio.timeout(READ_WITHIN_S):
+            stored = await self._store.in_force()
         now = self._wall()
         tick_s = self._clock()
         self._reachable_since = tick_s if self._reachable_since is None else self._reachable_since
         settled = tick_s - self._reachable_since >= LAG_S
         standings: list[RolloutStatus] = []
         trouble: Exception | None = None
+        known: dict[str, tuple[StoredRollout, Read]] = {}
         for rollout, parsed in self._readable(stored):
+            known[rollout.id] = rollout, parsed
             try:
+                if rollout.id in self.state.sent_back:
+                    standings.append(await self._write_back(rollout, parsed, now))
+                    continue
                 standings.append(await self._judge(rollout, parsed, now) if settled else standing(rollout, parsed, now))
             except Exception as error:  # noqa: BLE001 - a failure with one rollout must not stop the others
                 trouble = trouble or error
+        if trouble is None:
+            self._known = known
+        self.state.sent_back = {rollout_id: why for rollout_id, why in self.state.sent_back.items() if rollout_id in known}
         self.state.standings = tuple(standings)
         self.state.looked_unix = now
         if trouble is not None:
@@ -144,6 +179,39 @@ class RolloutKeeper:
         if tick_s - self._forgot_at >= FORGET_EVERY_S:
             self._forgot_at = tick_s
             await self._store.forget_closed()
+
+    async def _judge_alone(self) -> None:
+        """Judge the rollouts by the sums of this gateway's workers, and send worse canaries back; nothing else is decided."""
+        if self._workers is None or not self._known:
+            return
+        below = {rollout_id: int((self._wall() - LAG_S) // parsed.plan.terms.interval_s) for rollout_id, (_, parsed) in self._known.items()}
+        wanted = {rollout_id: (self._known[rollout_id][1].state.next_interval, end) for rollout_id, end in below.items()}
+        try:
+            texts = await self._workers.sums(wanted)
+            for rollout_id, (rollout, parsed) in self._known.items():
+                state, why = only_judged(parsed.plan, parsed.state, merged(texts.get(rollout_id, ())))
+                self._known[rollout_id] = rollout, msgspec.structs.replace(parsed, state=state)
+                if why and rollout_id not in self.state.sent_back:
+                    self.state.sent_back[rollout_id] = why
+                    log.warning("a canary is sent back while the database is away", rollout=rollout.name, reason=why)
+            if self.state.sent_back:
+                await self._workers.send_back(list(self.state.sent_back))
+        except (OSError, msgspec.DecodeError) as error:
+            log.error("workers cannot be asked about rollouts", error=f"{type(error).__name__}: {error}"[:200])
+
+    async def _write_back(self, rollout: StoredRollout, parsed: Read, now: float) -> RolloutStatus:
+        """Write the rollback of a canary that was sent back while the database was away."""
+        after = sent_back(parsed.state, self.state.sent_back[rollout.id])
+        before = standing(rollout, parsed, now)
+        if after == parsed.state:
+            del self.state.sent_back[rollout.id]  # done meanwhile, by another gateway: no baseline is left to go back to
+            return before
+        new = msgspec.structs.replace(rollout, state=state_text(after), open=False, changed_unix=now)
+        standing_after = standing(new, msgspec.structs.replace(parsed, state=after), now)
+        if not await self._change_status(new, after, LookOutcome.ROLL_BACK, before, standing_after):
+            return before  # somebody else wrote first: the next round tries again
+        del self.state.sent_back[rollout.id]
+        return standing_after
 
     def _readable(self, stored: Sequence[StoredRollout]) -> list[tuple[StoredRollout, Read]]:
         """The rollouts that this version can read; every other one is logged once."""
@@ -185,12 +253,13 @@ class RolloutKeeper:
 
     async def _change_status(
         self, new: StoredRollout, after: RolloutState, outcome: LookOutcome, before: RolloutStatus, now: RolloutStatus
-    ) -> None:
+    ) -> bool:
+        """Write a change of status with its audit row; False when the rollout was changed meanwhile, by another gateway or an operator."""
         action = HOLD if after.status is Status.HELD else ACTIONS[outcome]
         target = f"rollout/{new.name}"
         async with self._change() as books:
             if not await books.rollouts.write(new):
-                return  # another gateway was first, or an operator decided meanwhile: the next round reads the result
+                return False  # the next round reads the result
             await books.change.write_down(
                 Entry(ACTOR, "", "", action, target, before=canonical(brief(before)), after=canonical(brief(now)))
             )
@@ -199,6 +268,7 @@ class RolloutKeeper:
         log_change = log.warning if now.status in (Status.ROLLED_BACK.value, Status.HELD.value) else log.info
         log_change(action, rollout=new.name, status=now.status, phase=now.phase, share=now.share, reason=now.reason)
         self._tell(message(action, now))
+        return True
 
 
 def message(event: str, now: RolloutStatus) -> dict[str, Any]:

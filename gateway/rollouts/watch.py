@@ -3,13 +3,14 @@
 `RolloutWatch` is that loop. `sample_of` turns a finished request (Record) into a sample of a rollout, and `IntervalSums` sums samples up by
 interval.
 
-While the database is away the last known rollouts stay active and sums are held for ten minutes of usual intervals. Rollouts cannot end
-then, so operators have to watch a canary themselves during an outage of the database.
+While the database is away the last known rollouts stay active and sums are held for ten minutes of usual intervals. The keeper then asks
+the workers of its gateway for their sums (`WorkersRollouts`), and tells them which canaries to send back.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -17,7 +18,8 @@ import structlog
 
 from domain.clock import WallClock
 from domain.faults import SOURCE, Kind, Source
-from domain.rollouts import RolloutStore
+from domain.rollouts import RolloutStore, StoredRollout
+from gateway.process.worker_link import Answer, ask_every
 from gateway.record import OK, Record
 from policies.rollout.assignment import Arm
 from policies.rollout.in_force import ActiveRollouts, AssignedArm, in_force
@@ -90,6 +92,11 @@ class IntervalSums:
         if len(by_index) > KEPT_INTERVALS:
             del by_index[min(by_index)]
 
+    def between(self, rollout: str, first: int, below: int) -> list[Interval]:
+        """The intervals of a rollout from `first` to before `below`, whether they are written or not."""
+        by_index = self._by_rollout.get(rollout, {})
+        return [by_index[index].interval for index in sorted(by_index) if first <= index < below]
+
     def unwritten(self) -> Iterator[tuple[str, dict[int, Interval]]]:
         """The intervals that changed since they were written, by rollout."""
         for rollout, by_index in self._by_rollout.items():
@@ -121,6 +128,12 @@ LAST_WRITE_S: Final = 2.0
 """Time limit for the last write at the end of the worker."""
 
 
+SUMS_LINE: Final = b"rollout-sums\n"
+"""The keeper's question for this worker's sums; followed by the wanted intervals of each rollout."""
+BACK_LINE: Final = b"rollouts-back\n"
+"""The keeper's order to send canaries back; followed by the rollouts' ids."""
+
+
 class RolloutFollower(Protocol):
     """Holds the active rollouts: `gateway.deps.Live` is one."""
 
@@ -141,12 +154,39 @@ class RolloutWatch:
         self._wall = wall
         self._sums = IntervalSums()
         self._seen: tuple[tuple[str, int], ...] | None = None
+        self._stored: Sequence[StoredRollout] = ()
+        self._sent_back: dict[str, int] = {}
+        """Rollouts whose canary the keeper found worse while the database was away, with the version that this worker knew then."""
         self._logged_problems: tuple[str, ...] = ()
         self._is_away = False
 
     def observe(self, record: Record) -> None:
         """Count one finished request."""
         self._sums.observe(record, self._wall())
+
+    def answers(self, live: RolloutFollower) -> dict[bytes, Answer]:
+        """The handlers of the keeper's questions, by their line."""
+
+        async def sums(question: bytes) -> bytes:
+            wanted = msgspec.msgpack.decode(question, type=dict[str, tuple[int, int]])
+            found = {rollout: self._sums.between(rollout, first, below) for rollout, (first, below) in wanted.items()}
+            return msgspec.msgpack.encode(
+                {rollout: [msgspec.json.encode(interval).decode() for interval in each] for rollout, each in found.items()}
+            )
+
+        async def send_back(question: bytes) -> bytes:
+            self.send_back(msgspec.msgpack.decode(question, type=list[str]), live)
+            return b"ok"
+
+        return {SUMS_LINE: sums, BACK_LINE: send_back}
+
+    def send_back(self, rollouts: Collection[str], live: RolloutFollower) -> None:
+        """Give the canaries of these rollouts no more requests, until the database has another version of the rollout."""
+        versions = {rollout.id: rollout.version for rollout in self._stored}
+        new = {rollout: versions[rollout] for rollout in rollouts if rollout in versions and rollout not in self._sent_back}
+        if new:
+            self._sent_back |= new
+            self._put_in_force(live)
 
     async def run(self, live: RolloutFollower) -> None:
         """Poll until cancelled."""
@@ -187,8 +227,13 @@ class RolloutWatch:
         versions = tuple((rollout.id, rollout.version) for rollout in stored)
         if versions == self._seen:
             return
-        active, problems = in_force(stored)
         self._seen = versions
+        self._stored = stored
+        self._sent_back = {rollout: version for rollout, version in self._sent_back.items() if (rollout, version) in versions}
+        self._put_in_force(live)
+
+    def _put_in_force(self, live: RolloutFollower) -> None:
+        active, problems = in_force(rollout for rollout in self._stored if rollout.id not in self._sent_back)
         for problem in problems:
             if problem not in self._logged_problems:
                 log.error(problem)
@@ -201,4 +246,27 @@ class RolloutWatch:
         for name in before:
             log.info("rollout is no longer in force", rollout=name)
         live.rollouts = active
-        self._sums.keep_only({running.id for running in active.all()})
+        self._sums.keep_only({running.id for running in active.all()} | self._sent_back.keys())
+
+
+class WorkersRollouts:
+    """The workers of this gateway, as the keeper asks them while the database is away."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    async def sums(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Sequence[str]]:
+        """The sums of all workers by rollout, in the form of `RolloutStore.sums`.
+
+        Args:
+            wanted: by the rollout's id: the first interval, and the end of the intervals.
+        """
+        found: dict[str, list[str]] = {rollout: [] for rollout in wanted}
+        for answer in await ask_every(self._run_dir, SUMS_LINE + msgspec.msgpack.encode(wanted)):
+            for rollout, texts in msgspec.msgpack.decode(answer, type=dict[str, list[str]]).items():
+                found[rollout] += texts
+        return found
+
+    async def send_back(self, rollouts: Collection[str]) -> None:
+        """Make every worker send the canaries of these rollouts no more requests."""
+        await ask_every(self._run_dir, BACK_LINE + msgspec.msgpack.encode(list(rollouts)))

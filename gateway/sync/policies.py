@@ -17,6 +17,8 @@ from gateway.process.snapshots import PolicyState
 from gateway.process.worker_link import Answer, ask_every
 from policies.compile import PolicySet
 from policies.load import PolicyFolder
+from policies.rollout.baseline_use import uses_of_baseline
+from policies.rollout.document import document_of
 from policies.yaml.folder import Mark
 from policies.yaml.problems import ConfigError
 
@@ -29,6 +31,8 @@ MAX_TOLD: Final = 20
 """Problems that are reported in words; the others are counted."""
 RELOAD_LINE: Final = b"reload-policies\n"
 """The question that makes a worker reload; it answers with its `PolicyState`."""
+USE_LINE: Final = b"uses-of-baseline\n"
+"""The question for the models and prompts that lead to a rollout's baseline; followed by the rollout's document."""
 WITHIN_S: Final = 30.0
 """The longest wait for workers to read a folder; a thousand files take a few seconds."""
 
@@ -71,12 +75,19 @@ class PolicyWatch:
         self._live = live
 
     def answers(self) -> dict[bytes, Answer]:
-        """The handler of the reload question, by its line."""
+        """The handlers of questions about policies, by their line."""
 
         async def reload(_question: bytes) -> bytes:
             return msgspec.msgpack.encode(await self.reload()) if self._live is not None else b""
 
-        return {RELOAD_LINE: reload}
+        async def use(question: bytes) -> bytes:
+            if self._live is None:
+                return b""
+            policies = self._live.policies
+            document = document_of(question.decode())
+            return msgspec.msgpack.encode(await asyncio.to_thread(lambda: list(uses_of_baseline(policies, document))))
+
+        return {RELOAD_LINE: reload, USE_LINE: use}
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -127,6 +138,11 @@ class Reloading(Protocol):
         """Make every worker read its folder now; returns the state of each."""
         ...
 
+    async def uses_of_baseline(self, document: str) -> list[str] | None:
+        """The models and prompts of active policies that lead to the baseline of a rollout (its stored document), in words; None when no
+        worker answers."""
+        ...
+
 
 class WorkersReload:
     """Asks the workers of this gateway."""
@@ -137,3 +153,8 @@ class WorkersReload:
     async def reload(self) -> list[PolicyState]:
         answers = await ask_every(self._run_dir, RELOAD_LINE, WITHIN_S)
         return [msgspec.msgpack.decode(answer, type=PolicyState) for answer in answers if answer]
+
+    async def uses_of_baseline(self, document: str) -> list[str] | None:
+        answers = await ask_every(self._run_dir, USE_LINE + document.encode(), WITHIN_S)
+        uses = [msgspec.msgpack.decode(answer, type=list[str]) for answer in answers]
+        return sorted(set().union(*uses)) if uses else None

@@ -33,11 +33,13 @@ from gateway.config.load import Settings
 from gateway.config.trust import verify_for
 from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
+from gateway.process.own_loop import in_own_loop
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import collect, supervision
 from gateway.rollouts.hook import HookCounts, RolloutHook
-from gateway.rollouts.keeper import RolloutKeeper
+from gateway.rollouts.keeper import KeeperState, RolloutKeeper
+from gateway.rollouts.watch import WorkersRollouts
 from gateway.sync.policies import WorkersReload
 from gateway.sync.policy_copy import PolicyCopy, compiled_from
 from gateway.telemetry.rollout_gauges import RolloutFigures
@@ -207,7 +209,8 @@ class AdminApiRun:
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
         self._hook = _hook_for(settings, hook_secret)
         announce = self._hook.tell if self._hook is not None else _no_hook
-        self._keeper = RolloutKeeper(SqlRolloutStore(engine), books.change, time.time, time.monotonic, announce)
+        self._announce = announce
+        self._keeper_state: KeeperState | None = None
         self.parts = Parts(
             authenticator=Authenticator(token, self._holders, time.monotonic, time.time),
             change=books.change,
@@ -240,7 +243,7 @@ class AdminApiRun:
         await self._watch.refresh(self._holders)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run(self._holders))
-            group.create_task(self._keeper.run())
+            group.create_task(in_own_loop(partial(self._keep_rollouts, asyncio.get_running_loop()), "rollouts"))
             if self._hook is not None:
                 group.create_task(self._hook.run())
             if self._copy is not None:
@@ -252,7 +255,34 @@ class AdminApiRun:
 
     def rollouts(self) -> RolloutFigures:
         """The state of rollouts and of the webhook, for metrics."""
-        return RolloutFigures(self._keeper.state, HookCounts() if self._hook is None else self._hook.counts)
+        state = self._keeper_state or KeeperState()
+        return RolloutFigures(state, HookCounts() if self._hook is None else self._hook.counts)
+
+    async def _keep_rollouts(self, main: asyncio.AbstractEventLoop) -> None:
+        """Decide on rollouts until cancelled, in a loop of its own and on connections of its own (`gateway.process.own_loop`).
+
+        Args:
+            main: the loop that posts webhooks.
+        """
+
+        def announce(message: Mapping[str, object]) -> None:
+            main.call_soon_threadsafe(self._announce, message)
+
+        engine = open_engine(self._settings.sql_url)
+        books = StoreTransactions(SqlJournal(engine, time.time))
+        keeper = RolloutKeeper(
+            SqlRolloutStore(engine),
+            books.change,
+            time.time,
+            time.monotonic,
+            announce,
+            WorkersRollouts(self._run_dir),
+        )
+        self._keeper_state = keeper.state
+        try:
+            await keeper.run()
+        finally:
+            await engine.dispose()
 
     async def close(self) -> None:
         """Close the connections to the database and the counters."""

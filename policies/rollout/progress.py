@@ -7,6 +7,7 @@ A canary that is worse is rolled back in every state, even paused, held or at a 
 
 from collections.abc import Iterable
 from enum import Enum
+from math import inf
 from typing import Final
 
 import msgspec
@@ -121,10 +122,29 @@ def tick(plan: RolloutPlan, state: RolloutState, now: float, intervals: Iterable
         return _onward(plan, state, now, f"{name}: passed", verdict)
     if state.spent_s < step.max_s:
         return EventResult(state, LookOutcome.STAY, verdict)
-    why = f"{name}: no decision within {step.max_s:,.0f} s ({_lacking(step, state, verdict)})"
+    why = f"{name}: no decision within {step.max_s:,.0f} s ({_lacking(plan, step, state, verdict)})"
     if plan.on_timeout is OnTimeout.ROLL_BACK:
         return EventResult(_rolled_back(state, why), LookOutcome.ROLL_BACK, verdict)
     return EventResult(msgspec.structs.replace(state, status=Status.HELD, reason=why), LookOutcome.WAIT, verdict)
+
+
+def only_judged(plan: RolloutPlan, state: RolloutState, intervals: Iterable[Interval]) -> tuple[RolloutState, str]:
+    """Look at the evidence of one gateway while the database is away, so that a canary that is worse goes back all the same. No step is
+    passed, held or timed out: other gateways on the database have evidence of their own.
+
+    Returns:
+        The state with the evidence, and why the canary is worse; empty while it is not found worse.
+    """
+    if state.status in OVER:
+        return state, ""
+    state = _with_intervals(plan, state, intervals)
+    verdict = judge(plan.terms, state.evidence)
+    return state, verdict.words if verdict.judgement is Judgement.WORSE and plan.acts else ""
+
+
+def sent_back(state: RolloutState, why: str) -> RolloutState:
+    """The state of a rollout whose canary was found worse while the database was away."""
+    return state if state.status in OVER else _rolled_back(state, f"while the database was away: {why}")
 
 
 def pause(state: RolloutState, now: float) -> RolloutState:
@@ -216,14 +236,24 @@ def _with_intervals(plan: RolloutPlan, state: RolloutState, intervals: Iterable[
 
 def _passed(step: RolloutStep, state: RolloutState, verdict: Verdict) -> bool:
     enough = state.spent_s >= step.min_s and state.evidence.requests - state.before >= step.min_requests
+    if step.needs is StepNeeds.NOT_WORSE:
+        # "no metric is worse" says nothing while every metric has too few samples to be judged; an experiment has no such step
+        return enough and _is_evidence(verdict)
     # a canary that is worse gets here only in an experiment, where that verdict passes the step as well
-    return enough and (step.needs is StepNeeds.NOT_WORSE or verdict.judgement is not Judgement.UNDECIDED)
+    return enough and verdict.judgement is not Judgement.UNDECIDED
 
 
-def _lacking(step: RolloutStep, state: RolloutState, verdict: Verdict) -> str:
+def _is_evidence(verdict: Verdict) -> bool:
+    """Whether at least one metric has the samples that a judgement needs."""
+    return any(finding.high < inf for finding in verdict.findings)
+
+
+def _lacking(plan: RolloutPlan, step: RolloutStep, state: RolloutState, verdict: Verdict) -> str:
     counted = state.evidence.requests - state.before
     if counted < step.min_requests:
         return f"{counted:,} of {step.min_requests:,} requests"
+    if not _is_evidence(verdict):
+        return f"no metric has {plan.terms.min_samples:,} samples of the canary (min_samples); {verdict.words}"
     return verdict.words
 
 

@@ -15,15 +15,17 @@ from domain.strict import Strict
 from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import POST_ERRORS, READ_ERRORS, Asking, PageQuery, Posting, decode_cursor, errors, page_of, printable
 from gateway.admin.guard import GuardedRoute
-from gateway.admin.problem import AdminProblem, etag_of, not_found
+from gateway.admin.problem import RETRY, AdminProblem, etag_of, not_found
 from gateway.rollouts.keeper import message
 from policies.rollout.document import RolloutDocument, text_of
-from policies.rollout.progress import NotNow, RolloutState, abort, begin, close, pause, promote, resume
-from policies.rollout.state import Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
+from policies.rollout.progress import NotNow, RolloutState, Status, abort, begin, close, pause, promote, resume
+from policies.rollout.state import CLOSED, Read, RolloutStatus, UnreadableRollout, brief, read, standing, state_text
 
 router = APIRouter(route_class=GuardedRoute, tags=["Rollouts"])
 
 ID_BYTES: Final = 12
+MAX_USES: Final = 5
+"""Uses of the baseline that a refusal names; the others are counted."""
 WRITES: Final = 5
 """How often a decision is tried when the keeper writes counts at the same time."""
 
@@ -180,9 +182,15 @@ async def abort_it(call: Posting, rollout: RolloutName, body: Abortion) -> Respo
 
 
 @router.post("/rollouts/{rollout}/close", response_model=RolloutShown, responses=POST_ERRORS, summary="Close a finished rollout")
-async def close_it(call: Posting, rollout: RolloutName) -> Response:
-    """End one that is done, or an experiment that came to its end. Afterwards requests go where policies say: change them to the canary's
-    pool first where it shall stay, or everybody is on the baseline again."""
+async def close_it(
+    call: Posting,
+    rollout: RolloutName,
+    back: Annotated[bool, Query(description="Close although policies still lead to the baseline: its traffic goes back to it.")] = False,
+) -> Response:
+    """End one that is done, or an experiment that came to its end. Afterwards requests go where policies say, so one that is done is not
+    closed (409) while policies lead to the baseline."""
+    if not back:
+        await _check_policies(call, rollout)
     return await _decide(call, rollout, "rollout.close", lambda current, now: close(current.plan, current.state), ends=True)
 
 
@@ -197,7 +205,7 @@ async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read
             current = read(stored)
             before = standing(stored, current, now)
             if not stored.open:
-                raise NotNow(f"the rollout is {before.status}; start another")
+                raise NotNow(_over(before.status, action))
             state = event(current, now)
             new = msgspec.structs.replace(stored, state=state_text(state), open=not ends, changed_unix=now)
             if await books.rollouts.write(new):
@@ -208,6 +216,34 @@ async def _decide(call: AdminCall, name: str, action: str, event: Callable[[Read
     reply = await call.change(work)
     _announce(call, action, standings)
     return reply
+
+
+def _over(status: str, action: str) -> str:
+    """Why a decision about a rollout that is over is refused."""
+    if action == "rollout.close":
+        return f"the rollout is {status}{'' if status == CLOSED else ', which ended it'}; there is nothing left to close"
+    return f"the rollout is {status}; start another"
+
+
+async def _check_policies(call: AdminCall, name: str) -> None:
+    """Raises Problem when closing the rollout would send the traffic of a canary that has all of it back to the baseline."""
+    async with call.parts.rollouts() as book:
+        stored = await _get_readable(book, name)
+    current = read(stored)
+    if not stored.open or current.state.status is not Status.DONE:
+        return  # no traffic would move by surprise; `close` says whether it can be closed
+    uses = await call.parts.reloading.uses_of_baseline(stored.document)
+    if uses is None:
+        message = "No worker says whether the policies still lead to the baseline. Try again, or close it with back=true."
+        raise AdminProblem(503, "no_worker", message, headers=RETRY)
+    if uses:
+        document = current.document
+        listed = "; ".join(uses[:MAX_USES]) + (f"; and {len(uses) - MAX_USES} more" if len(uses) > MAX_USES else "")
+        message = (
+            f"Policies still lead to {document.baseline!r} ({listed}), so closing would send all of the canary's traffic back to it. "
+            f"Change them to {document.canary!r} first; to go back on purpose, close with back=true (tidegate rollout close {name} --back)."
+        )
+        raise AdminProblem(409, "policies_lead_to_baseline", message)
 
 
 def _announce(call: AdminCall, action: str, standings: Sequence[RolloutStatus]) -> None:

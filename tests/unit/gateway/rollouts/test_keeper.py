@@ -1,7 +1,7 @@
 """The keeper over a real database: what workers counted becomes a decision, an audit row and a message, once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import log
 from pathlib import Path
@@ -42,11 +42,11 @@ class World:
         self.told: list[Mapping[str, Any]] = []
         self.rng = Random(7)
 
-    def keeper(self, store: Any = None) -> RolloutKeeper:
+    def keeper(self, store: Any = None, workers: Any = None) -> RolloutKeeper:
         def change() -> AbstractAsyncContextManager[OpenBooks]:
             return StoreTransactions(self.journal).change()
 
-        return RolloutKeeper(store or self.store, change, lambda: self.now, lambda: self.now, self.told.append)
+        return RolloutKeeper(store or self.store, change, lambda: self.now, lambda: self.now, self.told.append, workers)
 
     async def start(self, name: str = "v2", **fields: Any) -> StoredRollout:
         document = RolloutDocument.model_validate(
@@ -58,13 +58,15 @@ class World:
         await self.store.start(one, document.baseline, document.canary)
         return one
 
-    async def count(self, rollout: str, times: float, source: str = "w1", requests: int = 30) -> None:
+    def interval(self, times: float, requests: int = 30) -> Interval:
         """One worker's sums of the interval that is over now."""
-        index = int(self.now // 10) - 1
         noise = self.rng.gauss(0, 0.02)
         canary = ArmSums(requests, {"itl": Tally(requests, requests * (log(0.010 * times) + noise))})
-        interval = Interval(index, canary, ArmSums(100, {"itl": Tally(100, 100 * log(0.010))}))
-        await self.store.put_sums(rollout, source, {index: msgspec.json.encode(interval).decode()})
+        return Interval(int(self.now // 10) - 1, canary, ArmSums(100, {"itl": Tally(100, 100 * log(0.010))}))
+
+    async def count(self, rollout: str, times: float, source: str = "w1", requests: int = 30) -> None:
+        interval = self.interval(times, requests)
+        await self.store.put_sums(rollout, source, {interval.index: msgspec.json.encode(interval).decode()})
 
     async def until_changed(self, keeper: RolloutKeeper, rollout: str, times: float, most: int = 400) -> AuditRow:
         """Ten seconds after ten seconds, with a look after each."""
@@ -257,6 +259,89 @@ async def test_a_database_that_is_away_is_said_once_and_what_comes_late_is_waite
     await keeper.look()
     (counted,) = await world.store.in_force()
     assert read(counted).state.evidence.requests == 30
+
+
+class Workers:
+    """The workers of one gateway, as its keeper asks them."""
+
+    def __init__(self) -> None:
+        self.intervals: list[Interval] = []
+        self.back: list[set[str]] = []
+
+    async def sums(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Sequence[str]]:
+        return {
+            rollout: [msgspec.json.encode(one).decode() for one in self.intervals if first <= one.index < below]
+            for rollout, (first, below) in wanted.items()
+        }
+
+    async def send_back(self, rollouts: Collection[str]) -> None:
+        self.back.append(set(rollouts))
+
+
+async def through_an_outage(world: World, keeper: RolloutKeeper, store: Away, workers: Workers, times: float) -> int:
+    """Thirty minutes without the database; returns the seconds until the canary was sent back, or 0."""
+    store.away = True
+    began = world.now
+    for _ in range(180):
+        world.now += 10
+        workers.intervals = [*workers.intervals, world.interval(times)][-60:]
+        world.now += LAG_S
+        await keeper.look()
+        world.now -= LAG_S
+        if workers.back:
+            return int(world.now - began)
+    return 0
+
+
+async def test_a_worse_canary_goes_back_while_the_database_is_away(world: World) -> None:
+    await world.start(steps=SLOW)
+    store, workers = Away(world.engine), Workers()
+    keeper = world.keeper(store, workers)
+    await settled(world, keeper)
+    assert 0 < await through_an_outage(world, keeper, store, workers, 1.5) < 600
+    assert workers.back == [{"ro_v2"}]
+    assert (await world.rows(), await world.status()) == ([], "running")
+    await keeper.look()  # a worker may have started a moment ago
+    assert workers.back == [{"ro_v2"}] * 2
+    store.away = False
+    await keeper.look()
+    (row,) = await world.rows()
+    assert (row.entry.action, await world.status()) == ("rollout.rollback", "rolled back")
+    assert "while the database was away: inter-token latency" in world.told[0]["reason"]
+    assert (keeper.state.sent_back, keeper.state.changes) == ({}, {"rollout.rollback": 1})
+    await keeper.look()
+    assert len(await world.rows()) == 1
+
+
+async def test_an_outage_of_the_database_passes_no_step_and_sends_no_good_canary_back(world: World) -> None:
+    one = await world.start()
+    store, workers = Away(world.engine), Workers()
+    keeper = world.keeper(store, workers)
+    await settled(world, keeper)
+    assert await through_an_outage(world, keeper, store, workers, 1.0) == 0
+    store.away = False
+    assert (await world.store.in_force(), await world.rows()) == ([one], [])
+
+
+async def test_what_was_sent_back_is_written_though_another_gateway_counts_meanwhile(world: World) -> None:
+    await world.start(steps=SLOW)
+    store, workers = Away(world.engine), Workers()
+    keeper = world.keeper(store, workers)
+    await settled(world, keeper)
+    await through_an_outage(world, keeper, store, workers, 1.5)
+    store.away = False
+    other = await world.store.in_force()
+
+    async def older() -> Sequence[StoredRollout]:
+        assert await world.store.write(other[0])  # between this keeper's read and its write
+        return other
+
+    store.in_force = older  # type: ignore[method-assign]
+    await keeper.look()
+    assert (await world.rows(), set(keeper.state.sent_back)) == ([], {"ro_v2"})
+    del store.in_force
+    await keeper.look()
+    assert await world.status() == "rolled back"
 
 
 async def test_what_a_newer_version_started_is_left_alone_and_said_once(world: World) -> None:

@@ -1,5 +1,7 @@
 import asyncio
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,8 +9,10 @@ import msgspec
 import pytest
 
 from domain.rollouts import StoredRollout
+from gateway.process.snapshots import WorkerSnapshot
+from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.record import Record
-from gateway.rollouts.watch import RolloutWatch
+from gateway.rollouts.watch import RolloutWatch, WorkersRollouts
 from policies.rollout.assignment import Arm
 from policies.rollout.document import RolloutDocument, text_of
 from policies.rollout.in_force import NOTHING, AssignedArm
@@ -131,3 +135,33 @@ async def test_a_database_that_never_answers_does_not_keep_a_rollout_from_going_
     assert await store.write(msgspec.structs.replace(one, state=msgspec.json.encode(state).decode(), open=False))
     await worker.look()
     assert worker.live.rollouts == NOTHING
+
+
+async def test_the_keeper_has_the_sums_and_sends_back_what_is_worse_over_the_link(tmp_path: Path) -> None:
+    store = Store()
+    one, workers = await started(store), [Worker(store, name) for name in ("w1", "w2")]
+    links = []
+    for index, worker in enumerate(workers):
+        await worker.look()
+        worker.answers()
+        path = worker_socket(tmp_path, index, os.getpid())
+        links.append(WorkerLink(path, lambda _with_metrics: WorkerSnapshot(0, 1, "ready", 0.0), None, worker.watch.answers(worker.live)))
+        await links[-1].start()
+    asking = WorkersRollouts(tmp_path)
+    assert [msgspec.json.decode(text, type=Interval).canary.requests for text in (await asking.sums({"ro_1": (0, 101)}))["ro_1"]] == [1, 1]
+    assert await asking.sums({"ro_1": (101, 200), "ro_2": (0, 101)}) == {"ro_1": [], "ro_2": []}
+    store.away = True
+    await asking.send_back(["ro_1", "ro_2"])
+    for worker in workers:
+        await worker.look()
+        assert worker.live.rollouts == NOTHING
+    assert len((await asking.sums({"ro_1": (0, 101)}))["ro_1"]) == 2  # what was counted stays until it is written
+    store.away = False
+    await workers[0].look()  # the database is back, and the rollback is not written yet
+    assert workers[0].live.rollouts == NOTHING
+    assert (await counted(store)).canary.requests == 1
+    assert await store.write(one)  # somebody decided otherwise
+    await workers[0].look()
+    assert workers[0].live.rollouts.by_pool["chat"].live == 0.01
+    for link in links:
+        await link.close()

@@ -5,9 +5,10 @@ import msgspec
 import pytest
 
 from gateway.process.snapshots import PolicyState
-from gateway.sync.policies import MAX_TOLD, RELOAD_LINE, PolicyWatch
+from gateway.sync.policies import MAX_TOLD, RELOAD_LINE, USE_LINE, PolicyWatch
 from policies.compile import PolicySet
 from policies.load import PolicyFolder
+from policies.rollout.document import RolloutDocument, text_of
 from policies.yaml.problems import ConfigError
 
 GOOD = "tenant: {tenant}\nmodels: [{{name: {model}, pool: chat}}]\n"
@@ -114,3 +115,9 @@ async def test_files_that_did_not_change_are_not_read_again(site: Site) -> None:
 def test_without_any_policy_there_is_nothing_to_start_with(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         Site(tmp_path).watch.first()
+
+
+async def test_workers_say_what_leads_to_the_baseline_of_a_rollout(site: Site) -> None:
+    answers = site.watch.answers()
+    document = text_of(RolloutDocument(name="v2", baseline="chat", canary="chat-v2"))
+    assert msgspec.msgpack.decode(await answers[USE_LINE](document.encode())) == ["tenant acme, model a"]

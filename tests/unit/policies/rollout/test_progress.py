@@ -19,9 +19,11 @@ from policies.rollout.progress import (
     abort,
     begin,
     close,
+    only_judged,
     pause,
     promote,
     resume,
+    sent_back,
     shares,
     tick,
 )
@@ -110,6 +112,30 @@ def test_a_step_that_takes_too_long_ends_as_the_plan_says(on_timeout: OnTimeout,
     look = watch(plan, begin(plan, 0.0), 100, requests=0)
     assert (look.state.status, look.outcome) == (status, outcome)
     assert look.state.reason == "10 %: no decision within 600 s (0 of 10 requests)"
+
+
+def test_a_step_does_not_pass_before_anything_could_be_judged() -> None:
+    plan = RolloutPlan("r1", STEPS, terms=ComparisonTerms(margins={"itl": 0.05}, min_samples=500), warm_up_s=0, warm_up_requests=0)
+    state = begin(plan, 0.0)
+    look = watch(plan, state, 24)  # 240 s and 480 requests, where the step asks for 60 s and 10
+    assert (look.outcome, look.state.evidence.requests) == (LookOutcome.STAY, 480)
+    look = watch(plan, look.state, 60, start=24)
+    assert (look.outcome, look.state.reason) == (LookOutcome.GO_ON, "10 %: passed")
+    starved = watch(plan, state, 61, requests=2)
+    assert (starved.outcome, starved.state.spent_s) == (LookOutcome.ROLL_BACK, 600.0)
+    assert "no metric has 500 samples of the canary (min_samples)" in starved.state.reason
+
+
+def test_one_gateway_alone_only_sends_a_worse_version_back() -> None:
+    state = begin(PLAN, 0.0)
+    good, why = only_judged(PLAN, state, [interval(index) for index in range(60)])
+    assert (good.status, good.phase, good.evidence.requests > 1000, why) == (Status.RUNNING, 0, True, "")  # tick would have gone on
+    bad, why = only_judged(PLAN, state, [interval(index, times=1.5) for index in range(60)])
+    assert (bad.status, "inter-token latency" in why) == (Status.RUNNING, True)
+    back = sent_back(bad, why)
+    assert (back.status, back.reason) == (Status.ROLLED_BACK, f"while the database was away: {why}")
+    assert only_judged(PLAN, back, [interval(61, times=1.5)]) == (back, "")
+    assert sent_back(back, "again") == back
 
 
 def test_who_is_held_stays_until_somebody_promotes() -> None:

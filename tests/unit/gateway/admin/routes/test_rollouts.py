@@ -12,7 +12,7 @@ from domain.rollouts import StoredRollout
 from gateway.rollouts.keeper import RolloutKeeper
 from policies.rollout.state import read, state_text
 from tenancy.stores.sql import SqlRolloutStore
-from tests.admin_harness import API, OWNER, Admin, admin_port, bearer
+from tests.admin_harness import API, OWNER, Admin, Reloads, admin_port, bearer
 
 ROLLOUTS = f"{API}/rollouts"
 DOCUMENT: dict[str, Any] = {"name": "v2", "baseline": "chat", "canary": "chat-v2"}
@@ -120,6 +120,36 @@ async def test_decisions_change_what_is_in_force_and_are_written_down(admin: Adm
     assert [one["event"] for one in admin.told] == await admin.actions()
 
 
+async def test_one_that_is_done_is_not_closed_while_policies_lead_to_the_baseline(admin: Admin) -> None:
+    workers = admin.parts.reloading
+    assert isinstance(workers, Reloads)
+    workers.uses = ["tenant acme, model chat"]
+    await start(admin)
+    assert error(await decide(admin, "close"))[1] == "not_now"  # it still runs, whatever policies say
+    for _ in range(4):
+        await decide(admin, "promote")
+    status, code, said = error(await decide(admin, "close"))
+    assert (status, code) == (409, "policies_lead_to_baseline")
+    assert "lead to 'chat' (tenant acme, model chat)" in said
+    assert "tidegate rollout close v2 --back" in said
+    assert [one.open for one in await in_force(admin)] == [True]
+    workers.uses = None
+    assert error(await decide(admin, "close"))[:2] == (503, "no_worker")
+    workers.uses = []
+    assert (await decide(admin, "close")).json()["status"] == "closed"
+    assert "is closed; there is nothing left to close" in error(await decide(admin, "close"))[2]
+
+
+async def test_one_that_is_done_goes_back_on_purpose(admin: Admin) -> None:
+    workers = admin.parts.reloading
+    assert isinstance(workers, Reloads)
+    workers.uses = ["every other tenant, model chat"]
+    await start(admin)
+    for _ in range(4):
+        await decide(admin, "promote")
+    assert (await decide(admin, "close?back=true")).json()["status"] == "closed"
+
+
 async def test_an_abortion_needs_a_reason_and_is_final(admin: Admin) -> None:
     await start(admin)
     assert (await decide(admin, "abort")).status_code in (400, 415)
@@ -129,10 +159,10 @@ async def test_an_abortion_needs_a_reason_and_is_final(admin: Admin) -> None:
     shown = (await decide(admin, "abort", reason="wrong weights")).json()
     assert (shown["status"], shown["share"], shown["reason"]) == ("rolled back", 0.0, "aborted: wrong weights")
     assert await in_force(admin) == []
-    for what in ("pause", "promote", "close"):
+    for what, why in (("pause", "; start another"), ("promote", "; start another"), ("close", ", which ended it; there is nothing left")):
         status, code, said = error(await decide(admin, what))
         assert (status, code) == (409, "not_now")
-        assert "rolled back; start another" in said
+        assert f"rolled back{why}" in said
     assert (await start(admin)).status_code == 201  # name and pools are free again
 
 
