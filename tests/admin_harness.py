@@ -152,6 +152,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.signals: list[tuple[int, int]] = []
+        self.kept: list[str] = []
         self.snapshots = [WorkerSnapshot(index=0, pid=1, state="ready", started_at=1_800_000_000.0, policies=PolicyState("d1", 7.0))]
 
     def supervision(self) -> Supervision | None:
@@ -160,6 +161,9 @@ class Processes:
 
     async def workers(self) -> list[WorkerSnapshot]:
         return self.snapshots
+
+    def unapplied(self) -> list[str]:
+        return self.kept
 
     def signal(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))

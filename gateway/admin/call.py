@@ -225,6 +225,10 @@ class GatewayProcesses(Protocol):
         """The workers that answer."""
         ...
 
+    def unapplied(self) -> list[str]:
+        """Settings that were changed and that no reload takes up, in words."""
+        ...
+
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to the supervisor."""
         ...

@@ -1,5 +1,6 @@
 """`tidegate explain`: why a request went to its backend, or where a request would go now."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,6 +12,8 @@ from gateway.cli.connection import GatewayOptions
 from gateway.cli.printing import AsJson, fail, moment, out, print_json
 
 CHAT: Final = "/v1/chat/completions"
+REQUEST_ID: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,64}")
+"""The form of request ids, as the admin API takes them; `.` and `..` are no segments of a path."""
 MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 """Largest request that the admin port takes."""
 
@@ -32,6 +35,12 @@ def explain(
     """
     if bool(request_id) is (file is not None):
         fail("name a request's id, or a request with --file", code=2)
+    if request_id and not REQUEST_ID.fullmatch(request_id):
+        fail(
+            f"{ascii(request_id)[:80]} is no request id: an id has 1 to 64 letters, digits, dots, colons, dashes and underscores, as in "
+            "x-request-id of a reply; to see where a request would go, name its file with --file",
+            code=2,
+        )
     client = gateway.api()
     if file is None:
         decision = client.read(f"{API}/requests/{segment(request_id)}/explanation")

@@ -77,8 +77,9 @@ def reload(
 ) -> None:
     """Take up the settings file and the policies: every process but the first is replaced, and no connection is refused.
 
-    Policy files are read within two seconds of a change anyway. Addresses and fewer workers need a new start. Exit codes: 0 taken up,
-    1 not: the settings have mistakes, or a new process could not start and the old one stays; the log says why.
+    Policy files are read within two seconds of a change anyway. Changed addresses, numbers of workers and drain times are not taken up, and
+    are named. Exit codes: 0 taken up, 1 not: the settings have mistakes, or a new process could not start and the old one stays; the log
+    says why.
     """
     if code and policies:
         fail("--code and --policies: choose one", code=2)
@@ -105,6 +106,8 @@ def reload(
     if left:
         fail(f"not replaced within {timeout}: {', '.join(left)}; the old processes go on, and the log says why")
     out.print(f"every process has been replaced: {', '.join(sorted(before))}", markup=False)
+    for sentence in api.read(f"{API}/gateway").get("unapplied", ()):
+        err.print(f"note: not taken up: {sentence}", markup=False, soft_wrap=True)
 
 
 def stop(gateway: GatewayOptions, yes: Yes = False, wait: Wait = True, run_dir: RunDir = None) -> None:

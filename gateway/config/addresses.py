@@ -229,6 +229,20 @@ def clash(first: tuple[str, int], second: tuple[str, int]) -> bool:
     return len(hosts) == 1 or bool(hosts & ANY_HOST)
 
 
+def leads_to(url: str, bind: tuple[str, int]) -> bool:
+    """Whether a URL of an engine leads to a listener of this machine, judged by their texts alone; for other texts False."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if port != bind[1]:
+        return False
+    # a listener on every address is reached by this machine's own ones; of those only loopback can be told by its text
+    return _normalised(host) == _normalised(bind[0]) or (bind[0] in ANY_HOST and (is_loopback(host) or host in ANY_HOST))
+
+
 def _normalised(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))

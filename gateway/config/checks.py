@@ -17,7 +17,7 @@ from backends.dialects import DIALECTS
 from backends.dialects.dialect import Dialect
 from backends.load_reports import MAX_RANKS
 from domain.membership import LoadPush
-from gateway.config.addresses import clash, split_address, sqlite_file
+from gateway.config.addresses import clash, leads_to, split_address, sqlite_file
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_, Problem
 
@@ -127,7 +127,7 @@ class RawSettings:
 
 def contradictions(written: RawSettings, folder: Path) -> list[Problem]:
     """Every problem across fields, and between fields and this machine; relative paths start at `folder`."""
-    checks = (_listeners, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, disaggregation_problems)
+    checks = (_listeners, _own_ports, _callers, _store, _counters, _engines, _fleet, _kv_events, _load_push, disaggregation_problems)
     problems = [problem for check in checks for problem in check(written)]
     return problems + [problem for look in (_policies, _tls, _database, _issuers) for problem in look(written, folder)]
 
@@ -144,6 +144,22 @@ def _listeners(written: RawSettings) -> Iterator[Problem]:
         yield written.located.problem(
             at, f"the data port {data} and the admin port {admin} would share a socket", "give them different ports"
         )
+
+
+def _own_ports(written: RawSettings) -> Iterator[Problem]:
+    """Refuses backends that are this gateway itself: requests would come back to it again and again."""
+    for name in ("data", "admin"):
+        bind = written.text(name, "bind")
+        try:
+            address = split_address(bind)
+        except ValueError:
+            continue  # the field itself says so
+        for i in range(written.count("pools")):
+            for j in range(written.count("pools", i, "backends")):
+                at: Path_ = ("pools", i, "backends", j, "url")
+                if leads_to(written.text(*at), address):
+                    message = f"is the {name} port of this gateway ({name}.bind {bind})"
+                    yield written.located.problem(at, message, f"name the engine's own port, or give the {name} port another one")
 
 
 def _callers(written: RawSettings) -> Iterator[Problem]:

@@ -151,6 +151,16 @@ class SlotState(msgspec.Struct, frozen=True):
     last_end: str = ""
 
 
+class SupervisedPlan(msgspec.Struct, frozen=True):
+    """The settings that only the supervisor applies, as it applies them now."""
+
+    data_bind: str
+    admin_bind: str
+    workers: int
+    accept_s: float
+    grace_s: float
+
+
 class Supervision(msgspec.Struct, frozen=True):
     """The supervisor's state, which it writes to `supervisor.json` at every change."""
 
@@ -158,3 +168,5 @@ class Supervision(msgspec.Struct, frozen=True):
     data_port: int
     admin_port: int
     slots: tuple[SlotState, ...]
+    plan: SupervisedPlan | None = None
+    """The settings that the supervisor itself follows; None from a supervisor of an older version."""

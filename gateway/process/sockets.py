@@ -23,6 +23,7 @@ import msgspec
 
 from gateway.process.children import ADMIN_SLOT, KEPT_ENDS, Child, Entries, Slot, slots_for
 from gateway.process.hot_restart import Handed, HandedSlot
+from gateway.process.snapshots import SupervisedPlan
 from gateway.process.worker_link import publish, worker_socket
 from gateway.telemetry.logs import for_people
 
@@ -156,6 +157,11 @@ class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Host and port of data and admin port."""
         return (self.data_host, self.data_port), (self.admin_host, self.admin_port)
 
+    def supervised(self) -> SupervisedPlan:
+        """The plan, for comparison with settings that were read later."""
+        binds = (shown_address(self.data_host, self.data_port), shown_address(self.admin_host, self.admin_port))
+        return SupervisedPlan(*binds, self.workers, self.accept_s, self.grace_s)
+
 
 class StartState(NamedTuple):
     """The start state of a supervisor."""
@@ -251,3 +257,8 @@ def tell_ready(plan: ProcessPlan, ports: tuple[int, int], home: Path, out: TextI
 
 def _host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def shown_address(host: str, port: int) -> str:
+    """`host:port`, or `[v6]:port`."""
+    return f"{_host(host)}:{port}"

@@ -310,7 +310,8 @@ class _Supervisor:
                     self._became_ready(child, slot, self._clock())
 
     def _publish(self) -> None:
-        supervision = Supervision(os.getpid(), *self._ports, tuple(slot.state() for slot in self._slots))
+        slots = tuple(slot.state() for slot in self._slots)
+        supervision = Supervision(os.getpid(), *self._ports, slots, self._plan.supervised())
         if supervision != self._published:
             self._published = supervision
             publish(self._home, "supervisor.json", supervision)

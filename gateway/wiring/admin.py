@@ -35,6 +35,7 @@ from gateway.fleet.view import fleet_seen
 from gateway.placement.explain import WorkersExplain
 from gateway.process.own_loop import in_own_loop
 from gateway.process.snapshots import Supervision, WorkerSnapshot
+from gateway.process.sockets import shown_address
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import collect, supervision
 from gateway.rollouts.hook import HookCounts, RolloutHook
@@ -172,11 +173,24 @@ HOOK_ID: Final = "tidegate-rollout"
 log = structlog.get_logger("tidegate.admin")
 
 
+STOP_AND_START: Final = "stop the gateway and start it"
+HOT_RESTART: Final = "send SIGUSR2 (tidegate reload --code), or stop the gateway and start it"
+HOW_TO_APPLY: Final = {
+    "data.bind": STOP_AND_START,
+    "admin.bind": STOP_AND_START,
+    "workers": f"for more workers {HOT_RESTART}; for fewer, {STOP_AND_START}",
+    "drain.accept_s": HOT_RESTART,
+    "drain.grace_s": HOT_RESTART,
+}
+"""How the settings are taken up that a rolling restart (SIGHUP) leaves as they are."""
+
+
 class OwnProcesses:
     """The processes of this gateway, by their run directory; a `gateway.admin.call.GatewayProcesses`."""
 
     def __init__(self, settings: Settings, run_dir: Path) -> None:
         self._run_dir = run_dir
+        self._settings = settings
         self.accept_s = settings.drain.accept_s
         self.grace_s = settings.drain.grace_s
         self.counters = settings.counter_url.kind.value
@@ -188,6 +202,24 @@ class OwnProcesses:
     async def workers(self) -> list[WorkerSnapshot]:
         """The workers that answer."""
         return await collect(self._run_dir, SEEN_WITHIN_S, with_metrics=True)
+
+    def unapplied(self) -> list[str]:
+        """What the settings that this process has read say otherwise than the supervisor does, in words."""
+        published = self.supervision()
+        if published is None or published.plan is None:
+            return []
+        wanted = (
+            ("data.bind", shown_address(*self._settings.data.bind_address), published.plan.data_bind),
+            ("admin.bind", shown_address(*self._settings.admin.bind_address), published.plan.admin_bind),
+            ("workers", self._settings.workers, published.plan.workers),
+            ("drain.accept_s", self.accept_s, published.plan.accept_s),
+            ("drain.grace_s", self.grace_s, published.plan.grace_s),
+        )
+        return [
+            f"{name} is {now} in the settings file, and the running gateway keeps {kept}: {HOW_TO_APPLY[name]}"
+            for name, now, kept in wanted
+            if now != kept
+        ]
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal to the supervisor."""
@@ -205,6 +237,7 @@ class AdminApiRun:
         self._counters = CounterView(settings, Path(slot.run_dir))
         self._run_dir = Path(slot.run_dir)
         self._settings = settings
+        self._processes = OwnProcesses(settings, self._run_dir)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
         self._hook = _hook_for(settings, hook_secret)
@@ -234,11 +267,13 @@ class AdminApiRun:
             pools={pool.name: [lora.name for lora in pool.loras] for pool in settings.pools},
             announce=announce,
             policies=self._database_policies(books),
-            gateway=OwnProcesses(settings, self._run_dir),
+            gateway=self._processes,
         )
 
     async def run(self) -> None:
         """Run the background loops until cancelled; keys with roles are known after the first refresh of the directory."""
+        for sentence in self._processes.unapplied():
+            log.warning("a changed setting is not taken up by a reload", setting=sentence)
         await self._counters.start()
         await self._watch.refresh(self._holders)
         async with asyncio.TaskGroup() as group:

@@ -65,6 +65,7 @@ class GatewayShown(BaseModel):
     workers: list[WorkerShown]
     processes: list[ProcessShown]
     stores: StoresShown
+    unapplied: list[str] = Field(description="Changed settings that no reload takes up, in words; they are among the warnings too.")
     warnings: list[str] = Field(description="Everything that needs a look, in words.")
 
 
@@ -96,6 +97,7 @@ async def show(call: Asking) -> Response:
         reachable = True
     except JournalAway:
         reachable = False
+    unapplied = gateway.unapplied()
     shown = GatewayShown(
         pid=supervision.pid,
         data_port=supervision.data_port,
@@ -121,7 +123,8 @@ async def show(call: Asking) -> Response:
             settlements_waiting=sum(worker.limits.undelivered for worker in workers if worker.limits is not None),
             usage_dropped=sum(worker.ledger.dropped for worker in workers if worker.ledger is not None),
         ),
-        warnings=[*([] if reachable else ["the database does not answer"]), *warnings(workers, supervision)],
+        unapplied=unapplied,
+        warnings=[*([] if reachable else ["the database does not answer"]), *unapplied, *warnings(workers, supervision)],
     )
     return answer(200, shown.model_dump())
 

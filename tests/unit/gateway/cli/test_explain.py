@@ -53,6 +53,12 @@ def test_one_that_nobody_remembers_says_so(served: AdminSocket) -> None:
     assert run(served, "req-2") == (1, "No worker remembers a decision about that request; each keeps its last 1,000.\n")
 
 
+@pytest.mark.parametrize("text", ["why is it slow", "a/b", "..", "req-1?x", "é", "x" * 65])
+def test_text_that_is_no_id_is_refused_before_anybody_is_asked(served: AdminSocket, text: str) -> None:
+    code, said = run(served, text)
+    assert (code, "is no request id: an id has 1 to 64 letters" in said, "route" in said) == (2, True, False)
+
+
 def test_a_request_that_nobody_sends_is_placed(served: AdminSocket, tmp_path: Path) -> None:
     file = tmp_path / "request.json"
     file.write_text('{"model": "sim", "messages": []}')

@@ -75,6 +75,13 @@ def test_reload_signals_the_first_process_and_waits_until_every_process_is_anoth
     assert port.within(port.admin.actions()) == ["gateway.reload.settings", "gateway.reload.code"]
 
 
+def test_what_a_reload_does_not_take_up_is_named(port: AdminSocket) -> None:
+    processes(port).kept = ["data.bind is 127.0.0.1:9090 in the settings file, and the running gateway keeps 127.0.0.1:8080"]
+    done = port.run("reload")
+    assert (done.exit_code, "note: not taken up: data.bind is 127.0.0.1:9090 in the settings file" in done.stderr) == (0, True)
+    assert "warning: data.bind is 127.0.0.1:9090 in the settings file" in port.run("status").stdout
+
+
 def test_settings_with_mistakes_are_not_taken_up(port: AdminSocket, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a-token-of-more-than-24-characters")
     (tmp_path / "tidegate.yaml").write_text(

@@ -126,3 +126,20 @@ def test_counters_in_memory_are_for_one_worker(tmp_path):
     [problem] = found('workers: 4\nstores: {counters: "memory:"}\n', tmp_path)
     assert "stores.counters" in problem and "4 workers would admit 4 times every limit" in problem
     assert found('workers: 1\nstores: {counters: "memory:"}\n', tmp_path) == []
+
+
+def test_a_backend_is_not_the_gateway_itself(tmp_path):
+    def said(url, binds=""):
+        return found(f'{binds}pools: [{{name: p, backends: [{{id: a, url: "{url}"}}]}}]\n', tmp_path)
+
+    for url in ("http://127.0.0.1:8081", "http://localhost:8081/prefix", "http://LOCALHOST:8081"):
+        [problem] = said(url)
+        assert "url: is the admin port of this gateway (admin.bind 127.0.0.1:8081); name the engine's own port" in problem
+    assert "is the data port" in said("http://127.0.0.1:8080")[0]
+    anywhere = 'data: {bind: "0.0.0.0:80"}\n'
+    assert "is the data port of this gateway (data.bind 0.0.0.0:80)" in said("http://127.0.0.1", anywhere)[0]
+    assert "is the data port" in said("http://[::1]:80", 'data: {bind: "[::]:80"}\n')[0]
+    for url in ("http://127.0.0.1:8082", "http://10.0.0.1:8080", "http://engine:8081", "http://127.0.0.1:x", "https://127.0.0.1:443"):
+        assert said(url) == []
+    assert said("http://10.0.0.1", anywhere) == []  # an engine elsewhere, on the port that is ours here
+    assert said("http://127.0.0.1:0", 'data: {bind: "127.0.0.1:0"}\n') == []
