@@ -1,7 +1,8 @@
 """Conditions of rules, in CEL, the common expression language (github.com/google/cel-spec): typed, and bounded in time.
 
-They are compiled and checked when policies are read, by the C++ implementation. It counts the steps of `all`, `exists` and their like and
-gives up after 10,000, and its regular expressions (RE2) take linear time; so no condition can hold a request up.
+They are compiled and checked when policies are read, by the C++ implementation. It counts the steps of `all`, `exists` and their like
+(loops) and gives up after 10,000, and its regular expressions (RE2) take linear time; so no condition can hold a request up.
+`Alternatives` bounds the steps of all conditions of a request together.
 """
 
 import difflib
@@ -16,6 +17,18 @@ import msgspec
 
 MAX_CHARS: Final = 2_000
 """Length of one condition."""
+
+MAX_STEPS: Final = 10_000
+"""Steps of one evaluation; the default of the C++ implementation, which counts them itself."""
+
+MAX_REQUEST_STEPS: Final = 50_000
+"""Steps that the dear conditions of one request may take together, by their estimates: about 2.5 ms."""
+
+USUAL_ENTRIES: Final = 64
+"""Entries of a map in an estimate that knows no request: as many as `data.limits.max_headers`."""
+
+DEAR_STEPS: Final = 200
+"""Estimated steps from which a condition is dear: two nested loops, or more than three loops."""
 
 VARIABLES: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("string", "The model that was asked for; of an alias, the one it stands for."),
@@ -211,22 +224,67 @@ def _sample() -> Any:
     return activation({name: _SAMPLE[kind] for name, (kind, _) in VARIABLES.items()})
 
 
+_NO_CODE: Final = re.compile(
+    r"""//[^\n]*"""
+    r"""|(?:[rR][bB]?|[bB][rR])(?:\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|"[^"\n]*"|'[^'\n]*')"""
+    r"""|\"\"\"(?:[^\\]|\\[\s\S])*?\"\"\"|'''(?:[^\\]|\\[\s\S])*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
+)
+"""Comments and texts of CEL; texts with the prefix `r` have no escapes."""
+_LOOP: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|map|filter)\s*\(|\(|\)")
+
+
+class ConditionLoops(msgspec.Struct, frozen=True):
+    """The loops of a condition, for an estimate of its steps."""
+
+    depths: tuple[int, ...] = ()
+    """How many loops each loop is in, itself included."""
+    listed: int = 0
+    """Entries of all lists that the condition itself writes, or more."""
+    joined: int = 1
+    """How many lists one loop may go over, joined by `+`; or more."""
+
+    @classmethod
+    def of(cls, text: str) -> "ConditionLoops":
+        """The loops in the text of a condition that compiles."""
+        code = _NO_CODE.sub('""', text)
+        depths = []
+        brackets: list[bool] = []  # for each open one, whether it is a loop's
+        for found in _LOOP.finditer(code):
+            if found[0] == ")":
+                if brackets:
+                    brackets.pop()
+                continue
+            brackets.append(found[0] != "(")
+            if brackets[-1]:
+                depths.append(sum(brackets))
+        return cls(tuple(depths), code.count(",") + 1, code.count("+") + 1) if depths else cls()
+
+    def most_steps(self, entries: int) -> int:
+        """The most steps of an evaluation for a request whose maps have at most so many entries."""
+        each = max(entries, self.listed) * self.joined
+        return min(MAX_STEPS, sum(int(each**depth) for depth in self.depths))
+
+
 class Alternatives:
     """Several conditions, evaluated together: which hold, in order. Those that begin with `headers["x"] == "y"` are indexed by the header's
-    value. One evaluation of the disjunction of all unindexed ones shows for most requests that none holds; otherwise the holding ones are
-    found by bisection. Disjunctions are compiled at their first evaluation."""
+    value. One evaluation of the disjunction of all cheap unindexed ones shows for most requests that none holds; otherwise the holding ones
+    are found by bisection. Disjunctions are compiled at their first evaluation. Dear ones are evaluated one by one, and those behind
+    `MAX_REQUEST_STEPS` do not hold."""
 
-    __slots__ = ("_all", "_by_header", "_disjunctions", "_unindexed", "needs")
+    __slots__ = ("_all", "_by_header", "_dear", "_disjunctions", "_loops", "_unindexed", "needs")
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._all = tuple(condition(text) for text in texts)
         self._disjunctions: dict[tuple[int, int], Condition | None] = {}
         self._by_header: dict[str, dict[str, list[int]]] = {}
         self._unindexed: list[int] = []
+        self._dear: list[int] = []
+        self._loops = tuple(ConditionLoops.of(text) for text in texts)
         for at, text in enumerate(texts):
             named = _ONE_VALUE.fullmatch(text)
             if named is None:
-                self._unindexed.append(at)
+                dear = self._loops[at].most_steps(USUAL_ENTRIES) > DEAR_STEPS
+                (self._dear if dear else self._unindexed).append(at)
             else:
                 self._by_header.setdefault(named[1], {}).setdefault(named[2], []).append(at)
         self.needs = reduce(ConditionNeeds.joined, (alternative.needs for alternative in self._all), ConditionNeeds())
@@ -238,15 +296,24 @@ class Alternatives:
             values: the variables' values, at least for those in `needs`.
         """
         facts = activation(values)
-        indexed: list[int] = []
+        alone = list(self._dear)
         for name, by_value in self._by_header.items():
-            indexed += by_value.get(values["headers"].get(name), ())
+            alone += by_value.get(values["headers"].get(name), ())
         holding = (
             self._holding_within(0, len(self._unindexed), facts)
             if self._unindexed and self._may_hold(0, len(self._unindexed), facts)
             else ()
         )
-        return merge(holding, (at for at in sorted(indexed) if self._all[at].holds(facts))) if indexed else holding
+        return merge(holding, self._holding_alone(sorted(alone), facts, values)) if alone else holding
+
+    def _holding_alone(self, indexes: list[int], facts: Any, values: Mapping[str, Any]) -> Iterator[int]:
+        """Indexes of the conditions that hold, evaluated one by one, until their steps are used up."""
+        entries = max((len(value) for value in values.values() if isinstance(value, Mapping)), default=0)
+        steps_left = MAX_REQUEST_STEPS
+        for at in indexes:
+            steps_left -= self._loops[at].most_steps(entries)
+            if (steps_left >= 0 or not self._loops[at].depths) and self._all[at].holds(facts):
+                yield at
 
     def _holding_within(self, begin: int, end: int, facts: Any) -> Iterator[int]:
         """Indexes of the conditions that hold among `_unindexed[begin:end]`."""

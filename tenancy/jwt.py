@@ -231,8 +231,8 @@ class _Header(msgspec.Struct):
     alg: str
     kid: str = ""
     typ: str = ""
-    crit: Any = None
-    b64: bool = True
+    crit: Any = msgspec.UNSET
+    b64: Any = msgspec.UNSET
     zip: str = ""
 
 
@@ -311,7 +311,7 @@ class Tokens:
         if len(token) > rules.max_token_bytes:
             raise Rejected(JwtOutcome.MALFORMED, "size", issuer)
         # `crit` and `b64` change how a token is read and `zip` how large it is; we know none of them, so we must refuse them
-        if header.crit is not None or not header.b64 or header.zip or header.typ.lower() not in TYPES:
+        if header.crit is not msgspec.UNSET or header.b64 is not msgspec.UNSET or header.zip or header.typ.lower() not in TYPES:
             raise Rejected(JwtOutcome.MALFORMED, "a header that is not spoken here", issuer)
         if header.alg not in rules.algorithms:
             raise Rejected(JwtOutcome.ALGORITHM, issuer=issuer)

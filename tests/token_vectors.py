@@ -63,9 +63,10 @@ def forged(known: Signer, now: float, iss: str) -> dict[str, str]:
         out[f"a stranger's key under kid {kid[:24]!r}"] = stranger.token({"kid": kid}, **claims)
     for kid in (7, None, True, ["k1"], {"k1": 1}):
         out[f"kid {kid!r}"] = _with(good, {"alg": "RS256", "kid": kid})
-    for crit in (["exp"], ["b64"], [], "b64", {"b64": 1}):
+    for crit in (["exp"], ["b64"], [], "b64", {"b64": 1}, None):
         out[f"crit {crit!r}"] = _raw(known, claims, {"alg": "RS256", "kid": known.kid, "crit": crit, "exp": 1})
-    out["b64 false"] = _raw(known, claims, {"alg": "RS256", "kid": known.kid, "b64": False})
+    for b64 in (False, True, None, "true"):
+        out[f"b64 {b64!r}"] = _raw(known, claims, {"alg": "RS256", "kid": known.kid, "b64": b64})
     out["zip"] = known.token({"zip": "DEF"}, **claims)
     for typ in ("logout+jwt", "dpop+jwt", "secevent+jwt", "JWS", "jwt2", "application/json"):
         out[f"typ {typ!r}"] = known.token({"typ": typ}, **claims)

@@ -24,6 +24,7 @@ import structlog
 from gateway.admin.app import PoolShown, admin_main
 from gateway.config.load import ConfigError, Settings, load_settings_again
 from gateway.config.read_secrets import SecretError, read_admin_token, read_hook_secret, read_pepper, read_reference
+from gateway.process.file_descriptors import bounded_connections
 from gateway.process.hot_restart import this_program
 from gateway.process.supervisor import CannotStart, ProcessPlan, WorkerSlot, run
 from gateway.process.worker import worker_main
@@ -148,6 +149,7 @@ def launch(config: Path, settings: Settings, run_dir: Path | None, *, rehearse: 
         return 1
     if rehearse:
         return 0
+    bounded_connections(settings.data.limits.max_connections, log)
     # everything is imported by now and exempt from collection, so that children share these pages with the parent
     gc.collect()
     gc.freeze()

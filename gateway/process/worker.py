@@ -31,6 +31,7 @@ from gateway.ledger.writer import UsageWriter
 from gateway.placement.explain import answers
 from gateway.process.children import settle_memory
 from gateway.process.drain import drain
+from gateway.process.file_descriptors import bounded_connections
 from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import WorkerLink, worker_socket
@@ -216,7 +217,7 @@ class _Worker:
         data = self._settings.data
         port = DataPort(deps)
         connections = self._connections = Connections(
-            EdgeLimits(**data.limits.model_dump()),
+            EdgeLimits(**{**data.limits.model_dump(), "max_connections": bounded_connections(data.limits.max_connections)}),
             deps.clock,
             deps.wall,
             serve=port.start,

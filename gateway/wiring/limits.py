@@ -26,7 +26,7 @@ from tenancy.limits import Group
 from tenancy.ports import Counters, CountersAway, Presence
 from tenancy.seeds import Tallies
 from tenancy.stores.fallback_counters import FallbackCounters
-from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom, SteadyWall
+from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom, SteadyWall, up_time
 from tenancy.stores.under_way import UnbookedUsage
 from tenancy.stores.valkey import ValkeyCounters, ValkeyPresence
 from tenancy.stores.valkey.client import ValkeyScripts
@@ -162,7 +162,7 @@ def _at_socket(url: CounterUrl, run_dir: Path) -> CounterUrl:
 
 
 def _steady_wall() -> SteadyWall:
-    return SteadyWall(time.time, time.monotonic)
+    return SteadyWall(time.time, up_time)
 
 
 async def _nothing() -> None:

@@ -48,7 +48,7 @@ from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
 from tenancy.keys import Pepper
 from tenancy.ports import Counters
-from tenancy.stores.memory import MemoryCounters, SteadyWall
+from tenancy.stores.memory import MemoryCounters, SteadyWall, up_time
 
 __all__ = [
     "VocabularyError",
@@ -158,7 +158,7 @@ def deps_for(
         queues=queues_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),
         budget=RetryBudget(),
-        counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, time.monotonic)),
+        counters=counters if counters is not None else MemoryCounters(SteadyWall(time.time, up_time)),
         holds=OpenHolds(time.monotonic, usage.opened, usage.dropped) if usage is not None else OpenHolds(time.monotonic),
         upstreams=upstreams,
         loras=_lora_loader(settings, live, upstreams, observe_load),

@@ -91,6 +91,7 @@ class PlainChunk(msgspec.Struct, gc=False):
     choices: list[_PlainChoice]
     usage: UnsetType | None = UNSET
     error: UnsetType = UNSET
+    model: str | None = None
 
 
 _decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode

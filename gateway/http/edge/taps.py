@@ -19,7 +19,15 @@ from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
-from gateway.http.edge.reply_document import NOT_A_REPLY, ReplyDocument, ReportedUsage, decode_document, decode_plain_reply, plain_chunk
+from gateway.http.edge.reply_document import (
+    NOT_A_REPLY,
+    PlainChunk,
+    ReplyDocument,
+    ReportedUsage,
+    decode_document,
+    decode_plain_reply,
+    plain_chunk,
+)
 from gateway.story import AttemptFacts, Story
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -61,7 +69,7 @@ class _Judge(msgspec.Struct, eq=False, kw_only=True):
     choices: int
     """The finish reasons of a whole answer."""
     names: frozenset[str] | None = None
-    """Models the reply may name; None to take any, or once the reply has named one of them."""
+    """Models the reply may name, in each of its events; None to take any."""
     usage: Usage | None = None
     """The usage that the engine reported last; None while it has reported none."""
     cached: int | None = None
@@ -75,7 +83,7 @@ class _Judge(msgspec.Struct, eq=False, kw_only=True):
         self.fault = Fault(kind, message, retry=retry_after.SOON, detail=detail)
         self.over = True
 
-    def _is_other_model(self, document: ReplyDocument) -> bool:
+    def _is_other_model(self, document: ReplyDocument | PlainChunk) -> bool:
         """Fail when the reply names a model that this backend does not have (R43): another one is behind its port."""
         if self.names is None or document.model is None or document.model in self.names:
             return False
@@ -93,7 +101,7 @@ class StreamTap(_Judge, eq=False):
     """Whether the caller asked for the usage event."""
     splitter: EventSplitter = msgspec.field(default_factory=EventSplitter)
     finished: set[int] = msgspec.field(default_factory=set)
-    """The choices with a finish reason. The models of `names` are looked at in the first event only."""
+    """The choices with a finish reason."""
 
     def feed(self, data: bytes) -> bytes:
         """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
@@ -102,9 +110,12 @@ class StreamTap(_Judge, eq=False):
         payload = self.splitter.lone(data)
         if payload is not None:
             now = self.clock()
-            chunk = plain_chunk(payload) if self.names is None else None
+            chunk = plain_chunk(payload)
             if chunk is None:
                 return self._event(payload, now)
+            if self.names is not None and chunk.model is not None and chunk.model not in self.names:
+                self._is_other_model(chunk)
+                return b""
             self.answer.note_event(now)
             return data if chunk.usage is UNSET or self.include_usage else b"data: %b\n\n" % _without_usage(payload)
         try:
@@ -134,10 +145,8 @@ class StreamTap(_Judge, eq=False):
         if document.choices is None:
             self._fail(Kind.INVALID_REPLY, "an event without choices")
             return b""
-        if self.names is not None:
-            if self._is_other_model(document):
-                return b""
-            self.names = None
+        if self._is_other_model(document):
+            return b""
         for choice in document.choices:
             reason = choice.finish_reason
             if reason:

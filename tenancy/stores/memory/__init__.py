@@ -1,9 +1,18 @@
 """In-process adapters: the counters of a lone worker; stores of the directory, backends and rollouts for tests and embedding."""
 
-from tenancy.stores.memory.counters import MemoryCounters, SteadyWall
+from tenancy.stores.memory.counters import MemoryCounters, SteadyWall, up_time
 from tenancy.stores.memory.directory import MemoryDirectory
 from tenancy.stores.memory.members import MemoryMemberStore
 from tenancy.stores.memory.presence import MemoryPresence, MemoryRoom
 from tenancy.stores.memory.rollouts import MemoryRolloutStore
 
-__all__ = ["MemoryCounters", "MemoryDirectory", "MemoryMemberStore", "MemoryPresence", "MemoryRolloutStore", "MemoryRoom", "SteadyWall"]
+__all__ = [
+    "MemoryCounters",
+    "MemoryDirectory",
+    "MemoryMemberStore",
+    "MemoryPresence",
+    "MemoryRolloutStore",
+    "MemoryRoom",
+    "SteadyWall",
+    "up_time",
+]

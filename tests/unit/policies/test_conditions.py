@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, ConditionNeeds, activation, condition
+from policies.conditions import MAX_CHARS, VARIABLES, Alternatives, ConditionError, ConditionLoops, ConditionNeeds, activation, condition
 
 FACTS = {"model": "chat", "prompt_tokens": 500, "stream": True, "headers": {"x-team": "red"}, "metadata": {}}
 
@@ -104,6 +104,41 @@ def test_disjunctions_too_long_for_one_expression_are_looked_at_one_by_one() -> 
     assert len(long) < MAX_CHARS
     texts = [long.format(n) for n in range(80)]
     assert list(Alternatives(texts).holding({"stream": False, "choices": 70})) == [70]
+
+
+def test_dear_conditions_of_a_request_have_a_bound_together() -> None:
+    dear = "metadata.all(a, metadata.all(b, a.matches('^f[0-9]+$') && b != ''))"
+    values = {"metadata": {f"f{n}": "x" for n in range(90)}, "headers": {"x-team": "red"}, "stream": True}
+    assert condition(dear).holds(activation(values)), "90 + 90 x 90 steps: alone it holds"
+    assert list(Alternatives([dear] * 200 + ["stream"]).holding(values)) == [*range(6), 200]
+    of_a_team = TEAM + f'"red" && {dear}'
+    assert list(Alternatives([of_a_team] * 200 + [TEAM + '"red"', "stream"]).holding(values)) == [*range(6), 200, 201]
+    few = {**values, "metadata": {"f1": "x", "f2": "x"}}
+    assert len(list(Alternatives([dear] * 200 + ["stream"]).holding(few))) == 201, "a usual request comes nowhere near"
+
+
+@pytest.mark.parametrize(
+    ("text", "depths"),
+    [
+        ("stream && (model == 'a' || (choices > 1))", ()),
+        ("metadata.all(a, a != '') && headers . exists (h, h == 'x')", (1, 1)),
+        ("metadata.all(a, (headers.exists(h, (h == a))) || metadata.exists_one(b, b == a)) && metadata.exists(c, c == '')", (1, 2, 2, 1)),
+        ("metadata.all(a, a == ')' && a != r'\\)' && headers.exists(h, h == a))", (1, 2)),
+        ('metadata.all(a, a == "\\")" && a != r\'\\)\' && headers.exists(h, h == a)) // ).all(', (1, 2)),
+        ('metadata.all(a, a == """"))""" && headers.exists(h, h == a))', (1, 2)),
+        ("model == '.all('", ()),
+        ("[1, 2, 3].map(n, n + 1).exists(n, n == choices)", (1, 1)),
+    ],
+)
+def test_loops_are_counted_with_their_depth(text: str, depths: tuple[int, ...]) -> None:
+    condition(text)
+    assert ConditionLoops.of(text).depths == depths
+
+
+def test_the_estimate_is_no_less_than_the_steps() -> None:
+    assert ConditionLoops.of("[1, 2, 3].all(n, n > 0)").most_steps(0) >= 3
+    assert ConditionLoops.of("([1, 2, 3] + [4, 5, 6]).all(n, n > 0)").most_steps(0) >= 6
+    assert ConditionLoops.of("metadata.all(a, metadata.all(b, true))").most_steps(20) >= 20 * 20 + 20
 
 
 def test_a_comment_ends_with_its_condition() -> None:

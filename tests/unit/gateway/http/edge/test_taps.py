@@ -231,6 +231,18 @@ def test_an_answer_in_a_listed_name_passes(names: frozenset[str] | None) -> None
 
 
 @pytest.mark.req("R43")
+@pytest.mark.parametrize("late", [event().replace(b'"model":"m"', b'"model":"x"'), event(finish="stop").replace(b'"m"', b'"x"')])
+@pytest.mark.parametrize("together", [False, True])
+def test_another_name_in_the_middle_of_a_stream_ends_it(late: bytes, together: bool) -> None:
+    made = StreamTap(AttemptFacts(), lambda: 0.0, choices=1, include_usage=False, names=frozenset({"m"}))
+    pieces = (event(), event(), late, event(finish="stop"), DONE)
+    out = made.feed(b"".join(pieces)) if together else b"".join(map(made.feed, pieces))
+    assert out == event() + event()
+    assert made.fault is not None
+    assert made.fault.kind is Kind.WRONG_MODEL
+
+
+@pytest.mark.req("R43")
 def test_an_answer_in_another_name_is_not_passed_on() -> None:
     made = StreamTap(AttemptFacts(), lambda: 0.0, choices=1, include_usage=False, names=frozenset({"m"}))
     swapped = event().replace(b'"model":"m"', b'"model":"swapped"')
