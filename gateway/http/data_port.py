@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import unquote
 
+from msgspec import structs
+
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.deps import Deps
@@ -25,9 +27,31 @@ from gateway.story import Story
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}
 MODELS: Final = "/v1/models"
 ONE_MODEL: Final = "/v1/models/"
+HEALTH: Final = "/health"
+"""The probe of load balancers that can probe only the port that they send requests to (docs/explanation/decisions/0007)."""
+AZURE: Final = "/openai"
+"""The beginning of Azure OpenAI's paths: `/openai/v1/…` and `/openai/deployments/NAME/…`."""
+DEPLOYMENTS: Final = "/openai/deployments/"
 
 PREFLIGHT_AGE_S: Final = 600
 """How long a browser may remember a preflight; Chromium caps it at 2 h, Firefox at 24 h."""
+
+
+def usual(path: str) -> tuple[str, str]:
+    """The path of the routes above that `path` is another form of, and the model that it names (empty for none).
+
+    A slash may follow any path. Azure's paths are `/openai/v1/…`, and `/openai/deployments/NAME/…`, where NAME is one segment and says the
+    model. Nothing is joined or removed from the middle of a path.
+    """
+    path = path.removesuffix("/")
+    deployment = ""
+    if path.startswith(DEPLOYMENTS):
+        name, _, operation = path.removeprefix(DEPLOYMENTS).partition("/")
+        if name and f"/v1/{operation}" in INFERENCE:
+            path, deployment = f"/v1/{operation}", unquote(name)
+    elif path.startswith(f"{AZURE}/v1/"):
+        path = path.removeprefix(AZURE)
+    return path, deployment
 
 
 class DataPort:
@@ -38,7 +62,18 @@ class DataPort:
 
     def start(self, exchange: Exchange) -> None:
         """Serve one request whose head is acceptable."""
-        endpoint = INFERENCE.get(exchange.head.path) if exchange.head.method == "POST" else None
+        head = exchange.head
+        endpoint = INFERENCE.get(head.path)
+        if endpoint is None:
+            if head.path in (HEALTH, f"{HEALTH}/") and head.method in ("GET", "HEAD"):
+                _health(exchange)
+                return
+            path, deployment = usual(head.path)
+            if path in INFERENCE or path == MODELS or path.startswith(ONE_MODEL):
+                head = exchange.head = structs.replace(head, path=path, deployment=deployment)
+                endpoint = INFERENCE.get(path)
+        if head.method != "POST":
+            endpoint = None
         deps = self._deps
         reply = serve(exchange, endpoint, deps) if endpoint is not None else self._answer(exchange)
         exchange.task = deps.loop.create_task(reply)
@@ -123,6 +158,13 @@ class DataPort:
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )
         exchange.reply(204, origin_headers + header_lines(headers), b"")
+
+
+def _health(exchange: Exchange) -> None:
+    """Answer a load balancer: 200, or 503 from SIGTERM on. Neither recorded nor logged, and it says nothing of keys, models or engines."""
+    draining = exchange.draining
+    headers = b"content-type: application/json\r\ncache-control: no-store\r\n"
+    exchange.reply(503 if draining else 200, headers, b'{"status":"draining"}' if draining else b'{"status":"ok"}')
 
 
 def _shown(text: str) -> str:

@@ -21,6 +21,7 @@ import uvloop
 from backends.lora.loader import LoadDone
 from gateway.config.load import Settings
 from gateway.config.read_secrets import read_pepper
+from gateway.config.settings import Tls
 from gateway.deps import Deps
 from gateway.fleet.sources import RegisteredSource
 from gateway.fleet.view import state_of
@@ -90,6 +91,15 @@ SWEEP_S: Final = 0.25
 
 LISTEN_BACKLOG: Final = 4096
 """Connections that wait in the kernel's queue; net.core.somaxconn (4096 on current kernels) bounds them anyway."""
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """TLS of the data port: 1.2 or newer, and HTTP/1.1 by ALPN, so that a client that offers HTTP/2 too does not begin with it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.private_key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def worker_main(slot: WorkerSlot, settings: Settings) -> None:
@@ -225,11 +235,7 @@ class _Worker:
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
         )
-        tls = None
-        if data.tls is not None:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            tls.minimum_version = ssl.TLSVersion.TLSv1_2
-            tls.load_cert_chain(data.tls.certificate, data.tls.private_key)
+        tls = tls_context(data.tls) if data.tls is not None else None
         server = await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)
         return connections, server
 

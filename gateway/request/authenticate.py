@@ -10,8 +10,11 @@ from tenancy.jwt import looks_like_token
 
 
 async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
-    """The caller of the API key in `Authorization: Bearer` or `x-api-key`; where issuers are configured, the header may carry a token
-    (JWT) instead. Suspends only for a token signed with a key that is not known yet.
+    """The caller of the API key in `Authorization: Bearer`, `x-api-key` or `api-key`; where issuers are configured, the header may carry a
+    token (JWT) instead. Suspends only for a token signed with a key that is not known yet.
+
+    Of several headers one has to be valid: SDKs and proxies send a placeholder in the header that they are not told to use. Two that are
+    valid must be of the same tenant, or nobody could say who pays.
 
     Raises:
         Fault: KEY_MISSING; KEY_INVALID, with the same message for every defect of a key or token; IDENTITY_UNAVAILABLE when the keys of
@@ -24,18 +27,43 @@ async def authenticate(exchange: Exchange, story: Story, deps: Deps) -> Caller:
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer":
             token = b""
-    token = token or headers.get(b"x-api-key", b"")
-    if not token:
-        raise Fault(Kind.KEY_MISSING, "You did not provide an API key. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
-    text, now_unix = token.decode("latin-1").strip(), deps.wall()
-    if deps.tokens is not None and looks_like_token(text):
-        caller = await deps.tokens.authenticate(text, now_unix, deps.live)
+    caller: Caller | None = None
+    if b"x-api-key" in headers or b"api-key" in headers:
+        caller = await _caller_of_any((token, headers.get(b"x-api-key", b""), headers.get(b"api-key", b"")), deps)
+    elif not token:
+        raise _missing_key()
     else:
-        caller = deps.live.directory.keys.authenticate(text, now_unix)
+        text, now_unix = token.decode("latin-1").strip(), deps.wall()
+        if deps.tokens is not None and looks_like_token(text):
+            caller = await deps.tokens.authenticate(text, now_unix, deps.live)
+        else:
+            caller = deps.live.directory.keys.authenticate(text, now_unix)
     if caller is None:
         raise _invalid_key()
     story.asked.caller = caller
     return caller
+
+
+async def _caller_of_any(credentials: tuple[bytes, ...], deps: Deps) -> Caller | None:
+    """The caller of the first valid credential; None where none is valid, or two are of different tenants."""
+    texts = [text for credential in dict.fromkeys(credentials) if (text := credential.decode("latin-1").strip())]
+    if not texts:
+        raise _missing_key()
+    found: Caller | None = None
+    for text in texts:
+        if deps.tokens is not None and looks_like_token(text):
+            caller = await deps.tokens.authenticate(text, deps.wall(), deps.live)
+        else:
+            caller = deps.live.directory.keys.authenticate(text, deps.wall())
+        if found is not None and caller is not None and caller.tenant != found.tenant:
+            return None
+        found = found or caller
+    return found
+
+
+def _missing_key() -> Fault:
+    headers = "'Authorization: Bearer KEY', 'x-api-key: KEY' or 'api-key: KEY'"
+    return Fault(Kind.KEY_MISSING, f"You did not provide an API key. Send it as {headers}.")
 
 
 def _invalid_key() -> Fault:

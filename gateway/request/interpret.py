@@ -42,7 +42,7 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     body = received if exchange.complete and type(received) is bytes else await exchange.body()
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
-    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER))
+    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user
     grant = grant_of(caller, deps)

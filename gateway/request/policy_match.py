@@ -16,7 +16,7 @@ from policies.rules import Rule
 from tenancy.estimate import likely_prompt
 from tenancy.rights import EVERYTHING, Allowed
 
-SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"cookie"})
+SECRET: Final = frozenset({b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"cookie"})
 """Headers that conditions never see."""
 NO_MODEL: Final = ModelRule("", "")
 """The rule of a model that the policy does not have."""

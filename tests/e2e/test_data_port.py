@@ -12,12 +12,12 @@ from tests.timing import HANG_S
 SIM = SimSettings(models=("sim",), speed=2000)
 
 DANGEROUS = [
-    "/", "/v1", "/v1/", "/metrics", "/health", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load",
+    "/", "/v1", "/v1/", "/metrics", "/healthz", "/health/x", "/livez", "/docs", "/openapi.json", "/tokenize", "/detokenize", "/load",
     "/version", "/ping", "/invocations", "/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache",
     "/collective_rpc", "/update_weights", "/server_info", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
     "/kv_event_sources", "/inference/v1/generate", "/abort_requests", "/get_server_info", "/flush_cache", "/generate",
     "/start_profile", "/stop_profile", "/v1/loads", "/slots", "/props", "/completion", "/infill", "/apply-template",
-    "/v1/chat/completions/", "/v1/chat/completions/render", "/v1/chat/completions%2f", "/v1/chat%2fcompletions",
+    "/v1/chat/completions//", "/v1/chat/completions/render", "/v1/chat/completions%2f", "/v1/chat%2fcompletions",
     "//v1/chat/completions", "/v1//chat/completions", "/v1/./chat/completions", "/v1/../metrics",
     "/v1/chat/completions/../../../metrics", "/V1/chat/completions", "/v1/chat/completions;x=1", "/v1/chat/completions%00",
     "/v1/chat/completions\\..\\..", "/v1\\chat\\completions", "/%761/chat/completions", "/v1/chat/completions%20",

@@ -446,6 +446,19 @@ async def test_only_configured_hosts_are_served() -> None:
         assert b" 200 " in await running.send(b"GET /x HTTP/1.1\r\nHost: API.example\r\nConnection: close\r\n\r\n")
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_a_caller_that_begins_with_http_2_is_told_to_use_http_1_1(pieces: int) -> None:
+    begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+    step = -(-len(begin) // pieces)
+    async with edge() as running:
+        got = await running.send(*(begin[at : at + step] for at in range(0, len(begin), step)))
+        settings, goaway = got[:9], got[9:]
+        assert settings == bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), "SETTINGS, empty: a server's first frame"
+        assert goaway[:9] == bytes([0, 0, 8, 7, 0, 0, 0, 0, 0])
+        assert (goaway[9:13], goaway[13:]) == (bytes(4), (13).to_bytes(4)), "no stream was taken; HTTP_1_1_REQUIRED"
+        assert running.faults[0].kind is Kind.MALFORMED_HTTP
+
+
 async def test_tls_ends_at_the_edge() -> None:
     authority = trustme.CA()
     served, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()

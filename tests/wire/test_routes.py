@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import httpx
 import msgspec
 import pytest
 
@@ -23,7 +24,7 @@ ELSEWHERE = ["/metrics", "/v1/models", "/collective_rpc", "http://127.0.0.1:1/",
 
 def spelled(route: str) -> Iterator[str]:
     """Other spellings of a route: what some reader along the way could take for it."""
-    ends = "/ // /. /.. /../completions ; ;a=b %20 %00 %2f %2e .json \\ %5c %3f %23 %0a %0d%0a %09 ~ * | ^ ' % %zz %u002f : @a &a=b"
+    ends = "// /. /.. /../completions ; ;a=b %20 %00 %2f %2e .json \\ %5c %3f %23 %0a %0d%0a %09 ~ * | ^ ' % %zz %u002f : @a &a=b"
     fronts = "/ // /. /.. /v1 /%2e /x/.. /x/%2e%2e /; \\ /%2f /public/../"
     versions = ["/v1/./", "/v1/x/../", "/v1/;/", "/v1%2f", "/V1/", "/v1 /", "/v2/", "/v1\t/", "/v1/%2e/"]
     yield from (route + end for end in ends.split())
@@ -81,3 +82,82 @@ async def test_the_route_that_was_authorised_is_the_route_that_was_served(record
             assert len(running.records) == count + 1
             assert running.records[-1].tenant == "", "nobody was authorised for anything"
     record_property("figure", f"{len(SERVED) + len(REFUSED)} vectors")  # type: ignore[operator]  # pytest's fixture is a function
+
+
+NO_ROUTES = [
+    "/openai/deployments//chat/completions", "/openai/deployments/sim/x/chat/completions", "/openai/deployments/sim/v1/chat/completions",
+    "/openai/deployments/sim", "/openai/deployments/sim/chat", "/openai/deployments/sim/chat/completions//", "/openai/chat/completions",
+    "/openai/openai/v1/chat/completions", "/openai/v1", "/openai//v1/chat/completions", "/v1/chat/completions//", "/health/x", "//health",
+]  # fmt: skip
+
+
+@pytest.mark.req("R13")
+async def test_azures_paths_and_a_slash_at_the_end_are_the_same_routes() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        async with running.client() as client:
+            for route in ROUTES:
+                operation = route.removeprefix("/v1/")
+                azure = f"/openai/deployments/sim/{operation}?api-version=2024-10-21"
+                body = msgspec.json.decode(body_of(route))
+                nameless = {name: value for name, value in body.items() if name != "model"}
+                forms = [
+                    (f"{route}/", body),
+                    (f"/openai{route}", body),
+                    (azure, body),
+                    (azure, nameless),
+                    (azure, {**body, "model": "gpt-9"}),
+                ]
+                for form, sent in forms:
+                    engine.received.clear()
+                    reply = await client.post(form, json=sent)
+                    assert reply.status_code == 200, (form, reply.text)
+                    record = running.records[-1]
+                    assert (record.endpoint, record.model, [call.path for call in engine.received]) == (route, "sim", [route]), form
+            unknown = await client.post("/openai/deployments/gpt-9/chat/completions", json=chat())
+            assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+            for path in ("/v1/models/", "/openai/v1/models", "/openai/v1/models/sim", "/v1/models/sim/"):
+                assert (await client.get(path)).status_code == 200, path
+            for path in NO_ROUTES:
+                assert (await client.post(path, json=chat())).json()["error"]["code"] == "unknown_url", path
+
+
+async def test_health_needs_no_key_and_tells_nothing() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as prober:
+            reply = await prober.get("/health")
+            assert (reply.status_code, reply.json()) == (200, {"status": "ok"})
+            assert (await prober.head("/health/")).status_code == 200
+            assert running.records == [], "a probe is no request"
+            assert (await prober.post("/health")).status_code == 404
+            running.connections.draining = True
+            reply = await prober.get("/health")
+            assert (reply.status_code, reply.json()) == (503, {"status": "draining"})
+
+
+async def test_one_of_several_keys_has_to_be_valid_and_none_of_another_tenant() -> None:
+    wrong = "gw_live_0000000000_" + "0" * 49
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        acme, bolt = running.keys["acme"], running.keys["bolt"]
+        cases: list[tuple[dict[str, str], int]] = [
+            ({"api-key": acme}, 200),
+            ({"x-api-key": acme}, 200),
+            ({"authorization": f"Bearer {wrong}", "x-api-key": acme}, 200),
+            ({"authorization": "Bearer placeholder", "api-key": acme}, 200),
+            ({"authorization": f"Bearer {acme}", "x-api-key": wrong}, 200),
+            ({"authorization": f"Bearer {acme}", "x-api-key": acme, "api-key": acme}, 200),
+            ({"authorization": f"Bearer {acme}", "x-api-key": bolt}, 401),
+            ({"x-api-key": acme, "api-key": bolt}, 401),
+            ({"authorization": f"Bearer {wrong}", "api-key": wrong}, 401),
+            ({"api-key": ""}, 401),
+        ]
+        async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
+            for headers, status in cases:
+                assert (await client.get("/v1/models", headers=headers)).status_code == status, headers
+                assert running.records[-1].tenant == ("acme" if status == 200 else "")
+
+
+async def test_of_two_request_ids_the_callers_comes_back() -> None:
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        async with running.client() as client:
+            reply = await client.get("/v1/models", headers=[("x-request-id", "mine-1"), ("x-request-id", "the.ingress-2")])
+            assert (reply.status_code, reply.headers["x-request-id"]) == (200, "mine-1")

@@ -186,6 +186,11 @@ MAX_FRAMING_BYTES: Final = 64 * 1024
 """Bytes of chunk sizes, chunk extensions and trailers that a body may have besides as many as its own. 13,000 chunks of one byte, or any
 number of chunks of five bytes, are below it: an encoder that writes each of its tokens at once is slow, but no attack."""
 
+HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n"
+HTTP2_REFUSAL: Final = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\7\0\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x0d"
+"""The answer to a caller that begins with HTTP/2: an empty SETTINGS frame, and GOAWAY with HTTP_1_1_REQUIRED (RFC 9113, 6.8 and 7). A
+client of HTTP/2 could not read an answer in HTTP/1.1."""
+
 FED_AT_ONCE_BYTES: Final = 64 * 1024
 """Bytes of a head that llhttp gets as they come. Beyond it llhttp gets whole lines, or a quarter more of the head: the parser's Python side
 joins the pieces of a line by copying all of them, which would take quadratic time for a long line in small pieces."""
@@ -465,7 +470,10 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self._close_after = True
         self.connections.idle.pop(self, None)
         status, _, rest = self.connections.refuse(fault, None).partition(b"\r\n")
-        self.write(b"%b\r\n%b%b" % (status, self.connections.date_line, rest))
+        if self._head_so_far.startswith(HTTP2_PREFACE):
+            self.write(HTTP2_REFUSAL)
+        else:
+            self.write(b"%b\r\n%b%b" % (status, self.connections.date_line, rest))
         self._linger()
 
     def _linger(self) -> None:

@@ -95,6 +95,11 @@ class Exchange(msgspec.Struct, eq=False):
     _head_out: bytes | None = None
     """The head of a streamed reply until the first bytes behind it are written."""
 
+    @property
+    def draining(self) -> bool:
+        """Whether the worker drains: it accepts a few connections more, and no further requests on them."""
+        return self._connection.connections.draining
+
     # --- the request's body ---------------------------------------------------------------------------------------
 
     async def body(self) -> bytes:

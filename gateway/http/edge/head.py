@@ -13,6 +13,7 @@ from domain.faults import Fault, Kind
 
 ONCE: Final = frozenset(
     {
+        b"api-key",
         b"authorization",
         b"content-encoding",
         b"content-length",
@@ -22,7 +23,6 @@ ONCE: Final = frozenset(
         b"transfer-encoding",
         b"traceparent",
         b"x-api-key",
-        b"x-request-id",
     }
 )
 """Headers that mean different things to different readers when they come twice, so they may not."""
@@ -42,6 +42,8 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     content_length: int | None
     chunked: bool
     keep_alive: bool
+    deployment: str = ""
+    """The model that an Azure path names; empty for any other path."""
 
     @property
     def has_body(self) -> bool:
@@ -49,9 +51,10 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
         return self.chunked or bool(self.content_length)
 
     def request_id(self) -> str | None:
-        """The request id that the caller chose; None where there is none, or a malformed one."""
-        value = self.headers.get(b"x-request-id")
-        return value.decode("ascii") if value is not None and _REQUEST_ID.fullmatch(value) else None
+        """The request id that the caller chose; None where there is none, or a malformed one. Of two ids the first is the caller's: the
+        other one is added by a proxy on the way."""
+        value = self.headers.get(b"x-request-id", b"").partition(b",")[0]
+        return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else None
 
     def trace(self) -> tuple[bytes | None, bytes | None]:
         """`traceparent` and `tracestate` to pass on, when well formed (W3C Trace Context)."""

@@ -28,11 +28,12 @@ _LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
 _encode = msgspec.json.Encoder().encode
 
 
-def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> Ask:
+def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deployment: str = "") -> Ask:
     """The Ask that `body` makes of `endpoint`.
 
     Args:
         named: the prompt that the header `x-tidegate-prompt` names; None without one.
+        deployment: the model that the path names, which counts instead of the body's; empty for none.
 
     Raises:
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
@@ -48,6 +49,8 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None) -> As
     if named is not None or (endpoint.has_messages and "prompt" in document):
         template = reference_taken(endpoint, document, named)
     model = document.pop("model", None)
+    if deployment:
+        model = deployment
     if type(model) is not str or not (0 < len(model) <= MAX_MODEL_CHARS and model.isprintable()):
         model = _no_model(model, required=template is None)
     find_check, find_accepted = form.checks.get, form.accepted.get
