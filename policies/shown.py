@@ -179,8 +179,12 @@ def _parameters(value: Parameters | None) -> str:
         return "as they come"
     parts = [f"{name} {default.decode()} by default" for name, default in value.defaults]
     parts += [f"{name} at most {bound:g}" for name, bound in value.at_most]
-    parts += [f"no {name}" for name in sorted(value.refused)]
-    return ", ".join(parts + ([] if value.allowed is None else [f"only {' '.join(sorted(value.allowed - ALWAYS_ALLOWED)) or 'the usual'}"]))
+    parts += [f"no {name}" for name in sorted({*value.refused, *value.refused_members})]
+    parts += [f"{name} opened" for name in sorted(value.opened)]
+    if value.allowed is not None:
+        narrowed = {path.partition(".")[0] for path in value.allowed_members}
+        parts.append(f"only {' '.join(sorted((value.allowed - ALWAYS_ALLOWED - narrowed) | value.allowed_members)) or 'the usual'}")
+    return ", ".join(parts)
 
 
 def _step(step: Step) -> str:

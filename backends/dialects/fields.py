@@ -53,7 +53,7 @@ class Fields(msgspec.Struct, frozen=True):
 OPEN: Final = Fields()
 """The rules for an unknown engine: every field passes."""
 
-VLLM_ALONE: Final[Mapping[str, str]] = {"return_prompt_text": ""}
+VLLM_ALONE: Final[Mapping[str, str]] = {"media_io_kwargs": "", "mm_processor_kwargs": "", "return_prompt_text": ""}
 """Fields of vLLM's that SGLang and llama.cpp ignore."""
 
 BOOKKEEPING: Final = frozenset(
@@ -72,8 +72,10 @@ DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "include_stop_str_in_output": (False,),
     "logit_bias": ({},),
     "logprobs": (False,),
+    "media_io_kwargs": ({},),
     "min_p": (0,),
     "min_tokens": (0,),
+    "mm_processor_kwargs": ({},),
     "n": (1,),
     "parallel_tool_calls": (True,),
     "presence_penalty": (0,),

@@ -9,7 +9,7 @@ from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai import interpret as interpret_body
-from gateway.http.openai.parameters import with_parameters
+from gateway.http.openai.parameters import check_closed, with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
 from gateway.request.authenticate import grant_of
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
@@ -19,7 +19,7 @@ from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
 from policies.compile import ModelRule
-from policies.parameters import with_prompt_defaults
+from policies.parameters import CLOSED, with_prompt_defaults
 from tenancy.grant import Grant
 from tenancy.rights import EVERYTHING
 
@@ -66,7 +66,8 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     """The Ask with the policy's parameters, and the rule of its model, with the pool that a rollout assigned where one is active.
 
     Raises:
-        Fault: INVALID_VALUE or NOT_PERMITTED where the request asks for more than the policy or its caller's rights allow.
+        Fault: INVALID_VALUE, UNSUPPORTED_PARAMETER or NOT_PERMITTED where the request asks for more than the policy or its caller's
+            rights allow.
     """
     policy, rule, asked = match.policy, match.model, story.asked
     asked.rule = match.rule
@@ -74,6 +75,8 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
         assert asked.caller is not None
         rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
     parameters = policy.parameters if asked.template is None else with_prompt_defaults(asked.template.parameters, policy.parameters)
+    if not CLOSED.isdisjoint(ask.names):
+        check_closed(ask, parameters)
     if parameters is not None:
         ask = with_parameters(ask, parameters)
     asked.model = rule.name

@@ -248,6 +248,8 @@ async def test_refused_documents_never_reach_an_engine() -> None:
             {"stream_options": []},
             {"lora_path": "/x"},
             {"vllm_xargs": {"a": 1}},
+            {"mm_processor_kwargs": {"a": 1}},
+            {"chat_template_kwargs": {f"v{i}": 1 for i in range(17)}},
             {"messages": []},
         ):
             reply = await client.post("/v1/chat/completions", json=chat() | fields)

@@ -22,6 +22,9 @@ MAX_TEMPLATE_VARIABLES: Final = 16
 
 MAX_VARIABLE_CHARS: Final = 1024
 
+MAX_MEDIA_KWARGS_BYTES: Final = 4096
+"""Media processors take a dozen numbers."""
+
 CALL_VARIABLES: Final = frozenset(
     {
         *("chat_template", "tokenize", "conversation", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -97,6 +100,14 @@ def _template_kwargs(value: object, param: str) -> None:
             _variable_text(scalar, path)
 
 
+def _media_kwargs(value: object, param: str) -> None:
+    """Check the size of arguments for media processing. Whether a caller may send them is the policy's (`parameters.check_closed`)."""
+    if type(value) is not dict:
+        refuse_type("an object", value, param)
+    if len(_encode(value)) > MAX_MEDIA_KWARGS_BYTES:
+        refuse(f"Invalid value for '{param}': more than {MAX_MEDIA_KWARGS_BYTES} bytes.", param)
+
+
 def _thinking(value: object, param: str) -> None:
     """Check `thinking` in the form of hosted APIs: an object with a type."""
     schema(value, param)
@@ -108,6 +119,8 @@ _switch_type = one_of("enabled", "disabled")
 CHAT: Final[Mapping[str, Check]] = {
     **GENERATION,
     "chat_template_kwargs": _template_kwargs,
+    "mm_processor_kwargs": _media_kwargs,
+    "media_io_kwargs": _media_kwargs,
     "enable_thinking": flag,
     "thinking": either(flag, _thinking, bool),
     "messages": check_messages,

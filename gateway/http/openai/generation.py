@@ -140,14 +140,13 @@ def _response_format(value: object, param: str) -> None:
 
 
 _TEMPLATE: Final = unsupported("templates are set by the operator of the engine")
-_PROCESSOR: Final = unsupported("media processing is set by the operator of the engine")
+_PROCESSOR: Final = unsupported("only chats have media")
 _CODE: Final = unsupported("callers cannot bring code")
 
 REFUSED: Final[Mapping[str, Check]] = {
     # a template is a program that the engine runs (CVE-2025-61620: one that never ends stalls the server)
     "chat_template": _TEMPLATE,
     "chat_template_kwargs": unsupported("only chats have a template"),
-    # sizes and frame counts of media: memory and time without bound
     "mm_processor_kwargs": _PROCESSOR,
     "media_io_kwargs": _PROCESSOR,
     # serialised or imported Python

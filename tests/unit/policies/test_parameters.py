@@ -30,6 +30,10 @@ def test_what_a_request_is_may_always_be_said() -> None:
         {"allowed": ["seed"], "refused": ["seed"]},
         {"refused": ["Not A Name"]},
         {"defaults": {"temperature": "0.5"}},
+        {"opened": ["seed"]},
+        {"opened": ["chat_template_kwargs.x"]},
+        {"refused": ["a..b"]},
+        {"at_most": {"a.b.c.d.e": 1}},
     ],
 )
 def test_what_contradicts_itself_is_refused(written: dict[str, object]) -> None:

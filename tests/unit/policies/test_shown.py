@@ -44,6 +44,19 @@ def test_every_kind_of_change_is_told_with_what_was_and_what_will_be() -> None:
     ]
 
 
+def test_parameters_with_members_are_told_by_their_paths() -> None:
+    written = {
+        "refused": ["chat_template_kwargs.style"],
+        "allowed": ["temperature", "chat_template_kwargs.budget"],
+        "at_most": {"chat_template_kwargs.budget": 8},
+        "opened": ["media_io_kwargs.video"],
+    }
+    assert changes({"models": [CHAT]}, {"models": [CHAT], "parameters": written}) == [
+        "acme: parameters as they come -> chat_template_kwargs.budget at most 8, no chat_template_kwargs.style, "
+        "media_io_kwargs.video opened, only chat_template_kwargs.budget media_io_kwargs.video temperature"
+    ]
+
+
 def rule(name: str, condition: str) -> dict[str, Any]:
     return {"name": name, "if": condition, "then": {"priority": 1.0}}
 

@@ -86,9 +86,11 @@ def test_an_endpoint_the_engine_lacks() -> None:
 
 @pytest.mark.parametrize("dialect", ["sglang", "llamacpp"])
 def test_what_only_vllm_has_is_refused_elsewhere(dialect: str) -> None:
-    assert sent("vllm", return_prompt_text=True) == {"return_prompt_text": True}
-    assert refused(dialect, return_prompt_text=True) == "return_prompt_text"
-    assert sent(dialect, return_prompt_text=False) == {}
+    kwargs: list[tuple[str, object, object]] = [(name, {"a": 1}, {}) for name in ("mm_processor_kwargs", "media_io_kwargs")]
+    for field, value, unset in [("return_prompt_text", True, False), *kwargs]:
+        assert sent("vllm", **{field: value}) == {field: value}
+        assert refused(dialect, **{field: value}) == field
+        assert sent(dialect, **{field: unset}) == {}
 
 
 def test_llamacpp_never_scores_a_prompt_that_it_would_not_show() -> None:

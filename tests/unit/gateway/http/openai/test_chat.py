@@ -71,6 +71,8 @@ def test_accepted_and_passed_on(fields: dict[str, Any]) -> None:
         ({"chat_template_kwargs": {"a": {"b": 1}}}, "chat_template_kwargs.a"),
         ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs.a"),
         ({"chat_template_kwargs": {"a": "x" * 1025}}, "chat_template_kwargs.a"),
+        ({"mm_processor_kwargs": []}, "mm_processor_kwargs"),
+        ({"media_io_kwargs": {"video": "x" * 4097}}, "media_io_kwargs"),
         ({"enable_thinking": "no"}, "enable_thinking"),
         ({"thinking": "no"}, "thinking"),
         ({"thinking": {"type": "auto"}}, "thinking.type"),

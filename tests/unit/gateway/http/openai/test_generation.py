@@ -79,8 +79,6 @@ UNSUPPORTED: list[dict[str, Any]] = [
     {"chat_template": "{% for x in range(10**9) %}{% endfor %}"},
     {"chat_template_kwargs": {"chat_template": "x"}},
     {"chat_template_kwargs": {"tokenize": True}},
-    {"mm_processor_kwargs": {"num_crops": 10**6}},
-    {"media_io_kwargs": {"video": {"num_frames": -1}}},
     {"custom_logit_processor": "gASV"},
     {"logits_processors": ["os.system"]},
     {"prompt_embeds": "AAAA"},
