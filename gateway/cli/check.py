@@ -19,6 +19,7 @@ from gateway.config.load import ConfigError, SecretReference, Settings, Settings
 from gateway.config.read_secrets import SecretError, WeakSecret, read_admin_token, read_hook_secret, read_reference
 from gateway.fleet.sources import clashes_in_files, problems_in_files
 from gateway.importing.plan import DOCUMENT_FILE, BadDocument, read_document
+from gateway.prompt.find_tokenizer import found_tokenizer
 from gateway.prompt.vocabulary import GENERAL, VocabularyError, load_vocabulary
 from policies.compile import PolicySet
 from policies.export import field_table, policy_schemas, schema_text, with_sections, write_schemas
@@ -34,6 +35,8 @@ from tenancy.limits import MONEY_ALIAS, MONEY_METER
 
 SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
+
+UNCOUNTED: Final = "limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"
 
 SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 RULES: Final = {"mistake": "What a start of the gateway would refuse.", "note": "What is no mistake and hardly meant."}
@@ -244,12 +247,38 @@ def _tokenizers(settings: Settings, located: Located) -> list[Problem]:
 
 
 def _uncounted(settings: Settings) -> list[str]:
-    """Notes on pools without a tokenizer. They are no mistakes: only limits on tokens, units or money depend on one."""
-    names = [pool.name for pool in settings.pools if pool.tokenizer is None]
-    if not names:
-        return []
-    which = f"pool {names[0]} has" if len(names) == 1 else f"pools {', '.join(names)} have"
-    return [f"{which} no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"]
+    """Notes on pools without a tokenizer, with the remedy. They are no mistakes: only limits on tokens, units or money depend on one."""
+    found: dict[str, list[str]] = defaultdict(list)
+    missing = []
+    for pool in settings.pools:
+        if pool.tokenizer is None:
+            folder = found_tokenizer(pool.model, pool.revision, os.environ, Path.home())
+            if folder is None:
+                missing.append(pool.name)
+            else:
+                found[str(folder)].append(pool.name)
+    notes = [
+        f"{_which(names)} no tokenizer: {UNCOUNTED}; if {folder} has the files that the engines serve, write tokenizer: {folder}"
+        + _unloadable(folder, settings)
+        for folder, names in found.items()
+    ]
+    if missing:
+        remedy = "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER"
+        general = f"or write tokenizer: {GENERAL[0]}, which is near for most models; both need pip install 'tidegate[tokens]'"
+        notes.append(f"{_which(missing)} no tokenizer: {UNCOUNTED}; {remedy}, {general}")
+    return notes
+
+
+def _which(pools: Sequence[str]) -> str:
+    return f"pool {pools[0]} has" if len(pools) == 1 else f"pools {', '.join(pools)} have"
+
+
+def _unloadable(folder: str, settings: Settings) -> str:
+    try:
+        load_vocabulary(folder, settings.base_dir, time.strftime)
+    except VocabularyError as error:
+        return f" ({error})"
+    return ""
 
 
 def _shared_engines(settings: Settings) -> list[str]:

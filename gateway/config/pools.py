@@ -268,8 +268,8 @@ class PoolSettings(Strict):
         min_length=1,
         max_length=4096,
         description="Tokenizer that counts prompts for limits: the served model's folder or `tokenizer.json` (exact), or `o200k_base` "
-        "or `cl100k_base` (1.5 times the count of that vocabulary); null to count a prompt's bytes. Needs the extra "
-        "`tokens`.",
+        "or `cl100k_base` (1.5 times the count of that vocabulary); null to count a prompt's bytes, also where `tidegate "
+        "check` finds a tokenizer on this machine. Needs the extra `tokens`.",
     )
     image_tokens: int | None = Field(
         default=None,

@@ -62,6 +62,7 @@ class Prompts:
         vocabularies: the vocabularies by pool name; a `ModelVocabulary` gives token ids.
         executor: runs the reading of long prompts.
         image_tokens: most tokens of one image by pool name, where the settings have it.
+        guessed: vocabularies that were found and not configured, by pool name. They give blocks, and no count: the bytes stay the bound.
     """
 
     def __init__(
@@ -70,8 +71,11 @@ class Prompts:
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
         image_tokens: Mapping[str, int] | None = None,
+        guessed: Mapping[str, Vocabulary] | None = None,
     ) -> None:
-        self._model_vocabularies = {pool: known for pool, known in vocabularies.items() if isinstance(known, ModelVocabulary)}
+        known = {**(guessed or {}), **vocabularies}
+        self._model_vocabularies = {pool: vocabulary for pool, vocabulary in known.items() if isinstance(vocabulary, ModelVocabulary)}
+        self._configured = frozenset(vocabularies)
         self._executor = executor
         self._loop = loop
         self._image_tokens = image_tokens or {}
@@ -106,7 +110,7 @@ class Prompts:
             if parts.shared:
                 chain = LazyChain(root, reading.ids().tobytes(), BLOCK_TOKENS * TOKEN_BYTES)
             if reading.whole:
-                return Prompt(reading.tokens, chain, BLOCK_TOKENS, template, counted=True)
+                return Prompt(reading.tokens, chain, BLOCK_TOKENS, template, counted=pool in self._configured)
             return Prompt(max(reading.tokens, estimate), chain, BLOCK_TOKENS, template, late=True, text_bytes=parts.size)
         late = reading is not None
         if parts.ids:  # the caller sent the token ids

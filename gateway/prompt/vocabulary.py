@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from domain.ask import Ask
 from gateway.prompt.chat_template import ChatTemplate, texts_of
+from gateway.prompt.openai_encoders import FILES, encoder
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Most bytes of remembered pieces, per tokenizer and process: 8 million tokens, some 60 conversations as long as a context of 128k."""
@@ -208,8 +209,8 @@ class TokenReading:
         return ids
 
 
-GENERAL: Final = ("o200k_base", "cl100k_base")
-"""Vocabularies that a package brings along."""
+GENERAL: Final = tuple(FILES)
+"""Vocabularies that packages bring along."""
 
 GENERAL_MARGIN: Final = 1.5
 """Factor on the count of a general vocabulary: the served model's own may need more tokens for the same text (a smaller vocabulary,
@@ -246,10 +247,9 @@ class GeneralVocabulary:
 
     def __init__(self, name: str) -> None:
         try:
-            package = importlib.import_module("bpe_openai")
+            self._encode, self.package = encoder(name)
         except ImportError:
             raise VocabularyError(f"tokenizer {name} needs a package that is not installed: pip install 'tidegate[tokens]'") from None
-        self._encode = package.get_encoding(name).encode_ordinary
 
     def count(self, ask: Ask, scope: str = "") -> int:
         return min(int(len(self._encode(ask.fields.decode())) * GENERAL_MARGIN) + 1, ask.prompt_bytes)

@@ -5,14 +5,17 @@ Adapters that come and go with backends are built by `gateway/wiring/fleet.py`.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
+import os
 import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -32,6 +35,7 @@ from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolDefaults, PoolStates
 from gateway.placement.salts import Salts
 from gateway.prompt.count import PromptCounts
+from gateway.prompt.find_tokenizer import found_tokenizer
 from gateway.prompt.reader import Prompts
 from gateway.prompt.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 from gateway.queue.pool_queue import PoolQueue, PoolQueues, everything
@@ -54,6 +58,7 @@ __all__ = [
     "VocabularyError",
     "deps_for",
     "fleet_of",
+    "guessed_vocabularies_for",
     "vocabularies_for",
 ]
 
@@ -177,7 +182,7 @@ def deps_for(
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,
-        prompts=Prompts(vocabularies, executor, loop),
+        prompts=Prompts(vocabularies, executor, loop, guessed=guessed_vocabularies_for(settings)),
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,
@@ -221,6 +226,19 @@ def vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
                 vocabularies[pool.name] = load_vocabulary(pool.tokenizer, settings.base_dir, time.strftime)
             except VocabularyError as error:
                 raise VocabularyError(f"pools[{at}].tokenizer: {error}") from None
+    return vocabularies
+
+
+def guessed_vocabularies_for(settings: Settings) -> dict[str, Vocabulary]:
+    """The tokenizers found on this machine for pools that name none and whose engines publish KV events. `tidegate check` names those that
+    cannot be loaded."""
+    vocabularies: dict[str, Vocabulary] = {}
+    for pool in settings.pools:
+        if pool.tokenizer is None and any(backend.kv_events is not None for backend in pool.backends):
+            folder = found_tokenizer(pool.model, pool.revision, os.environ, Path.home())
+            with contextlib.suppress(VocabularyError):
+                if folder is not None:
+                    vocabularies[pool.name] = load_vocabulary(str(folder), settings.base_dir, time.strftime)
     return vocabularies
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.cli.check import check, command_sections, reference_sections, schemas
 from gateway.config.load import load_settings
+from gateway.prompt.vocabulary import load_vocabulary
 from policies.export import REGENERATE, with_sections
 from policies.load import load_policies
 
@@ -30,9 +31,12 @@ pools:
       - {id: a, url: "http://10.0.0.1:8000"}
       - {id: b, url: "http://10.0.0.2:8000"}
 """
-UNCOUNTED = """\
-note: pool chat has no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much
-"""
+UNCOUNTED = (
+    "note: pool chat has no tokenizer: limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too "
+    "much; "
+    "copy the model's tokenizer.json and tokenizer_config.json here and name their folder with tokenizer: FOLDER, or write tokenizer: "
+    "o200k_base, which is near for most models; both need pip install 'tidegate[tokens]'\n"
+)
 POLICY = "tenant: acme\nmodels: [{name: smollm2, pool: chat}]\n"
 
 
@@ -323,3 +327,18 @@ def test_a_variable_that_names_no_setting_is_a_note(site: Path, monkeypatch: pyt
     monkeypatch.setenv("TIDEGATE__LOG__LEVLE", "debug")
     done = CliRunner().invoke(app, ["check"])
     assert (done.exit_code, "names no setting, so it changes nothing; did you mean TIDEGATE__LOG__LEVEL?" in done.stderr) == (0, True)
+
+
+def test_a_tokenizer_that_lies_on_this_machine_is_named_with_what_to_write(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = site / "hub" / "models--smollm2-135m" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("a" * 40)
+    (snapshot / "tokenizer.json").write_text(SMALL_TOKENIZER)
+    monkeypatch.setenv("HF_HUB_CACHE", str(site / "hub"))
+    done = CliRunner().invoke(app, ["check"])
+    assert done.exit_code == 0
+    assert done.stderr.endswith(f"; if {snapshot} has the files that the engines serve, write tokenizer: {snapshot}\n")
+    (snapshot / "tokenizer.json").write_text("{}")
+    load_vocabulary.cache_clear()  # as in a new process
+    assert f"write tokenizer: {snapshot} (tokenizer {snapshot}/tokenizer.json cannot be read" in CliRunner().invoke(app, ["check"]).stderr

@@ -275,3 +275,14 @@ async def test_what_is_not_shared_has_no_chain() -> None:
     with prompts() as reads:
         prompt = await reads.read(ask(Endpoint.EMBEDDINGS, input=LONG), "chat", ROOT, SCOPE)
         assert (len(prompt.chain), prompt.tokens > 300) == (0, True)
+
+
+async def test_a_guessed_vocabulary_gives_blocks_and_never_a_count(vocabulary: ModelVocabulary) -> None:
+    """The hold of a request is lowered by `Prompt.counted` and by `PromptCounts` alone."""
+    chat = ask(messages=[{"role": "user", "content": "sea ship " * 2000}])
+    with prompts(vocabulary) as configured, prompts(guessed={"chat": vocabulary}) as guessing:
+        known = await configured.read(chat, "chat", ROOT, SCOPE, wait_s=HANG_S)
+        guess = await guessing.read(chat, "chat", ROOT, SCOPE, wait_s=HANG_S)
+    assert (known.counted, guess.counted, guessing.tokens_of("chat")) == (True, False, True)
+    assert (list(guess.chain), guess.block_tokens) == (list(known.chain), known.block_tokens)
+    assert len(guess.chain) > 10
