@@ -31,6 +31,13 @@ TIMEOUTS_TO_EJECT: Final = 3
 TIMEOUTS_WITHIN_S: Final = 30.0
 """A backend is suspect after this many requests without a first token within this time, and no sign of progress between or after them."""
 
+MISREPORTS_TO_EJECT: Final = 3
+MISREPORTS_WITHIN_S: Final = 600.0
+"""A backend is distrusted after this many replies within this time whose usage is above everything the request can have used. Honest
+engines send none, so few are enough; the time is long, because a quiet backend is asked seldom."""
+DISTRUST_S: Final = 60.0
+"""Wait before the first probe of a backend that was ejected for its usage: a token tells nothing of how it counts, only requests do."""
+
 EJECTED_SHARE: Final = 0.5
 """Largest share of a pool that may be ejected at once (routers, failure no. 20); one of two, never the only one."""
 
@@ -92,6 +99,9 @@ class Health:
     __slots__ = (
         "_answers",
         "_counters",
+        "_misreport",
+        "_misreport_told_at",
+        "_misreports",
         "_owes_since",
         "_poll_failures",
         "_probe_at",
@@ -131,6 +141,9 @@ class Health:
         self._probe_failures = 0
         self._owes_since = float("-inf")
         self._timeouts: deque[float] = deque(maxlen=TIMEOUTS_TO_EJECT)
+        self._misreports: deque[float] = deque(maxlen=MISREPORTS_TO_EJECT)
+        self._misreport = ""
+        self._misreport_told_at = float("-inf")
         self._progress_at = float("-inf")
         self._suspected_at = 0.0
         self._counters: object = None
@@ -184,6 +197,28 @@ class Health:
             self.suspicion = ""
             self.frozen = False
 
+    def misreported(self, what: str, now: float, *, above: bool) -> bool:
+        """Take a reply with an implausible usage; returns whether it is worth a line in the log, once a minute at most.
+
+        Args:
+            what: the usage in words.
+            above: whether it is more than the request can have used; less costs no caller anything.
+        """
+        if above:
+            self._misreports.append(now)
+            self._misreport = what
+        if now - self._misreport_told_at < DISTRUST_S:
+            return False
+        self._misreport_told_at = now
+        return True
+
+    def distrust(self, now: float) -> str:
+        """Why the backend's counts of tokens are not to be trusted, in words; empty where they are."""
+        reports = self._misreports
+        if len(reports) < MISREPORTS_TO_EJECT or now - reports[0] > MISREPORTS_WITHIN_S:
+            return ""
+        return f"reports more tokens than {len(reports)} requests can have used, for the last one: {self._misreport}"
+
     def counted(self, counters: object, read_at: float) -> None:
         """Take the engine's counters (tokens, share of KV in use), any value that can be compared: a changed value is a sign of
         progress."""
@@ -215,11 +250,16 @@ class Health:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def eject(self, now: float) -> None:
-        """Eject the suspect backend; `may_eject` must have said that the pool can spare it.
+        """Eject the backend that is suspect or distrusted; `may_eject` must have said that the pool can spare it.
 
         Called by `HealthWatch.look` (`gateway/fleet/health.py`), twice a second; it also takes the backend out of the Fleet.
         """
-        self._go(HealthState.EJECTED, self.suspicion, now)
+        if self.suspicion:
+            self._go(HealthState.EJECTED, self.suspicion, now)
+            return
+        self._go(HealthState.EJECTED, self.distrust(now), now)
+        self._probe_at = now + DISTRUST_S
+        self._misreports.clear()
 
     def wants_probe(self, now: float) -> bool:
         """Whether a one-token probe is due; call `probing` when it starts and `probed` when it is over."""

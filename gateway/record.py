@@ -167,6 +167,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The models that could not answer. Attempts, backends and waits of this record are of `model` alone."""
     promises: SloResult = ()
     """The service levels of its tenant's policy, and whether each was met."""
+    reported: str = ""
+    """The engine's own counts of tokens in words, where they are implausible and `usage` is their bound; else empty."""
 
     @property
     def own_id(self) -> str:

@@ -83,6 +83,8 @@ class AskedFacts(msgspec.Struct):
     tenant_policy: TenantPolicy | None = None
     asked_wait_s: float = inf
     """The longest wait in the queue that the caller accepts, in seconds."""
+    counted: int | None = None
+    """Tokens of the prompt, where they were counted with the served model's own tokenizer for the reservation."""
     read_s: float = 0.0
     """Seconds that the request has waited for its prompt to be counted or read, of `gateway.prompt.count.BUDGET_S`."""
     end_at: float = inf
@@ -159,7 +161,9 @@ class AttemptFacts(msgspec.Struct):
     declined: bool = False
     """Whether the answer ended with a refusal by the model or by a filter."""
     usage: Usage | None = None
-    """The usage that the engine reported; None where it reported none."""
+    """The usage that the engine reported, as far as it is plausible; None where it reported none."""
+    reported: str = ""
+    """The engine's own counts in words, where they are implausible; else empty."""
     cached: int | None = None
     """Cached prompt tokens that the engine reported; None where it did not report them, which is not zero."""
 
@@ -246,7 +250,7 @@ class Story(msgspec.Struct):
     def instead(self, own_id: str, now: float) -> "Story":
         """The Story of the same request for another model. It keeps the request's facts and times, and drops those about attempts."""
         # degradation steps and rollouts belong to one model; `apply_policy` writes the other facts again for the next model
-        asked = msgspec.structs.replace(self.asked, steps=(), passed_over=(), dealt=None, prompt=None, read_s=0.0)
+        asked = msgspec.structs.replace(self.asked, steps=(), passed_over=(), dealt=None, prompt=None, counted=None, read_s=0.0)
         lost_s = self.lost_s + (now - self.dispatched_at if self.dispatched_at is not None else 0.0)
         return Story(
             self.request_id,
@@ -352,6 +356,7 @@ class Story(msgspec.Struct):
             asked.template.name if asked.template is not None else "",
             self.fell_back,
             self._promises(usage),
+            attempt.reported,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

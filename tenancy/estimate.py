@@ -5,12 +5,16 @@ prompt stands in the body, and what a chat template writes around messages is le
 Token ids are one token each. The tokens of a part that is no text cannot be derived from its bytes, so a constant bound is taken. Where the
 prompt was tokenized, the count is used instead.
 
+`UsageBounds` are the counts that an engine can honestly report for a request; `billable` brings a report within them.
+
 `OutputQuantiles` learns the usual length of the answers to a tenant's requests to a model, from which statistical reservations are made:
 one histogram (`domain.lengths`) per tenant and model.
 """
 
 from collections import OrderedDict
 from typing import Final
+
+import msgspec
 
 from domain.ask import Ask
 from domain.lengths import Lengths
@@ -78,6 +82,74 @@ def prompt_for_cap(ask: Ask, prompt_tokens: int | None) -> int:
     if prompt_tokens is not None or ask.token_ids is not None or not ask.media:
         return likely_prompt(ask, prompt_tokens)
     return -(-max(0, ask.prompt_bytes - ask.image_bytes) // BYTES_PER_TOKEN) + ask.media * MEDIA_TOKENS
+
+
+TEMPLATE_MOST: Final = 1024
+"""Most tokens that a chat template writes beside the request's own text: preambles of published models have up to 500. A reservation
+has room for `TEMPLATE_TOKENS` of them; a report with all of them is honest."""
+NEAR: Final = 10
+"""A reported prompt may differ by the tenth part from a count with the served model's own tokenizer."""
+NEAR_TOKENS: Final = 16
+"""Tokens by which it may differ in any case: the beginning of a text, the opening of an answer, a line with the date."""
+TRUNCATION: Final = "truncate_prompt_tokens"
+"""The field by which a caller has the engine shorten its prompt."""
+EMPTY_PART: Final = b'"text":""'
+"""A part of a message without text: we count its line break, engines leave it out."""
+SEQUENCE_MOST: Final = 2**20
+"""Most output tokens of one sequence without a cap, where the context of the engine is not known: the longest contexts in use."""
+
+
+class UsageBounds(msgspec.Struct, frozen=True, gc=False):
+    """The counts of tokens that an engine can honestly report for one request."""
+
+    prompt_least: int
+    prompt_most: int
+    output_most: int
+    prompt_billed: int
+    """Prompt tokens to bill for a report above `prompt_most`."""
+
+    def hold(self, usage: Usage) -> bool:
+        """Whether a report is within the bounds."""
+        return self.prompt_least <= usage.prompt_tokens <= self.prompt_most and 0 <= usage.completion_tokens <= self.output_most
+
+    def exceeded_by(self, usage: Usage) -> bool:
+        """Whether a report is above the bounds. One below them costs no caller anything."""
+        return usage.prompt_tokens > self.prompt_most or usage.completion_tokens > self.output_most
+
+
+def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None) -> UsageBounds:
+    """The bounds of the usage of `ask`.
+
+    Args:
+        counted: tokens of the prompt by the served model's own tokenizer; None where they were not counted.
+        context_tokens: tokens that the engine takes, where the settings say it.
+    """
+    counted = ask.token_ids if ask.token_ids is not None else counted
+    each = ask.max_output_tokens if ask.max_output_tokens is not None else context_tokens or SEQUENCE_MOST
+    output = ask.sequences * (each + 1)
+    if counted is None:
+        template = TEMPLATE_MOST if ask.endpoint.has_messages else 0
+        return UsageBounds(0, ask.prompt_bytes + ask.media * MEDIA_TOKENS + template, output, prompt_bound(ask))
+    margin = -(-counted // NEAR) + NEAR_TOKENS
+    shortened = TRUNCATION in ask.names or EMPTY_PART in ask.fields
+    least = 0 if shortened else max(0, counted - margin)
+    return UsageBounds(least, counted + margin, output, counted + margin)
+
+
+def billable(usage: Usage, bounds: UsageBounds, seen_bytes: int) -> Usage:
+    """The usage to bill for a report outside the bounds: each count brought within them. Of an answer no more tokens are billed than it
+    has bytes, each part is at most its whole, and no count is negative: that would give quota back.
+
+    Args:
+        seen_bytes: bytes of the answer as it came.
+    """
+    above = usage.prompt_tokens > bounds.prompt_most
+    prompt = bounds.prompt_billed if above else max(bounds.prompt_least, usage.prompt_tokens)
+    output = max(0, usage.completion_tokens)
+    if output > bounds.output_most:
+        output = min(bounds.output_most, seen_bytes)
+    cached, reasoning = max(0, min(usage.cached_tokens, prompt)), max(0, min(usage.reasoning_tokens, output))
+    return Usage(prompt, output, cached, reasoning)
 
 
 SHARE: Final = 0.95

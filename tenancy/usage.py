@@ -62,6 +62,8 @@ class UsageEvent(msgspec.Struct, frozen=True, array_like=True):
     """The model asked for, where it was overloaded and `model` answered instead."""
     steps: str = ""
     """The steps of its tenant's degradation ladder that were applied, comma-separated."""
+    reported: str = ""
+    """The engine's own counts of tokens in words, where they are implausible and `usage` is their bound; else empty."""
 
 
 By = Literal["day", "organisation", "tenant", "project", "key", "user", "model", "lora"]

@@ -44,6 +44,7 @@ def random_event(n: int | str, rng: random.Random, days: int = 4) -> UsageEvent:
         priority_class=rng.choice(["", "default", "batch"]),
         asked_model=rng.choice(["", "larger"]),
         steps=rng.choice(["", "trim_output_tokens, model=m"]),
+        reported=rng.choice(["", "prompt 1000000000000000000, completion -3"]),
         tenant=tenant,
         project=rng.choice(["default", "lab"]),
         key_id=f"{tenant}-{rng.randrange(3)}",

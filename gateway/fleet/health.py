@@ -68,8 +68,8 @@ def _shown(backend: Backend, live: Live, now: float) -> Backend:
     if health.standing is HealthState.UP and signals is not None and signals.asleep:
         why = "asleep: its weights are offloaded; wake it to use it"
         return msgspec.structs.replace(backend, state=Availability.DOWN, reason=why, warming_since=None)
-    if health.suspicion:
-        reason = f"suspect: {health.suspicion}; kept, because its pool cannot spare it"
+    if (suspicion := health.suspicion or health.distrust(now)) and health.standing is HealthState.UP:
+        reason = f"suspect: {suspicion}; kept, because its pool cannot spare it"
     return msgspec.structs.replace(backend, state=_STATES[health.standing], reason=reason, warming_since=warming)
 
 
@@ -203,7 +203,7 @@ class HealthWatch:
             staying = (backend.id for backend in pool.backends if backend.state is not Availability.DRAINING)
             healths = [live.health[backend_id] for backend_id in staying if backend_id in live.health]
             for health in healths:
-                if health.suspicion and health.standing is HealthState.UP and may_eject(healths):
+                if (health.suspicion or health.distrust(now)) and health.standing is HealthState.UP and may_eject(healths):
                     health.eject(now)
             show(live, pool.name, now)
             self._pool_states[pool.name].recovering(live.fleet.pools[pool.name], now)

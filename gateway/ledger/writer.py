@@ -42,6 +42,7 @@ def usage_event(record: Record) -> UsageEvent | None:
         record.priority_class,
         record.asked_model,
         ", ".join(record.steps),
+        record.reported,
     )
 
 

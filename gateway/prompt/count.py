@@ -9,7 +9,7 @@ from typing import Final
 
 from domain.ask import Ask
 from gateway.prompt.chat_template import NotText, without_images
-from gateway.prompt.vocabulary import Vocabulary
+from gateway.prompt.vocabulary import ModelVocabulary, Vocabulary
 from tenancy.estimate import MEDIA_TOKENS, prompt_bound
 
 BUDGET_S: Final = 0.02
@@ -39,11 +39,16 @@ class PromptCounts:
     ) -> None:
         self.pools = frozenset((*vocabularies, *(image_tokens or ())))
         """The pools whose prompts are counted; in any other one only token ids are."""
+        self._exact = frozenset([pool for pool, known in vocabularies.items() if isinstance(known, ModelVocabulary)])
         self._vocabularies = vocabularies
         self._image_tokens = image_tokens or {}
         self._executor = executor
         self._loop = loop
         self._known: OrderedDict[tuple[str, bytes], int | None] = OrderedDict()
+
+    def exact(self, ask: Ask, pool: str) -> bool:
+        """Whether a count of this prompt is the engine's own number, and not from above."""
+        return pool in self._exact and not ask.media and ask.token_ids is None
 
     async def count(self, ask: Ask, pool: str, scope: str = "", *, wait_s: float = BUDGET_S) -> int | None:
         """Tokens of the prompt, exact or from above; None where no count is made in time.

@@ -95,6 +95,8 @@ async def _prompt_tokens(caller: Caller, ask: Ask, rule: ModelRule, story: Story
             left_s = max(0.0, BUDGET_S - (deps.clock() - begun))
             tokens = await deps.prompt_counts.count(ask, rule.pool, caller.tenant, wait_s=left_s)
     story.asked.read_s += deps.clock() - begun
+    if tokens is not None and deps.prompt_counts.exact(ask, rule.pool):
+        story.asked.counted = tokens
     return tokens
 
 

@@ -23,6 +23,7 @@ from gateway.http.edge.timeouts import NO_TIMEOUT, AttemptTimeouts
 from gateway.placement.in_flight import InFlight, in_flight_on, learn
 from gateway.placement.place import Placement
 from gateway.request.reply_headers import reply_headers
+from gateway.request.usage_check import check_usage
 from gateway.story import AttemptFacts, Story
 from routing.fleet import Backend
 from routing.schedule import ALONE
@@ -149,7 +150,10 @@ class Attempt(msgspec.Struct, eq=False):
                 relay.flight.abort()
                 relay.flight = None
             deps.watch.forget(relay)
-        facts.usage, facts.cached = chain.usage, chain.cached
+        facts.cached = chain.cached
+        if chain.usage is not None:
+            seen = exchange.written
+            await check_usage(chain.usage, facts, self.ask, story, deps, backend=backend, seen_bytes=seen)
         note_outcome(deps.live, backend, self.placement.served, fault, story.own_id, deps.clock(), deps.rng)
         return fault
 

@@ -115,6 +115,7 @@ class OpenHold(msgspec.Struct, eq=False):
             story.class_word,
             story.asked.asked_model,
             ", ".join(story.asked.steps),
+            attempt.reported,
         )
 
     def _amounts(self, prompt: int, output: int) -> Amounts:

@@ -100,6 +100,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     arm: str = ""
     prompt: str = ""
     fell_back: str = ""
+    reported: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -177,6 +178,7 @@ def _flat(record: Record) -> AccessLogEntry:
         *(("", "") if record.dealt is None and record.dealt_prompt is None else _dealt(record)),
         record.prompt,
         "; ".join([step.words for step in record.fell_back]) if record.fell_back else "",
+        record.reported,
     )
 
 

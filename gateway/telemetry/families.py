@@ -167,6 +167,9 @@ TOKENS: Final = Family(
 ATTEMPTS: Final = Family(
     "tidegate_upstream_attempts_total", "Requests sent to a backend, those that failed over included.", ("pool", "backend")
 )
+MISREPORTED: Final = Family(
+    "tidegate_usage_implausible_total", "Replies whose usage was implausible and billed at a bound.", ("pool", "backend")
+)
 HOLDS: Final = Family("tidegate_hold_closings_total", "How reservations ended.", split_label="closing", split=CLOSINGS)
 LORA_REQUESTS: Final = Family(
     "tidegate_lora_requests_total",
@@ -310,6 +313,7 @@ FAMILIES: Final = (
     TOKENS,
     ATTEMPTS,
     HOLDS,
+    MISREPORTED,
     LORA_REQUESTS,
     LORA_CALLS,
     SHARED_REQUESTS,

@@ -54,6 +54,7 @@ from gateway.telemetry.families import (
     LORA_CALLS,
     LORA_REQUESTS,
     MAX_SERIES,
+    MISREPORTED,
     NONE,
     OTHER,
     OUTCOMES,
@@ -278,6 +279,8 @@ class Metrics:
             attempts[0] += 1
         if record.failed or record.prefill or record.hedged or record.queued or record.steps or record.lora or record.soft_limits:
             self._observe_rare(record)
+        if record.reported:
+            self._cells[MISREPORTED.name].cell((named(record.pool, self._pools), named(record.backend, self._backends)))[0] += 1
         if record.fell_back or record.promises:
             count_policy(self._cells, record, self._models)
         if record.closing in CLOSING_AT:

@@ -16,12 +16,13 @@ from domain.usage import Usage
 NOT_A_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that the decoders raise."""
 
-MAX_TOKENS: Final = 2**31 - 1
-"""Most tokens of one reply; above any context times any number of choices."""
+
+MAX_TOKENS: Final = 10**18
+"""A count beyond it, in either direction, is taken as this one: numbers of JSON have any length."""
 
 
-def _sane(count: int | None) -> int:
-    return count if count is not None and 0 <= count <= MAX_TOKENS else MAX_TOKENS if count and count > 0 else 0
+def _short(count: int | None) -> int:
+    return 0 if count is None else max(-MAX_TOKENS, min(count, MAX_TOKENS))
 
 
 class _TokenDetails(msgspec.Struct, gc=False):
@@ -44,17 +45,16 @@ class ReportedUsage(msgspec.Struct, gc=False):
     def cached(self) -> int | None:
         """Prompt tokens that were in the prefix cache; None where the engine does not say, which is not zero."""
         details = self.prompt_tokens_details or self.input_tokens_details
-        return None if details is None or details.cached_tokens is None else _sane(details.cached_tokens)
+        return None if details is None or details.cached_tokens is None else max(0, _short(min(details.cached_tokens, self.prompt_tokens)))
 
     def value(self) -> Usage:
-        """The counts as a Usage. A count that no reply can have is taken as the most, or as nothing: a negative count would give its
-        tenant quota back."""
+        """The counts as the engine wrote them, however wrong they are: `gateway.request.usage_check` compares them with the request."""
         reasoning = self.completion_tokens_details
         return Usage(
-            prompt_tokens=_sane(self.prompt_tokens),
-            completion_tokens=_sane(self.completion_tokens),
+            prompt_tokens=_short(self.prompt_tokens),
+            completion_tokens=_short(self.completion_tokens),
             cached_tokens=self.cached or 0,
-            reasoning_tokens=_sane(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
+            reasoning_tokens=_short(reasoning.reasoning_tokens if reasoning else self.reasoning_tokens),
         )
 
 

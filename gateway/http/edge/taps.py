@@ -8,6 +8,7 @@ a further tap is one line there.
 
 import re
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -37,6 +38,12 @@ BUFFERED_REPLY_BYTES: Final = 8 * 1024 * 1024
 """A plain reply is judged whole before its first byte is sent, so that a broken one can still become another backend's
 answer or an honest status. Chat answers stay under 1 MiB; 8 MiB holds 500 embeddings of 1,024 dimensions as JSON numbers.
 A longer reply is refused rather than passed on unjudged; ask for base64 embeddings or fewer inputs at a time."""
+
+EVENTS_PER_TOKEN: Final = 2
+"""Most events that an engine makes of one token, as a mean over an answer: reasoning that ends, and calls of tools whose name and arguments
+are told apart, come as an event each. Nearly always it is one event for a token or for several."""
+EVENTS_BESIDE: Final = 16
+"""Events of a choice that carry no token: its role, what is left of a cut character or of a call, its end."""
 
 _NULL_USAGE: Final = re.compile(rb',\s*"usage"\s*:\s*null')
 
@@ -71,7 +78,7 @@ class _Judge(msgspec.Struct, eq=False, kw_only=True):
     names: frozenset[str] | None = None
     """Models the reply may name, in each of its events; None to take any."""
     usage: Usage | None = None
-    """The usage that the engine reported last; None while it has reported none."""
+    """The usage that the engine reported last, as it wrote it; None while it has reported none."""
     cached: int | None = None
     """Prompt tokens that the engine says it had cached; None where it does not say."""
     over: bool = False
@@ -102,6 +109,8 @@ class StreamTap(_Judge, eq=False):
     splitter: EventSplitter = msgspec.field(default_factory=EventSplitter)
     finished: set[int] = msgspec.field(default_factory=set)
     """The choices with a finish reason."""
+    most_events: float = inf
+    """Events of a stream that keeps to its cap on output tokens, at most."""
 
     def feed(self, data: bytes) -> bytes:
         """Whole events in, the same events out; see the class. Once `over` everything is dropped."""
@@ -117,6 +126,8 @@ class StreamTap(_Judge, eq=False):
                 self._is_other_model(chunk)
                 return b""
             self.answer.note_event(now)
+            if self.answer.events > self.most_events:
+                return self._past_cap()
             return data if chunk.usage is UNSET or self.include_usage else b"data: %b\n\n" % _without_usage(payload)
         try:
             payloads = self.splitter.feed(data)
@@ -163,8 +174,13 @@ class StreamTap(_Judge, eq=False):
         usage = document.usage
         if usage is UNSET:
             self.answer.note_event(now)
-            return b"data: %b\n\n" % payload
+            return b"data: %b\n\n" % payload if self.answer.events <= self.most_events else self._past_cap()
         return self._with_usage(payload, document, now)
+
+    def _past_cap(self) -> bytes:
+        """Cut a stream that goes on behind its cap: its engine has lost count of what it was asked for."""
+        self._fail(Kind.INVALID_REPLY, f"more than {self.most_events:.0f} events: the stream has run past its cap")
+        return b""
 
     def _with_usage(self, payload: bytes, document: ReplyDocument, now: float) -> bytes:
         """An event that has a `usage` key: the totals, running totals, or null until the totals come."""
@@ -173,6 +189,8 @@ class StreamTap(_Judge, eq=False):
             self.usage, self.cached = usage.value(), usage.cached  # cumulative in every dialect, so the last one wins
         if document.choices:
             self.answer.note_event(now)
+            if self.answer.events > self.most_events:
+                return self._past_cap()
         if not self.include_usage:
             if not document.choices:
                 return b""
@@ -345,7 +363,9 @@ def taps_for(ask: Ask, story: Story, clock: Clock, engine_model: str, names: fro
     """
     judge: StreamTap | PlainTap
     if ask.stream:
-        judge = StreamTap(story.attempt, clock, choices=ask.choices, include_usage=ask.include_usage, names=names)
+        cap = ask.max_output_tokens
+        most = inf if cap is None else ask.choices * (EVENTS_PER_TOKEN * cap + EVENTS_BESIDE)
+        judge = StreamTap(story.attempt, clock, choices=ask.choices, include_usage=ask.include_usage, names=names, most_events=most)
     else:
         judge = PlainTap(story.attempt, clock, ask.endpoint, choices=ask.choices, names=names)
     taps: list[Tap] = [judge]

@@ -260,7 +260,7 @@ def _tame(event: UsageEvent) -> bool:
     numbers = (*counts, event.at_unix_ms, event.units, event.cost_nanousd, event.duration_ms)
     texts = event.request_id + event.tenant + event.project + event.key_id + event.user + event.endpoint + event.model + event.pool
     texts += event.revision + event.lora + event.outcome + event.closing + event.price_id + event.organisation + event.priority_class
-    texts += event.asked_model + event.steps
+    texts += event.asked_model + event.steps + event.reported
     return len(texts) <= MAX_TEXT and "\0" not in texts and min(numbers) >= 0 and max(numbers) <= MAX_NUMBER
 
 
@@ -291,6 +291,7 @@ def _row(event: UsageEvent, seq: int) -> dict[str, Any]:
         "priority_class": event.priority_class[:16],
         "asked_model": event.asked_model[:256],
         "steps": event.steps[:256],
+        "reported": event.reported[:256],
     }
     return {**row, "bucket": _bucket(row)}
 

@@ -383,6 +383,7 @@ usage_event = sa.Table(
     sa.Column("priority_class", sa.String(16), nullable=False, server_default=""),
     sa.Column("asked_model", sa.String(256), nullable=False, server_default=""),
     sa.Column("steps", sa.String(256), nullable=False, server_default=""),
+    sa.Column("reported", sa.String(256), nullable=False, server_default=""),
 )
 
 usage_total = sa.Table(

@@ -147,4 +147,5 @@ def _event(row: Any) -> UsageEvent:
         priority_class=row.priority_class,
         asked_model=row.asked_model,
         steps=row.steps,
+        reported=row.reported,
     )

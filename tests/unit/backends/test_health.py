@@ -4,7 +4,10 @@ from hypothesis import strategies as st
 
 from backends.health import (
     AWAITED,
+    DISTRUST_S,
     FAILURES_TO_GO_DOWN,
+    MISREPORTS_TO_EJECT,
+    MISREPORTS_WITHIN_S,
     PROBE_LONGEST_S,
     PROBES_WITHOUT_COUNTERS,
     Health,
@@ -237,3 +240,42 @@ def test_ejection_never_takes_the_last_one_nor_more_than_half(states: list[str])
         assert any(health.standing is HealthState.UP for health in healths)
     if len(suspects) == 1 and states.count("fine"):
         assert ejected == 1
+
+
+# --- counts of tokens -----------------------------------------------------------------------------------------------
+
+
+def test_a_few_impossible_usages_make_a_backend_distrusted_and_progress_does_not_mend_that() -> None:
+    health = up()
+    for n in range(MISREPORTS_TO_EJECT):
+        assert health.distrust(float(n)) == ""
+        health.misreported("prompt 9", float(n), above=True)
+        health.progressed(n + 0.5)
+    assert "prompt 9" in health.distrust(3.0)
+    assert health.suspicion == ""
+    assert health.distrust(MISREPORTS_WITHIN_S) != ""
+    assert health.distrust(MISREPORTS_WITHIN_S + 1.0) == ""
+
+
+def test_a_usage_that_is_too_low_makes_nobody_distrusted() -> None:
+    health = up()
+    for n in range(10):
+        health.misreported("prompt 0", float(n), above=False)
+    assert health.distrust(10.0) == ""
+
+
+def test_the_log_hears_of_a_misreport_once_a_minute() -> None:
+    health = up()
+    assert [at for at in range(0, 130, 10) if health.misreported("prompt 9", float(at), above=True)] == [0, 60, 120]
+
+
+def test_a_backend_that_is_out_for_its_counts_is_probed_after_a_minute_and_starts_afresh() -> None:
+    health = up()
+    for n in range(MISREPORTS_TO_EJECT):
+        health.misreported("prompt 9", float(n), above=True)
+    health.eject(3.0)
+    assert (health.standing, "prompt 9" in health.reason) == (HealthState.EJECTED, True)
+    assert not health.wants_probe(3.0 + DISTRUST_S - 0.1)
+    assert health.wants_probe(3.0 + DISTRUST_S)
+    health.probed(ProbeResult(ProbeOutcome.TOKEN), 64.0)
+    assert (health.standing, health.distrust(64.0)) == (HealthState.UP, "")

@@ -35,6 +35,7 @@ RECORD = Record(
     priority_class="batch",
     asked_model="big",
     steps=("trim_output_tokens", "model=m"),
+    reported="prompt 1000, completion 20",
 )
 
 
@@ -63,6 +64,7 @@ def test_every_field_is_filled_from_its_own() -> None:
         "priority_class": "batch",
         "asked_model": "big",
         "steps": "trim_output_tokens, model=m",
+        "reported": "prompt 1000, completion 20",
     }
 
 

@@ -101,6 +101,9 @@ class TimedReads:
         self._wait(wait_s)
         return Prompt(10, (), 64, 0)
 
+    def exact(self, ask: Ask, pool: str) -> bool:
+        return True
+
     async def count(self, ask: Ask, pool: str, scope: str = "", *, wait_s: float) -> int:
         self._wait(wait_s)
         return 10
@@ -114,5 +117,6 @@ async def test_reading_a_prompt_and_counting_it_share_one_wait(takes_s: float, w
     story, begun = path.story(), path.worker.now
     await admitted(path, story)
     assert reads.waits_s == pytest.approx(waits_s)
+    assert story.asked.counted == 10
     assert path.worker.now - begun <= BUDGET_S + 1e-9
     assert story.asked.read_s == pytest.approx(min(BUDGET_S, 2 * takes_s))
