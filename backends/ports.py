@@ -103,3 +103,5 @@ class PollResult(msgspec.Struct, frozen=True):
     """Whether the poll failed only because no answer came in time, as from a busy engine."""
     loras: frozenset[str] | None = None
     """The adapters it lists; None when it has not answered with a list."""
+    context_tokens: int | None = None
+    """The longest prompt and answer together that it takes; None where it does not say."""

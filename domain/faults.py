@@ -141,6 +141,7 @@ class Fault(Exception):
         retry: whether the caller should try again.
         detail: for operators only (log, Record); never sent to the caller.
         alone_s: seconds for which the engine asked to get no more requests; 0 when it did not ask.
+        code: a more precise word for clients than the kind's own code; None for the kind's.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class Fault(Exception):
         retry: Retry = NEVER,
         detail: str | None = None,
         alone_s: float = 0.0,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -160,6 +162,7 @@ class Fault(Exception):
         self.retry = retry
         self.detail = detail
         self.alone_s = alone_s
+        self.code = code
 
     @property
     def source(self) -> Source:

@@ -23,6 +23,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.timeouts import Timeouts
+from gateway.http.openai.models import Abilities
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolStates
 from gateway.placement.salts import Salts
@@ -48,6 +49,7 @@ class Live:
     __slots__ = (
         "breakers",
         "contacts",
+        "contexts",
         "directory",
         "fleet",
         "health",
@@ -76,6 +78,8 @@ class Live:
         """Requests that were under way on engines that died."""
         self.names: dict[str, frozenset[str]] = {}
         """The models each backend listed last, by backend id."""
+        self.contexts: dict[str, int] = {}
+        """The longest prompt and answer together that each backend said it takes, in tokens, by backend id."""
         self.signals: dict[str, Signals] = {}
         """The signals that each backend last reported, read or pushed, by backend id."""
         self.prefill: dict[str, PrefillRate] = {}
@@ -188,6 +192,8 @@ class Deps:
     """How long answers usually get, for statistical reservations."""
     context_tokens: Mapping[str, int]
     """Tokens that a pool's engines take, by pool name, where the settings say it."""
+    abilities: Mapping[str, Abilities]
+    """What each pool's model is for and takes, by pool name; for the model list."""
     sharing: Mapping[str, HandoverTerms]
     """The cost of splitting a request between two backends, by pool name, where engines are set up for it."""
     hedges: Mapping[str, Hedge] = field(default_factory=dict)

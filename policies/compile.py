@@ -85,6 +85,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """Bounds and defaults of request parameters; None for no bounds and no defaults."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
+    show_prices: bool = False
+    """Whether the model list has the prices."""
     choose_arm: bool = False
     """Whether requests may choose the arm (canary or baseline) of a rollout."""
 

@@ -148,6 +148,10 @@ class Treatment(Strict):
         default=False,
         description="Whether replies carry `x-tidegate-*` headers. The headers name backends: leave them off for callers you do not trust.",
     )
+    show_prices: bool = Field(
+        default=False,
+        description="Whether the model list tells callers the prices of models (`pricing`, in dollars per token).",
+    )
     choose_arm: bool = Field(
         default=False,
         description="Whether requests may choose the arm of a rollout or an experiment with the header `x-tidegate-rollout: canary` "

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from backends.dialects.errors import CallerMistake
 from backends.dialects.fields import Fields
 from backends.dialects.handover import Handover
 from backends.load_reports import Decode
@@ -100,6 +101,9 @@ class Dialect(msgspec.Struct, frozen=True):
     """Whether the dialect was run against the real engine, not only against recordings and documentation."""
     read_report: Decode | None = None
     """Decodes one report of the load that the engine pushes over ZeroMQ; None when it pushes none."""
+
+    mistakes: tuple[CallerMistake, ...] = ()
+    """Mistakes of callers that its engines answer with a status of 500 and more."""
 
     disaggregation: Handover | None = None
     """Disaggregated prefill and decode on two of its engines; None when they cannot, or when another component than a gateway directs

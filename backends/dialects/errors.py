@@ -1,17 +1,19 @@
-"""Engines' error replies translated into the gateway's Faults: no path, address, model name or template of an engine reaches a caller.
+"""Engines' error replies translated into the gateway's Faults: no path, address, model name or flag of an engine reaches a caller.
 
 Layouts seen: `{"error": {...}}` (vLLM, llama.cpp, OpenAI), `{"message": ...}` (SGLang, TensorRT-LLM, Dynamo, old vLLM),
 `{"error": "text"}` (TGI, vLLM's key check), `{"detail": ...}` (Triton, FastAPI), plain text, nothing. An engine's message is recognised
-by `_RULES` and built anew from numbers and field names; a sentence that no rule recognises is passed on only if it cannot hold internals
-(`_is_harmless`). The evidence, recorded or documented, is under `tests/wire/engine_errors/`. Rendering a Fault is not this module's matter.
+by `_RULES` and built anew from numbers and field names; a sentence that no rule recognises is passed on without what is internal
+(`backends.dialects.explanations`). The evidence, recorded or documented, is under `tests/wire/engine_errors/`. Rendering a Fault is not
+this module's matter.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from backends.dialects.explanations import explained
 from domain.ask import Endpoint
 from domain.faults import NEVER, Fault, Kind
 from domain.retry_after import SOON, of_busy_engine
@@ -19,8 +21,16 @@ from domain.retry_after import SOON, of_busy_engine
 READ_CHARS: Final = 2000
 """Characters read of an engine's message; the longest recorded one has 600, and every pattern below runs over them."""
 
-MAX_PASSED_CHARS: Final = 300
-"""Longest sentence of an engine that may reach a caller."""
+
+class CallerMistake(msgspec.Struct, frozen=True):
+    """A caller's mistake that one kind of engine answers with a status of 500 and more, as if the engine had failed."""
+
+    pattern: re.Pattern[str]
+    """Occurs in the engine's message, and in no message about a failure."""
+    param: str
+    """The field to blame; empty for the field that holds the prompt."""
+    message: str = ""
+    """The message for the caller; empty for the engine's own explanation."""
 
 
 class _Inner(msgspec.Struct):
@@ -51,7 +61,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     endpoint: Endpoint
     tokens: int | None = None
     limit: int | None = None
-    filtered: bool = False
+    code: str | None = None
 
     @property
     def subject(self) -> str:
@@ -66,6 +76,7 @@ def fault_from_reply(
     endpoint: Endpoint,
     retry_after: bytes | None = None,
     served: tuple[str, ...] = (),
+    mistakes: Sequence[CallerMistake] = (),
 ) -> Fault:
     """The Fault for an engine's error reply.
 
@@ -74,11 +85,16 @@ def fault_from_reply(
         body: the reply's body, possibly cut.
         endpoint: the endpoint called; its prompt field is blamed for a prompt that is too long.
         retry_after: the engine's header, seconds.
-        served: names under which engines know models; no sentence that holds one is passed on.
+        served: names under which engines know models; no explanation repeats one.
+        mistakes: the callers' mistakes that engines of this dialect answer with 5xx.
     """
     refusal = _read(body, endpoint)
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {refusal.param}" if refusal.param else "")
+    for mistake in mistakes if status >= 500 else ():
+        if mistake.pattern.search(refusal.text):
+            message = mistake.message or explained(refusal.text, served) or _GENERAL
+            return Fault(Kind.INVALID_VALUE, message, param=mistake.param or refusal.subject, detail=detail)
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(refusal.text)):
         retry = of_busy_engine(retry_after)
         asked_s = 0.0 if retry_after is None else retry.after_s or 0.0
@@ -88,7 +104,7 @@ def fault_from_reply(
         return Fault(Kind.UNSUPPORTED_PARAMETER, "This model does not support this endpoint.", param="model", detail=detail)
     if status in (400, 404) and _UNKNOWN_MODEL.match(refusal.text):
         return Fault(Kind.MODEL_NOT_SERVED, "The engine serving this request failed.", detail=detail)
-    if status in (400, 413, 422):
+    if status in (400, 413, 422, 501):
         return _refused(refusal, detail, served)
     # 401, 403, other 404: the gateway's own configuration towards its engines, which the caller cannot correct
     retry = SOON if status >= 500 or status == GENERATION_FAILED else NEVER
@@ -102,8 +118,9 @@ def _read(body: bytes, endpoint: Endpoint) -> _Refusal:
         return _Refusal(body[:READ_CHARS].decode("utf-8", "replace"), None, endpoint)
     if isinstance(outer.error, _Inner):
         inner = outer.error
-        filtered = isinstance(inner.code, str) and inner.code in FILTERED
-        return _Refusal((inner.message or "")[:READ_CHARS], _path(inner.param), endpoint, inner.n_prompt_tokens, inner.n_ctx, filtered)
+        code = inner.code if isinstance(inner.code, str) else None
+        text = (inner.message or "")[:READ_CHARS]
+        return _Refusal(text, _path(inner.param or _location_in(text)), endpoint, inner.n_prompt_tokens, inner.n_ctx, code)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
         return _Refusal("", _path(".".join(map(str, place))), endpoint)
@@ -134,32 +151,32 @@ def _path(param: str | None) -> str | None:
 
 
 def _refused(refusal: _Refusal, detail: str, served: tuple[str, ...]) -> Fault:
-    if refusal.filtered:
+    if refusal.code in FILTERED:
         # the filter's own message is the engine's text, too
         return Fault(Kind.CONTENT_FILTERED, "The content filter of the engine serving this model refused the request.", detail=detail)
+    if refusal.code == TOO_LONG:
+        fault = _context_too_long(refusal)
+        fault.detail = detail
+        return fault
     for pattern, build in _RULES:
         match = pattern.search(refusal.text)
         if match is not None:
             fault = build(match, refusal)
             fault.detail = detail
             return fault
-    sentence = refusal.text.partition("\n")[0].partition(" (parameter=")[0].strip()
-    if not _is_harmless(sentence, served):
-        about = f" Check '{refusal.param}'." if refusal.param else ""
-        sentence = f"The engine serving this model refused the request.{about}"
-    return Fault(Kind.REFUSED_BY_ENGINE, sentence, param=refusal.param, detail=detail)
-
-
-def _is_harmless(sentence: str, served: tuple[str, ...]) -> bool:
-    return (
-        len(sentence) <= MAX_PASSED_CHARS
-        and _HARMLESS.fullmatch(sentence) is not None
-        and _TELLTALE.search(sentence) is None
-        and not any(name in sentence for name in served if name)
+    sentence = explained(refusal.text, served)
+    if sentence is None:
+        sentence = _GENERAL + (f" Check '{refusal.param}'." if refusal.param else "")
+    return Fault(
+        Kind.REFUSED_BY_ENGINE, sentence, param=refusal.param, detail=detail, code=refusal.code if refusal.code in PASSED_CODES else None
     )
 
 
-def _context_too_long(_: re.Match[str], refusal: _Refusal) -> Fault:
+def _too_long(_: re.Match[str], refusal: _Refusal) -> Fault:
+    return _context_too_long(refusal)
+
+
+def _context_too_long(refusal: _Refusal) -> Fault:
     limit = refusal.limit or _first(_LIMITS, refusal.text)
     tokens = refusal.tokens or _first(_COUNTS, refusal.text)
     message = (
@@ -200,6 +217,11 @@ def _text_only(_: re.Match[str], refusal: _Refusal) -> Fault:
     return Fault(Kind.INVALID_VALUE, "This model does not take this kind of content, or not so much of it.", param=refusal.subject)
 
 
+def _bad_field(match: re.Match[str], refusal: _Refusal) -> Fault:
+    why = explained(refusal.text) or f"Invalid value for '{match[1]}'."
+    return Fault(Kind.INVALID_VALUE, why, param=match[1])
+
+
 def _unknown_parameter(match: re.Match[str], _: _Refusal) -> Fault:
     return Fault(
         Kind.UNSUPPORTED_PARAMETER, f"The parameter '{match[1]}' is not supported by the engine serving this model.", param=match[1]
@@ -207,8 +229,8 @@ def _unknown_parameter(match: re.Match[str], _: _Refusal) -> Fault:
 
 
 def _bad_grammar(match: re.Match[str], _: _Refusal) -> Fault:
-    reason = match[1].strip()
-    why = f": {reason}" if _is_harmless(reason, ()) else ""
+    reason = explained(match[1])
+    why = f": {reason.removesuffix('.')}" if reason else ""
     return Fault(Kind.INVALID_VALUE, f"The schema or grammar could not be compiled{why}.", param="response_format")
 
 
@@ -216,6 +238,43 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> str | None:
     return next((match[1] for pattern in patterns if (match := pattern.search(text))), None)
 
 
+_GENERAL: Final = "The engine serving this model refused the request."
+TOO_LONG: Final = "context_length_exceeded"
+PASSED_CODES: Final = frozenset(
+    {
+        "array_above_max_length",
+        "array_below_min_length",
+        "decimal_above_max_value",
+        "decimal_below_min_value",
+        "empty_array",
+        "empty_image_file",
+        "image_content_policy_violation",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
+        "integer_above_max_value",
+        "integer_below_min_value",
+        "invalid_base64_image",
+        "invalid_function_parameters",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
+        "invalid_prompt",
+        "invalid_type",
+        "invalid_value",
+        "missing_required_parameter",
+        "string_above_max_length",
+        "string_below_min_length",
+        "unknown_parameter",
+        "unsupported_image_media_type",
+        "unsupported_parameter",
+        "unsupported_value",
+    }
+)
+"""The codes of OpenAI's API for mistakes in a request, which servers behind the `openai` dialect use as well. Clients branch on these
+codes; any other word may be the server's own."""
 FILTERED: Final = frozenset({"content_filter", "content_policy_violation"})
 """Azure OpenAI's code and OpenAI's, which servers behind the `openai` dialect use as well."""
 _FIELD: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
@@ -259,7 +318,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Refusal], F
             r"|`inputs` (?:tokens|must have less)",
             re.IGNORECASE,
         ),
-        _context_too_long,
+        _too_long,
     ),
     (re.compile(r"\b([a-z_]{1,40}) must be ([a-z0-9 (\[\]),.-]{1,60}), got (-?[0-9.]{1,20}?)\.?(?: |$)"), _out_of_range),
     (
@@ -268,16 +327,8 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Refusal], F
     ),
     (re.compile(r"tool choice requires|tool-call-parser"), _no_tools),
     (re.compile(r"not a multimodal model|At most \d{1,9} \w{1,20}(?:\(s\))? may be provided"), _text_only),
+    (re.compile(r"^Field '([a-z_]{1,40})': "), _bad_field),
     (re.compile(r"Unsupported parameter\(s\): `([a-z_]{1,40})`"), _unknown_parameter),
     (re.compile(r"[Gg]rammar error:([^\n]*)"), _bad_grammar),
 )
 """Patterns of engines' messages, each with the function that builds the gateway's Fault; the first match counts."""
-
-_HARMLESS: Final = re.compile(r"[A-Za-z0-9 .,;:!?'\"_=<>()\[\]+-]+")
-_TELLTALE: Final = re.compile(
-    r"File \"|Traceback|https?:|\d+\.\d+\.\d+\.\d+|\w:\d{2,5}\b|0x[0-9a-f]|\.py\b|validation error|localhost|--[a-z]"
-    r"|\bmodels?\b|\badapter|\blora\b|\balias",
-    re.IGNORECASE,
-)
-"""Text that an engine's sentence must not hold to be passed on: code, addresses, flags, lists of validation errors, and the words next to
-which engines name models. Slashes, braces and backticks are not among the harmless characters at all."""

@@ -1,8 +1,10 @@
 """llama.cpp's server: answers 200 to an unknown model, 500 to broken JSON, and has no cache salt."""
 
+import re
 from typing import Final
 
 from backends.dialects.dialect import Dialect, ErrorShape
+from backends.dialects.errors import CallerMistake
 from backends.dialects.fields import VLLM_ALONE, Fields
 from backends.dialects.structure import LLAMACPP
 from backends.dialects.thinking import ThinkingFields
@@ -21,6 +23,23 @@ SIGNALS: Final = SignalTable(
 )
 """With `--metrics`; the share of KV in use was reported by releases before 2025 only."""
 
+MISTAKES: Final = (
+    CallerMistake(
+        re.compile(r"^(?:image|audio|video) input is not supported"),
+        "",
+        "This model does not take images, audio or video. Send text, or ask for a model that takes this kind of content.",
+    ),
+    CallerMistake(re.compile(r"^Failed to parse messages: "), ""),
+    CallerMistake(re.compile(r"^Failed to parse tools: "), "tools"),
+    CallerMistake(re.compile(r"^tools? param requires"), "tools", "This model is not set up for tool calls."),
+    CallerMistake(re.compile(r"^tool_choice param requires"), "tool_choice", "This model is not set up for tool calls."),
+    CallerMistake(re.compile(r"^Unknown reasoning format: "), "reasoning_format"),
+    CallerMistake(re.compile(r"^Cannot use both json_schema and grammar|^Either \"json_schema\" or \"grammar\""), "response_format"),
+    CallerMistake(re.compile(r"roles must alternate|^Jinja Exception|raise_exception"), ""),
+    CallerMistake(re.compile(r"^Failed to load image or audio file"), ""),
+)
+"""The first five as a server of 2026 sends them; the others are its texts in releases that answered every exception with 500."""
+
 DIALECT: Final = Dialect(
     name="llamacpp",
     known_from="llama-server of 2026, run",
@@ -36,5 +55,6 @@ DIALECT: Final = Dialect(
     errors=frozenset({ErrorShape.OBJECT}),
     fields=Fields(refuses={**VLLM_ALONE, "echo": ""}, structure=LLAMACPP, thinking=ThinkingFields(from_effort=True)),
     drains="cuts answers in flight",
+    mistakes=MISTAKES,
     proven=True,
 )

@@ -43,7 +43,7 @@ async def poll(upstream: Upstream, dialect: Dialect, model: str) -> PollResult:
     reason = "" if model in known else f"serves {shown}, not {model}; {hint}"
     # a pool's model may be an adapter that its engines were started with; other adapters answer only requests that name them
     names = frozenset(listed.models) | ({model} & set(known))
-    return PollResult(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras))
+    return PollResult(reason, names, wrong=bool(reason and known), loras=frozenset(listed.loras), context_tokens=listed.context_tokens)
 
 
 MAX_PROBE_REPLY_BYTES: Final = 1024 * 1024

@@ -285,6 +285,16 @@ class PoolSettings(Strict):
         description="Longest prompt and answer together that the engines take, in tokens; output is capped by it. A backend may have "
         "its own value.",
     )
+    kind: Literal["chat", "completion", "embedding", "rerank"] = Field(
+        default="chat", description="What the model is for, as the model list tells callers (`type`); nothing is refused for it."
+    )
+    modalities: list[Literal["text", "image", "audio", "video"]] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4,
+        description="Kinds of content that the model takes, as the model list tells callers; null for text, and images where "
+        "`image_tokens` is set.",
+    )
     engine_priority: bool = Field(
         default=False,
         description="Whether the engines order their own queues by priority (docs/reference/engines.md says how to start them for it); "

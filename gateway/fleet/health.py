@@ -324,6 +324,8 @@ class FleetWatch:
             adapters.reported(polled.loras, changes)
         if polled.names and not polled.reason:
             self._live.names[backend_id] = polled.names
+            if polled.context_tokens is not None:
+                self._live.contexts[backend_id] = polled.context_tokens
         health = self._live.health[backend_id]
         now = self._clock()
         before = health.standing

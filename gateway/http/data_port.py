@@ -16,13 +16,15 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import REASONS, Exchange, header_lines
 from gateway.http.edge.head import RequestHead
 from gateway.http.faults import render
-from gateway.http.openai.models import render_model, render_models
+from gateway.http.openai.models import Abilities, ModelFacts, render_model, render_models
 from gateway.lifecycle import serve
 from gateway.request.authenticate import authenticate, grant_of
 from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
 from gateway.story import Story
+from policies.compile import TenantPolicy
+from tenancy.prices import FREE
 
 INFERENCE: Final = {endpoint.path: endpoint for endpoint in Endpoint}
 MODELS: Final = "/v1/models"
@@ -130,15 +132,31 @@ class DataPort:
         models = {name for name, rule in policy.models.items() if exists_for(rights, rule)} if policy is not None else set()
         path = exchange.head.path
         if path == MODELS:
-            body = render_models(sorted(models), created=deps.started_unix)
+            body = render_models([self._facts(name, policy, caller.project) for name in sorted(models)], created=deps.started_unix)
         else:
             # the rest of the path is a name, and clients write the slashes in it as %2F
             name = unquote(path.removeprefix(ONE_MODEL))
             if name not in models:
                 raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{_shown(name)}' does not exist or you do not have access to it.")
-            body = render_model(name, created=deps.started_unix)
+            body = render_model(self._facts(name, policy, caller.project), created=deps.started_unix)
         story.settled.status = 200
         exchange.reply(200, reply_headers(exchange, story, None, deps, stream=False), body)
+
+    def _facts(self, name: str, policy: TenantPolicy | None, project: str) -> ModelFacts:
+        """What the caller may know of one model. Where several pools serve it, what holds for each of them."""
+        deps = self._deps
+        assert policy is not None  # a caller without a policy has no model
+        rule = policy.models[name]
+        pools = [pool for _, pool in rule.shares] or [rule.pool]
+        fleet, contexts, price = deps.live.fleet, deps.live.contexts, None
+        known = [
+            deps.context_tokens.get(pool) or min((contexts[one.id] for one in fleet.pools[pool].backends if one.id in contexts), default=0)
+            for pool in pools
+        ]
+        if policy.treating(project, rule.name).show_prices:
+            found = deps.live.directory.prices.at(rule.name, fleet.pools[pools[0]].revision, deps.wall())
+            price = found if found is not FREE else None
+        return ModelFacts(name, deps.abilities.get(pools[0], Abilities()), min(filter(None, known), default=None), price)
 
     async def _preflight(self, exchange: Exchange, story: Story) -> None:
         """Answer a CORS preflight of an allowed origin; for any other origin the route does not take OPTIONS."""

@@ -123,7 +123,7 @@ def render(fault: Fault, request_id: str) -> Rendered:
         headers.append((b"www-authenticate", b"Bearer"))
     if fault.kind is Kind.METHOD_NOT_ALLOWED and fault.detail:
         headers.append((b"allow", fault.detail.encode("ascii")))
-    body = msgspec.json.encode(_Body(_Error(fault.message, row.type, fault.param, row.code)))
+    body = msgspec.json.encode(_Body(_Error(fault.message, row.type, fault.param, fault.code or row.code)))
     return Rendered(row.status, tuple(headers), body)
 
 
@@ -134,7 +134,7 @@ def render_event(fault: Fault, request_id: str) -> bytes:
         ValueError: the kind is CLIENT_GONE, as in `render`.
     """
     row = _row(fault)
-    error = _Error(fault.message, row.type, fault.param, row.code, request_id)
+    error = _Error(fault.message, row.type, fault.param, fault.code or row.code, request_id)
     return b"data: %b\n\n" % msgspec.json.encode(_Body(error))
 
 

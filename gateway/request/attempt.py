@@ -134,6 +134,7 @@ class Attempt(msgspec.Struct, eq=False):
                 self.ask.endpoint,
                 (self.placement.pool.model, story.placed.lora),
                 self.timeouts,
+                deps.dialects[self.placement.pool.name].mistakes,
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,

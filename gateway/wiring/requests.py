@@ -28,8 +28,10 @@ from backends.ports import Upstream
 from domain.clock import Clock, Rng
 from gateway.auth.jwt import JwtVerifier
 from gateway.config.load import Settings
+from gateway.config.pools import PoolSettings
 from gateway.deps import Deps, Live, Watch, request_ids
 from gateway.http.edge.timeouts import Timeouts
+from gateway.http.openai.models import Abilities
 from gateway.ledger.writer import UsageWriter
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolDefaults, PoolStates
@@ -182,18 +184,24 @@ def deps_for(
         started_unix=int(time.time()),
         cors_origins=frozenset(settings.data.cors_origins),
         prompt_counts=counts,
-        prompts=Prompts(vocabularies, executor, loop, guessed=guessed_vocabularies_for(settings)),
+        prompts=Prompts(vocabularies, executor, loop, images, guessed=guessed_vocabularies_for(settings)),
         lengths=OutputLengths(),
         observe_decision=observe_decision,
         count_prefix=count_prefix,
         ledger_full=(lambda: usage.full) if usage is not None else (lambda: False),
         outputs=OutputQuantiles(),
         context_tokens={pool.name: pool.context_tokens for pool in settings.pools if pool.context_tokens},
+        abilities={pool.name: _abilities(pool) for pool in settings.pools},
         sharing=_sharing(settings),
         hedges={pool.name: Hedge(pool.hedge.max_prompt_tokens) for pool in settings.pools if pool.hedge is not None},
         region=settings.routing.region,
         tokens=tokens,
     )
+
+
+def _abilities(pool: PoolSettings) -> Abilities:
+    modalities = pool.modalities or (["text", "image"] if pool.image_tokens else ["text"])
+    return Abilities(pool.kind, tuple(dict.fromkeys(modalities)))
 
 
 def _sharing(settings: Settings) -> dict[str, HandoverTerms]:

@@ -1,6 +1,7 @@
 """What a policy file says of projects, models, aliases and shares, as callers feel it."""
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import httpx
 
 from backends.simengine import SimEngine, SimSettings
+from domain.ask import Endpoint
+from gateway.http.openai import interpret
 from gateway.telemetry.access_log import line_of
 from tenancy.prices import ANY_REVISION, Price, TokenRates
 from tenancy.rights import Rights
@@ -106,3 +109,30 @@ async def test_parameters_are_given_bounded_and_refused() -> None:
         seeded = await client.post("/v1/chat/completions", json=chat(model="chat", seed=1))
     assert (hot.status_code, hot.json()["error"]["param"]) == (400, "temperature")
     assert (seeded.status_code, seeded.json()["error"]["param"]) == (403, "seed")
+
+
+async def test_the_model_list_tells_what_a_model_is_for_takes_holds_and_costs() -> None:
+    prices = [Price("p", "vision", ANY_REVISION, 0.0, TokenRates(200_000_000, 200_000_000, 6_000_000_000, 6_000_000_000))]
+    async with contextlib.AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(SimEngine(SimSettings(models=("m",), max_model_len=4096)))
+        backends = [{"id": "e", "url": engine.url}]
+        pools = [
+            {"name": "sees", "model": "m", "image_tokens": 1500, "backends": backends},
+            {"name": "embeds", "model": "m", "kind": "embedding", "context_tokens": 512, "backends": [{"id": "f", "url": engine.url}]},
+        ]
+        models: list[dict[str, Any]] = [{"name": "vision", "pool": "sees"}, {"name": "free", "pool": "embeds"}]
+        acme = {"tenant": "acme", "models": models, "show_prices": True}
+        everyone = {"tenant": "*", "models": models}
+        running = await stack.enter_async_context(gateway(pools=pools, policies=[acme, everyone], prices=prices))
+        client, other = await stack.enter_async_context(running.client()), await stack.enter_async_context(running.client("bolt"))
+        free, vision = (await client.get("/v1/models")).json()["data"]
+        assert vision == (await client.get("/v1/models/vision")).json()
+        assert (vision["type"], vision["max_model_len"], vision["context_length"]) == ("chat", 4096, 4096), "as the engine says"
+        assert vision["architecture"]["input_modalities"] == ["text", "image"]
+        assert (vision["pricing"]["prompt"], vision["pricing"]["completion"]) == ("0.0000002", "0.000006")
+        assert (free["type"], free["max_model_len"], "pricing" in free) == ("embedding", 512, False), "it has no price"
+        assert "pricing" not in (await other.get("/v1/models/vision")).json()
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}
+        body = {"model": "vision", "messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, picture]}]}
+        prompt = await running.deps.prompts.read(interpret(Endpoint.CHAT, json.dumps(body).encode()), "sees", 0, "acme")
+        assert prompt.tokens > 1500, "placing counts the image, too"

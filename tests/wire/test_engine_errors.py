@@ -12,7 +12,7 @@ from backends.dialects import DIALECTS
 from backends.dialects.dialect import ErrorShape
 from backends.dialects.errors import fault_from_reply
 from domain.ask import Endpoint
-from domain.faults import Kind
+from domain.faults import Fault, Kind
 from gateway.http.faults import render, render_event
 
 CASES = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((Path(__file__).parent / "engine_errors").glob("*.json"))}
@@ -21,9 +21,14 @@ SERVED = ("tiny", "alias-tiny", "lora-a", "lora-b", "lora-c", "lora-x", "smollm2
 INTERNALS = re.compile(r"/|\\|File|line \d|sglang|vllm|site-packages|\.py|Valid aliases|nosuchdir|--|\{'|json\.exception|validation error")
 
 
-def answered(case: dict[str, Any], *, served: tuple[str, ...] = ()) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
-    fault = fault_from_reply(case["status"], case["body"].encode(), endpoint=Endpoint(case["endpoint"]), served=served)
-    assert fault.kind is Kind(case["kind"])
+def fault_of(name: str, served: tuple[str, ...] = ()) -> Fault:
+    case, mistakes = CASES[name], DIALECTS[name.partition("_")[0]].mistakes
+    return fault_from_reply(case["status"], case["body"].encode(), endpoint=Endpoint(case["endpoint"]), served=served, mistakes=mistakes)
+
+
+def answered(name: str) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
+    fault = fault_of(name)
+    assert fault.kind is Kind(CASES[name]["kind"])
     rendered = render(fault, "req-1")
     return rendered.status, json.loads(rendered.body)["error"], dict(rendered.headers)
 
@@ -31,7 +36,7 @@ def answered(case: dict[str, Any], *, served: tuple[str, ...] = ()) -> tuple[int
 @pytest.mark.parametrize("name", CASES)
 def test_a_recorded_error_becomes_ours(name: str) -> None:
     case = CASES[name]
-    status, error, headers = answered(case)
+    status, error, headers = answered(name)
     assert (status, error["code"], error["param"]) == (case["http"], case["code"], case["param"])
     assert error["message"] == case.get("message", error["message"])
     passing = case["status"] >= 500 or case["status"] in (424, 429)
@@ -42,8 +47,7 @@ def test_a_recorded_error_becomes_ours(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("served", [(), SERVED], ids=["names unknown", "names known"])
 def test_no_internals_get_out(name: str, served: tuple[str, ...]) -> None:
-    case = CASES[name]
-    fault = fault_from_reply(case["status"], case["body"].encode(), endpoint=Endpoint(case["endpoint"]), served=served)
+    fault = fault_of(name, served)
     for shown in (fault.message, fault.param or "", fault.detail or ""):
         assert not INTERNALS.search(shown), shown
         assert not any(re.search(rf"\b{re.escape(word)}\b", shown) for word in SERVED), shown
@@ -52,7 +56,7 @@ def test_no_internals_get_out(name: str, served: tuple[str, ...]) -> None:
 
 def test_every_engine_is_covered() -> None:
     assert {name.partition("_")[0] for name in CASES} == set(DIALECTS) - {"openai"}
-    assert len(CASES) == 51
+    assert len(CASES) == 60
 
 
 def shape_of(body: str) -> ErrorShape:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from backends.dialects.errors import BUSY_STATUSES, fault_from_reply
+from backends.dialects.errors import BUSY_STATUSES, CallerMistake, fault_from_reply
 from backends.ports import Flight, Loss
 from domain.ask import Endpoint
 from domain.clock import Clock
@@ -38,6 +38,8 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     served: tuple[str, ...] = ()
     """Names that engines know the model by; no error message may repeat them."""
     timeouts: AttemptTimeouts = NO_TIMEOUT
+    mistakes: tuple[CallerMistake, ...] = ()
+    """Callers' mistakes that its engine answers with 5xx (`Dialect.mistakes`)."""
 
 
 FROM_MEMORY: Final = ReplySource()
@@ -187,7 +189,7 @@ class ReplyRelay(Listener):
         self._answer.answer_at = self._answer.answer_at or self._clock()
         chain = self._chain
         out = chain.end()
-        if not self.story.asked.stream:
+        if not self.story.asked.stream and not self._exchange.started:
             if chain.fault is None:
                 self._answer.handed_on_at = self._clock()
                 self._exchange.reply(200, self._headers(), out)
@@ -212,7 +214,12 @@ class ReplyRelay(Listener):
     def _refused(self) -> None:
         source = self._source
         fault = fault_from_reply(
-            self._status, self._error_body, endpoint=source.endpoint, retry_after=self._retry_after, served=source.served
+            self._status,
+            self._error_body,
+            endpoint=source.endpoint,
+            retry_after=self._retry_after,
+            served=source.served,
+            mistakes=source.mistakes,
         )
         self._resolve(fault)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.dialects.errors import MAX_PASSED_CHARS
 from backends.dialects.errors import fault_from_reply as fault_at
+from backends.dialects.explanations import MAX_PASSED_CHARS
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 
