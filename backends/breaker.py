@@ -62,6 +62,7 @@ _OURS: Final = frozenset(
     {
         Kind.CLIENT_GONE,
         Kind.SLOW_READER,
+        Kind.KEY_REVOKED,
         Kind.NO_BACKEND,
         Kind.BACKEND_LOST,
         Kind.BACKEND_DRAINED,

@@ -36,6 +36,7 @@ class Kind(Enum):
     # the caller's identity and target
     KEY_MISSING = "key_missing"
     KEY_INVALID = "key_invalid"
+    KEY_REVOKED = "key_revoked"
     UNKNOWN_PATH = "unknown_path"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     MODEL_NOT_FOUND = "model_not_found"

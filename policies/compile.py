@@ -87,6 +87,8 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False
     """Whether the model list has the prices."""
+    end_revoked: bool = False
+    """Whether running answers end when the caller's key is no longer valid."""
     choose_arm: bool = False
     """Whether requests may choose the arm (canary or baseline) of a rollout."""
 

@@ -157,6 +157,11 @@ class Treatment(Strict):
         description="Whether requests may choose the arm of a rollout or an experiment with the header `x-tidegate-rollout: canary` "
         "or `baseline`, for testers; see docs/reference/rollouts.md.",
     )
+    end_revoked: bool = Field(
+        default=False,
+        description="Whether running answers end, within 30 seconds, when their key is revoked, disabled or expired, or its project or "
+        "tenant is disabled; what was generated is charged. By default they run to their end.",
+    )
     max_output_tokens: int = Field(
         default=4096,
         ge=1,

@@ -100,6 +100,10 @@ class Directory:
             grant = self._of_projects[tenant, project] = self._compiled(home, None, now_unix)
         return grant
 
+    def key(self, key_id: KeyId) -> KeyRecord | None:
+        """The key of this id as it was stored; None for an unknown id."""
+        return self._records.get(key_id)
+
     def calendar_limits(self) -> Iterator[tuple[str, Limit]]:
         """Every limit per day, month or for ever, and the tag it is counted under."""
         for scope, limits in self._limits.items():

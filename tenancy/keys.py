@@ -287,6 +287,11 @@ class KeyRing:
             self._verified[token] = known
         return known.caller if now_unix < known.until_unix and scope in known.scopes else None
 
+    def is_valid(self, key_id: KeyId, now_unix: float) -> bool:
+        """Whether the key may still be used, with some secret: it is neither revoked, disabled nor expired."""
+        record = self._keys.get(key_id)
+        return record is not None and now_unix < _valid_until(record, None)
+
     def _verify(self, token: str) -> _Verified | None:
         parsed = parse(token)
         if parsed is None:

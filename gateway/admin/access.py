@@ -69,6 +69,7 @@ ROLE_TABLE: Final[Mapping[RouteKey, frozenset[Role]]] = {
     ("PUT", "/tenants/{tenant}/keys/{key_id}"): ADMINS_AND_OWN,
     ("POST", "/tenants/{tenant}/keys/{key_id}/rotate"): ADMINS_AND_OWN,
     ("POST", "/tenants/{tenant}/keys/{key_id}/revoke"): ADMINS_AND_OWN,
+    ("POST", "/keys/{key_id}/revoke"): ADMINS_AND_OWN,
     ("GET", "/limits"): READERS_AND_OWN,
     ("GET", "/limits/state"): READERS_AND_OWN,
     ("GET", "/limits/{limit_id:path}"): READERS_AND_OWN,

@@ -26,13 +26,14 @@ from gateway.fleet.registry import Registry
 from gateway.placement.explain import Explaining
 from gateway.process.snapshots import Supervision, WorkerSnapshot
 from gateway.sync.policies import Reloading
+from gateway.sync.revocations import PendingRevocations
 from policies.compile import PolicySet
 from tenancy.accounts import DirectoryBounds
 from tenancy.audit import Entry, canonical, shadow
 from tenancy.directory_ports import DirectoryChange
 from tenancy.hold import LimitUsage
 from tenancy.journal import AuditLog, Change, Remembered
-from tenancy.keys import ENTROPY_BYTES, Pepper
+from tenancy.keys import ENTROPY_BYTES, KeyRecord, Pepper
 from tenancy.limits import Group
 from tenancy.rights import Role
 from tenancy.usage import UsageQueries
@@ -281,6 +282,10 @@ class Parts:
     announce: Callable[[Mapping[str, Any]], None]
     policies: DatabasePolicies | None = None
     """Set where the database owns the policies; None where files do."""
+    known_key: Callable[[KeyId], KeyRecord | None] = lambda _key_id: None
+    """The key of an id in the last known directory, for outages of the database."""
+    pending: PendingRevocations | None = None
+    """Keeps revocations that the database cannot take; None where the API belongs to no gateway."""
     gateway: GatewayProcesses | None = None
     """None where the API belongs to no gateway."""
 

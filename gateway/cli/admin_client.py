@@ -125,6 +125,11 @@ class AdminClient:
         status, body, etag = self._ask("GET", path)
         return None if status == 404 else self._answer(path, status, body, etag)
 
+    def post_to_found(self, path: str) -> Any:
+        """POST a change; returns the decoded answer, or None for a 404."""
+        status, body, etag = self._ask("POST", path)
+        return None if status == 404 else self._answer(path, status, body, etag)
+
     def items(self, path: str, most: int = MAX_ITEMS) -> list[dict[str, Any]]:
         """All items of a list, fetched page by page, up to `most`."""
         joint = "&" if "?" in path else "?"

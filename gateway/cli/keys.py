@@ -4,7 +4,7 @@ A key is found by its id alone; `--tenant` spares the search through all tenants
 """
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -164,11 +164,20 @@ def enable_key(key_id: KeyId, gateway: StoreOptions, tenant: Tenant = "") -> Non
 
 @keys_app.command("revoke")
 def revoke_key(key_id: KeyId, gateway: StoreOptions, tenant: Tenant = "", yes: Yes = False) -> None:
-    """Revoke a key for good; running gateways refuse it within 5 s. It stays listed as revoked."""
+    """Revoke a key for good; running gateways refuse it within 5 s. It stays listed as revoked.
+
+    While the database is away, the gateway that is asked refuses the key within 5 s and writes the revocation down later: ask each gateway.
+    """
     sure(f"Revoke key {key_id} for good?", yes)
     client = gateway.api()
-    client.post(f"{_path(client, tenant, key_id)}/revoke")
-    out.print(f"key {key_id} revoked", markup=False)
+    within = f"/tenants/{segment(tenant)}" if tenant else ""
+    done = client.post_to_found(f"{API}{within}/keys/{segment(key_id)}/revoke")
+    if done is None:
+        _no_key(tenant, key_id)
+    if done.get("pending"):
+        out.print(f"key {key_id} revoked on this gateway; the database is away: revoke the key at every other gateway too", markup=False)
+    else:
+        out.print(f"key {key_id} revoked", markup=False)
 
 
 @keys_app.command("rotate")
@@ -219,6 +228,10 @@ def _path(client: AdminClient, tenant: str, key_id: str) -> str:
         path = f"{API}/tenants/{segment(name)}/keys/{segment(key_id)}"
         if client.find(path) is not None:
             return path
+    _no_key(tenant, key_id)
+
+
+def _no_key(tenant: str, key_id: str) -> NoReturn:
     fail(f"no key {key_id!r}" + (f" of tenant {tenant}" if tenant else "") + "; `tidegate key list` shows the ids")
 
 

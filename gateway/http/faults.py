@@ -39,6 +39,7 @@ ROWS: Final[dict[Kind, WireForm]] = {
     Kind.SLOW_READER: WireForm(408, _CALLER, "client_too_slow"),
     Kind.KEY_MISSING: WireForm(401, _CALLER, None),
     Kind.KEY_INVALID: WireForm(401, _CALLER, "invalid_api_key"),
+    Kind.KEY_REVOKED: WireForm(401, _CALLER, "invalid_api_key"),
     Kind.UNKNOWN_PATH: WireForm(404, _CALLER, "unknown_url"),
     Kind.METHOD_NOT_ALLOWED: WireForm(405, _CALLER, None),
     Kind.MODEL_NOT_FOUND: WireForm(404, _CALLER, "model_not_found"),

@@ -37,6 +37,7 @@ from gateway.process.snapshots import IndexState, State, WorkerSnapshot
 from gateway.process.supervisor import WorkerSlot
 from gateway.process.worker_link import WorkerLink, worker_socket
 from gateway.record import Record
+from gateway.request.end_revoked import RevokedAnswers
 from gateway.rollouts.watch import RolloutWatch
 from gateway.sync.policies import PolicyWatch
 from gateway.telemetry.access_log import AccessLog
@@ -129,6 +130,7 @@ class _Worker:
         self._connections: Connections | None = None
         self._books: LimitBooks | None = None
         self._rollouts: RolloutWatch | None = None
+        self._revoked = RevokedAnswers()
 
     async def run(self) -> None:
         """Prepare, serve until SIGTERM, drain."""
@@ -248,6 +250,7 @@ class _Worker:
                 now = deps.clock()
                 deps.watch.sweep(now, deps.log_defect)
                 deps.queues.sweep(now)
+                self._revoked.sweep(now, deps)
                 connections.sweep(now)
 
     def _observe(self, record: Record) -> None:

@@ -24,7 +24,9 @@ from policies.compile import ModelRule
 from tenancy.grant import Grant
 from tenancy.limits import UNUSED
 
-OVER: Final = frozenset({Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.DEADLINE_PASSED, Kind.SHUTTING_DOWN, Kind.CRASHES_ENGINES})
+OVER: Final = frozenset(
+    {Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.DEADLINE_PASSED, Kind.SHUTTING_DOWN, Kind.CRASHES_ENGINES, Kind.KEY_REVOKED}
+)
 """Faults that end the request itself, so that no other model is tried."""
 
 

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 import structlog
 
 from domain.clock import WallClock
+from domain.identity import KeyId
+from gateway.sync.revocations import LOOK_S, PendingRevocations, with_revoked
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
 from tenancy.directory_ports import DirectorySource
@@ -100,16 +102,27 @@ class DirectoryWatch:
         file: where the directory is saved for a start without the store.
         wall: seconds since the epoch.
         close: closes the store's connections.
+        pending: revocations that the store could not take; None where there are none.
     """
 
     def __init__(
-        self, source: DirectorySource, pepper: Pepper, file: DirectoryFile, wall: WallClock, close: Callable[[], Awaitable[None]]
+        self,
+        source: DirectorySource,
+        pepper: Pepper,
+        file: DirectoryFile,
+        wall: WallClock,
+        close: Callable[[], Awaitable[None]],
+        pending: PendingRevocations | None = None,
     ) -> None:
         self._source = source
         self._pepper = pepper
         self._file = file
         self._wall = wall
         self._close = close
+        self._pending = pending
+        self._revoked: dict[KeyId, float] = {}
+        """Keys that are refused whatever the contents say, with the time of their revocation."""
+        self._compiling = asyncio.Lock()
         self._contents = Contents()
         self._version = -1
         self._confirmed_unix = -math.inf
@@ -121,6 +134,7 @@ class DirectoryWatch:
 
         Raises the store's error when there is no file either: without keys there is nothing to serve.
         """
+        self._revoked = await self._pending_revocations()
         try:
             await self._read()
         except Exception as error:  # drivers raise their own errors; whatever it is, there may be a file
@@ -138,6 +152,7 @@ class DirectoryWatch:
 
     async def refresh(self, live: DirectoryFollower) -> None:
         """Read the change counter once, and hand a changed directory to `live`."""
+        pending = await self._pending_revocations()
         try:
             changed = await self._read()
         except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the old directory stays in use
@@ -145,8 +160,10 @@ class DirectoryWatch:
                 log.warning("directory store unreachable, keeping the last directory", error=_short(error))
             self._reachable = False
             return
-        if changed:
-            live.directory = await self._compiled()
+        # a pending revocation that is no longer in the file was in the store before this read
+        if changed or pending != self._revoked:
+            self._revoked = pending
+            await self._hand_over(live)
         if changed or self._confirmed_unix - self._saved_unix >= SAVE_EVERY_S:
             await self._save()
         if not self._reachable:
@@ -163,11 +180,27 @@ class DirectoryWatch:
         """Whether keys of the admin port are accepted: not when the directory is older than `ADMIN_STALE_S`, for they may be revoked."""
         return self.age_s <= ADMIN_STALE_S
 
+    async def refuse_revoked(self, live: DirectoryFollower) -> None:
+        """Refuse keys whose revocation the store could not take, whether it answers now or not."""
+        pending = await self._pending_revocations()
+        if not pending.keys() <= self._revoked.keys():
+            self._revoked = {**self._revoked, **pending}
+            await self._hand_over(live)
+
     async def run(self, live: DirectoryFollower, every_s: float = POLL_S) -> None:
         """Refresh until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self._pending is not None:
+                group.create_task(self._follow_revocations(live))
+            while True:
+                await asyncio.sleep(every_s)
+                await self.refresh(live)
+
+    async def _follow_revocations(self, live: DirectoryFollower) -> None:
+        # apart from the store's polls, which a store that does not answer holds up for `READ_WITHIN_S`
         while True:
-            await asyncio.sleep(every_s)
-            await self.refresh(live)
+            await asyncio.sleep(LOOK_S)
+            await self.refuse_revoked(live)
 
     async def close(self) -> None:
         """Close the store's connections."""
@@ -184,9 +217,16 @@ class DirectoryWatch:
         self._confirmed_unix = asked_unix
         return changed
 
+    async def _pending_revocations(self) -> dict[KeyId, float]:
+        return {} if self._pending is None else await asyncio.to_thread(self._pending.revoked)
+
+    async def _hand_over(self, live: DirectoryFollower) -> None:
+        async with self._compiling:  # of two directories that are compiled at once, the one that began last knows all
+            live.directory = await self._compiled()
+
     async def _compiled(self) -> Directory:
         # 10,000 keys take tens of milliseconds, which no request should wait for
-        return await asyncio.to_thread(Directory, self._contents, self._pepper)
+        return await asyncio.to_thread(lambda: Directory(with_revoked(self._contents, self._revoked), self._pepper))
 
     async def _save(self) -> None:
         self._saved_unix = self._confirmed_unix

@@ -43,18 +43,19 @@ from gateway.rollouts.keeper import KeeperState, RolloutKeeper
 from gateway.rollouts.watch import WorkersRollouts
 from gateway.sync.policies import WorkersReload
 from gateway.sync.policy_copy import PolicyCopy, compiled_from
+from gateway.sync.revocations import RevocationWriter
 from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
-from gateway.wiring.stores import directory_watch_for, stores_on
+from gateway.wiring.stores import directory_watch_for, pending_revocations_for, stores_on
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
 from tenancy.directory_ports import DirectoryChange
 from tenancy.journal import Change
 from tenancy.jwt import JwtOutcome, looks_like_token
-from tenancy.keys import SECRET_BYTES, Pepper, mint, mint_again
+from tenancy.keys import SECRET_BYTES, KeyRecord, Pepper, mint, mint_again
 from tenancy.rights import KeyScope, Role
 from tenancy.stores.sql import SqlDirectory, SqlJournal, SqlMemberStore, SqlPolicyVersions, SqlRolloutStore, SqlUsageQueries, open_engine
 
@@ -237,6 +238,8 @@ class AdminApiRun:
         self._counters = CounterView(settings, Path(slot.run_dir))
         self._run_dir = Path(slot.run_dir)
         self._settings = settings
+        self._pending = pending_revocations_for(settings)
+        self._writer = RevocationWriter(self._pending, books.change, time.time)
         self._processes = OwnProcesses(settings, self._run_dir)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
@@ -268,6 +271,8 @@ class AdminApiRun:
             announce=announce,
             policies=self._database_policies(books),
             gateway=self._processes,
+            known_key=self._known_key,
+            pending=self._pending,
         )
 
     async def run(self) -> None:
@@ -278,6 +283,7 @@ class AdminApiRun:
         await self._watch.refresh(self._holders)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run(self._holders))
+            group.create_task(self._writer.run())
             group.create_task(in_own_loop(partial(self._keep_rollouts, asyncio.get_running_loop()), "rollouts"))
             if self._hook is not None:
                 group.create_task(self._hook.run())
@@ -287,6 +293,9 @@ class AdminApiRun:
             self._holders.tokens = await token_gate_for(self._settings, _log_token, self._run_dir)
             for loop in self._holders.tokens.loops() if self._holders.tokens is not None else ():
                 group.create_task(loop)
+
+    def _known_key(self, key_id: KeyId) -> KeyRecord | None:
+        return self._holders.directory.key(key_id)
 
     def rollouts(self) -> RolloutFigures:
         """The state of rollouts and of the webhook, for metrics."""

@@ -19,6 +19,7 @@ from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
+from gateway.sync.revocations import PendingRevocations
 from policies.yaml.problems import ConfigError, Problem
 from tenancy.audit import Entry, canonical
 from tenancy.directory_ports import DirectorySource
@@ -140,7 +141,14 @@ def open_stores(settings: Settings) -> Stores:
 
 def directory_watch_for(settings: Settings, stores: Stores, pepper: Pepper) -> DirectoryWatch:
     """The directory's watcher; closing it closes the connections of all stores."""
-    return DirectoryWatch(stores.directory, pepper, _directory_file(settings, pepper), time.time, stores.close)
+    pending = pending_revocations_for(settings)
+    return DirectoryWatch(stores.directory, pepper, _directory_file(settings, pepper), time.time, stores.close, pending)
+
+
+def pending_revocations_for(settings: Settings) -> PendingRevocations:
+    """The revocations that the database could not take, beside the kept directory."""
+    file = settings.base_dir / settings.stores.directory_file
+    return PendingRevocations(file.with_name(f"{file.name}.revoked"))
 
 
 def _directory_file(settings: Settings, pepper: Pepper) -> DirectoryFile:

@@ -237,6 +237,28 @@ async def test_a_revoked_key_is_refused_within_5_s(tmp_path: Path, record_proper
             record_property("figure", f"refused after {timely(time.monotonic() - begun, 5.0):.1f} s")  # type: ignore[operator]
 
 
+@pytest.mark.slow
+@pytest.mark.req("R34")
+async def test_a_running_stream_ends_within_30_s_of_its_keys_revocation(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
+    async with SimEngine(SimSettings(models=("sim",))) as engine, serving(tmp_path, engine.url) as served:
+        (tmp_path / "policies" / "default.yaml").write_text(POLICY + "end_revoked: true\n")
+        await until(lambda: "policies in force" in (tmp_path / "err.log").read_text())
+        listed = json.loads((await asyncio.to_thread(tidegate, "key", "list", "--json", home=tmp_path)).stdout)
+        body, text = ask(stream=True, max_tokens=5000, ignore_eos=True), b""
+        async with httpx.AsyncClient(trust_env=False, timeout=HANG_S) as client:
+            async with client.stream("POST", f"{served.url}/v1/chat/completions", json=body, headers=served.headers) as reply:
+                assert reply.status_code == 200
+                done = await asyncio.to_thread(tidegate, "key", "revoke", listed[0]["id"], "--yes", home=tmp_path)
+                assert done.returncode == 0, done.stderr
+                begun = time.monotonic()
+                with pytest.raises(httpx.RemoteProtocolError):
+                    async for data in reply.aiter_raw():
+                        text = (text + data)[-1000:]
+            record_property("figure", f"ended after {timely(time.monotonic() - begun, 30.0):.1f} s")  # type: ignore[operator]
+    assert b'"code":"invalid_api_key"' in text
+    assert sum(line.get("outcome") == "key_revoked" for line in served.log_lines()) == 1
+
+
 def test_mistakes_are_said_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "default.yaml").write_text(POLICY.replace("pool: chat", "pool: chta"))

@@ -4,15 +4,16 @@ A caller who may change a key can come to hold it, so he must be allowed to gran
 operators' rules apply to a key, so a tenant-admin sets only tags whose names begin with `own.`.
 """
 
+import asyncio
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from domain.identity import KeyId, ProjectId, TenantId
-from gateway.admin.access import ADMINS, may_grant
+from gateway.admin.access import ADMINS, audit, may_grant
 from gateway.admin.call import AdminCall, Done, Entropy, Transactions, answer
 from gateway.admin.describe import (
     CHANGE_ERRORS,
@@ -32,16 +33,26 @@ from gateway.admin.describe import (
     page_of,
 )
 from gateway.admin.guard import GuardedRoute
-from gateway.admin.problem import AdminProblem, etag_of, not_found
+from gateway.admin.problem import RETRY, AdminProblem, etag_of, not_found
 from gateway.admin.routes.tenants import TenantName
+from gateway.sync.revocations import PendingRevocation, PendingRevocations, TooManyPending
 from tenancy.audit import shadow
 from tenancy.directory_ports import DirectoryChange, NotFound, room_for_key
+from tenancy.journal import JournalAway
 from tenancy.keys import OWN_TAG, CannotRotate, KeyRecord, Tags, changed_reserved_tags, digest_of, parse, revoked, rotated, tags_of
 from tenancy.rights import Role
 
 router = APIRouter(route_class=GuardedRoute, tags=["Keys"])
 
 KeyName = Annotated[str, Path(max_length=10, description="The public part of the key.")]
+
+
+class Revoked(BaseModel):
+    """A key that was revoked."""
+
+    id: str
+    tenant: str
+    pending: bool = Field(description="Whether the database is away, so that only this gateway knows of the revocation yet.")
 
 
 class KeyPage(BaseModel):
@@ -163,6 +174,47 @@ async def revoke(call: Posting, tenant: TenantName, key_id: KeyName) -> Response
         return _changed(call, "key.revoke", record, updated)
 
     return await call.change(work)
+
+
+@router.post("/keys/{key_id}/revoke", response_model=Revoked, responses=POST_ERRORS, summary="Revoke a key, also without the database")
+async def revoke_by_id(call: Posting, key_id: KeyName) -> Response:
+    """Revoke a key for good by its id alone. While the database is away this gateway refuses the key within 5 s, and writes the revocation
+    down when the database is there again (202, `pending`); other gateways have to be told one by one until then."""
+
+    async def work(books: Transactions, _entropy: Entropy) -> Done:
+        record = await books.directory.keys.get(call.tenant, KeyId(key_id))
+        _check_roles(call, record.roles)
+        updated = await books.directory.keys.update(record.tenant, revoked(record, call.parts.wall()))
+        done = _changed(call, "key.revoke", record, updated)
+        return msgspec.structs.replace(done, shown=_revocation(record, pending=False))
+
+    try:
+        return await call.change(work)
+    except JournalAway:
+        if call.parts.pending is None:
+            raise
+        return await _revoke_pending(call, call.parts.pending, KeyId(key_id))
+
+
+async def _revoke_pending(call: AdminCall, pending: PendingRevocations, key_id: KeyId) -> Response:
+    """Keep the revocation on this gateway until the database takes it."""
+    record = call.parts.known_key(key_id)
+    if record is None or (call.tenant is not None and record.tenant != call.tenant):
+        raise not_found()
+    _check_roles(call, record.roles)
+    role = next(role for role in Role if role in call.roles)
+    entry = PendingRevocation(key_id, record.tenant, call.parts.wall(), call.principal.actor, role.value, call.address[:64])
+    try:
+        await asyncio.to_thread(pending.add, entry)
+    except (OSError, TooManyPending) as error:
+        message = f"The database is away, and the revocation cannot be kept on this gateway: {error or 'too many wait'}. Try again."
+        raise AdminProblem(503, "store_unavailable", message, headers=RETRY) from None
+    audit.warning("key.revoke", actor=entry.actor, address=entry.address, target=_target(record), pending=True)
+    return answer(202, _revocation(record, pending=True))
+
+
+def _revocation(record: KeyRecord, *, pending: bool) -> dict[str, Any]:
+    return {"id": record.id, "tenant": record.tenant, "pending": pending}
 
 
 async def _check_project(call: AdminCall, directory: DirectoryChange, tenant: TenantId, project: str) -> None:

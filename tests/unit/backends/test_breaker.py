@@ -55,7 +55,7 @@ def test_what_each_end_says_of_a_backend() -> None:
     failures = {Kind.CONNECT_FAILED, Kind.RESET_BEFORE_REPLY, Kind.ENGINE_ERROR, Kind.FIRST_TOKEN_TIMEOUT, Kind.BROKEN_STREAM}
     assert {VERDICTS[kind] for kind in failures} == {AttemptVerdict.FAILURE}
     for kind in Kind:
-        if SOURCE[kind] is Source.CALLER and kind not in (Kind.CLIENT_GONE, Kind.SLOW_READER):
+        if SOURCE[kind] is Source.CALLER and kind not in (Kind.CLIENT_GONE, Kind.SLOW_READER, Kind.KEY_REVOKED):
             assert VERDICTS[kind] is AttemptVerdict.SUCCESS
         if SOURCE[kind] is Source.GATEWAY:
             assert VERDICTS[kind] is AttemptVerdict.NEUTRAL

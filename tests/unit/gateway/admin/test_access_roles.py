@@ -96,6 +96,7 @@ class World:
 ALLOWED = {
     ("POST", "/tenants/{tenant}/keys/{key_id}/rotate"): 200,
     ("POST", "/tenants/{tenant}/keys/{key_id}/revoke"): 200,
+    ("POST", "/keys/{key_id}/revoke"): 200,
     ("POST", "/limits/{limit_id:path}/raise"): 200,
     ("POST", "/requests/explanation"): 200,
     ("POST", "/policies/reload"): 200,

@@ -15,7 +15,7 @@ SENT = [kind for kind in Kind if kind is not Kind.CLIENT_GONE]
 STATUS = {
     400: {"malformed_http", "invalid_json", "invalid_value", "missing_parameter", "unsupported_parameter", "context_too_long"}
     | {"refused_by_engine", "exceeds_limit", "crashes_engines", "content_filtered"},
-    401: {"key_missing", "key_invalid"},
+    401: {"key_missing", "key_invalid", "key_revoked"},
     403: {"not_permitted"},
     404: {"unknown_path", "model_not_found", "prompt_not_found"},
     405: {"method_not_allowed"},

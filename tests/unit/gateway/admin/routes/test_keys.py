@@ -1,13 +1,18 @@
 """Keys over the API: shown once, shown again only to who repeats the request, rotated and revoked, and never in audit or store."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.routing import Mount
 
+from gateway.sync.revocations import PendingRevocations
 from tenancy.directory import Directory
+from tenancy.journal import JournalAway
 from tenancy.stores.sql import SqlDirectory
-from tests.admin_harness import API, OWNER, PEPPER, Admin, admin_port
+from tests.admin_harness import API, OWNER, PEPPER, Admin, admin_port, bearer
 
 KEYS = f"{API}/tenants/acme/keys"
 
@@ -85,3 +90,41 @@ async def test_what_a_key_refers_to_is_named_when_it_is_missing(admin: Admin) ->
     assert nobody.status_code == 404
     useless = await admin.client.post(KEYS, json={"inference": False}, headers=OWNER)
     assert (useless.status_code, useless.json()["error"]["param"]) == (400, "inference")
+
+
+async def test_a_key_is_revoked_by_its_id_alone_inside_the_callers_tenant(admin: Admin) -> None:
+    made = (await admin.client.post(KEYS, json={}, headers=OWNER)).json()
+    path = f"{API}/keys/{made['id']}/revoke"
+    assert (await admin.client.post(path, headers=bearer("tenant-admin", "rivals"))).status_code == 404
+    done = await admin.client.post(path, headers=bearer("tenant-admin"))
+    assert (done.status_code, done.json()) == (200, {"id": made["id"], "tenant": "acme", "pending": False})
+    assert not await works(admin, made["key"])
+    assert (await admin.actions())[-1] == "key.revoke"
+    assert (await admin.client.post(f"{API}/keys/0000000000/revoke", headers=OWNER)).status_code == 404
+
+
+@pytest.mark.req("R34")
+async def test_a_key_is_revoked_while_the_database_is_away(admin: Admin, tmp_path: Path) -> None:
+    made = (await admin.client.post(KEYS, json={}, headers=OWNER)).json()
+    operators = (await admin.client.post(KEYS, json={"roles": ["operator"]}, headers=OWNER)).json()
+    known = Directory(await SqlDirectory(admin.engine).load(), PEPPER)
+    pending = PendingRevocations(tmp_path / "pending")
+
+    def away() -> Any:
+        raise JournalAway("no connection")
+
+    def serve(**parts: Any) -> None:
+        (mount,) = (route for route in admin.app.routes if isinstance(route, Mount))
+        mount.app.state.parts = dataclasses.replace(admin.parts, change=away, **parts)  # type: ignore[attr-defined]
+
+    path = f"{API}/keys/{made['id']}/revoke"
+    serve()
+    assert (await admin.client.post(path, headers=OWNER)).status_code == 503  # nothing can keep it
+    serve(known_key=known.key, pending=pending)
+    assert (await admin.client.post(path, headers=bearer("tenant-admin", "rivals"))).status_code == 404
+    assert (await admin.client.post(f"{API}/keys/{operators['id']}/revoke", headers=bearer("tenant-admin"))).status_code == 403
+    assert pending.entries() == ()
+    done = await admin.client.post(path, headers=OWNER)
+    assert (done.status_code, done.json()["pending"]) == (202, True)
+    (entry,) = pending.entries()
+    assert (entry.key_id, entry.tenant, entry.actor, entry.role) == (made["id"], "acme", "bootstrap", "owner")

@@ -1,0 +1,180 @@
+"""Revocations that the database could not take: in force on this gateway at once, written to the database when it is there again.
+
+`PendingRevocations` keeps them in a file beside the directory's copy, so that they outlive a restart of the gateway during the outage.
+Every process reads the file each second and refuses the keys; the admin process writes them to the database (`RevocationWriter`). An entry
+stays in the file for a minute after it is written, until every process has read the database again.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from domain.clock import WallClock
+from domain.identity import KeyId, TenantId
+from tenancy.accounts import Contents
+from tenancy.audit import Entry, canonical
+from tenancy.directory_ports import DirectoryChange, NotFound
+from tenancy.journal import Change
+from tenancy.keys import revoked
+
+log = structlog.get_logger("tidegate.directory")
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks at the file: with the compilation of the directory, a key is refused within 5 s (R34)."""
+WRITE_S: Final = 2.0
+"""Seconds between two attempts to write the entries to the database."""
+KEEP_S: Final = 60.0
+"""Seconds for which a written entry stays in the file; every process reads the database within 12."""
+MAX_PENDING: Final = 10_000
+"""Entries in the file; a tenant has as many keys at most."""
+
+
+class TooManyPending(Exception):
+    """`MAX_PENDING` revocations wait for the database."""
+
+
+class PendingRevocation(msgspec.Struct, frozen=True):
+    """One key, with its audit row to come."""
+
+    key_id: KeyId
+    tenant: TenantId
+    at_unix: float
+    actor: str
+    role: str
+    address: str
+    written_unix: float | None = None
+    """When the database took it; None before."""
+
+
+class PendingRevocations:
+    """The file, readable by its owner alone. The admin process alone writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: tuple[int, int] | None = None
+        self._entries: tuple[PendingRevocation, ...] = ()
+
+    def entries(self) -> tuple[PendingRevocation, ...]:
+        """The entries, read again only when the file has changed. A file that cannot be read counts as unchanged, and is logged."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._mark, self._entries = None, ()
+            return ()
+        except OSError as error:
+            log.error("revocations cannot be read", file=str(self._path), reason=error.strerror)
+            return self._entries
+        mark = (stat.st_mtime_ns, stat.st_ino)
+        if mark != self._mark:
+            try:
+                self._entries = msgspec.json.decode(self._path.read_bytes(), type=tuple[PendingRevocation, ...])
+            except (OSError, msgspec.DecodeError) as error:
+                log.error("revocations cannot be read", file=str(self._path), reason=str(error)[:200])
+            self._mark = mark
+        return self._entries
+
+    def revoked(self) -> dict[KeyId, float]:
+        """When each key was revoked, by its id."""
+        return {entry.key_id: entry.at_unix for entry in self.entries()}
+
+    def add(self, entry: PendingRevocation) -> None:
+        """Keep one more entry; of a key that has one already, the first stays. Raises OSError, TooManyPending."""
+        entries = self.entries()
+        if any(known.key_id == entry.key_id for known in entries):
+            return
+        if len(entries) >= MAX_PENDING:
+            raise TooManyPending
+        self.replace((*entries, entry))
+
+    def replace(self, entries: tuple[PendingRevocation, ...]) -> None:
+        """Write the file anew, completely or not at all; no entry, no file. Raises OSError."""
+        if not entries:
+            self._path.unlink(missing_ok=True)
+            return
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(entries))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+
+
+def with_revoked(contents: Contents, at_unix: Mapping[KeyId, float]) -> Contents:
+    """The contents with these keys revoked."""
+    if not at_unix:
+        return contents
+    keys = tuple(revoked(key, at_unix[key.id]) if key.id in at_unix else key for key in contents.keys)
+    return msgspec.structs.replace(contents, keys=keys)
+
+
+class RevocationTransaction(Protocol):
+    """The stores that take part in one transaction."""
+
+    @property
+    def change(self) -> Change:
+        """Writes the audit row."""
+        ...
+
+    @property
+    def directory(self) -> DirectoryChange:
+        """The keys, in the same transaction."""
+        ...
+
+
+class RevocationWriter:
+    """Writes pending revocations to the database, each with its audit row; runs in the admin process.
+
+    Args:
+        change: opens a transaction.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(
+        self, pending: PendingRevocations, change: Callable[[], AbstractAsyncContextManager[RevocationTransaction]], wall: WallClock
+    ) -> None:
+        self._pending = pending
+        self._change = change
+        self._wall = wall
+
+    async def run(self) -> None:
+        """Try every `WRITE_S` until cancelled."""
+        while True:
+            await asyncio.sleep(WRITE_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the entries that the database lacks, and drop entries that it has had for `KEEP_S`."""
+        for entry in self._pending.entries():
+            if entry.written_unix is None:
+                try:
+                    await self._write(entry)
+                except Exception as error:  # noqa: BLE001 - drivers raise their own errors; the next attempt may succeed
+                    log.debug("a revocation waits for the database", key=entry.key_id, error=f"{type(error).__name__}: {error}"[:200])
+                    break
+                self._update(entry, msgspec.structs.replace(entry, written_unix=self._wall()))
+                log.info("a revocation is in the database now", key=entry.key_id)
+            elif self._wall() - entry.written_unix >= KEEP_S:
+                self._update(entry, None)
+
+    async def _write(self, entry: PendingRevocation) -> None:
+        async with self._change() as books:
+            try:
+                record = await books.directory.keys.get(entry.tenant, entry.key_id)
+            except NotFound:
+                return  # it was deleted meanwhile
+            if record.revoked_unix is not None:
+                return
+            await books.directory.keys.update(entry.tenant, revoked(record, entry.at_unix))
+            after = canonical({"id": entry.key_id, "revoked_unix": entry.at_unix, "note": "revoked while the database was away"})
+            target = f"tenant/{entry.tenant}/key/{entry.key_id}"
+            await books.change.write_down(Entry(entry.actor, entry.role, entry.address, "key.revoke", target, entry.tenant, after=after))
+
+    def _update(self, entry: PendingRevocation, new: PendingRevocation | None) -> None:
+        others = (new if known == entry else known for known in self._pending.entries())
+        self._pending.replace(tuple(known for known in others if known is not None))
