@@ -264,8 +264,13 @@ def public_id(scope: Scope, meter: Meter, window: Window) -> str:
 def line_of(limit: Limit, now_unix: float, label: str = "") -> LimitLine:
     """The line of a limit, with the amount in force at a moment."""
     amount = limit.effective(now_unix)
+    key = state_key(limit.scope, limit.meter, limit.window)
+    if limit.window is Window.MINUTE:
+        # a rate's state is a time, of which one request costs more or less with another amount: a limit that was used up for a minute
+        # would stay used up for that minute after a raise, so each amount has a state of its own
+        key = f"{key}={amount}"
     return LimitLine(
-        key=state_key(limit.scope, limit.meter, limit.window, label),
+        key=f"{key}:{label}" if label else key,
         meter=int(limit.meter),
         window=limit.window,
         amount=amount,

@@ -53,6 +53,17 @@ def test_a_request_that_used_less_than_its_worst_case_gives_the_rest_back_at_onc
         assert admitted(quota, hold("d", limit, 500)), window
 
 
+def test_a_raised_rate_has_its_whole_burst_at_once_and_requests_that_run_settle_where_they_were_counted() -> None:
+    quota, before, after = Quota(), of(Meter.TOKENS, Window.MINUTE, 60), of(Meter.TOKENS, Window.MINUTE, 6000)
+    spent = hold("a", before, 60)
+    assert admitted(quota, spent) and not admitted(quota, hold("b", before))
+    assert admitted(quota, hold("c", after, 6000)), "the raised limit is not used up because the smaller one was"
+    assert not admitted(quota, hold("d", after))
+    quota.settle(spent, Amounts(0, 0), NOON_US)
+    assert not admitted(quota, hold("e", after)), "what is given back belongs to the smaller limit"
+    assert admitted(quota, hold("f", before, 60)), "a raise that is over leaves the limit as it was"
+
+
 def test_a_request_that_used_more_than_was_held_is_charged_for_all_of_it() -> None:
     quota, minute = Quota(), of(Meter.TOKENS, Window.MINUTE, 60)
     more = hold("a", minute, 30)
