@@ -170,6 +170,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     reported: str = ""
     """The engine's own counts of tokens in words, where they are implausible and `usage` is their bound; else empty."""
 
+    method: str = ""
+    """Only of a request for which there is no route, as `path`: those of any other request follow from `endpoint`."""
+    path: str = ""
+    client: str = ""
+    """The caller's address, as the trusted proxies tell it."""
+    user_agent: str = ""
+    trace_id: str = ""
+    """The trace of the caller's `traceparent`."""
+
     @property
     def own_id(self) -> str:
         """The gateway's own id of the request, which holds, engines and the ledger use."""

@@ -16,6 +16,7 @@ The closed Record is the only thing that metrics, the access log, the ledger and
 from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,9 @@ from routing.load import Charge
 from routing.schedule import Route
 from tenancy.fair_tier import QueuedRequest
 from tenancy.hold import LimitStatus
+
+MAX_AGENT_CHARS: Final = 256
+"""Characters kept of a `user-agent`; those of SDKs have under 100."""
 
 
 class AskedFacts(msgspec.Struct):
@@ -92,7 +96,7 @@ class AskedFacts(msgspec.Struct):
     chain: FallbackChain | None = None
     """The models that may answer instead; None where the policy names none."""
     user: str = ""
-    """The end-user label; written to the ledger, never to a log."""
+    """The end-user label; written to the ledger, and to a log only where `log.end_user` says so."""
     organisation: str = ""
     request_bytes: int = 0
 
@@ -218,6 +222,11 @@ class Story(msgspec.Struct):
     """The time of the request's last byte; equals `started_at` until then."""
     own_id: str = ""
     """The gateway's own unique id, for holds and engines. Engines abort by id, so no caller may choose it."""
+    client: str = ""
+    """The caller's address."""
+    user_agent: bytes = b""
+    traceparent: bytes | None = None
+    """The caller's `traceparent`, where it is well formed."""
     asked: AskedFacts = msgspec.field(default_factory=AskedFacts)
     placed: PlacedFacts = msgspec.field(default_factory=PlacedFacts)
     tried: TriedFacts = msgspec.field(default_factory=TriedFacts)
@@ -235,6 +244,8 @@ class Story(msgspec.Struct):
     """The Story of the model that was asked for, where another model answers instead."""
     fell_back: tuple[Fell, ...] = ()
     """The models that could not answer, and how each failed."""
+    unknown: tuple[str, str] = ("", "")
+    """Method and path of a request for which there is no route."""
 
     @property
     def class_word(self) -> str:
@@ -258,6 +269,9 @@ class Story(msgspec.Struct):
             self.at_unix,
             self.body_at,
             own_id,
+            self.client,
+            self.user_agent,
+            self.traceparent,
             asked,
             queue_s=self.queue_s,
             lost_s=lost_s,
@@ -357,6 +371,10 @@ class Story(msgspec.Struct):
             self.fell_back,
             self._promises(usage),
             attempt.reported,
+            *self.unknown,
+            self.client,
+            self.user_agent[:MAX_AGENT_CHARS].decode("latin-1"),
+            "" if self.traceparent is None else self.traceparent[3:35].decode("ascii"),
         )
 
     def _promises(self, usage: Usage) -> SloResult:

@@ -273,6 +273,17 @@ class ConnectionLimits(Strict):
     slow_reader_s: Seconds = Field(default=30.0, description="How long a reply may stay paused before its caller is disconnected.")
 
 
+class ProxySettings(Strict):
+    """The proxies in front of the data port that tell the callers' addresses."""
+
+    networks: Annotated[list[str], AfterValidator(checked_networks)] = Field(
+        default=[], max_length=100, description="Networks of the proxies; a header counts only on connections from them. Empty for none."
+    )
+    header: Literal["x-forwarded-for", "forwarded"] = Field(
+        default="x-forwarded-for", description="The header that the proxies set; any other one is the caller's own."
+    )
+
+
 class DataSettings(Bound):
     """The data port: inference only."""
 
@@ -288,6 +299,7 @@ class DataSettings(Bound):
         max_length=1000,
         description="`Host` header values that are served (with the port, where callers send one); empty for any.",
     )
+    trusted_proxies: ProxySettings = Field(default=ProxySettings(), description="Proxies that tell the callers' addresses.")
     limits: ConnectionLimits = Field(default=ConnectionLimits(), description="Bounds of callers' connections.")
 
 
@@ -355,6 +367,7 @@ class LogSettings(Strict):
 
     level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest level of the process's log (stderr).")
     access: bool = Field(default=True, description="Whether to write the access log: one JSON line per request (stdout).")
+    end_user: bool = Field(default=False, description="Whether the access log names the end users (`user`) that requests or tokens name.")
 
 
 class Settings(Strict):

@@ -23,6 +23,7 @@ from gateway.request.permissions import exists_for
 from gateway.request.reply_headers import cors_headers, reply_headers
 from gateway.request.settle import defect, open_story, record, refuse
 from gateway.story import Story
+from gateway.telemetry.logs import redact_text
 from policies.compile import TenantPolicy
 from tenancy.prices import FREE
 
@@ -34,6 +35,9 @@ HEALTH: Final = "/health"
 AZURE: Final = "/openai"
 """The beginning of Azure OpenAI's paths: `/openai/v1/…` and `/openai/deployments/NAME/…`."""
 DEPLOYMENTS: Final = "/openai/deployments/"
+
+MAX_PATH_CHARS: Final = 256
+"""Characters of an unknown path that the access log keeps. Its query is dropped: people put keys there."""
 
 PREFLIGHT_AGE_S: Final = 600
 """How long a browser may remember a preflight; Chromium caps it at 2 h, Firefox at 24 h."""
@@ -100,6 +104,8 @@ class DataPort:
             handler = self._handler(exchange.head)
             await handler(exchange, story)
         except Fault as fault:
+            if fault.kind in (Kind.UNKNOWN_PATH, Kind.METHOD_NOT_ALLOWED):
+                story.unknown = exchange.head.method, redact_text(exchange.head.path[:MAX_PATH_CHARS])
             refuse(fault, exchange, story, deps)
         except Exception as error:  # noqa: BLE001 - as in lifecycle.serve: a defect answers 500 and never hangs
             refuse(defect(error, story, deps), exchange, story, deps)

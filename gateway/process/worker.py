@@ -26,6 +26,7 @@ from gateway.deps import Deps
 from gateway.fleet.sources import RegisteredSource
 from gateway.fleet.view import state_of
 from gateway.http.data_port import DataPort
+from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.connection import EdgeConnection
 from gateway.http.edge.connections import Connections, EdgeLimits
 from gateway.ledger.writer import UsageWriter
@@ -140,7 +141,7 @@ class _Worker:
         link = WorkerLink(worker_socket(Path(self._slot.run_dir), self._index, os.getpid()), self._snapshot, self._look, answering)
         await link.start()
         if self._settings.log.access:
-            self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later)
+            self._access_log = AccessLog(sys.stdout.fileno(), asyncio.get_running_loop().call_later, end_user=self._settings.log.end_user)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(link.close)
             prepared = await unless(stop, self._prepare(stack))
@@ -227,6 +228,7 @@ class _Worker:
 
     async def _listen(self, deps: Deps) -> tuple[Connections, asyncio.Server]:
         data = self._settings.data
+        proxies = data.trusted_proxies
         port = DataPort(deps)
         connections = self._connections = Connections(
             EdgeLimits(**{**data.limits.model_dump(), "max_connections": bounded_connections(data.limits.max_connections)}),
@@ -236,6 +238,7 @@ class _Worker:
             refuse=port.refuse,
             log_defect=deps.log_defect,
             hosts=frozenset(host.lower().encode("ascii") for host in data.hosts),
+            proxies=TrustedProxies.of(proxies.networks, proxies.header) if proxies.networks else None,
         )
         tls = tls_context(data.tls) if data.tls is not None else None
         server = await deps.loop.create_server(lambda: EdgeConnection(connections), sock=self._slot.sock, backlog=LISTEN_BACKLOG, ssl=tls)

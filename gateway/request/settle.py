@@ -22,8 +22,10 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
     now = deps.clock()
     own_id = deps.new_id()
     head = exchange.head
-    callers_id = head.request_id() if b"x-request-id" in head.headers else None
-    return Story(callers_id or own_id, now, deps.wall(), now, own_id)
+    headers = head.headers
+    callers_id = head.request_id() if b"x-request-id" in headers else None
+    trace = head.trace()[0] if b"traceparent" in headers else None
+    return Story(callers_id or own_id, now, deps.wall(), now, own_id, exchange.client, headers.get(b"user-agent", b""), trace)
 
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:

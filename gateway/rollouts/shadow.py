@@ -83,7 +83,7 @@ def _story_of(story: Story, running: Running, deps: Deps) -> Story:
         shadow=True,
         dealt=AssignedArm(running, Arm.CANARY, counted=running.counting),
     )
-    return Story(own_id, now, deps.wall(), now, own_id, asked_of_copy)
+    return Story(own_id, now, deps.wall(), now, own_id, asked=asked_of_copy)
 
 
 async def _run_copy(ask: Ask, rule: ModelRule, exchange: Exchange, story: Story, deps: Deps) -> None:

@@ -10,6 +10,7 @@ import select
 import stat
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Final
 
@@ -26,8 +27,8 @@ MAX_PENDING_BYTES: Final = 1024 * 1024
 """Bytes of lines that the reader has not taken yet (about 2,500 lines); beyond that new lines are dropped."""
 MAX_FIELD_CHARS: Final = 512
 """Characters kept of one field: at most 2 KiB as UTF-8."""
-SHORT_FIELD_CHARS: Final = 24
-"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 24 fields of JSON's longest escape (6 bytes)
+SHORT_FIELD_CHARS: Final = 14
+"""Characters kept of each field when a line would not fit `MAX_LINE_BYTES`: 33 fields of JSON's longest escape (6 bytes)
 and the rest of the line are below it."""
 MAX_LINE_BYTES: Final = 4096
 """PIPE_BUF on Linux: writes up to it are never mixed with those of other workers on the same pipe."""
@@ -49,7 +50,7 @@ def without_hidden(text: str) -> str:
 class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The keys of one line, flat. Times are whole microseconds; keys that do not apply to the request are left out."""
 
-    at: float
+    at: datetime
     request_id: str
     outcome: str
     status: int
@@ -101,15 +102,25 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     prompt: str = ""
     fell_back: str = ""
     reported: str = ""
+    method: str = ""
+    path: str = ""
+    user: str = ""
+    client: str = ""
+    user_agent: str = ""
+    trace_id: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def line_of(record: Record) -> bytes:
-    """One line with its newline, at most `MAX_LINE_BYTES`: exactly one JSON object whatever the Record's strings hold."""
-    line = _flat(record)
+def line_of(record: Record, *, end_user: bool = False) -> bytes:
+    """One line with its newline, at most `MAX_LINE_BYTES`: exactly one JSON object whatever the Record's strings hold.
+
+    Args:
+        end_user: whether the line names the end user.
+    """
+    line = _flat(record, end_user)
     try:
         encoded = _encode(line)
     except UnicodeEncodeError:  # a lone surrogate
@@ -125,13 +136,13 @@ def line_of(record: Record) -> bytes:
     return encoded + b"\n"
 
 
-def _flat(record: Record) -> AccessLogEntry:
+def _flat(record: Record, end_user: bool) -> AccessLogEntry:
     usage = record.usage
     ttft_s = record.ttft_s
     decode_s = record.decode_s
     tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
     return AccessLogEntry(
-        record.at_unix,
+        datetime.fromtimestamp(record.at_unix, UTC),
         record.request_id,
         record.outcome,
         record.status,
@@ -179,6 +190,12 @@ def _flat(record: Record) -> AccessLogEntry:
         record.prompt,
         "; ".join([step.words for step in record.fell_back]) if record.fell_back else "",
         record.reported,
+        record.method,
+        record.path,
+        record.user if end_user else "",
+        record.client,
+        record.user_agent,
+        record.trace_id,
     )
 
 
@@ -193,9 +210,11 @@ class AccessLog:
     Args:
         fd: where lines go; stays open when the log closes. Pass a regular file opened with O_APPEND, a pipe or a socket.
         later: `loop.call_later`; called with `FLUSH_AFTER_S` when a line starts a new batch.
+        end_user: whether lines name end users.
     """
 
-    def __init__(self, fd: int, later: Callable[[float, Callable[[], None]], object]) -> None:
+    def __init__(self, fd: int, later: Callable[[float, Callable[[], None]], object], *, end_user: bool = False) -> None:
+        self._end_user = end_user
         self._fd = fd
         self._later = later
         self._batch: list[bytes] = []
@@ -218,7 +237,7 @@ class AccessLog:
 
     def write(self, record: Record) -> None:
         """Takes one Record; never blocks, and never raises whatever the Record holds."""
-        line = line_of(record)
+        line = line_of(record, end_user=self._end_user)
         if self._closed or self._accepted_bytes - self._done_bytes + len(line) > MAX_PENDING_BYTES:
             self._refused += 1
             return

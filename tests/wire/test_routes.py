@@ -9,6 +9,7 @@ import pytest
 
 from backends.simengine import SimEngine, SimSettings
 from domain.ask import Endpoint
+from gateway.http.edge.client_address import TrustedProxies
 from tests.gateway_harness import Gateway, chat, gateway
 from tests.timing import HANG_S
 
@@ -154,6 +155,26 @@ async def test_one_of_several_keys_has_to_be_valid_and_none_of_another_tenant() 
             for headers, status in cases:
                 assert (await client.get("/v1/models", headers=headers)).status_code == status, headers
                 assert running.records[-1].tenant == ("acme" if status == 200 else "")
+
+
+async def test_the_record_says_who_asked_and_for_what_when_there_is_no_route() -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"user-agent": "curl/8", "traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-forwarded-for": "198.51.100.1, 203.0.113.7"}
+    async with SimEngine(SimSettings(models=("sim",), speed=5000)) as engine, gateway(engine.url, poll=False) as running:
+        async with running.client() as client:
+            await client.post("/v1/chat/completions", json=chat(), headers=headers)
+            record = running.records[-1]
+            assert (record.status, record.method, record.path) == (200, "", "")
+            assert (record.client, record.user_agent, record.trace_id) == ("127.0.0.1", "curl/8", trace)
+            running.connections.proxies = TrustedProxies.of(["127.0.0.0/8"], "x-forwarded-for")
+            await client.put("/v1/nowhere/" + "a" * 300 + "?api-key=secret", headers={**headers, "traceparent": "00-zz-1-01"})
+            record = running.records[-1]
+            assert (record.status, record.method, record.path) == (404, "PUT", ("/v1/nowhere/" + "a" * 300)[:256])
+            assert (record.client, record.trace_id) == ("203.0.113.7", "")
+            await client.get("/v1/gw_live_abcdefghij_" + "s" * 49)
+            assert "sss" not in running.records[-1].path
+            await client.get("/v1/embeddings")
+            assert (running.records[-1].status, running.records[-1].method, running.records[-1].path) == (405, "GET", "/v1/embeddings")
 
 
 async def test_of_two_request_ids_the_callers_comes_back() -> None:

@@ -55,6 +55,7 @@ class RequestReader:
         "_violation",
         "connections",
         "deadline",
+        "peer",
         "speaks_1_0",
     )
 
@@ -70,6 +71,8 @@ class RequestReader:
         """The first rule that the request breaks."""
         self._read_bytes = 0
         self.speaks_1_0 = False
+        self.peer = ""
+        """The address that the connection comes from."""
         self.deadline: float | None = inf
         """When `Connections.sweep` calls `expire`; None where a phase began and the next sweep sets the deadline."""
         self._forget_head()
@@ -140,7 +143,9 @@ class RequestReader:
             self._violation = fault
             return
         self.speaks_1_0 = version == "1.0"
-        self._exchange = Exchange(cast("EdgeConnection", self), head)
+        proxies = self.connections.proxies
+        client = self.peer if proxies is None else proxies.client(self.peer, headers)
+        self._exchange = Exchange(cast("EdgeConnection", self), head, client)
         self.deadline = inf
         if head.content_length is not None and head.content_length > limits.max_body_bytes:
             self._violate(Kind.BODY_TOO_LARGE, f"The body has {head.content_length} bytes; {limits.max_body_bytes} are allowed.")
@@ -247,6 +252,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.peer = self.transport.get_extra_info("peername", ("",))[0]
         refusal = self.connections.opened(self)
         if refusal is None:
             self._rest()

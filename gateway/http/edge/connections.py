@@ -13,6 +13,7 @@ import msgspec
 
 from domain.clock import Clock, WallClock
 from domain.faults import Fault, Kind
+from gateway.http.edge.client_address import TrustedProxies
 from gateway.http.edge.head import RequestHead
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Connections:
             with its head where that was complete.
         log_defect: logs an error that is a defect of the gateway.
         hosts: allowed Host values in lower case; empty allows any.
+        proxies: the proxies that tell the callers' addresses; None for none.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Connections:
         refuse: "Callable[[Fault, RequestHead | None], bytes]",
         log_defect: Callable[[BaseException, str], None],
         hosts: frozenset[bytes] = frozenset(),
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self.limits = limits
         self.clock = clock
         self.serve = serve
         self.refuse = refuse
         self.hosts = hosts
+        self.proxies = proxies
         self._log_defect = log_defect
         self.draining = False
         self.open: dict[EdgeConnection, None] = {}

@@ -73,6 +73,8 @@ class Exchange(msgspec.Struct, eq=False):
 
     _connection: "EdgeConnection"
     head: RequestHead
+    client: str = ""
+    """The caller's address; empty on a socket that has none."""
     received: bytes | bytearray = b""
     """The body so far; bytes where it came in one piece."""
     waiter: asyncio.Future[None] | None = None

@@ -1,6 +1,6 @@
 """Tidegate's own Records, as its access log writes them: JSON lines; the answered requests are replayed.
 
-    {"at": 1790000000.1, "outcome": "ok", "tenant": "acme", "model": "chat", "prompt_tokens": 812, "completion_tokens": 96,
+    {"at": "2026-09-21T14:13:20.100000Z", "outcome": "ok", "tenant": "acme", "model": "chat", "prompt_tokens": 812, "completion_tokens": 96,
      "cached_tokens": 768, ...}
 
 A Record holds no prompt. The cached tokens are assumed to be a prefix common to all requests of one tenant for one model, and the rest to
@@ -8,6 +8,7 @@ be unique; so sharing that the recorded policy missed stays missed, and a policy
 not Records, and requests without tokens, are skipped and counted.
 """
 
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -24,7 +25,8 @@ BLOCK_TOKENS: Final = 64
 class AccessLogLine(msgspec.Struct):
     """The fields of one line that a replay needs."""
 
-    at: float | None = None
+    at: datetime | float | None = None
+    """Seconds since the epoch in logs of earlier versions."""
     outcome: str = ""
     tenant: str = ""
     model: str = ""
@@ -32,6 +34,11 @@ class AccessLogLine(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+
+    @property
+    def at_unix(self) -> float:
+        """Seconds since the epoch."""
+        return self.at.timestamp() if isinstance(self.at, datetime) else self.at or 0.0
 
 
 def knows(head: bytes) -> bool:
@@ -54,10 +61,10 @@ def read(files: list[Path], dice: Dice) -> Workload:
                 skipped += 1
                 continue
             answered.append(row)
-    answered.sort(key=lambda row: row.at or 0.0)
-    start = answered[0].at or 0.0 if answered else 0.0
+    answered.sort(key=lambda row: row.at_unix)
+    start = answered[0].at_unix if answered else 0.0
     turns = [
-        TraceRequest((r.at or 0.0) - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
+        TraceRequest(r.at_unix - start, r.prompt_tokens, max(1, r.completion_tokens), _chain(r, n), r.tenant, lora=r.lora)
         for n, r in enumerate(answered)
     ]
     notes = ["Records hold no prompts: what was cached is taken for the tenant's common beginning"]

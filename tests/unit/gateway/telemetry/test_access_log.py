@@ -49,7 +49,7 @@ class Later:
 
 def test_a_line_is_flat_and_in_whole_microseconds() -> None:
     assert json.loads(line_of(RECORD)) == {
-        "at": 1.7e9,
+        "at": "2023-11-14T22:13:20Z",
         "request_id": "req_1",
         "outcome": "ok",
         "status": 200,
@@ -67,11 +67,26 @@ def test_a_line_is_flat_and_in_whole_microseconds() -> None:
     }
 
 
-def test_what_it_cost_is_in_the_line_and_its_end_user_is_not() -> None:
-    line = line_of(msgspec.structs.replace(RECORD, cost_nanousd=1_500, price_id="p1", degraded=True, user="ann@example.com"))
-    told = json.loads(line)
+def test_what_it_cost_and_whose_it_was_is_in_the_line() -> None:
+    record = msgspec.structs.replace(
+        RECORD,
+        cost_nanousd=1_500,
+        price_id="p1",
+        degraded=True,
+        user="ann@example.com",
+        client="203.0.113.7",
+        user_agent="curl/8",
+        trace_id="4bf9",
+    )
+    told = json.loads(line_of(record, end_user=True))
     assert (told["cost_nanousd"], told["price_id"], told["degraded"]) == (1_500, "p1", True)
-    assert b"ann@" not in line
+    assert (told["user"], told["client"], told["user_agent"], told["trace_id"]) == ("ann@example.com", "203.0.113.7", "curl/8", "4bf9")
+    assert b"ann@" not in line_of(record), "only where it is asked for"
+
+
+def test_the_time_has_the_form_of_the_other_logs() -> None:
+    told = json.loads(line_of(msgspec.structs.replace(RECORD, at_unix=1_790_000_000.25)))
+    assert told["at"] == "2026-09-21T14:13:20.250000Z"
 
 
 @pytest.mark.req("R39")

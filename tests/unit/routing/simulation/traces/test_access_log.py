@@ -32,6 +32,12 @@ def test_what_was_answered_is_replayed_in_order(tmp_path: Path) -> None:
     assert "2 lines without a request that used tokens were left out" in workload.notes
 
 
+def test_times_are_read_in_both_forms(tmp_path: Path) -> None:
+    lines = record(1_790_000_000.5, prompt_tokens=9) + record(0.0, prompt_tokens=9).replace("0.0", '"2026-09-21T14:13:20.250000Z"', 1)
+    (tmp_path / "access.log").write_text(lines)
+    assert [turn.at_s for turn in load(tmp_path / "access.log", dice).turns] == [0.0, 0.25]
+
+
 def test_what_was_cached_is_a_tenants_common_beginning(tmp_path: Path) -> None:
     used = {"prompt_tokens": 200, "completion_tokens": 2, "cached_tokens": 130}
     (tmp_path / "access.log").write_text(record(1.0, **used) + record(1.0, **used) + record(1.0, "other", **used))

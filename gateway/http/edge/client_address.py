@@ -1,0 +1,72 @@
+"""The address of a caller behind trusted proxies, from the one header that these set. Pure.
+
+Anybody can send `X-Forwarded-For`, so that a header counts only where the connection comes from a trusted proxy. Each proxy adds the
+address that it sees to the end of the list: read from the end, the first address that is no trusted proxy's is the caller's.
+"""
+
+import re
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, Literal
+
+import msgspec
+
+MOST_PROXIES: Final = 16
+"""Entries of the list that are read, from its end: more proxies than anybody has."""
+
+_FOR: Final = re.compile(r"(?:^|;)\s*for=(?:\"([^\"]*)\"|([^;,\s]*))", re.IGNORECASE)
+
+
+class TrustedProxies(msgspec.Struct, frozen=True):
+    """The proxies in front, and the header in which they tell the caller's address."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
+
+    @classmethod
+    def of(cls, networks: list[str], header: Literal["x-forwarded-for", "forwarded"]) -> "TrustedProxies":
+        """The proxies in networks that are given as text. Raises ValueError for text that is no network."""
+        return cls(tuple(ip_network(network) for network in networks), header)
+
+    def client(self, peer: str, headers: Mapping[bytes, bytes]) -> str:
+        """The caller's address.
+
+        Args:
+            peer: the address that the connection comes from.
+            headers: of the request, names in lower case, repeated ones joined by a comma.
+        """
+        nearest = _address(peer)
+        listed = headers.get(self.header.encode("ascii"))
+        if listed is None or nearest is None or not self._trusted(nearest):
+            return peer
+        for entry in reversed(listed.decode("latin-1").split(",")[-MOST_PROXIES:]):
+            told = _address(_forwarded_for(entry) if self.header == "forwarded" else entry.strip())
+            if told is None:
+                break  # an odd entry, such as `unknown`: the caller of the proxy behind it is not known
+            nearest = told
+            if not self._trusted(told):
+                break
+        return str(nearest)
+
+    def _trusted(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self.networks if network.version == address.version)
+
+
+def _forwarded_for(element: str) -> str:
+    """The node of one element of `Forwarded` (RFC 7239); empty where it names none."""
+    found = _FOR.search(element)
+    return (found[1] or found[2] or "") if found is not None else ""
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that is written as `1.2.3.4`, `1.2.3.4:80`, `::1` or `[::1]:80`; None for anything else. An IPv4 address inside an IPv6
+    one is the IPv4 address."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
