@@ -4,8 +4,10 @@ It limits requests, and uncached prompt tokens of requests whose first token has
 reports what runs and waits, for every window of `WINDOW_S`:
 
     standing = least that waited, batch = most that ran, slack = max(2, SLACK * batch)
-    standing > slack                limit = batch + slack, at most halved at a time
-    nothing stood, limit was used   limit *= GROWTH
+    standing > slack                limit = batch + slack, at most halved at a time; the batch is known
+    standing >= 1                   limit = min(limit, batch + slack); the batch is known
+    nothing stood, limit was used   limit *= GROWTH; with a known batch at most PROBE more than that batch + slack,
+                                    until the engine has run BIGGER times as many
     sequences were preempted        limit = SPARE * running, and no growth for `CALM_S`
 
 Where it does not, for every window with enough first tokens (`FirstTokens` has their seconds per token):
@@ -184,6 +186,15 @@ REGROWTH: Final = 1.05
 """Growth per window while `CAREFUL_S` lasts."""
 CUT: Final = 0.85
 """Cut of the limit by times: enough for the queue to empty, so that `base` is measured again."""
+PROBE: Final = 1.0
+"""Requests by which a known batch is taken to have grown per window in which nothing stood: a standing queue of one request shows that it
+has not. Larger steps would put requests into the engine's own queue again and again, where nothing can pass them."""
+PROBE_PAUSE_S: Final = 3.0
+PROBE_PAUSE_MOST_S: Final = 600.0
+"""The first pause after the probe of a batch that has not grown, and the longest: each further one is twice as long. A batch that the
+engine's settings bound never grows, and one that its cache bounds has grown once the answers in it are shorter."""
+BIGGER: Final = 1.02
+"""Factor above the known batch from which the engine's batch has certainly grown, so that the limit grows by `GROWTH` again."""
 SPARE: Final = 0.95
 """Share of the running sequences that becomes the limit after a preemption."""
 CALM_S: Final = 3.0
@@ -248,9 +259,12 @@ class Limiter:
         "_calm_until",
         "_careful_until",
         "_firsts",
+        "_known_batch",
         "_known_share",
         "_looks",
         "_preemptions",
+        "_probe_at",
+        "_probe_pause_s",
         "_standing",
         "_there",
         "_until",
@@ -286,6 +300,11 @@ class Limiter:
         self._known_share = 1.0
         """Smoothed share of the engine's requests that are this process's, as far as that is known."""
         self._firsts = FirstTokens()
+        self._known_batch = 0.0
+        """The most requests that ran while others stood in the engine's queue, and what was probed since; 0 while none stood."""
+        self._probe_pause_s = 0.0
+        self._probe_at = inf
+        """When the known batch is probed next."""
         self._base = inf
         self._brake = inf
         self._until = self._calm_until = -inf
@@ -347,6 +366,13 @@ class Limiter:
         if there:
             self._known_share += 0.2 * (max(0.25 / processes, share) - self._known_share)
 
+    @property
+    def slots(self) -> float:
+        """The part of the limit in requests that the engine runs at once, as far as that is known; the rest stands in its queue."""
+        if not self.has_report or not self._known_batch:
+            return self.requests
+        return max(1.0, self.requests - max(2.0, SLACK * self._known_batch))
+
     def room(self) -> tuple[int, float]:
         """Requests and tokens that this process may have on the engine while the number of processes is unknown: its own, and all that the
         limit leaves over the engine's report. Only for engines that report their load (`has_report`)."""
@@ -387,12 +413,30 @@ class Limiter:
         if now < self._until or self._looks < WINDOW_LOOKS:
             return
         slack = max(2.0, SLACK * self._batch)
-        if self._standing > slack:
+        if self._standing >= 1.0:
+            self._stood(now)
             self.requests = max(min(self.requests, self._batch + slack), 0.5 * self.requests)
-        elif self._standing < 1.0 and self._used and now >= self._calm_until:
-            self._grow(now)
+        elif self._used and now >= self._calm_until:
+            self._grow_by_report(now)
         self._until = now + WINDOW_S
         self._fresh_window()
+
+    def _stood(self, now: float) -> None:
+        self._known_batch = self._batch
+        if now >= self._probe_at or not self._probe_pause_s:
+            self._probe_pause_s = min(max(PROBE_PAUSE_S, 2.0 * self._probe_pause_s), PROBE_PAUSE_MOST_S)
+            self._probe_at = now + self._probe_pause_s
+
+    def _grow_by_report(self, now: float) -> None:
+        if self._batch > BIGGER * self._known_batch + 1.0:
+            self._known_batch = self._probe_pause_s = 0.0
+        if not self._known_batch:
+            self._grow(now)
+        elif now >= self._probe_at:
+            before = self.requests
+            self._grow(now)
+            self._known_batch += PROBE
+            self.requests = max(before, min(self.requests, self._known_batch + max(2.0, SLACK * self._known_batch)))
 
     def _by_times(self, now: float) -> None:
         firsts = self._firsts

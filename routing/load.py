@@ -117,6 +117,7 @@ class LoadTable:
         "_raised",
         "_rows_of_last",
         "_silent",
+        "_slots_of_last",
         "bound",
         "facts",
         "freed",
@@ -128,6 +129,7 @@ class LoadTable:
         "residual_s",
         "reuse",
         "row_of",
+        "slots",
         "trust",
         "unsettled",
         *MERGED,
@@ -156,6 +158,8 @@ class LoadTable:
     facts: list[BackendFacts]
     limit: list[float]
     """Concurrency limit: requests that this process may have in flight there; infinite while it is not known."""
+    slots: list[float]
+    """The part of `limit` that the engine runs at once, as far as that is known; what is above it stands in the engine's queue."""
     limit_tokens: list[float]
     """Uncached prompt tokens that this process may have in prefill there; infinite while it is not known."""
     bound: list[float]
@@ -176,6 +180,7 @@ class LoadTable:
         self.row_of = {}
         self.loads = []
         self._rows_of_last: tuple[Sequence[Backend], list[int]] = ((), [])
+        self._slots_of_last: tuple[Sequence[Backend], float] = ((), 0.0)
         self._now = 0.0
         self._mean_prompt = USUAL_PROMPT
         self._mean_ctx = 0.5 * USUAL_PROMPT
@@ -183,7 +188,7 @@ class LoadTable:
         self._silent: dict[str, None] = {}
         self.unsettled = self._raised = self.limited = False
         self.freed = None
-        for name in (*MERGED, *RATE_COLUMNS, "residual_s", "trust", "facts", "limit", "limit_tokens", "bound"):
+        for name in (*MERGED, *RATE_COLUMNS, "residual_s", "trust", "facts", "limit", "slots", "limit_tokens", "bound"):
             setattr(self, name, [])
         for backend_id in ids:
             self.add(backend_id)
@@ -208,6 +213,7 @@ class LoadTable:
         self.trust.append(1.0)
         self.facts.append(facts)
         self.limit.append(inf)
+        self.slots.append(inf)
         self.limit_tokens.append(inf)
         self._limits_changed()
         self._rows_of_last = ((), [])
@@ -224,7 +230,7 @@ class LoadTable:
             return
         if self.loads[at].charges:
             raise ValueError(f"{len(self.loads[at].charges)} requests are in flight on {backend_id!r}")
-        own = (self.ids, self.loads, self.residual_s, self.trust, self.facts, self.limit, self.limit_tokens)
+        own = (self.ids, self.loads, self.residual_s, self.trust, self.facts, self.limit, self.slots, self.limit_tokens)
         for column in (*own, *(getattr(self, name) for name in (*MERGED, *RATE_COLUMNS))):
             column[at] = column[-1]
             column.pop()
@@ -243,6 +249,15 @@ class LoadTable:
             rows = [self.row_of[backend.id] for backend in backends]
             self._rows_of_last = (backends, rows)
         return rows
+
+    def slots_of(self, backends: Sequence[Backend]) -> float:
+        """Requests that these backends run at once for this process, as far as that is known; infinite where one has no bound. Cached for
+        the last sequence asked for, until a limit changes."""
+        last_backends, slots = self._slots_of_last
+        if last_backends is not backends:
+            slots = sum([min(self.slots[row], self.facts[row].in_flight_cap or inf) for row in self.rows(backends)])
+            self._slots_of_last = (backends, slots)
+        return slots
 
     def in_flight(self, backend_id: str) -> int:
         """Requests that this process has in flight on the backend."""
@@ -372,14 +387,17 @@ class LoadTable:
         self.facts[self.row_of[backend_id]] = facts
         self._limits_changed()
 
-    def set_limit(self, backend_id: str, requests: float = inf, tokens: float = inf) -> None:
-        """Set the concurrency limits of this process there: requests in flight, and uncached prompt tokens in prefill."""
+    def set_limit(self, backend_id: str, requests: float = inf, tokens: float = inf, slots: float | None = None) -> None:
+        """Set the concurrency limits of this process there: requests in flight, uncached prompt tokens in prefill, and the part of the
+        first that the engine runs at once (all of them where it is None)."""
         at = self.row_of[backend_id]
         self.limit[at] = requests
+        self.slots[at] = requests if slots is None else slots
         self.limit_tokens[at] = tokens
         self._limits_changed()
 
     def _limits_changed(self) -> None:
+        self._slots_of_last = ((), 0.0)
         self.bound = [min(limit, facts.in_flight_cap or inf) for limit, facts in zip(self.limit, self.facts, strict=True)]
         self.limited = min(self.bound, default=inf) < inf or min(self.limit_tokens, default=inf) < inf
         if self.freed is not None:

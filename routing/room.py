@@ -10,6 +10,9 @@ from typing import Final
 
 from routing.load import Charge, LoadTable
 
+HEADROOM: Final = 0.05
+"""Share of a pool's slots that is left free for tenants with less than their share, also while there are none: three of 64 slots, and none
+of fewer than 20."""
 FULL: Final = "full: "
 """How a reason begins that goes away by itself once a request ends."""
 
@@ -45,13 +48,13 @@ def _kept(part: float) -> str:
     return "" if part == 1.0 else f", and {1.0 - part:.0%} of that is kept for tenants that have less there"
 
 
-def room_without(load_table: LoadTable, row: int, tokens: float, charge: Charge) -> bool:
-    """Whether the backend would have room for a prompt of `tokens` uncached tokens if the request of `charge`, whose first token has not
-    come, were not there."""
+def room_without(load_table: LoadTable, row: int, tokens: float, *charges: Charge) -> bool:
+    """Whether the backend would have room for a prompt of `tokens` uncached tokens if the requests of `charges`, whose first tokens have
+    not come, were not there."""
     backend_id = load_table.ids[row]
-    in_flight = load_table.in_flight(backend_id) - 1
+    in_flight = load_table.in_flight(backend_id) - len(charges)
     cap = load_table.facts[row].in_flight_cap
     if (cap and in_flight >= cap) or in_flight >= load_table.limit[row]:
         return False
-    queued = load_table.unbegun(backend_id) - charge.uncached_tokens
+    queued = load_table.unbegun(backend_id) - sum([charge.uncached_tokens for charge in charges])
     return not queued or queued + tokens <= load_table.limit_tokens[row]

@@ -71,6 +71,11 @@ class Directory:
         self._models: dict[str, Group] = {}
         self._everywhere: Group | None = None
 
+    @property
+    def several_tenants(self) -> bool:
+        """Whether there is more than one tenant."""
+        return len(self._tenants) > 1
+
     def grant(self, key_id: KeyId, now_unix: float) -> Grant:
         """The rights and limits of a key. One look-up, until a temporary raise of some limit ends.
 

@@ -1,8 +1,9 @@
 """The order in which the requests that wait for one pool are served, and which request is displaced when too many wait. Pure.
 
     rank     (`FairQueue.next`) class, and inside a class first tries before retries
-    tenant   (`Tier`, fair_tier.py) fewest quanta of service: tokens, `uncached_in + 2 * expected_out`, corrected when the request has
-             ended; among equals the tenant with the longest held prefix, then the least served
+    tenant   (`Tier`, fair_tier.py) tenants that hold few slots before those that hold many; then fewest quanta of service: tokens,
+             `uncached_in + 2 * expected_out`, corrected when the request has ended; among equals the tenant with the longest held
+             prefix, then the least served
     request  (`key_of`, fair_tier.py) longest held prefix, then least slack, then first come; one turn in 32 the oldest
 
 The algorithm is DLPM (Cao et al., "Locality-aware Fair Scheduling in LLM Serving", arXiv 2501.14312) with the weights and the lift of VTC
@@ -31,7 +32,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenancy.fair_tier import QueuedRequest, Tier
+from tenancy.fair_tier import HoldsMore, QueuedRequest, Tier
 
 SHARE: Final = 1 / 20
 """Tokens that all ranks below the first rank with something waiting get together, as a share of the tokens which that rank is served."""
@@ -132,19 +133,20 @@ class FairQueue:
         self.size_bytes += size
         return Put(None, tuple(evicted))
 
-    def next(self, can_place: Callable[[QueuedRequest], bool]) -> QueuedRequest | None:
+    def next(self, can_place: Callable[[QueuedRequest], bool], holds_more: HoldsMore | None = None) -> QueuedRequest | None:
         """The request whose turn it is among those that can be placed; it stays in the queue until `take`.
 
-        At most `fair_tier.TURN_LOOKS` requests of each rank are tried. One that cannot be placed is passed over and keeps its place.
+        At most `fair_tier.TURN_LOOKS` requests of each rank are tried. One that cannot be placed is passed over and keeps its place. Within
+        a rank, tenants of which `holds_more` is true come last.
         """
         owed = self._owed_to() if self._owed >= self._quantum else None
         if owed is not None:
-            waiting = self._tiers[owed].find(can_place)
+            waiting = self._tiers[owed].find(can_place, holds_more)
             if waiting is not None:
                 return waiting
         for rank, tier in enumerate(self._tiers):
             if tier.count and rank != owed:
-                waiting = tier.find(can_place)
+                waiting = tier.find(can_place, holds_more)
                 if waiting is not None:
                     return waiting
         return None

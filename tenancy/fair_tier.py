@@ -14,7 +14,7 @@ all tenants begin alike; in this form there is nothing to refill, and every step
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -54,6 +54,9 @@ class QueuedRequest(msgspec.Struct, eq=False):
     by_share: bool = False
     """Whether the request was dispatched on the share of service reserved for the ranks below the first; set by the queue."""
 
+
+HoldsMore = Callable[[str], bool]
+"""Whether a tenant holds many slots now, beside those that wait with it."""
 
 PlaceKey = tuple[int, float, int]
 """Order of a tenant's requests: longest held prefix, then least slack, then first come."""
@@ -246,14 +249,14 @@ class Tier:
             self._remember(tenant, self._start(tenant) + tokens)
         self._rise()
 
-    def find(self, can_place: Callable[[QueuedRequest], bool]) -> QueuedRequest | None:
+    def find(self, can_place: Callable[[QueuedRequest], bool], holds_more: HoldsMore | None = None) -> QueuedRequest | None:
         """The first request in order that can be placed; None where none of the first `TURN_LOOKS` can.
 
-        Where the looks run out, the next call goes on behind the rows tried, so that requests that cannot be placed hide no others for
-        long.
+        Tenants of which `holds_more` is true come after all others. Where the looks run out, the next call goes on behind the rows tried,
+        so that requests that cannot be placed hide no others for long.
         """
         looks = TURN_LOOKS
-        for _, row in islice(self._heads, self._skip, None):
+        for row in islice(self._in_turn(holds_more), self._skip, None):
             for waiting in row.looks():
                 if looks == 0:
                     return None
@@ -264,6 +267,15 @@ class Tier:
             self._skip += 1
         self._skip = 0
         return None
+
+    def _in_turn(self, holds_more: HoldsMore | None) -> Iterable[TenantQueue]:
+        later = []
+        for _, row in self._heads:
+            if holds_more is not None and holds_more(row.tenant):
+                later.append(row)
+            else:
+                yield row
+        yield from later
 
     def last(self) -> QueuedRequest:
         """The first request to give way: the last in order of the tenant that has the most waiting here. The tier is not empty."""

@@ -20,6 +20,7 @@ from domain.strict import Strict
 from gateway.config.addresses import checked_engine_url, checked_events_endpoint, checked_host, checked_load_endpoint, split_address
 from gateway.config.secrets import SecretReference
 from routing.disaggregation import DisaggregationSettings
+from routing.room import HEADROOM
 from tenancy.isolation import PREFIX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$")]
@@ -154,16 +155,17 @@ class ConcurrencyLimitSettings(Strict):
     )
 
     kept_free: float = Field(
-        default=0.0,
+        default=HEADROOM,
         ge=0,
         le=0.9,
-        description="Share of an engine's limits that tenants with far more requests in flight than the others leave free for the "
-        "others, while another tenant was active in the last 30 s. 0 reserves nothing.",
+        description="Share of the engines' limits that is kept free for tenants with few requests in flight. Up to 0.05 of the pool's "
+        "slots are left free by tenants with much in flight, at any time; what is above 0.05, of each engine, by tenants with far more "
+        "in flight than the others, while another tenant was active in the last 30 s. 0 reserves nothing.",
     )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.kept_free and not self.enabled:
+        if self.kept_free > HEADROOM and not self.enabled:
             raise ValueError("kept_free is a share of the limits that are found, and enabled: false finds none; leave one of the two out")
         if self.min_requests > self.max_requests:
             raise ValueError(f"min_requests is {self.min_requests:,} and max_requests {self.max_requests:,}; the first is the smaller one")

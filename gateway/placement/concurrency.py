@@ -154,8 +154,10 @@ class ConcurrencyLimits:
             requests, tokens = limiter.share(share.processes, share.rank)
         row = load_table.row_of[backend_id]
         limit_tokens = load_table.limit_tokens[row]
-        if requests != load_table.limit[row] or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
-            load_table.set_limit(backend_id, requests, tokens)
+        slots = requests * limiter.slots / limiter.requests
+        changed = requests != load_table.limit[row] or slots != load_table.slots[row]
+        if changed or not (limit_tokens == tokens or abs(tokens - limit_tokens) < NEAR * limit_tokens):
+            load_table.set_limit(backend_id, requests, tokens, slots)
 
     def shown(self, backend_id: str) -> LimitView | None:
         """The limit of a backend, for display; None where there is no limit."""

@@ -62,6 +62,8 @@ def prompt_of(ask: Ask, pool: Pool, adapter: Adapter | None, tenant: str, deps: 
 
 COMING_BACK: Final = f"{FULL}the pool was out of service and takes up its work step by step"
 
+HELD_BACK: Final = f"{FULL}what is free is kept for tenants that have fewer requests in flight there"
+
 UNREACHED: Final = f"{FULL}no engine of the pool can be reached at the moment"
 
 UNDECIDED: Final = Route("", (), ())
@@ -161,7 +163,8 @@ def circumstances_of(request: RoutingRequest, pool: Pool, adapter: Adapter | Non
     if adapter is not None:
         adapters = Adapters(*deps.loras.where(pool.name, [backend.id for backend in pool.up], adapter))
     shut = breakers.shut(request.lora, now) if breakers.troubled else ALL_CLOSED
-    paused = COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else ""
+    paused = HELD_BACK if pool_state.held_back(request.tenant, pool) and deps.live.directory.several_tenants else ""
+    paused = COMING_BACK if recovery.rate != inf and recovery.must_wait(now) else paused
     contacts = deps.live.contacts
     if contacts.lost:
         shut = {**shut, **contacts.lost}

@@ -9,12 +9,15 @@ prior rates that routing uses before anything was measured.
 `TenantShares` counts the requests that each tenant has in flight on one pool's engines, of this process, so that some capacity stays
 reserved for tenants with few. Full engines are slow for every tenant, also for one whose request need not wait in the queue. Where a share
 of the capacity is reserved, a tenant that has much more in flight than the others may use the rest only, as long as other tenants were
-active lately; a tenant that is alone may use everything. The price is reserved capacity that is not used.
+active lately. The price is reserved capacity that is not used. A small part of it, the headroom, is reserved whether another tenant was
+active or not (`PoolState.held_back`): a tenant with many long answers would otherwise hold every slot when another one comes, for as long
+as its answers last.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from math import inf
 from typing import Final
 
 import msgspec
@@ -32,6 +35,7 @@ from routing.policy_instance import PolicyInstance
 from routing.prefix.chain import BLOCK_TOKENS
 from routing.prefix.index import PrefixIndex
 from routing.prefix.trust import EventCheck, Trusts
+from routing.room import HEADROOM
 
 MAX_SESSIONS: Final = 50_000
 """Conversations remembered in one pool and worker; some 200 bytes each."""
@@ -105,27 +109,33 @@ class TenantShares:
         reserved_share: share of the capacity, 0 to 0.9, that is reserved for tenants with no more than their share.
     """
 
-    __slots__ = ("_counts", "_ended_at", "_total", "reserved_share")
+    __slots__ = ("_counts", "_ended_at", "_most", "headroom", "reserved_share", "total")
 
     def __init__(self, reserved_share: float = 0.0) -> None:
         self.reserved_share = reserved_share
+        self.headroom: Final = min(HEADROOM, reserved_share)
         self._counts: dict[str, int] = {}
         self._ended_at: dict[str, float] = {}
-        self._total = 0
+        self.total = 0
+        """Requests in flight, of all tenants."""
+        self._most = 0
+        """The most requests that one tenant has in flight; 0 where that has to be counted anew."""
 
     def request_sent(self, tenant: str) -> None:
         """Count one more request of a tenant in flight; to be paired with `request_over`."""
         if self.reserved_share:
-            self._counts[tenant] = self._counts.get(tenant, 0) + 1
+            count = self._counts[tenant] = self._counts.get(tenant, 0) + 1
+            self._most = max(self._most, count) if self._most else 0
             self._ended_at.pop(tenant, None)
-            self._total += 1
+            self.total += 1
 
     def request_over(self, tenant: str, now: float) -> None:
         """Count the end of a tenant's request. `now` in seconds, never less than before."""
         if not self.reserved_share:
             return
-        self._total -= 1
+        self.total -= 1
         count = self._counts.pop(tenant) - 1
+        self._most = self._most if count + 1 < self._most else 0
         if count:
             self._counts[tenant] = count
         else:
@@ -136,14 +146,30 @@ class TenantShares:
 
     def usable_share(self, tenant: str, now: float) -> float:
         """The part of the capacity that this tenant's next request may fill; 1 for all of it."""
+        if self.reserved_share <= HEADROOM or self._counts.get(tenant, 0) < 2 or not self._other_tenants(now):
+            return 1.0
+        return 1.0 - self.reserved_share if self.far_above(tenant, now) else 1.0
+
+    def far_above(self, tenant: str, now: float) -> bool:
+        """Whether a tenant has far more in flight than the other active tenants, or much where no other is active."""
+        own = self._counts.get(tenant, 0)
+        return own > 1 and (own - BESIDES) * max(1, self._other_tenants(now)) > MORE * (self.total - own)
+
+    def above_share(self, tenant: str) -> bool:
+        """Whether a tenant has much in flight: more than half as many requests as the tenant with the most, and more than one."""
         own = self._counts.get(tenant, 0)
         if own < 2:
-            return 1.0
+            return False
+        if not self._most:
+            self._most = max(self._counts.values())
+        return 2 * own > self._most
+
+    def _other_tenants(self, now: float) -> int:
+        """The other tenants that are active, as one with a request in flight sees them."""
         ended_at = self._ended_at
         while ended_at and now - ended_at[next(iter(ended_at))] > QUIET_S:
             del ended_at[next(iter(ended_at))]
-        other_tenants = len(self._counts) + len(ended_at) - 1
-        return 1.0 - self.reserved_share if other_tenants and (own - BESIDES) * other_tenants > MORE * (self._total - own) else 1.0
+        return len(self._counts) + len(ended_at) - 1
 
 
 class PoolDefaults(msgspec.Struct, frozen=True):
@@ -153,7 +179,7 @@ class PoolDefaults(msgspec.Struct, frozen=True):
     hardware: str = ""
     bounds: LimitBounds | None = LimitBounds()
     """The bounds of each backend's concurrency limit; None for no limits."""
-    kept_free: float = 0.0
+    kept_free: float = HEADROOM
     """The share of engines' capacity that is reserved for tenants with little in flight."""
 
 
@@ -203,7 +229,7 @@ class PoolState:
 
     __slots__ = ("load_table", "name", "policy_instances", "recovery", "sessions", "tenant_shares")
 
-    def __init__(self, name: str, kept_free: float = 0.0) -> None:
+    def __init__(self, name: str, kept_free: float = HEADROOM) -> None:
         self.name = name
         self.tenant_shares = TenantShares(kept_free)
         self.load_table = LoadTable()
@@ -222,6 +248,15 @@ class PoolState:
             if len(self.policy_instances) > MAX_CHOOSINGS:  # policy files have changed that often
                 del self.policy_instances[next(iter(self.policy_instances))]
         return policy_instance
+
+    def held_back(self, tenant: str, pool: Pool) -> bool:
+        """Whether a request of this tenant has to leave the free slots of the pool to other tenants: the tenant has much in flight, and no
+        more than the headroom is free. Where the headroom is less than one slot, what is left to the others is the engines' own queues."""
+        shares = self.tenant_shares
+        if not shares.headroom or not shares.above_share(tenant):
+            return False
+        slots = self.load_table.slots_of(pool.up)
+        return shares.total + int(shares.headroom * slots) >= slots if slots < inf else False
 
     def recovering(self, pool: Pool, now: float) -> None:
         """Update the recovery of this pool from the load of its backends; called twice a second."""

@@ -29,19 +29,30 @@ from tenancy.fair_tier import QueuedRequest
 PartOf = Callable[[str], float]
 """The part of the capacity that a tenant's next request may fill, 0 to 1; `gateway.placement.pool_state` computes it."""
 
+OfTenant = Callable[[str], bool]
+"""Something that is true of some tenants at a moment."""
+
 
 def everything(_tenant: str) -> float:
     """A `PartOf` that reserves nothing."""
     return 1.0
 
 
+def nobody(_tenant: str) -> bool:
+    """An `OfTenant` that is true of none."""
+    return False
+
+
 class Capacity:
     """The capacity of one pool. The result for a tenant is remembered until the next `look`, because a long queue asks for the same tenants
     again and again."""
 
-    __slots__ = ("_any", "_free_for", "_load_table", "_part_of", "_pool_of")
+    __slots__ = ("_any", "_free_for", "_held_back", "_load_table", "_part_of", "_pool_of")
 
-    def __init__(self, load_table: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything) -> None:
+    def __init__(
+        self, load_table: LoadTable, pool_of: Callable[[], Pool], part_of: PartOf = everything, held_back: OfTenant = nobody
+    ) -> None:
+        self._held_back: Final = held_back
         self._load_table = load_table
         self._pool_of = pool_of
         self._part_of: Final = part_of
@@ -59,7 +70,8 @@ class Capacity:
         free = self._free_for.get(tenant)
         if free is None:
             part = self._part_of(tenant)
-            free = self._free_for[tenant] = self._any if part == 1.0 else self._any and self._free(part)
+            free = self._any and not self._held_back(tenant) and (part == 1.0 or self._free(part))
+            self._free_for[tenant] = free
         return free
 
     def all_for(self, tenant: str) -> bool:
@@ -89,12 +101,15 @@ class PoolQueue:
         log_defect: called with errors that a routing decision should never raise.
         make_room: called to preempt a request for the first waiter in the order; None for no preemption.
         part_of: the part of the capacity that a tenant's next request may fill.
+        held_back: whether a tenant has to leave the free capacity to others at the moment.
+        holds_more: whether a tenant has more requests in flight than its share.
         unreached: whether none of these backends can be reached.
     """
 
     __slots__ = (
         "_capacity",
         "_clock",
+        "_holds_more",
         "_hopeless",
         "_load_table",
         "_log_defect",
@@ -126,13 +141,16 @@ class PoolQueue:
         log_defect: Callable[[BaseException, str], None],
         make_room: MakeRoom | None = None,
         part_of: PartOf = everything,
+        held_back: OfTenant = nobody,
+        holds_more: OfTenant = nobody,
         unreached: Callable[[frozenset[str]], bool] = lambda _: False,
     ) -> None:
         self._name = name
         self._queue = FairQueue(bounds)
         self._load_table = load_table
         self._pool_of = pool_of
-        self._capacity = Capacity(load_table, pool_of, part_of)
+        self._capacity = Capacity(load_table, pool_of, part_of, held_back)
+        self._holds_more: Final = holds_more
         self._clock = clock
         self._loop = loop
         self._rng = rng
@@ -160,6 +178,8 @@ class PoolQueue:
         if self._stopped:
             return refusals.STOPPED, refusals.stopping()
         wait_s = self.predicted_s(place, read=read)
+        if wait_s > may_s > 0 and not self._queue.tenant_count(place.tenant) and self._capacity.look():
+            wait_s = 0.0 if self._capacity.free_for(place.tenant) else wait_s  # those that wait have no right to this capacity
         if wait_s > may_s or may_s <= 0:
             self._margin.refused(rank_of(place))
             return refusals.TOO_LONG, refusals.too_long(wait_s, may_s, self._rng.random())
@@ -253,14 +273,14 @@ class PoolQueue:
     def _dispatch(self) -> None:
         self._woken = False
         while self.waiting and self._capacity.look():
-            placeable = self._queue.next(self._can_place)
+            placeable = self._queue.next(self._can_place, self._holds_more)
             for waiter, fault in self._hopeless:
                 self.end(waiter, refusals.NOBODY, fault)
             self._hopeless.clear()
             if placeable is None:
                 break
             self._serve(self._waiters[placeable.seq])
-        if self.waiting and self._make_room is not None and (first := self._queue.next(self._may_use_all)) is not None:
+        if self.waiting and self._make_room is not None and (first := self._queue.next(self._may_use_all, self._holds_more)) is not None:
             try:
                 self._make_room(self._waiters[first.seq], self._may_wait)
             except Exception as error:  # noqa: BLE001 - a defect of preemption must not stop the queue: requests wait as without it

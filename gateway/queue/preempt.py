@@ -1,4 +1,5 @@
-"""Preemption: takes a request without a first token back from its backend, for a more urgent request that waits.
+"""Preemption: takes requests without a first token back from their backend, for a more urgent request that waits, or for a request of a
+tenant with few requests in flight where another tenant has far more.
 
 Preemption costs nothing while no request waits: candidates are looked for among the running relays, and only for the first waiter of the
 queue. The preempted request keeps its hold, its deadline and its age, is charged nothing, and goes to the front of its tenant's requests.
@@ -6,11 +7,15 @@ Its backend's health, its retries and the poison check do not count the attempt.
 
 Only requests without a first token are preempted: no part of an answer is lost, and no caller has seen any. The first candidate is of
 the lowest class and, among equals, the one that was sent last: engines compute prompts in about their order of arrival, so the least
-work has been done for it. No request is preempted twice, at most one is preempted for each waiter, and the rate is limited
-(`PreemptionPace`): less than one prompt of work is lost for each urgent request that had to wait.
+work has been done for it. No request is preempted twice, one waiter preempts at most once, and the rate is limited (`PreemptionPace`):
+less than one prompt of work is lost for each urgent request that had to wait.
+
+For a more urgent request one request is preempted. For a tenant with few requests all are that stand in the engine's own queue before it
+(those above `LoadTable.slots`), but at least one: nothing has been computed for them, and no request can pass them there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from math import ceil, inf
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -23,6 +28,7 @@ from domain.usage import NO_USAGE
 from gateway.http.edge.relay import ReplyRelay
 from gateway.placement.concurrency import ConcurrencyLimits
 from gateway.placement.in_flight import LONG_PREFILL_TOKENS
+from gateway.placement.pool_state import TenantShares
 from gateway.queue.deadlines import class_of, place_back
 from gateway.queue.waiter import Waiter
 from gateway.story import Story
@@ -73,9 +79,9 @@ class PreemptionPace:
         self._at = now
         return self._left >= 1.0
 
-    def gave_way(self) -> None:
-        """Count a preemption."""
-        self._left -= 1.0
+    def gave_way(self, count: int = 1) -> None:
+        """Count preemptions."""
+        self._left -= count
 
     def found_none(self, now: float) -> None:
         """Note that a search found no candidate."""
@@ -92,12 +98,12 @@ MayWait = Callable[[QueuedRequest, float], bool]
 class Preempted(Fault):
     """Ends an attempt that was preempted; the request goes back to the queue, and its caller never sees this fault."""
 
-    def __init__(self, by: Class) -> None:
+    def __init__(self, by: str) -> None:
         super().__init__(
             Kind.OVERLOADED,
             "This model is overloaded, and others went before this request. Try again shortly.",
             retry=retry_after.SOON,
-            detail=f"gave its place on a backend to {by.word}",
+            detail=f"gave its place on a backend to {by}",
         )
 
 
@@ -105,23 +111,27 @@ class Preemption:
     """Preempts requests of one pool.
 
     Args:
-        lowest: the highest class whose requests may be preempted, in favour of higher classes than their own.
+        lowest: the highest class whose requests may be preempted, in favour of higher classes than their own; None for no class.
         relays: all running relays, of every pool.
+        shares: what each tenant has in flight; None where no request is preempted for another tenant's.
     """
 
-    __slots__ = ("_clock", "_limits", "_load_table", "_lowest", "_pace", "_pool", "_relays")
+    __slots__ = ("_clock", "_limits", "_load_table", "_lowest", "_pace", "_pool", "_relays", "_shares")
 
     def __init__(
         self,
         pool: str,
-        lowest: Class,
+        lowest: Class | None,
         load_table: LoadTable,
         limits: ConcurrencyLimits,
         relays: Callable[[], Iterable[object]],
         clock: Clock,
+        *,
+        shares: TenantShares | None = None,
     ) -> None:
         self._pool = pool
-        self._lowest = lowest
+        self._lowest = Class.BATCH + 1 if lowest is None else lowest
+        self._shares = shares
         self._load_table = load_table
         self._limits = limits
         self._relays = relays
@@ -134,11 +144,12 @@ class Preemption:
         Args:
             may_wait: whether a preempted request could wait again; a request that could not is left on its backend.
         """
-        tier = waiter.place.tier
         now = self._clock()
-        if waiter.preempted_for or tier >= Class.BATCH or not self._pace.allows(now):
+        if waiter.preempted_for or not self._pace.allows(now):
             return
-        candidates = first_to_give_way(self._candidates(tier))
+        lacking: Mapping[str, float] | None = None
+        least = max(self._lowest, waiter.place.tier + 1)
+        candidates = first_to_give_way(self._candidates(lambda story: class_of(story) >= least)) if least <= Class.BATCH else []
         if candidates and (lacking := waiter.lacking()):
             for candidate in candidates[:MOST_LOOKS]:
                 relay, story, charge = candidate.request
@@ -146,9 +157,56 @@ class Preemption:
                 if self._helps(charge, lacking) and may_wait(place, place.deadline - now):
                     waiter.preempted_for = True
                     self._pace.gave_way()
-                    _preempt(relay, story, place, Class(tier))
+                    _preempt(relay, story, place, Class(waiter.place.tier).word)
                     return
-        self._pace.found_none(now)
+        if self._shares is None or not self._make_room_for_tenant(waiter, lacking, may_wait, now):
+            self._pace.found_none(now)
+
+    def _make_room_for_tenant(self, waiter: Waiter[Any], lacking: Mapping[str, float] | None, may_wait: MayWait, now: float) -> bool:
+        """Preempt requests of tenants that have far more in flight than the others, where that makes room for this waiter."""
+        shares = self._shares
+        if shares is None or shares.above_share(waiter.place.tenant):
+            return False
+        candidates = self._candidates(self._far_above(waiter, shares, now))
+        if not candidates or not (lacking := waiter.lacking() if lacking is None else lacking):
+            return False
+        by_backend: dict[str, list[tuple[ReplyRelay, Story, Charge]]] = {}
+        for candidate in sorted(candidates, key=lambda candidate: -candidate.sent_at):
+            by_backend.setdefault(candidate.request[2].id, []).append(candidate.request)
+        for backend_id, requests in by_backend.items():
+            tokens = lacking.get(backend_id)
+            row = self._load_table.row_of[backend_id]
+            if tokens is None or not has_no_room(self._load_table, row, tokens):
+                continue
+            slots = min(self._load_table.slots[row], self._load_table.facts[row].in_flight_cap or inf)
+            standing = 0 if slots == inf else ceil(self._load_table.in_flight(backend_id) + 1 - slots)
+            first = requests[: max(1, standing)]
+            if not room_without(self._load_table, row, tokens, *[charge for _, _, charge in first]):
+                continue
+            places = [place_back(story, charge) for _, story, charge in first]
+            if all([may_wait(place, place.deadline - now) for place in places]):
+                waiter.preempted_for = True
+                self._pace.gave_way(len(first))
+                for (relay, story, _), place in zip(first, places, strict=True):
+                    _preempt(relay, story, place, "a tenant with fewer requests")
+                return True
+        return False
+
+    @staticmethod
+    def _far_above(waiter: Waiter[Any], shares: TenantShares, now: float) -> Callable[[Story], bool]:
+        tier, own = waiter.place.tier, waiter.place.tenant
+        far_above: dict[str, bool] = {own: False}
+
+        def preemptible(story: Story) -> bool:
+            caller = story.asked.caller
+            if caller is None or class_of(story) < tier:
+                return False
+            tenant = caller.tenant
+            if tenant not in far_above:
+                far_above[tenant] = shares.far_above(tenant, now)
+            return far_above[tenant]
+
+        return preemptible
 
     def _helps(self, charge: Charge, lacking: Mapping[str, float]) -> bool:
         load_table = self._load_table
@@ -156,15 +214,16 @@ class Preemption:
         row = load_table.row_of[charge.id]
         return tokens is not None and has_no_room(load_table, row, tokens) != "" and room_without(load_table, row, tokens, charge)
 
-    def _candidates(self, tier: int) -> list[PreemptibleRequest[tuple[ReplyRelay, Story, Charge]]]:
+    def _candidates(self, may_be: Callable[[Story], bool]) -> list[PreemptibleRequest[tuple[ReplyRelay, Story, Charge]]]:
         candidates = []
-        least = max(self._lowest, tier + 1)
         for relay in self._relays():
             if isinstance(relay, ReplyRelay) and unanswered(relay):
                 story = relay.story
-                charge, own = story.tried.charge, class_of(story)
-                if charge is not None and own >= least and story.placed.pool == self._pool and self._may_give_way(relay, story, charge):
-                    candidates.append(PreemptibleRequest(own, charge.at, (relay, story, charge)))
+                charge = story.tried.charge
+                if charge is None or story.placed.pool != self._pool or not may_be(story):
+                    continue
+                if self._may_give_way(relay, story, charge):
+                    candidates.append(PreemptibleRequest(class_of(story), charge.at, (relay, story, charge)))
         return candidates
 
     def _may_give_way(self, relay: ReplyRelay, story: Story, charge: Charge) -> bool:
@@ -186,7 +245,7 @@ def unanswered(relay: ReplyRelay) -> bool:
     return waits and not story.attempt.events and relay.flight is not None and not relay.outcome.done()
 
 
-def _preempt(relay: ReplyRelay, story: Story, place: QueuedRequest, by: Class) -> None:
+def _preempt(relay: ReplyRelay, story: Story, place: QueuedRequest, by: str) -> None:
     placed = story.placed
     if placed.on_used is not None:
         placed.on_used(NO_USAGE)  # the queue returns the charge to the request's tenant

@@ -49,6 +49,7 @@ from policies.compile import PolicySet
 from routing.disaggregation import HandoverTerms
 from routing.fleet import Fleet, Pool
 from routing.output_length import OutputLengths
+from routing.room import HEADROOM
 from routing.schedule import Route
 from tenancy.directory import Directory
 from tenancy.estimate import OutputQuantiles
@@ -81,11 +82,13 @@ def queues_for(
     gives_way = settings.queue.gives_way
 
     def queue_of(pool: str) -> PoolQueue:
-        load_table = pool_states[pool].load_table
-        tenant_shares = pool_states[pool].tenant_shares
+        pool_state = pool_states[pool]
+        load_table = pool_state.load_table
+        tenant_shares = pool_state.tenant_shares
         make_room = None
-        if gives_way is not None:
-            make_room = Preemption(pool, gives_way, load_table, pool_states.limits, watch.relays, clock).make_room
+        shares = tenant_shares if tenant_shares.reserved_share else None
+        if gives_way is not None or shares is not None:
+            make_room = Preemption(pool, gives_way, load_table, pool_states.limits, watch.relays, clock, shares=shares).make_room
         return PoolQueue(
             pool,
             bounds,
@@ -96,7 +99,9 @@ def queues_for(
             rng=rng,
             log_defect=log_defect,
             make_room=make_room,
-            part_of=(lambda tenant: tenant_shares.usable_share(tenant, clock())) if tenant_shares.reserved_share else everything,
+            part_of=(lambda tenant: tenant_shares.usable_share(tenant, clock())) if tenant_shares.reserved_share > HEADROOM else everything,
+            held_back=lambda tenant: live.directory.several_tenants and pool_state.held_back(tenant, live.fleet.pools[pool]),
+            holds_more=tenant_shares.above_share,
             unreached=live.contacts.none_left,
         )
 

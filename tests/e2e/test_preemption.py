@@ -27,7 +27,7 @@ async def world(preempt: str = "batch") -> AsyncIterator[tuple[SimEngine, Gatewa
     """An engine with room for a few, and who asks: for batch, and for what is critical."""
     async with contextlib.AsyncExitStack() as stack:
         engine = await stack.enter_async_context(SimEngine(SimSettings(models=("sim",))))
-        pool = {"backends": [{"id": "e0", "url": engine.url, "max_in_flight": CAP}], "limit": {"enabled": False}}
+        pool = {"backends": [{"id": "e0", "url": engine.url, "max_in_flight": CAP}], "limit": {"enabled": False, "kept_free": 0}}
         options: dict[str, Any] = {"policies": (POLICY,), "limits": LIMITS, "engines": {"heartbeat_s": 0.2}}
         running = await stack.enter_async_context(gateway(pool=pool, queue={"preempt": preempt}, **options))
         batch, urgent = [await stack.enter_async_context(running.client(name)) for name in ("acme", "bolt")]

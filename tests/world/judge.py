@@ -211,7 +211,8 @@ class Judge:
         # connections that were refused have asked nothing of an engine: a request may wait, and try again
         if len(record.failed) >= MOST_ATTEMPTS or (record.attempts > most and not record.queued):
             self._breach(f"{ask.id}: {record.attempts} attempts, repeated after {record.failed}")
-        if record.pulled_back and record.priority_class != "batch":
+        # batch for a higher class, others for a tenant with less in flight, of the same class or a higher one: here one tenant is critical
+        if record.pulled_back and record.priority_class == "critical":
             self._breach(f"{ask.id} is {record.priority_class} and gave its place")
         if record.tenant not in ("", ask.tenant):
             self._breach(f"{ask.id} of {ask.tenant} is recorded as {record.tenant}'s")

@@ -217,3 +217,34 @@ def test_while_nobody_knows_how_many_there_are_the_engines_word_counts() -> None
     assert engine.limiter.room()[0] == 25, "10 are ours, 15 are left"
     engine.look(20, 50, 30)
     assert engine.limiter.room()[0] == 10, "half of what there is, as all of it is twice the limit"
+
+
+def test_a_batch_that_was_found_is_probed_by_one_request_and_ever_less_often() -> None:
+    """An engine of 100 sequences, filled by a tenant that leaves some of them free: the limit does not grow into the engine's own queue."""
+    engine, standing = Engine(LimitBounds(start=130)), []
+    for _ in range(3000):
+        wanted = int(0.96 * engine.limiter.slots)
+        standing.append(max(0, wanted - 100))
+        engine.look(wanted, min(100, wanted), standing[-1])
+    assert engine.limiter.slots <= 106
+    assert max(standing[10:]) <= 2, "a probe goes one request too far"
+    assert sum(one > 0 for one in standing[1500:]) < 40
+
+
+def test_an_engine_whose_batch_has_grown_is_found_out_at_once() -> None:
+    engine = Engine(LimitBounds(start=40))
+    for _ in range(5):
+        engine.look(40, 20, 20, 4)
+    assert engine.limiter.requests == 22
+    assert engine.limiter.slots == 20
+    for _ in range(40):
+        limit = int(engine.limiter.requests)
+        engine.look(limit, min(300, limit), max(0, limit - 300))
+    assert engine.limiter.requests > 200
+
+
+def test_all_of_the_limit_is_slots_until_a_batch_is_known() -> None:
+    engine = Engine(LimitBounds(start=64))
+    assert engine.limiter.slots == 64
+    engine.look(64, 64, 0)
+    assert engine.limiter.slots == engine.limiter.requests

@@ -1,9 +1,12 @@
+from math import inf
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from routing.load import MERGED, BackendFacts, LoadTable, Reuse
+from tests.placement import pool_of
 
 COUNTED = [name for name in MERGED if name != "queue_ctx"]
 
@@ -268,3 +271,18 @@ def test_it_is_the_share_of_tokens_that_were_cached_lately() -> None:
     for _ in range(1000):
         reuse.note(5000, 0)
     assert reuse.share < 0.01
+
+
+def test_slots_are_summed_up_to_the_caps_until_a_limit_changes() -> None:
+    load_table, backends = LoadTable(), pool_of("a", "b").up
+    load_table.add("a", facts=BackendFacts(8, 0, 1.0, ""))
+    load_table.add("b")
+    assert load_table.slots_of(backends) == inf
+    load_table.set_limit("a", requests=12, slots=10)
+    load_table.set_limit("b", requests=12, slots=10)
+    assert load_table.slots_of(backends) == 18
+    load_table.set_limit("b", requests=12)
+    assert load_table.slots_of(backends) == 20
+    assert load_table.slots_of(backends[:1]) == 8
+    load_table.drop("a")
+    assert load_table.slots_of(backends[1:]) == 12

@@ -183,3 +183,11 @@ def test_equal_backlogged_tenants_get_equal_service_and_the_caches_nearly_all_of
     assert fairness >= 0.95 and hits >= 0.9 * best
     assert unfair < 0.95
     assert shift_of_work(seed, part=part, quantum=0)[0] < hits
+
+
+def test_who_holds_more_than_its_share_comes_last_whatever_it_was_served():
+    tier = tier_of(*(waiting(tenant, held=held) for tenant, held in (("much", 99), ("little", 0)) for _ in range(3)))
+    tier.shift("little", 10**6)
+    assert tier.find(lambda one: True, lambda tenant: False).tenant == "much"
+    assert tier.find(lambda one: True, lambda tenant: tenant == "much").tenant == "little"
+    assert tier.find(lambda one: one.tenant == "much", lambda tenant: tenant == "much").tenant == "much", "no slot stays free for it"

@@ -49,6 +49,8 @@ class World:
         self.bounds = bounds or QueueBounds()
         self.parts = parts
         self.unreached: set[str] = set()
+        self.held_back: set[str] = set()
+        self.holds_more: set[str] = set()
         self.queue = self.made()
         self.charges: list[Charge] = []
         self.beats: list[float] = []
@@ -65,6 +67,8 @@ class World:
             log_defect=lambda error, _: self.defects.append(error),
             make_room=make_room,
             part_of=lambda tenant: self.parts.get(tenant, 1.0),
+            held_back=lambda tenant: tenant in self.held_back,
+            holds_more=lambda tenant: tenant in self.holds_more,
             unreached=lambda backends: backends <= self.unreached,
         )
 
@@ -434,3 +438,34 @@ async def test_one_that_room_is_kept_from_waits_while_others_go_past_and_takes_n
     world.queue.sweep(world.now)
     await turns()
     assert loud.done()
+
+
+async def test_what_is_free_goes_to_who_holds_least_and_is_not_left_idle() -> None:
+    world = World(cap=2)
+    world.holds_more = {"loud"}
+    world.fill(2)
+    loud, quiet = [await world.come(tenant="loud") for _ in range(3)], await world.come(tenant="quiet", cost=5000)
+    world.load_table.release(next(iter(world.load_table.loads[0].charges)))
+    await turns()
+    assert quiet[1].done() and not any(task.done() for _, task in loud)
+    world.load_table.release(next(iter(world.load_table.loads[0].charges)))
+    await turns()
+    assert [task.done() for _, task in loud] == [True, False, False]
+    world.queue.stop()
+    await turns()
+
+
+async def test_a_tenant_with_room_of_its_own_is_not_refused_for_the_wait_of_another() -> None:
+    world = World(cap=9)
+    world.held_back = {"loud"}
+    _, loud = await world.come(tenant="loud", may_s=600.0)
+    await world.later(100.0)
+    place = world.waiter(tenant="quiet", may_s=2.0).place
+    assert world.queue.predicted_s(place) > 2.0
+    assert world.queue.refusal(place, 2.0) is None
+    assert world.queue.refusal(world.waiter(tenant="loud", may_s=2.0).place, 2.0) is not None
+    _, quiet = await world.come(tenant="quiet", may_s=2.0)
+    await turns()
+    assert quiet.done() and not loud.done()
+    world.queue.stop()
+    await turns()

@@ -28,3 +28,12 @@ def test_nothing_is_kept_unless_somebody_says_so() -> None:
     assert room.look() and room.free_for("anybody") and room.all_for("anybody")
     load_table.charge("a", 1, 1, 0.0)
     assert not room.look() and not room.free_for("anybody")
+
+
+def test_who_is_held_back_finds_no_room_and_may_still_preempt() -> None:
+    load_table, pool = board_of("a"), pool_of("a")
+    load_table.set_limit("a", requests=4)
+    room = Capacity(load_table, lambda: pool, held_back=lambda tenant: tenant == "loud")
+    assert room.look()
+    assert (room.free_for("loud"), room.free_for("other")) == (False, True)
+    assert room.all_for("loud")

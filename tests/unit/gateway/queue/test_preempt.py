@@ -18,11 +18,13 @@ from gateway.http.edge.taps import PlainTap, StreamTap
 from gateway.http.edge.timeouts import AttemptTimeouts, Timeouts
 from gateway.placement.concurrency import ConcurrencyLimits
 from gateway.placement.in_flight import LONG_PREFILL_TOKENS
+from gateway.placement.pool_state import TenantShares
 from gateway.queue.deadlines import place_of
 from gateway.queue.preempt import AGAIN_S, BURST, Preempted, Preemption, unanswered
 from gateway.queue.waiter import Waiter
 from gateway.story import Story
-from routing.load import LoadTable
+from routing.load import BackendFacts, LoadTable
+from routing.room import HEADROOM
 from tenancy.fair_tier import QueuedRequest
 from tests.stories import with_facts
 
@@ -254,3 +256,60 @@ async def test_it_is_unanswered_until_the_first_event_or_the_head_of_a_plain_ans
     failed.on_head(503, {})
     gone.gone()
     assert not any(unanswered(one) for one in world.relays)
+
+
+def of(tenant: str) -> Caller:
+    return Caller(TenantId(tenant), ProjectId("p"), KeyId("k"))
+
+
+def shared(world: World, **counts: int) -> TenantShares:
+    shares = TenantShares(HEADROOM)
+    for tenant, count in counts.items():
+        for _ in range(count):
+            shares.request_sent(tenant)
+    world.pulling = Preemption("chat", None, world.load_table, world.limits, lambda: world.relays, lambda: world.now, shares=shares)
+    return shares
+
+
+async def test_for_a_tenant_with_little_the_last_one_of_a_tenant_with_far_more_gives_way_in_its_own_class() -> None:
+    world = World(cap=8)
+    sent = [world.sent(Class.DEFAULT, caller=of("loud")) for _ in range(8)]
+    shared(world, loud=8)
+    assert world.make_room(world.waits(Class.BATCH)) == [], "not for a lower class"
+    world.now += AGAIN_S
+    assert world.make_room(world.waits(Class.DEFAULT)) == [sent[-1]]
+
+
+@pytest.mark.parametrize("counts", [{"loud": 8, "other": 3}, {"loud": 4, "acme": 4}, {"loud": 1}], ids=["not far more", "alike", "one"])
+async def test_where_the_others_have_something_too_nobody_gives_way(counts: dict[str, int]) -> None:
+    world = World(cap=8)
+    for _ in range(8):
+        world.sent(Class.DEFAULT, caller=of("loud"))
+    shared(world, **counts)
+    assert world.make_room(world.waits(Class.DEFAULT)) == []
+
+
+async def test_all_that_stand_in_the_engines_own_queue_give_way_at_once() -> None:
+    world = World(cap=10)
+    world.load_table.set_limit("a", requests=10, slots=8)
+    sent = [world.sent(Class.DEFAULT, caller=of("loud")) for _ in range(14)]
+    shared(world, loud=14)
+    assert world.make_room(world.waits(Class.DEFAULT)) == sent[7:]
+    world = World(cap=10)
+    world.load_table.set_limit("a", requests=10, slots=8)
+    begun = [world.sent(Class.DEFAULT, caller=of("loud")) for _ in range(12)]
+    for relay in begun:
+        relay.on_head(200, {b"content-type": b"text/event-stream"})
+        relay.on_data(EVENT)
+    world.sent(Class.DEFAULT, caller=of("loud"))
+    shared(world, loud=13)
+    assert world.make_room(world.waits(Class.DEFAULT)) == [], "what has begun stays, and one less makes no room"
+
+
+async def test_where_only_a_cap_bounds_an_engine_its_slots_are_the_cap() -> None:
+    world = World(cap=10)
+    world.load_table.set_limit("a")
+    world.load_table.set_facts("a", BackendFacts(4, 0, 1.0, ""))
+    sent = [world.sent(Class.DEFAULT, caller=of("loud")) for _ in range(4)]
+    shared(world, loud=4)
+    assert world.make_room(world.waits(Class.DEFAULT)) == sent[3:]
