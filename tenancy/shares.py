@@ -3,8 +3,10 @@
 With R processes that decide (the last number known):
 
     rate, concurrency    max(1, amount / R), burst likewise
-    tokens, requests and units per day, month, ever      what was left at the store's last answer, / R
-    money                1 % of the budget, at most what was left, and then nothing: it is closed until the store is back
+    tokens, requests and units per day, month, ever      what was left at the store's last answer, / R, rounded down
+    money                1 % of the budget, at most what was left / R, and then nothing: it is closed until the store is back
+
+So all processes together grant no more than what was left of a calendar limit or a budget, as far as they knew.
 
 docs/reference/stores.md publishes the overshoot that follows.
 """
@@ -80,9 +82,9 @@ def share_of(line: LimitLine, replicas: int, remaining: int) -> LimitLine:
         amount = max(line.amount // replicas, 1) if line.amount else 0
         return msgspec.structs.replace(line, amount=amount, burst=max(line.burst // replicas, 1) if line.burst else 0, soft=0)
     if line.meter == Meter.COST_NANOUSD:
-        amount = min(max(line.amount // GRACE_DIVISOR, 1) if line.amount else 0, remaining)
+        amount = min(max(line.amount // GRACE_DIVISOR, 1) if line.amount else 0, remaining // replicas)
     else:
-        amount = max(remaining // replicas, 1) if remaining else 0
+        amount = remaining // replicas
     return msgspec.structs.replace(line, amount=amount, soft=0)
 
 

@@ -26,6 +26,7 @@ from tenancy.limits import Group
 from tenancy.ports import Counters, CountersAway, Presence
 from tenancy.seeds import Tallies
 from tenancy.stores.fallback_counters import FallbackCounters
+from tenancy.stores.kept_refusals import KeptRefusals
 from tenancy.stores.memory import MemoryCounters, MemoryPresence, MemoryRoom, SteadyWall, up_time
 from tenancy.stores.under_way import UnbookedUsage
 from tenancy.stores.valkey import ValkeyCounters, ValkeyPresence
@@ -87,9 +88,8 @@ async def counters_for(settings: Settings, run_dir: Path, rebuild: Callable[[Epo
     await scripts.start(STORE_START_S)
     watches: list[StoreWatch] = []
     member = secrets.token_hex(8)
-    guarded = FallbackCounters(
-        ValkeyCounters(scripts, max_labels), lambda: MemoryCounters(_steady_wall(), max_labels), lambda: watches[0].replicas, time.monotonic
-    )
+    shared = KeptRefusals(ValkeyCounters(scripts, max_labels), time.monotonic)
+    guarded = FallbackCounters(shared, lambda: MemoryCounters(_steady_wall(), max_labels), lambda: watches[0].replicas, time.monotonic)
     watch = StoreWatch(
         scripts, member, time.monotonic, rebuild=rebuild, deliver=guarded.deliver, heard=guarded.store_answered, failed=guarded.failed
     )

@@ -19,7 +19,7 @@ PATIENT_S = 60.0
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer of a counter store that is there comes too late, however busy the machine is: for tests about something else."""
     monkeypatch.setattr(valkey.node, "TIMEOUT_S", PATIENT_S)
-    monkeypatch.setattr(valkey.client, "TIMEOUT_S", PATIENT_S)
+    monkeypatch.setattr(valkey.node, "LOCAL_TIMEOUT_S", PATIENT_S)
 
 
 @pytest.fixture(scope="session")

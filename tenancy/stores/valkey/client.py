@@ -22,7 +22,7 @@ from tenancy.quota import LEASE_US, REAP_AT_MOST, REAPED_US, SETTLED_US
 from tenancy.rates import MAX_AHEAD_US, MAX_COUNT, OTHERS
 from tenancy.stores.valkey.breaker import NodeBreaker
 from tenancy.stores.valkey.link import pack
-from tenancy.stores.valkey.node import TIMEOUT_S, Node
+from tenancy.stores.valkey.node import Node
 from tenancy.stores.valkey.topology import Map, slot_of, topology_of
 
 
@@ -140,7 +140,7 @@ class ValkeyScripts:
             return ""
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[bytes | int]) -> Any:
-        """Run a script (`Scripts.run`); never takes longer than `TIMEOUT_S`.
+        """Run a script (`Scripts.run`); never takes longer than the node's `timeout_s`.
 
         Raises:
             CountersAway: the store cannot be reached, or the script failed.
@@ -151,7 +151,7 @@ class ValkeyScripts:
         reply = await node.call(packed)
         if reply.__class__ is ReplyError:
             try:
-                async with asyncio.timeout_at(began + TIMEOUT_S):
+                async with asyncio.timeout_at(began + node.timeout_s):
                     return await self._again(node, script, packed, str(reply))
             except TimeoutError:
                 raise CountersAway("the store did not answer in time") from None

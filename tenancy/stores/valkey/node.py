@@ -1,4 +1,5 @@
-"""One server of the counter store: keeps its connection up, has its circuit breaker, and lets no request wait longer than 50 ms.
+"""One server of the counter store: keeps its connection up, has its circuit breaker, and lets no request wait longer than 50 ms, or half a
+second for a server on the same host.
 
 Everything that can take longer (connecting, greeting, probing) is done by one task of the node's own.
 """
@@ -17,6 +18,9 @@ from tenancy.stores.valkey.link import Link, pack
 
 TIMEOUT_S: Final = 0.05
 """Longest time that a request waits for the store (reliability research, 2.3)."""
+LOCAL_TIMEOUT_S: Final = 0.5
+"""The same for a store behind a Unix socket, the embedded one among them: it has no network to lose, so a late answer says that this
+host is busy, and then limits have to stay exact."""
 CONNECT_S: Final = 1.0
 """Longest time for a connection and its greeting; no request waits for that."""
 SUSPECT_S: Final = 0.05
@@ -28,6 +32,8 @@ class Node:
 
     def __init__(self, address: Address, url: CounterUrl, scripts: dict[str, bytes], breaker: NodeBreaker) -> None:
         self.address = address
+        self.timeout_s = TIMEOUT_S if address.port else LOCAL_TIMEOUT_S
+        """The longest time that a request waits for this server."""
         self._url = url
         self._scripts = scripts
         self._breaker = breaker
@@ -55,12 +61,12 @@ class Node:
         """The reply to a packed command, which may be an error reply.
 
         Raises:
-            CountersAway: no reply came within `TIMEOUT_S`; at once while the breaker is open.
+            CountersAway: no reply came within `timeout_s`; at once while the breaker is open.
         """
         if not self._breaker.closed:
             raise CountersAway(self._why)
         link = self._link
-        within_s = TIMEOUT_S
+        within_s = self.timeout_s
         if link is None:
             link, within_s = await self._wait_for_link()
         reply = await link.send(packed, within_s)
@@ -91,9 +97,9 @@ class Node:
         began = self._loop.time()
         if self._breaker.untroubled:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TIMEOUT_S):
+                async with asyncio.timeout(self.timeout_s):
                     await self._tried.wait()
-        left_s = TIMEOUT_S - (self._loop.time() - began)
+        left_s = self.timeout_s - (self._loop.time() - began)
         if self._link is None or left_s <= 0:
             raise CountersAway(self._why)
         return self._link, left_s
@@ -175,14 +181,14 @@ class Node:
         if known.get(b"role", b"master") != b"master":
             raise CountersAway("this server is a replica; only a primary takes writes")
         # the probe: a server that greets, but answers later than a request may wait, is not back
-        reply = await link.send(pack(("PING",)), TIMEOUT_S)
+        reply = await link.send(pack(("PING",)), self.timeout_s)
         if isinstance(reply, ReplyError):
             raise CountersAway(f"PING: {reply}")
         self.lineage = known.get(b"master_replid", b"").decode("ascii", "replace")
 
     async def _ping(self, link: Link) -> None:
         try:
-            reply = await link.send(pack(("PING",)), TIMEOUT_S)
+            reply = await link.send(pack(("PING",)), self.timeout_s)
         except CountersAway:
             return  # the link has counted it already
         if isinstance(reply, ReplyError):
