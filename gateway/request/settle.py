@@ -45,8 +45,13 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
             exchange.abandon()
     elif exchange.started:
         settled.status = 200
-        exchange.write(render_event(fault, story.request_id))
-        exchange.cut()
+        if story.asked.stream:
+            exchange.write(render_event(fault, story.request_id))
+            exchange.cut()
+        elif exchange.chunked:
+            exchange.cut()
+        else:
+            exchange.abandon()  # the end of its connection would look like the end of the reply
     else:
         rendered = render(fault, story.request_id)
         settled.status = rendered.status

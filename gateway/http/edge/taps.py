@@ -20,6 +20,7 @@ from domain.ask import Ask, Endpoint
 from domain.clock import Clock
 from domain.faults import Fault, Kind
 from domain.usage import DECLINED, WHOLE_FINISH_REASONS, Usage
+from gateway.http.edge.long_reply import MAX_KEPT_BYTES, PASSED_FROM_BYTES, LongReply, model_named
 from gateway.http.edge.reply_document import (
     NOT_A_REPLY,
     PlainChunk,
@@ -33,11 +34,6 @@ from gateway.story import AttemptFacts, Story
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": ping\n\n"
-
-BUFFERED_REPLY_BYTES: Final = 8 * 1024 * 1024
-"""A plain reply is judged whole before its first byte is sent, so that a broken one can still become another backend's
-answer or an honest status. Chat answers stay under 1 MiB; 8 MiB holds 500 embeddings of 1,024 dimensions as JSON numbers.
-A longer reply is refused rather than passed on unjudged; ask for base64 embeddings or fewer inputs at a time."""
 
 EVENTS_PER_TOKEN: Final = 2
 """Most events that an engine makes of one token, as a mean over an answer: reasoning that ends, and calls of tools whose name and arguments
@@ -148,6 +144,8 @@ class StreamTap(_Judge, eq=False):
         except NOT_A_REPLY as error:
             if payload.strip() == b"[DONE]":
                 return self._terminator()
+            if payload.strip() == b"null":
+                return b""  # llama.cpp begins a stream of several prompts so; nothing is said
             self._fail(Kind.INVALID_REPLY, f"event is not the JSON expected: {error}")
             return b""
         if document.error is not None or document.object == "error":
@@ -216,7 +214,8 @@ class StreamTap(_Judge, eq=False):
 
 
 class PlainTap(_Judge, eq=False):
-    """Holds a plain reply until it is whole, then judges and meters it."""
+    """Holds a plain reply until it is whole, then judges and meters it. A long one is let go piece by piece and judged at its end, of which
+    nothing is sent before: after a fault the reply ends short."""
 
     answer: AttemptFacts
     """Where the answer is counted."""
@@ -225,23 +224,42 @@ class PlainTap(_Judge, eq=False):
     body: list[bytes] = msgspec.field(default_factory=list)
     size: int = 0
     """The bytes in `body`."""
+    long: LongReply | None = None
+    """The reply from the time on when it was found to be long."""
 
     def feed(self, data: bytes) -> bytes:
-        """Collect; nothing goes on before the end."""
-        self.body.append(data)
-        self.size += len(data)
-        if self.size > BUFFERED_REPLY_BYTES:
-            self._fail(Kind.INVALID_REPLY, f"plain reply over {BUFFERED_REPLY_BYTES} bytes")
-            self.body.clear()
-        return b""
-
-    def end(self) -> bytes:
-        """The whole body, or b"" with `fault` set."""
+        """Collect; of a reply of at most `PASSED_FROM_BYTES` nothing goes on before the end."""
         if self.over:
             return b""
-        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
+        long = self.long
+        if long is None:
+            self.body.append(data)
+            self.size += len(data)
+            if self.size <= PASSED_FROM_BYTES:
+                return b""
+            data = b"".join(self.body)
+            self.body.clear()
+            name = model_named(data)
+            if name is not None and self._is_other_model(ReplyDocument(model=name)):
+                return b""
+            long = self.long = LongReply()
+        self.answer.note_event(self.clock())
+        out = long.feed(data)
+        if long.size > MAX_KEPT_BYTES:
+            self._fail(Kind.INVALID_REPLY, f"plain reply with more than {MAX_KEPT_BYTES} bytes to judge")
+            return b""
+        return out
+
+    def end(self) -> bytes:
+        """The whole body, of a long one the end; or b"" with `fault` set."""
+        if self.over:
+            return b""
+        if self.long is not None:
+            kept, body = self.long.end()
+        else:
+            kept = body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         try:
-            document = decode_plain_reply(body, self.endpoint)
+            document = decode_plain_reply(kept, self.endpoint)
         except NOT_A_REPLY as error:
             self._fail(Kind.INVALID_REPLY, f"reply is not the JSON expected: {error}")
             return b""

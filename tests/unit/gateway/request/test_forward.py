@@ -7,15 +7,18 @@ import msgspec
 import pytest
 
 from backends.health import Health, HealthState
-from backends.ports import Loss
+from backends.ports import Loss, ReplySink
+from domain.ask import Endpoint
 from domain.faults import NEVER, Kind
 from domain.priority import Class
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.relay import ReplyRelay
+from gateway.http.openai import interpret
 from gateway.placement.in_flight import InFlight
 from gateway.queue.deadlines import DEFAULT_WAIT_S
 from gateway.queue.preempt import Preempted
 from gateway.request.forward import forward
+from gateway.request.settle import refuse
 from gateway.story import Story
 from tests.placed import chat
 from tests.request_path import EVENT, LAST, Engine, Path, breaks_off, caller, fault_of, is_silent, only, resets, turns
@@ -240,3 +243,33 @@ async def test_nothing_returns_after_its_first_byte_or_without_its_caller() -> N
     story = path.story()
     await fault_of(to(path, "a", exchange=exchange, story=story))
     assert story.placed.returned == 0
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_long_plain_reply_streams_and_ends_short_when_it_breaks(broken: bool) -> None:
+    body = b'{"object":"list","data":[{"index":0,"embedding":[%b]}],"model":"sim"}' % b",".join([b"0.25"] * 400_000)
+
+    def sends(sink: ReplySink) -> None:
+        sink.on_head(200, {b"content-type": b"application/json"})
+        for at in range(0, len(body) - 100_000 * broken, 65_536):
+            sink.on_data(body[at : at + 65_536])
+        if broken:
+            sink.on_loss(Loss.CUT, "cut")
+        else:
+            sink.on_end()
+
+    path = Path(a=Engine(sends), b=Engine())
+    story = path.story(stream=False)
+    exchange, connection = caller(path="/v1/embeddings")
+    ask = interpret(Endpoint.EMBEDDINGS, b'{"model":"sim","input":"a"}')
+    placement = only(await path.worker.placed(ask), "a", "b")
+    if not broken:
+        assert await forward(ask, placement, exchange, story, path.deps)
+        assert connection.out.endswith(b"0\r\n\r\n")
+        return
+    fault = await fault_of(forward(ask, placement, exchange, story, path.deps))
+    refuse(fault, exchange, story, path.deps)
+    assert path.calls() == {"a": 1, "b": 0}, "its first bytes were sent"
+    assert not connection.out.endswith(b"0\r\n\r\n")
+    assert b"data: " not in connection.out
+    assert connection.closed

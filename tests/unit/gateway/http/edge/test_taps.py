@@ -2,13 +2,14 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.usage import Usage
-from gateway.http.edge.taps import BUFFERED_REPLY_BYTES, DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
+from gateway.http.edge.long_reply import MAX_KEPT_BYTES
+from gateway.http.edge.taps import DONE, PlainTap, RenameTap, ReplyChain, StreamTap, Tap, taps_for
 from gateway.story import AttemptFacts, Story
 from tests.stories import with_facts
 
@@ -120,6 +121,15 @@ def test_what_is_not_an_event_of_an_answer_ends_it(bad: bytes) -> None:
     assert "boom" not in made.fault.message
 
 
+def test_an_event_that_says_nothing_is_dropped() -> None:
+    """llama.cpp begins the stream of a completion with several prompts by `data: null`."""
+    made = tap(2)
+    assert made.feed(b"data: null\n\n") == b""
+    assert (made.fault, made.answer.events) == (None, 0), "no answer has begun"
+    assert through(made, SEVERAL) == SEVERAL.replace(USAGE, b"")
+    assert made.fault is None
+
+
 def test_null_usage_and_running_usage_are_taken_out_unless_asked_for() -> None:
     null, running = event(usage=None), event(usage={"prompt_tokens": 1, "completion_tokens": 1})
     stream = null + running + event(finish="stop", usage=None) + USAGE + DONE
@@ -204,10 +214,71 @@ def test_a_broken_plain_reply_never_passes(body: bytes) -> None:
 
 def test_a_plain_reply_is_bounded() -> None:
     made = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.CHAT, choices=1)
-    for _ in range(BUFFERED_REPLY_BYTES // 65536 + 1):
+    for _ in range(MAX_KEPT_BYTES // 65536 + 1):
         made.feed(b"x" * 65536)
     assert made.fault is not None
     assert made.fault.kind is Kind.INVALID_REPLY
+
+
+def embeddings(count: int, **fields: object) -> bytes:
+    vector = [-0.001234567 * n for n in range(1024)]
+    data = [{"object": "embedding", "index": n, "embedding": vector} for n in range(count)]
+    body = {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    return json.dumps({**body, **fields}).encode()
+
+
+def passed(body: bytes, step: int = 65_536, names: frozenset[str] | None = None) -> tuple[PlainTap, bytes]:
+    made = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.EMBEDDINGS, choices=1, names=names)
+    out = b"".join([made.feed(body[at : at + step]) for at in range(0, len(body), step)])
+    return made, out + (made.end() if made.fault is None else b"")
+
+
+def test_many_embeddings_stream_through_and_are_judged_at_the_end() -> None:
+    body = embeddings(640)
+    assert len(body) > 8 * 1024 * 1024
+    made, out = passed(body)
+    assert (made.fault, out) == (None, body)
+    assert made.usage is not None
+    assert made.usage.prompt_tokens == 9
+    assert made.long is not None
+    assert made.long.size < 100_000, "vectors are not kept"
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("damage", ["cut", "number", "error"])
+def test_damage_in_a_long_reply_ends_it_short(damage: str, encoded: bool) -> None:
+    body = embeddings(120)
+    if encoded:
+        body = body.replace(json.dumps([-0.001234567 * n for n in range(1024)]).encode(), b'"%b"' % (b"AAAA" * 5000))
+    broken = {
+        "cut": body[:-1],
+        "number": body[: len(body) // 2] + b"\x01]" + body[len(body) // 2 :],
+        "error": body[:-1] + b',"error":{"message":"boom"}}',
+    }[damage]
+    made, out = passed(broken)
+    assert made.fault is not None
+    assert len(out) < len(broken)
+    assert broken.startswith(out)
+
+
+def test_a_long_reply_of_another_model_is_stopped_before_its_first_byte() -> None:
+    body = b'{"model":"other",' + embeddings(120)[1:].replace(b'"model": "m", ', b"")
+    made, out = passed(body, names=frozenset({"m"}))
+    assert out == b""
+    assert made.fault is not None
+    assert made.fault.kind is Kind.WRONG_MODEL
+
+
+@given(st.integers(500, 70_000))
+@settings(max_examples=8, deadline=None)
+def test_a_name_is_replaced_wherever_a_long_reply_was_cut(step: int) -> None:
+    body = embeddings(90, model="org/m-1")
+    body = body.replace(b'"index": 40', b'"model": "org/m-1", "index": 40')
+    judge = PlainTap(AttemptFacts(), lambda: 1.0, Endpoint.EMBEDDINGS, choices=1)
+    chain = ReplyChain([judge, RenameTap({"org/m-1"}, "public")], judge)
+    out = b"".join([chain.feed(body[at : at + step]) for at in range(0, len(body), step)]) + chain.end()
+    assert chain.fault is None
+    assert out == body.replace(b"org/m-1", b"public")
 
 
 def test_the_public_name_replaces_the_served_one_and_nothing_else() -> None:
