@@ -61,10 +61,11 @@ def streamed(stream: bytes) -> Script:
 
 
 def endless(sink: ReplySink) -> None:
-    """A stream whose engine has forgotten its cap."""
+    """A stream whose engine has forgotten its cap, and stops for another reason."""
     sink.on_head(200, SSE)
-    for _ in range(51_200):
+    for _ in range(5_000):
         sink.on_data(EVENT)
+    sink.on_end()
 
 
 async def served(path: Path, endpoint: Endpoint = Endpoint.CHAT, **fields: Any) -> Record:
