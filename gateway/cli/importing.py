@@ -10,9 +10,10 @@ from gateway.cli import import_apply
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import fail, out
 from gateway.config.load import ConfigError, read_settings
-from gateway.importing.litellm import carry_models, carry_sections
+from gateway.importing.litellm import carry_models
 from gateway.importing.litellm_people import carry_keys, carry_teams
-from gateway.importing.plan import DOCUMENT_FILE, SETTINGS_FILE, ImportPlan, files_of, write
+from gateway.importing.litellm_sections import carry_sections
+from gateway.importing.plan import DOCUMENT_FILE, SETTINGS_FILE, TOKEN_FILE, ImportPlan, files_of, write
 from policies.load import load_policies
 from policies.yaml.located import MAX_FILE_BYTES, Located, parse_yaml, read_yaml
 from policies.yaml.problems import Problem, listing
@@ -87,6 +88,7 @@ def _write(plan: ImportPlan, config: Path, folder: Path) -> None:
     for line in (
         f"wrote {folder / SETTINGS_FILE}, its policies and {folder / DOCUMENT_FILE}",
         *(f"needs the variable {name}" for name in sorted(names)),
+        f"needs the file {folder / TOKEN_FILE}, the admin token: (umask 077; openssl rand -hex 32 > {folder / TOKEN_FILE})",
     ):
         out.print(line, markup=False, soft_wrap=True)
 

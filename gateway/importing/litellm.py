@@ -1,23 +1,23 @@
 """Carries the configuration of a LiteLLM proxy over into an `ImportPlan`, and gives a reason for each setting that is left.
 
-`carry_models` reads `model_list`: deployments of self-hosted engines become backends of pools, their groups public model names.
-`carry_sections` reads the other sections: aliases, timeouts and budgets are carried over, the rest is left. People and their keys are in
-`gateway/importing/litellm_people.py`.
+`carry_models` reads `model_list`: deployments of self-hosted engines become backends of pools, their groups public model names. The other
+sections are in `gateway/importing/litellm_sections.py`, people and their keys in `gateway/importing/litellm_people.py`.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
+from pydantic import ValidationError
 
 from gateway.config.addresses import checked_engine_url
-from gateway.importing.plan import ImportPlan, environment_name, model_scope, nanousd, period, slug, whole
+from gateway.importing.plan import ImportPlan, environment_name, model_scope, slug, whole
+from policies.parameters import Defaults
 from policies.yaml.located import Located
 from policies.yaml.problems import Path_
-from tenancy.limits import Level, Meter, Scope, Window
+from tenancy.limits import Meter, Window
 from tenancy.money import dollars_of
 
 DIALECTS: Final = {
@@ -49,15 +49,22 @@ RATES: Final = {
     "tpm": (Meter.TOKENS, Window.MINUTE),
     "max_parallel_requests": (Meter.CONCURRENT_REQUESTS, Window.NOW),
 }
-_READ: Final = {"model", "api_base", "base_url", "api_key", "custom_llm_provider", *COSTS, *RATES}
+DEFAULTS: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop"),
+    "reasoning_effort",
+)
+"""Parameters of a deployment that LiteLLM sends where a request sets none; they have the same names in `parameters.defaults`."""
+CAPS: Final = ("max_tokens", "max_completion_tokens")
+"""Of these the same: the output of a request that sets no cap."""
+_READ: Final = {"model", "api_base", "base_url", "api_key", "custom_llm_provider", "weight", *COSTS, *RATES, *DEFAULTS, *CAPS}
 _DESCRIPTIVE: Final = re.compile(
-    r"id|mode|base_model|max_(input_|output_)?tokens|description|version|metadata|db_model|litellm_provider|supports_\w+"
+    r"id|mode|base_model|max_(output_)?tokens|description|version|metadata|db_model|litellm_provider|supports_\w+"
 )
 """Keys of `model_info` that only describe the model; engines report these facts themselves."""
+_PATTERN: Final = "is a pattern; models are named one by one: write one entry for each model that the engine lists at /v1/models"
 _SERVED_MODES: Final = (None, "chat", "completion", "embedding")
 _PARAMETER: Final = "requests go on as callers send them; give the engine its own defaults"
 _WHY: Final = {
-    "weight": "backends are chosen by their load, not by weight",
     "order": "backends are chosen by their load, not in an order",
     "timeout": "patience is the same for all engines: engines.plain_timeout_s",
     "stream_timeout": "patience is the same for all engines: engines.first_token_base_s and token_gap_s",
@@ -68,8 +75,11 @@ _WHY: Final = {
     "headers": "engines get no headers but ours",
     "drop_params": "unknown parameters go on or are refused by the engine's dialect, see docs/reference/engines.md",
     "litellm_credential_name": "write the pool's api_key as {env: NAME}",
-    **dict.fromkeys(("temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "n", "extra_body"), _PARAMETER),
+    **dict.fromkeys(("n", "extra_body"), _PARAMETER),
 }
+MAX_CONTEXT_TOKENS: Final = 100_000_000
+MAX_OUTPUT_TOKENS: Final = 1_000_000
+"""Bounds of `context_tokens` and `max_output_tokens` in settings and policies."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -85,6 +95,15 @@ class Deployment(msgspec.Struct, frozen=True):
     """The URL for the settings: an address, or `${NAME}`."""
 
 
+class PoolNames(msgspec.Struct):
+    """The names that are given so far."""
+
+    pools: set[str] = set()
+    backends: set[str] = set()
+    same: dict[Any, str] = {}
+    """Pools by model, dialect, key and engines."""
+
+
 def carry_models(source: Located, plan: ImportPlan) -> None:
     """Fill pools, models, limits and prices from `model_list`."""
     groups: dict[str, list[Deployment]] = {}
@@ -94,14 +113,12 @@ def carry_models(source: Located, plan: ImportPlan) -> None:
         if not isinstance(name, str) or not _PRINTABLE.fullmatch(name):
             plan.leave(source, (*path, "model_name"), "is no name that a model can have here: printable ASCII without spaces")
         elif "*" in name:
-            plan.leave(source, (*path, "model_name"), "is a pattern; models are named one by one")
+            plan.leave(source, (*path, "model_name"), _PATTERN)
         elif (deployment := _deployment(source, plan, path, entry)) is not None:
             groups.setdefault(name, []).append(deployment)
-    taken: set[str] = set()
-    ids: set[str] = set()
-    same: dict[Any, str] = {}
+    names = PoolNames()
     for name, deployments in groups.items():
-        _group(source, plan, name, deployments, taken, ids, same)
+        _group(source, plan, name, deployments, names)
 
 
 def _deployment(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any]) -> Deployment | None:
@@ -156,37 +173,120 @@ def _leave_unknown(
         if key not in _READ and value is not None:
             plan.leave(source, (*path, "litellm_params", key), _WHY.get(key, "has no counterpart"))
     for key in info:
-        if key not in COSTS and not _DESCRIPTIVE.fullmatch(key):
+        if key not in COSTS and key != "max_input_tokens" and not _DESCRIPTIVE.fullmatch(key):
             plan.leave(source, (*path, "model_info", key), "has no counterpart")
+    described = [key for key in info if _DESCRIPTIVE.fullmatch(key) and key != "id"]
+    if described:
+        plan.note(source, (*path, "model_info"), f"{', '.join(described)}: description of the model; needs no setting, the engines say it")
     for key in entry:
         if key not in ("model_name", "litellm_params", "model_info", *RATES):
             plan.leave(source, (*path, key), "has no counterpart")
 
 
-def _group(
-    source: Located, plan: ImportPlan, name: str, deployments: list[Deployment], taken: set[str], ids: set[str], same: dict[Any, str]
-) -> None:
-    """Carry over one public model name as one pool: the deployments of the model that most of them serve."""
-    kinds = Counter((d.served, d.dialect) for d in deployments)
-    served, dialect = max(kinds, key=lambda kind: kinds[kind])
-    by_url: dict[str, Deployment] = {}
+def _group(source: Located, plan: ImportPlan, name: str, deployments: list[Deployment], names: PoolNames) -> None:
+    """Carry over one public model name: one pool for each model that its deployments serve, and their weights where there are several."""
+    kinds: dict[tuple[str, str], dict[str, Deployment]] = {}
     for d in deployments:
-        if (d.served, d.dialect) != (served, dialect):
-            plan.leave(source, (*d.at, "model"), f"is another model than most of {name!r}; one name leads to one pool")
-        elif d.url in by_url:
+        by_url = kinds.setdefault((d.served, d.dialect), {})
+        if d.url in by_url:
             plan.note(source, d.at, "is an engine that this model has already; it is one backend")
         else:
             by_url[d.url] = d
-    secret = _engine_key(source, plan, name, list(by_url.values()))
-    mark = (served, dialect, secret, frozenset(by_url))
-    if mark not in same:
-        pool = same[mark] = slug(name, taken)
-        backends = [{"id": _backend_id(pool, at, d, ids), "url": d.url} for at, d in enumerate(by_url.values(), 1)]
+    pools = [_pool(source, plan, name, list(by_url.values()), names) for by_url in kinds.values()]
+    plan.models[name] = pools[0]
+    weights = [_weights(source, plan, list(by_url.values()), alone=len(pools) == 1) for by_url in kinds.values()]
+    if len(pools) > 1:
+        plan.shares[name] = [{"pool": pool, "weight": weight} for pool, weight in zip(pools, weights, strict=True)]
+        plan.note(source, deployments[0].at, f"and {len(pools) - 1} more models answer as {name!r}: pools that share it by their weights")
+    everything = [d for by_url in kinds.values() for d in by_url.values()]
+    _limits(source, plan, name, everything)
+    _prices(source, plan, name, everything)
+    _defaults(source, plan, name, everything)
+
+
+def _pool(source: Located, plan: ImportPlan, name: str, deployments: list[Deployment], names: PoolNames) -> str:
+    """The pool of a public model name for deployments of one served model; pools with the same engines and key are one."""
+    served, dialect = deployments[0].served, deployments[0].dialect
+    secret = _engine_key(source, plan, name, deployments)
+    mark = (served, dialect, secret, frozenset(d.url for d in deployments))
+    if mark not in names.same:
+        pool = names.same[mark] = slug(name, names.pools)
+        backends: list[dict[str, Any]] = [
+            {"id": _backend_id(pool, at, d, names.backends), "url": d.url} for at, d in enumerate(deployments, 1)
+        ]
+        for backend, d in zip(backends, deployments, strict=True):
+            tokens = _context(source, plan, d)
+            if tokens is not None:
+                backend["context_tokens"] = tokens
         entry: dict[str, Any] = {"name": pool, "model": served, "dialect": dialect}
         plan.pools.append(entry | ({"api_key": {"env": secret}} if secret else {}) | {"backends": backends})
-    plan.models[name] = same[mark]
-    _limits(source, plan, name, list(by_url.values()))
-    _prices(source, plan, name, list(by_url.values()))
+    return names.same[mark]
+
+
+def _context(source: Located, plan: ImportPlan, d: Deployment) -> int | None:
+    written = d.info.get("max_input_tokens")
+    if written is None:
+        return None
+    path = (*d.at[:-1], "model_info", "max_input_tokens")
+    tokens = whole(written)
+    if tokens is None or tokens > MAX_CONTEXT_TOKENS:
+        plan.leave(source, path, "is no positive whole number of tokens")
+        return None
+    plan.note(source, path, "is the backend's context_tokens: prompt and output together")
+    return tokens
+
+
+def _weights(source: Located, plan: ImportPlan, deployments: list[Deployment], *, alone: bool) -> float:
+    """The weight of a pool: the sum of its engines' weights, 1 where an engine has none, as in LiteLLM."""
+    total = 0.0
+    for d in deployments:
+        weight = d.params.get("weight", 1)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= 10_000:
+            plan.leave(source, (*d.at, "weight"), "is no weight above 0")
+            weight = 1
+        elif "weight" in d.params and alone:
+            plan.leave(source, (*d.at, "weight"), "engines of one model are chosen by their load, not by weight")
+        total += weight
+    return total
+
+
+def _defaults(source: Located, plan: ImportPlan, name: str, deployments: list[Deployment]) -> None:
+    """Parameters that all engines of a model have alike become its defaults; a request does not know which engine it gets."""
+    defaults: dict[str, Any] = {}
+    treatment: dict[str, Any] = {}
+    for key in (*DEFAULTS, *CAPS):
+        having = [d for d in deployments if d.params.get(key) is not None]
+        if not having:
+            continue
+        path = (*having[0].at, key)
+        value = having[0].params[key]
+        if len(having) < len(deployments) or any(d.params[key] != value for d in having):
+            plan.leave(source, path, f"is not the same for all engines of {name!r}; {_PARAMETER}")
+        elif key in CAPS:
+            tokens = whole(value)
+            if tokens is None or tokens > MAX_OUTPUT_TOKENS:
+                plan.leave(source, path, "is no positive whole number of tokens")
+            else:
+                treatment["max_output_tokens"] = tokens
+                plan.note(source, path, f"is for_model.{name}.max_output_tokens, for requests that set no cap of their own")
+        elif (why := _no_default(key, value)) is not None:
+            plan.leave(source, path, why)
+        else:
+            defaults[key] = [value] if key == "stop" and isinstance(value, str) else value
+            plan.note(source, path, f"is for_model.{name}.parameters.defaults.{key}")
+    if defaults:
+        treatment["parameters"] = {"defaults": defaults}
+    if treatment:
+        plan.treatments[name] = treatment
+
+
+def _no_default(key: str, value: Any) -> str | None:
+    """Why a value can be no default here; None where it can."""
+    try:
+        Defaults.model_validate({key: [value] if key == "stop" and isinstance(value, str) else value})
+    except ValidationError as error:
+        return f"can be no default here: {error.errors()[0]['msg'].lower()}"
+    return None
 
 
 def _backend_id(pool: str, at: int, d: Deployment, ids: set[str]) -> str:
@@ -264,155 +364,3 @@ def _per_million(dollars_per_token: Any) -> int | None:
     except InvalidOperation:
         return None
     return int(value.to_integral_value()) if value.is_finite() and 0 <= value <= 10**15 else None
-
-
-EVERYTHING: Final = Scope(Level.GLOBAL, "")
-FALLBACKS: Final = (
-    "write `fallback` at the model in the policy file, see docs/reference/policies.md; within a pool requests fail over by themselves"
-)
-HEALTH: Final = "failing engines are left out by their health, which needs no setting; see docs/reference/operations.md"
-CACHE: Final = "there is no answer cache yet"
-STORE: Final = "name the shared counter store in tidegate.yaml; its password belongs into the environment"
-TRACING: Final = "metrics and the access log are always there; see docs/reference/metrics.md"
-MINTED: Final = "keys, tenants and their limits are made with the admin API or `tidegate key`, `tidegate tenant`"
-TOKENS: Final = "write the issuer into auth.jwt; see docs/reference/authentication.md"
-
-ROUTER: Final = {
-    "routing_strategy": "engines are chosen by their load (least_load)",
-    "routing_strategy_args": "engines are chosen by their load (least_load)",
-    **dict.fromkeys(("fallbacks", "default_fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "max_fallbacks"), FALLBACKS),
-    **dict.fromkeys(("num_retries", "retry_after", "retry_policy", "model_group_retry_policy"), HEALTH),
-    **dict.fromkeys(("allowed_fails", "allowed_fails_policy", "cooldown_time", "disable_cooldowns"), HEALTH),
-    **dict.fromkeys(("redis_host", "redis_port", "redis_password", "redis_url", "redis_db"), STORE),
-    **dict.fromkeys(("cache_responses", "caching_groups", "cache_kwargs"), CACHE),
-    "enable_tag_filtering": "there is no routing by tags; give tenants their own pools",
-    "stream_timeout": "is set as engines.first_token_base_s and token_gap_s",
-    "enable_pre_call_checks": "engines refuse what exceeds their context, and the caller is told",
-}
-LITELLM: Final = {
-    **{key: why for key, why in ROUTER.items() if why in (FALLBACKS, HEALTH)},
-    **dict.fromkeys(("cache", "cache_params", "enable_redis_auth_cache"), CACHE),
-    **dict.fromkeys(("success_callback", "failure_callback", "callbacks", "service_callback", "turn_off_message_logging"), TRACING),
-    **dict.fromkeys(("set_verbose", "json_logs", "telemetry", "redact_user_api_key_info"), TRACING),
-    **dict.fromkeys(
-        ("default_team_settings", "default_team_params", "default_key_generate_params", "upperbound_key_generate_params"), MINTED
-    ),
-    **dict.fromkeys(("default_internal_user_params", "max_internal_user_budget", "key_generation_settings"), MINTED),
-    "drop_params": "unknown parameters go on or are refused by the engine's dialect; see docs/reference/engines.md",
-    "modify_params": "requests are not changed to suit an engine",
-    "ssl_verify": "certificates of engines are always verified, against the system's authorities",
-}
-GENERAL: Final = {
-    "master_key": "is not copied; changes need a token of their own: secrets.admin_token",
-    "database_url": "Tidegate keeps a database of its own: stores.sql",
-    "max_parallel_requests": "is per deployment; write a limit of the model, a tenant or a key",
-    "enable_jwt_auth": TOKENS,
-    "litellm_jwtauth": TOKENS,
-    **dict.fromkeys(
-        ("custom_auth", "custom_key_generate", "custom_sso"), "no code is run from configuration; see docs/reference/authentication.md"
-    ),
-    **dict.fromkeys(("alerting", "alerting_threshold", "alert_types"), TRACING),
-    **dict.fromkeys(("background_health_checks", "health_check_interval"), HEALTH),
-    **dict.fromkeys(("key_management_system", "key_management_settings"), "secrets are {file: …} or {env: …}"),
-    "store_model_in_db": "backends that come and go are registered over the admin port",
-    "pass_through_endpoints": "only the routes in docs/reference/api.md are served",
-}
-TOP: Final = {
-    "environment_variables": "set them where the process is started; their values are not copied",
-    "guardrails": "there are no guardrails yet",
-    "mcp_servers": "tools are not served",
-    "credential_list": "keys of engines are {env: NAME} in a pool; their values are not copied",
-    "vector_store_registry": "vector stores are not served",
-    "callback_settings": TRACING,
-    "include": "import the included files too, or put them into one",
-}
-SECTIONS: Final = ("model_list", "router_settings", "litellm_settings", "general_settings")
-
-
-def carry_sections(source: Located, plan: ImportPlan) -> None:
-    """Fill aliases, timeouts and limits from every section but `model_list`."""
-    for key in source.data:
-        if key not in SECTIONS:
-            plan.leave(source, (key,), TOP.get(key, "has no counterpart"))
-    _section(source, plan, "router_settings", {"model_group_alias": _aliases, "timeout": _timeout}, ROUTER)
-    _section(
-        source, plan, "litellm_settings", {"request_timeout": _timeout, "max_budget": _budget, "budget_duration": _budget_period}, LITELLM
-    )
-    _section(source, plan, "general_settings", {"global_max_parallel_requests": _parallel}, GENERAL)
-
-
-Carry = Callable[[Located, ImportPlan, Path_, Any], None]
-
-
-def _section(source: Located, plan: ImportPlan, name: str, carried: dict[str, Carry], why: dict[str, str]) -> None:
-    section = source.value(name)
-    if section is None:
-        return
-    if not isinstance(section, dict):
-        plan.leave(source, (name,), "is no mapping")
-        return
-    for key, value in section.items():
-        if value is None:
-            continue
-        path: Path_ = (name, key)
-        if key in carried:
-            carried[key](source, plan, path, value)
-        elif key == "routing_strategy" and value == "least-busy":
-            plan.note(source, path, "is what least_load does")
-        else:
-            plan.leave(source, path, why.get(key, "has no counterpart"))
-
-
-def _aliases(source: Located, plan: ImportPlan, path: Path_, aliases: Any) -> None:
-    for alias, target in aliases.items() if isinstance(aliases, dict) else ():
-        at = (*path, alias)
-        group = target.get("model") if isinstance(target, dict) else target
-        if not isinstance(group, str) or group not in plan.models:
-            plan.leave(source, at, "stands for no model that was carried")
-        elif alias in plan.models:
-            plan.leave(source, at, "is the name of a model already")
-        else:
-            plan.models[alias] = plan.models[group]
-            limited = any(limit["scope"] == {"level": "model", "name": group} for limit in plan.limits)
-            priced = next((price for price in plan.prices if price["model"] == group), None)
-            if priced is not None:
-                plan.prices.append(priced | {"model": alias})
-            if limited:
-                plan.leave(source, at, f"is a name of its own, which the limits of {group!r} do not cover; give it limits")
-            if isinstance(target, dict) and target.get("hidden"):
-                plan.leave(source, (*at, "hidden"), "every model that may be used is listed")
-
-
-def _timeout(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 86_400:
-        plan.leave(source, path, "is no number of seconds up to a day")
-        return
-    plan.engines["plain_timeout_s"] = float(value)
-    plan.note(source, path, "is engines.plain_timeout_s, for answers that are not streamed; streams have token_gap_s")
-
-
-def _budget(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
-    amount = nanousd(value)
-    duration = source.value("litellm_settings", "budget_duration")
-    window = period(duration)
-    if not amount:
-        plan.leave(source, path, "is no amount of dollars; 0 is none")
-    elif window is None:
-        plan.leave(source, path, "has a budget_duration that is no day and no month; write it as a day's or a month's budget")
-    else:
-        plan.limit(source, path, EVERYTHING, Meter.COST_NANOUSD, window, amount)
-        if window is not Window.EVER:
-            plan.note(source, path, f"counts per calendar {window.value} in UTC")
-
-
-def _budget_period(source: Located, plan: ImportPlan, path: Path_, _value: Any) -> None:
-    if source.value("litellm_settings", "max_budget") is None:
-        plan.leave(source, path, "says for how long, and no max_budget says how much")
-
-
-def _parallel(source: Located, plan: ImportPlan, path: Path_, value: Any) -> None:
-    amount = whole(value)
-    if amount is None:
-        plan.leave(source, path, "is no positive whole number")
-    else:
-        plan.limit(source, path, EVERYTHING, Meter.CONCURRENT_REQUESTS, Window.NOW, amount)

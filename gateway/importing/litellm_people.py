@@ -5,6 +5,7 @@ LiteLLM stores hashes of keys, of another kind than Tidegate's: no key can be ca
 
 from collections import Counter
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gateway.importing.plan import ImportPlan, limit_of, nanousd, period, slug, whole
@@ -95,10 +96,20 @@ def _models(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any
     models = entry.get("models")
     if not isinstance(models, list) or not models or ALL_MODELS & {str(model) for model in models}:
         return None
+    allowed: list[str] = []
     for at, model in enumerate(models):
-        if model not in plan.models and model != "no-default-models":
+        named = [name for name in plan.models if fnmatchcase(name, model)] if isinstance(model, str) and "*" in model else [model]
+        if not named or (model not in plan.models and named == [model] and model != "no-default-models"):
             plan.leave(source, (*path, "models", at), "is no model that was carried")
-    return [model for model in models if isinstance(model, str) and model in plan.models]
+        allowed += [name for name in named if isinstance(name, str) and name in plan.models and name not in allowed]
+        if isinstance(model, str) and "*" in model and named:
+            plan.note(source, (*path, "models", at), f"is a pattern, and stands for {', '.join(named)} here; later models need a change")
+    for name in allowed:
+        target = plan.aliases.get(name, name)
+        if target not in allowed:
+            why = f"stands for {target!r}, which is not listed; it is a model of its own here, without that model's price and limits"
+            plan.leave(source, (*path, "models"), f"{name}: {why}")
+    return allowed
 
 
 def _limits(source: Located, plan: ImportPlan, path: Path_, entry: dict[str, Any], scope: Scope) -> list[dict[str, Any]]:

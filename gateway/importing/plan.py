@@ -48,7 +48,17 @@ class ImportPlan(msgspec.Struct):
     pools: list[dict[str, Any]] = []
     engines: dict[str, Any] = {}
     models: dict[str, str] = {}
-    """Pool by public model name."""
+    """Pool by public model name; the first one of a model with several pools."""
+    shares: dict[str, list[dict[str, Any]]] = {}
+    """Pools with their weights, by the names of models that several pools serve."""
+    aliases: dict[str, str] = {}
+    """The model that answers, by the names that stand for it; these names are in `models` too."""
+    fallbacks: dict[str, list[dict[str, Any]]] = {}
+    """The `fallback` list by model."""
+    treatments: dict[str, dict[str, Any]] = {}
+    """The entry of `for_model` by model."""
+    routing: str = ""
+    """The routing policy; empty for Tidegate's own default."""
     tenants: list[dict[str, Any]] = []
     policies: dict[str, list[str]] = {}
     """Public model names by tenant, for tenants that may use only some of them."""
@@ -264,13 +274,17 @@ def read_document(path: Path) -> ImportDocument:
 
 SETTINGS_FILE: Final = "tidegate.yaml"
 POLICIES_FOLDER: Final = "policies"
+TOKEN_FILE: Final = "admin-token"
+"""The file that `secrets.admin_token` names. The import makes none: it writes no secret."""
 DOCUMENT_FILE: Final = "tidegate-import.json"
 
 
 def files_of(plan: ImportPlan, source: str) -> dict[str, str]:
     """The files' texts by name, relative to the output folder; `source` names the imported file in their heads."""
     head = f"# Made from {source} by `tidegate import litellm`; check it with `tidegate check`.\n"
-    settings: dict[str, Any] = {"policies": POLICIES_FOLDER, "pools": plan.pools} | ({"engines": plan.engines} if plan.engines else {})
+    secrets = {"admin_token": {"file": TOKEN_FILE}}
+    settings: dict[str, Any] = {"policies": POLICIES_FOLDER, "secrets": secrets, "pools": plan.pools}
+    settings |= {"engines": plan.engines} if plan.engines else {}
     files = {
         SETTINGS_FILE: head + _yaml(settings),
         f"{POLICIES_FOLDER}/everyone.yaml": head + _yaml(_policy(plan, EVERYONE, list(plan.models))),
@@ -299,7 +313,21 @@ def write(files: dict[str, str], folder: Path) -> None:
 
 
 def _policy(plan: ImportPlan, tenant: str, models: list[str]) -> dict[str, Any]:
-    return {"tenant": tenant, "models": [{"name": name, "pool": plan.models[name]} for name in models]}
+    policy: dict[str, Any] = {"tenant": tenant, "models": [_model(plan, name, models) for name in models]}
+    if plan.routing and tenant == EVERYONE:
+        policy["routing"] = plan.routing
+    treatments = {name: plan.treatments[name] for name in models if name in plan.treatments}
+    return policy | ({"for_model": treatments} if treatments and tenant == EVERYONE else {})
+
+
+def _model(plan: ImportPlan, name: str, models: list[str]) -> dict[str, Any]:
+    """A model of a policy that has these models: an alias needs its model beside it, and a fallback its target."""
+    if plan.aliases.get(name) in models:
+        return {"name": name, "alias_of": plan.aliases[name]}
+    own = plan.aliases.get(name, name)
+    leads: dict[str, Any] = {"pools": plan.shares[own]} if own in plan.shares else {"pool": plan.models[name]}
+    fallback = [entry for entry in plan.fallbacks.get(own, []) if entry["to"] in models]
+    return {"name": name, **leads} | ({"fallback": fallback} if fallback else {})
 
 
 def _yaml(value: Any) -> str:

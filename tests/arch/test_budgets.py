@@ -25,7 +25,6 @@ SEVEN = {
     "backends/breaker.py:ended",
     "backends/simengine/answering.py:__init__",
     "gateway/fleet/health.py:note_outcome",
-    "gateway/importing/litellm.py:_group",
     "gateway/ledger/reconcile.py:__init__",
     "gateway/process/supervisor.py:__init__",
     "gateway/queue/waiter.py:__init__",

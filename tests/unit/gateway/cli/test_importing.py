@@ -203,3 +203,53 @@ def test_a_proxy_of_cloud_services_alone_has_nothing_for_us(tmp_path: Path) -> N
     result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
     assert (result.exit_code, (tmp_path / "out").exists()) == (1, False)
     assert "config.yaml:2: model_list[0].litellm_params.model: is no self-hosted engine" in result.output
+
+
+TODAY = """\
+model_list:
+  - model_name: chat
+    litellm_params: {model: hosted_vllm/big, api_base: "http://10.0.0.1:8000/v1", weight: 3, temperature: 0.2, max_tokens: 1024}
+    model_info: {max_input_tokens: 32768}
+  - model_name: chat
+    litellm_params: {model: hosted_vllm/other, api_base: "http://10.0.0.2:8000/v1", temperature: 0.2, max_tokens: 1024}
+  - model_name: small
+    litellm_params: {model: hosted_vllm/small, api_base: "http://10.0.0.3:8000/v1"}
+router_settings:
+  timeout: 300
+  routing_strategy: least-busy
+  model_group_alias: {gpt-4o: chat}
+  fallbacks: [{chat: [small]}]
+litellm_settings:
+  request_timeout: 600
+  context_window_fallbacks: [{small: [chat]}]
+"""
+
+
+def test_features_of_today_are_carried_and_load(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(TODAY)
+    teams = [{"team_id": "t", "team_alias": "t", "models": ["s*"]}, {"team_id": "u", "team_alias": "u", "models": ["gpt-4o", "chat"]}]
+    (tmp_path / "teams.json").write_text(json.dumps(teams))
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out", "--teams", tmp_path / "teams.json")
+    assert (result.exit_code, "left: 0" in result.output) == (0, True), result.output
+    checked(tmp_path / "out")
+    settings = load_settings(tmp_path / "out" / "tidegate.yaml")
+    assert (settings.engines.plain_timeout_s, settings.pools[0].backends[0].context_tokens) == (300, 32768)
+    policies = load_policies(settings.policies_dir, *settings.policy_targets)
+    everyone, small, alias = (policies.for_tenant(name) for name in ("anybody", "t", "u"))
+    assert everyone is not None
+    assert small is not None
+    assert alias is not None
+    assert (set(everyone.models), set(small.models), set(alias.models)) == ({"chat", "gpt-4o", "small"}, {"small"}, {"gpt-4o", "chat"})
+    written = (tmp_path / "out" / "policies" / "everyone.yaml").read_text()
+    assert "alias_of: chat" in written
+    assert "routing: least_load" in written
+    assert [policy.treating("default", "chat").max_output_tokens for policy in (everyone, alias)] == [1024, 1024]
+
+
+def test_the_admin_token_is_referred_to_and_not_made(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(WHOLE)
+    result = run(tmp_path / "config.yaml", "--out", tmp_path / "out")
+    assert f"needs the file {tmp_path}/out/admin-token, the admin token: (umask 077; openssl rand -hex 32 > " in result.output
+    settings = load_settings(tmp_path / "out" / "tidegate.yaml")
+    assert settings.secrets.admin_token is not None
+    assert (settings.secrets.admin_token.file, (tmp_path / "out" / "admin-token").exists()) == ("admin-token", False)

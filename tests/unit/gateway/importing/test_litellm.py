@@ -31,11 +31,55 @@ def test_two_names_of_the_same_engines_share_a_pool() -> None:
     assert plan.left == []
 
 
-def test_one_name_leads_to_one_model() -> None:
-    others = [entry(api_base=f"http://10.0.0.{at}:8000") for at in (2, 3)]
+def test_one_name_for_several_models_is_pools_that_share_it_by_weight() -> None:
+    others = [entry(api_base=f"http://10.0.0.{at}:8000", weight=2) for at in (2, 3)]
     plan = carried(entry(model="hosted_vllm/other"), *others)
-    assert [backend["url"] for backend in plan.pools[0]["backends"]] == ["http://10.0.0.2:8000", "http://10.0.0.3:8000"]
-    assert said(plan) == ["model_list[0].litellm_params.model: is another model than most of 'm'; one name leads to one pool"]
+    assert [(pool["model"], [backend["url"] for backend in pool["backends"]]) for pool in plan.pools] == [
+        ("other", ["http://10.0.0.1:8000"]),
+        ("m", ["http://10.0.0.2:8000", "http://10.0.0.3:8000"]),
+    ]
+    assert plan.shares == {"m": [{"pool": "m", "weight": 1.0}, {"pool": "m-2", "weight": 4.0}]}
+    assert plan.left == []
+
+
+def test_weights_of_engines_of_one_model_are_left_and_odd_ones_named() -> None:
+    assert "chosen by their load" in said(carried(entry(weight=3)))[0]
+    assert "is no weight above 0" in said(carried(entry(weight="much")))[0]
+
+
+def test_the_longest_prompt_is_the_backends_context() -> None:
+    more = {"model_info": {"max_input_tokens": 32768, "mode": "embedding", "supports_vision": True}}
+    plan = carried(entry(more=more), entry(api_base="http://10.0.0.2:8000"))
+    assert [backend.get("context_tokens") for backend in plan.pools[0]["backends"]] == [32768, None]
+    assert sorted(remark.text.partition(":")[0] for remark in plan.notes) == ["is the backend's context_tokens", "mode, supports_vision"]
+    assert "is no positive whole number" in said(carried(entry(more={"model_info": {"max_input_tokens": "32k"}})))[0]
+
+
+def test_parameters_of_all_engines_are_defaults_of_the_model() -> None:
+    same = {"temperature": 0.2, "stop": "END", "max_tokens": 512, "reasoning_effort": "low"}
+    plan = carried(entry(**same), entry(api_base="http://10.0.0.2:8000", **same))
+    defaults = {"temperature": 0.2, "stop": ["END"], "reasoning_effort": "low"}
+    assert plan.treatments == {"m": {"max_output_tokens": 512, "parameters": {"defaults": defaults}}}
+    assert plan.left == []
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"temperature": 3}, "can be no default here"),
+        ({"max_tokens": -1}, "no positive whole number"),
+        ({"seed": "x"}, "can be no default"),
+    ],
+    ids=str,
+)
+def test_parameters_that_can_be_no_default_are_left(params: dict[str, object], says: str) -> None:
+    plan = carried(entry(**params))
+    assert (plan.treatments, says in said(plan)[0]) == ({}, True)
+
+
+def test_parameters_that_differ_between_engines_are_left() -> None:
+    plan = carried(entry(temperature=0.2), entry(api_base="http://10.0.0.2:8000"))
+    assert (plan.treatments, "is not the same for all engines" in said(plan)[0]) == ({}, True)
 
 
 def test_an_engine_named_twice_is_one_backend() -> None:
@@ -80,7 +124,7 @@ def test_what_is_no_engine_of_ours_is_left(wrong: object, says: str) -> None:
     assert says in said(plan)[0]
 
 
-@pytest.mark.parametrize("key", ["weight", "order", "timeout", "temperature", "extra_headers", "tags", "made_up", "api_version"])
+@pytest.mark.parametrize("key", ["weight", "order", "timeout", "n", "extra_headers", "tags", "made_up", "api_version"])
 def test_parameters_without_a_counterpart_are_named(key: str) -> None:
     plan = carried(entry(**{key: 1}))
     assert len(plan.pools) == 1

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from gateway.importing.litellm import GENERAL, LITELLM, ROUTER, TOP, carry_sections
+from gateway.importing.litellm_sections import GENERAL, LITELLM, ROUTER, TOP, carry_sections
 from gateway.importing.plan import ImportPlan
 from policies.yaml.located import parse_yaml
 
@@ -36,11 +36,13 @@ def test_unknown_settings_are_named_and_unset_ones_are_not() -> None:
     assert said(carried(router_settings=[1])) == ["router_settings: is no mapping"]
 
 
-def test_aliases_are_names_of_the_same_pool() -> None:
+def test_aliases_stand_for_models_and_share_their_price_and_limits() -> None:
     plan = ImportPlan(models={"a": "pool-a", "b": "pool-b"}, prices=[{"model": "a", "revision": "*", "usd_per_mtok": {"output": "1"}}])
-    carried(plan, router_settings={"model_group_alias": {"x": "a", "y": {"model": "b", "hidden": True}, "z": "gone", "b": "a"}})
-    assert plan.models == {"a": "pool-a", "b": "pool-b", "x": "pool-a", "y": "pool-b"}
-    assert [price["model"] for price in plan.prices] == ["a", "x"]
+    aliases = {"x": "a", "y": {"model": "b", "hidden": True}, "z": "gone", "b": "a", "xx": "x"}
+    carried(plan, router_settings={"model_group_alias": aliases})
+    assert plan.aliases == {"x": "a", "y": "b", "xx": "a"}
+    assert plan.models == {"a": "pool-a", "b": "pool-b", "x": "pool-a", "y": "pool-b", "xx": "pool-a"}
+    assert [price["model"] for price in plan.prices] == ["a"]
     assert sorted(said(plan)) == [
         "router_settings.model_group_alias.b: is the name of a model already",
         "router_settings.model_group_alias.y.hidden: every model that may be used is listed",
@@ -48,10 +50,10 @@ def test_aliases_are_names_of_the_same_pool() -> None:
     ]
 
 
-def test_an_alias_of_a_limited_model_is_not_covered_by_its_limits() -> None:
-    limit = {"scope": {"level": "model", "name": "a"}, "meter": "requests", "window": "minute", "amount": 1}
-    plan = carried(ImportPlan(models={"a": "p"}, limits=[limit]), router_settings={"model_group_alias": {"x": "a"}})
-    assert "do not cover" in said(plan)[0]
+def test_of_two_timeouts_the_one_counts_that_litellm_uses() -> None:
+    plan = carried(litellm_settings={"request_timeout": 600}, router_settings={"timeout": 300})
+    assert (plan.engines, plan.left) == ({"plain_timeout_s": 300.0}, [])
+    assert any("has no effect in LiteLLM" in remark.text for remark in plan.notes)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +86,4 @@ def test_values_that_are_none(sections: dict[str, object], says: str) -> None:
 
 def test_timeouts_and_the_strategy_we_have() -> None:
     plan = carried(router_settings={"timeout": 30, "routing_strategy": "least-busy"})
-    assert (plan.engines, plan.left) == ({"plain_timeout_s": 30.0}, [])
+    assert (plan.engines, plan.routing, plan.left) == ({"plain_timeout_s": 30.0}, "least_load", [])
