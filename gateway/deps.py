@@ -1,9 +1,9 @@
 """The collaborators of the lifecycle's steps, bundled once per worker by `gateway/wiring/requests.py`."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from typing import Final
 
 from backends.attempt import RetryBudget
 from backends.breaker import Breakers
@@ -134,13 +134,28 @@ class Watch:
         return list(self.watched)
 
 
-def request_ids(process: str) -> Callable[[], str]:
-    """Makes ids that are unique across processes and restarts, `req-<process>-<count>`.
+ID_RANDOM_HEX: Final = 24
+"""Random digits of an id, 96 bits: nobody guesses another request's id, and no two requests share one."""
+ID_BLOCK: Final = 64
+"""Ids whose random digits are drawn at once: one call of the system for many requests."""
+
+
+def request_ids(token_hex: Callable[[int], str], wall: WallClock) -> Callable[[], str]:
+    """Makes the gateway's own ids, `req-<second>-<random>`. They tell nothing about other requests, and cannot be guessed.
+
+    The second in front, of the wall clock in hexadecimal, keeps rows of the ledger in order and says where to look for a request.
 
     Args:
-        process: a random part, different in every process.
+        token_hex: as `secrets.token_hex`: so many random bytes as hexadecimal digits.
     """
-    return map(f"req-{process}-{{:x}}".format, count(1)).__next__
+
+    def ids() -> Iterator[str]:
+        while True:
+            digits = token_hex(ID_BLOCK * ID_RANDOM_HEX // 2)
+            for at in range(0, ID_BLOCK * ID_RANDOM_HEX, ID_RANDOM_HEX):
+                yield f"req-{int(wall()):08x}-{digits[at : at + ID_RANDOM_HEX]}"
+
+    return ids().__next__
 
 
 @dataclass(frozen=True, slots=True)

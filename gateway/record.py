@@ -169,7 +169,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The service levels of its tenant's policy, and whether each was met."""
     reported: str = ""
     """The engine's own counts of tokens in words, where they are implausible and `usage` is their bound; else empty."""
-
     method: str = ""
     """Only of a request for which there is no route, as `path`: those of any other request follow from `endpoint`."""
     path: str = ""
@@ -178,6 +177,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     user_agent: str = ""
     trace_id: str = ""
     """The trace of the caller's `traceparent`."""
+    gateway_id: str = ""
+    """The gateway's own id of the whole request; empty where it is `request_id`."""
 
     @property
     def own_id(self) -> str:

@@ -248,6 +248,12 @@ class Story(msgspec.Struct):
     """Method and path of a request for which there is no route."""
 
     @property
+    def gateway_id(self) -> str:
+        """The gateway's own id of the whole request, which logs, explanations and the reply's headers have; after a fallback, `own_id` is
+        of one model only."""
+        return (self.first or self).own_id
+
+    @property
     def class_word(self) -> str:
         """The priority class as a word; empty before it is known."""
         priority_class = self.asked.priority_class
@@ -375,6 +381,7 @@ class Story(msgspec.Struct):
             self.client,
             self.user_agent[:MAX_AGENT_CHARS].decode("latin-1"),
             "" if self.traceparent is None else self.traceparent[3:35].decode("ascii"),
+            (self.first or self).own_id,
         )
 
     def _promises(self, usage: Usage) -> SloResult:

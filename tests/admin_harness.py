@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import msgspec
 from fastapi import FastAPI
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.routing import Mount
@@ -117,8 +118,10 @@ EXPLAINED = Explained(
 class Explains:
     """Knows one request, and where any other of the tenant `acme` would go."""
 
-    async def of(self, request_id: str) -> Explained | None:
-        return EXPLAINED if request_id == EXPLAINED.request_id else None
+    async def of(self, request_id: str, tenant: str = "") -> Explained | None:
+        if tenant == EXPLAINED.tenant and request_id == "mine":
+            return msgspec.structs.replace(EXPLAINED, caller_request_id="mine")
+        return EXPLAINED if request_id == EXPLAINED.request_id and tenant in ("", EXPLAINED.tenant) else None
 
     async def would(self, asked: Would) -> WouldAnswer | None:
         if asked.tenant == "away":

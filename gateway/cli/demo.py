@@ -303,7 +303,7 @@ async def _measure(openai: ModuleType, demo_run: DemoRun, engines: int) -> dict[
         async for chunk in raw.parse():
             if not first_s and chunk.choices and chunk.choices[0].delta.content:
                 first_s = time.monotonic() - begun
-        return _answered_by(_decision(demo_run, raw.headers["x-request-id"])), first_s
+        return _answered_by(_decision(demo_run, raw.headers["x-tidegate-request-id"])), first_s
 
     async with openai.AsyncOpenAI(
         base_url=demo_run.base_url, api_key=demo_run.key, max_retries=5, http_client=openai.DefaultAsyncHttpxClient(trust_env=False)
@@ -333,7 +333,7 @@ def _ask(client: Any, demo_run: DemoRun, messages: "list[ChatCompletionMessagePa
     _print("")
     if usage is None:
         fail("the stream carried no usage")
-    request_id: str = raw.headers["x-request-id"]
+    request_id: str = raw.headers["x-tidegate-request-id"]
     decision = _decision(demo_run, request_id)
     details = usage.prompt_tokens_details
     cached = f", {details.cached_tokens or 0} of them from the engine's cache" if details is not None else ""

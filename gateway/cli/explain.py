@@ -20,18 +20,24 @@ MAX_FILE_BYTES: Final = 8 * 1024 * 1024
 
 def explain(
     gateway: GatewayOptions,
-    request_id: Annotated[str, typer.Argument(help="The request's id: `x-request-id` of its reply, or of the access log.")] = "",
+    request_id: Annotated[str, typer.Argument(help="The request's id: `x-tidegate-request-id` of its reply, or of the access log.")] = "",
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A request's JSON body; shows where it would go now, and sends nothing.")
     ] = None,
-    tenant: Annotated[str, typer.Option(help="With --file: whose policy places it, and whose prefixes count.")] = "default",
+    tenant: Annotated[
+        str,
+        typer.Option(
+            help="The request's tenant: the id may then be the caller's own, of `x-request-id`. With --file: whose policy places it, and "
+            "whose prefixes count; `default` unless given."
+        ),
+    ] = "",
     project: Annotated[str, typer.Option(help="With --file: the tenant's project whose request it is.")] = "default",
     endpoint: Annotated[str, typer.Option(help="With --file: the path it would be sent to.")] = CHAT,
     as_json: AsJson = False,
 ) -> None:
     """Print a placing decision: every backend with every term of its cost, and why those that were not taken lost.
 
-    Each worker remembers its last 1,000 decisions.
+    Decisions are kept for as long as `explanations` in the settings says.
     """
     if bool(request_id) is (file is not None):
         fail("name a request's id, or a request with --file", code=2)
@@ -43,9 +49,10 @@ def explain(
         )
     client = gateway.api()
     if file is None:
-        decision = client.read(f"{API}/requests/{segment(request_id)}/explanation")
+        of_tenant = f"?tenant={segment(tenant)}" if tenant else ""
+        decision = client.read(f"{API}/requests/{segment(request_id)}/explanation{of_tenant}")
     else:
-        body = {"tenant": tenant, "project": project, "endpoint": endpoint, "request": _read(file)}
+        body = {"tenant": tenant or "default", "project": project, "endpoint": endpoint, "request": _read(file)}
         decision = client.post(f"{API}/requests/explanation", body)
     if as_json:
         print_json(decision)
@@ -76,6 +83,8 @@ def summary(decision: dict[str, Any]) -> list[str]:
         + (f"; adapter {decision['lora']}" if decision["lora"] else "")
         + ("; of a conversation" if decision["session"] else ""),
     ]
+    if decision.get("caller_request_id"):
+        lines.append(f"its caller's own id: {decision['caller_request_id']}")
     chosen = decision["chosen"] or "nobody: no backend can serve it"
     sentence = f"chosen: {chosen}" + (f", because of {decision['why']} among those that cost nearly the same" if decision["why"] else "")
     lines.append(sentence + (f"; tried last: {decision['served_by']}" if decision["served_by"] else ""))

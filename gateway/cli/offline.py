@@ -125,7 +125,7 @@ class _Owner(Authenticator):
 class _NoWorkers:
     """Stands for workers where there are none."""
 
-    async def of(self, request_id: str) -> None:
+    async def of(self, request_id: str, tenant: str = "") -> None:
         """No worker remembers a decision."""
 
     async def would(self, asked: object) -> None:

@@ -141,6 +141,23 @@ class LedgerSettings(Strict):
     )
 
 
+class ExplanationSettings(Strict):
+    """Routing decisions on disk, so that `tidegate explain` finds them after load and restarts."""
+
+    folder: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = Field(
+        default="tidegate-explanations",
+        description="Folder of past routing decisions, relative to the settings file; null to keep only the last 1,000 of each worker, in "
+        "memory.",
+    )
+    max_bytes: int = Field(
+        default=256 * 1024**2,
+        ge=4 * 1024**2,
+        le=1024**4,
+        description="Largest size of the folder; the oldest decisions are deleted first. About 5,000 requests per MiB.",
+    )
+    hours: float = Field(default=72, gt=0, le=8760, description="Hours for which decisions are kept, where the folder's size allows it.")
+
+
 CURRENT_COPY: Final = "current"
 """Name of the newest version of the database's policies in the folder of their copies on this machine."""
 
@@ -394,6 +411,7 @@ class Settings(Strict):
     rollouts: RolloutSettings = Field(default=RolloutSettings(), description="Rollouts.")
     tenants: TenantSettings = Field(default=TenantSettings(), description="Bounds of every tenant.")
     ledger: LedgerSettings = Field(default=LedgerSettings(), description="The ledger of usage.")
+    explanations: ExplanationSettings = Field(default=ExplanationSettings(), description="Routing decisions that are kept on disk.")
     log: LogSettings = Field(default=LogSettings(), description="The process's log and the access log.")
 
     _base_dir: Path = Path()
@@ -427,6 +445,12 @@ class Settings(Strict):
     def ledger_dir(self) -> Path:
         """The folder of the write-ahead log."""
         return self._base_dir / self.ledger.folder
+
+    @property
+    def explanations_dir(self) -> Path | None:
+        """The folder of past routing decisions; None to keep none on disk."""
+        folder = self.explanations.folder
+        return self._base_dir / folder if folder is not None else None
 
     @property
     def policy_targets(self) -> tuple[list[str], dict[str, list[str]]]:

@@ -88,11 +88,13 @@ class DataPort:
         """The whole reply to a request that never became an exchange: broken HTTP, a late head, too many connections."""
         deps = self._deps
         now = deps.clock()
-        story = Story(deps.new_id(), now, deps.wall(), now)
-        rendered = render(fault, story.request_id)
+        own_id = deps.new_id()
+        story = Story(own_id, now, deps.wall(), now, own_id)
+        rendered = render(fault, own_id)
         story.settled.fault, story.settled.status = fault, rendered.status
         deps.observe(story.close(deps.clock()))
-        lines = header_lines([header for header in rendered.headers if header[0] != b"connection"])
+        ours = (b"x-tidegate-request-id", own_id.encode("ascii"))
+        lines = header_lines([ours, *(header for header in rendered.headers if header[0] != b"connection")])
         end = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(rendered.body)
         return b"HTTP/1.1 %d %b\r\n%b%b%b" % (rendered.status, REASONS[rendered.status], lines, end, rendered.body)
 
@@ -177,6 +179,7 @@ class DataPort:
         requested_headers = exchange.head.headers.get(b"access-control-request-headers", b"authorization, content-type")
         headers = (
             (b"x-request-id", story.request_id.encode("ascii")),
+            (b"x-tidegate-request-id", story.gateway_id.encode("ascii")),
             (b"access-control-allow-methods", b"GET, POST"),
             (b"access-control-allow-headers", requested_headers),
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),

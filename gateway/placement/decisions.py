@@ -5,6 +5,7 @@ A `Decision` keeps only values that routing computed anyway; of a prompt only it
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -44,6 +45,7 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision. Holds only the length of the prompt."""
 
     request_id: str
+    """The gateway's own id."""
     at_unix: float
     tenant: str
     model: str
@@ -91,6 +93,8 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unit of the costs, in words; empty where they have none."""
     reason: str = ""
     """The decision in one line for people."""
+    caller_request_id: str = ""
+    """The caller's own `x-request-id`; empty where it sent none."""
 
 
 def contenders(route: Route) -> tuple[Contender, ...]:
@@ -210,7 +214,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
 
     route: Route
     ids: tuple[str, ...]
-    """The request's ids: the caller's own, and the gateway's."""
+    """The gateway's own ids: the whole request's, and after a fallback the one that the last model's engines and the ledger have."""
     at_unix: float
     tenant: str
     model: str
@@ -239,6 +243,19 @@ class Decision(msgspec.Struct, gc=False, eq=False):
     rule: str = ""
     rollout: str = ""
     fell_back: tuple[str, ...] = ()
+    caller_id: str = ""
+    """The caller's own id, which is unique for nobody; empty for none."""
+
+    def known_as(self, request_id: str, tenant: str) -> bool:
+        """Whether the decision is about this request.
+
+        Args:
+            request_id: an id of the gateway, or the caller's own where the tenant is named.
+            tenant: empty for any.
+        """
+        if tenant and tenant != self.tenant:
+            return False
+        return request_id in self.ids or (tenant != "" and request_id == self.caller_id != "")
 
     def explained(self) -> Explained:
         """The decision in words and numbers."""
@@ -273,6 +290,7 @@ class Decision(msgspec.Struct, gc=False, eq=False):
             self.fell_back,
             self.exact,
             route.unit,
+            caller_request_id=self.caller_id,
         )
         return msgspec.structs.replace(explained, reason=reason(explained))
 
@@ -298,16 +316,20 @@ def decision(route: Route, request: RoutingRequest, ids: tuple[str, ...], at_uni
 
 
 class Decisions:
-    """The last decisions, found by either id of the request."""
+    """The last decisions, found by the gateway's ids of the request, or by its tenant and its caller's own id.
 
-    __slots__ = ("_by_age", "_by_id", "_candidates", "_max_candidates", "_max_decisions")
+    `written` is called once with each decision, where decisions are written to disk as well.
+    """
+
+    __slots__ = ("_by_age", "_by_id", "_candidates", "_max_candidates", "_max_decisions", "written")
 
     def __init__(self, max_decisions: int = MAX_DECISIONS, max_candidates: int = MAX_CANDIDATES) -> None:
         self._by_age: deque[Decision] = deque()
-        self._by_id: dict[str, Decision] = {}
+        self._by_id: dict[str | tuple[str, str], Decision] = {}
         self._candidates = 0
         self._max_decisions = max_decisions
         self._max_candidates = max_candidates
+        self.written: Callable[[Decision], None] | None = None
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -319,15 +341,25 @@ class Decisions:
         by_age.append(decision)
         for request_id in decision.ids:
             by_id[request_id] = decision
+        if decision.caller_id:
+            by_id[decision.tenant, decision.caller_id] = decision
+        if self.written is not None:
+            self.written(decision)
         self._candidates += decision.size
         while (len(by_age) > self._max_decisions or self._candidates > self._max_candidates) and len(by_age) > 1:
             oldest = by_age.popleft()
             self._candidates -= oldest.size
-            for request_id in oldest.ids:
-                if by_id.get(request_id) is oldest:
-                    del by_id[request_id]
+            keys: tuple[str | tuple[str, str], ...] = (*oldest.ids, (oldest.tenant, oldest.caller_id))
+            for key in keys:
+                if by_id.get(key) is oldest:
+                    del by_id[key]
 
-    def find(self, request_id: str) -> Explained | None:
-        """The decision about a request; None when there was none, or it has been dropped."""
-        decision = self._by_id.get(request_id)
-        return None if decision is None else decision.explained()
+    def find(self, request_id: str, tenant: str = "") -> Explained | None:
+        """The decision about a request; None when there was none, or it has been dropped.
+
+        Args:
+            request_id: an id of the gateway, or the caller's own where the tenant is named.
+            tenant: empty for any.
+        """
+        found = self._by_id.get(request_id) or self._by_id.get((tenant, request_id))
+        return found.explained() if found is not None and found.known_as(request_id, tenant) else None

@@ -4,6 +4,7 @@
 now (`supposed`).
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.deps import Deps
 from gateway.http.openai import interpret
 from gateway.http.openai.prompts import with_prompt
+from gateway.placement.decision_log import find_written
 from gateway.placement.decisions import Explained, decision
 from gateway.placement.place import decide, prepare
 from gateway.process.worker_link import Answer, ask_every, ask_newest
@@ -29,7 +31,7 @@ from policies.rollout.in_force import in_words
 from tenancy.rights import EVERYTHING
 
 EXPLAIN_LINE: Final = b"explain\n"
-"""Begins a question about a past request; the request's id follows."""
+"""Begins a question about a past request; the request's id follows, and its tenant on a line of its own where one is named."""
 WOULD_LINE: Final = b"would\n"
 """Begins a question about a supposed request; a `Would` in MessagePack follows."""
 WITHIN_S: Final = 1.0
@@ -64,8 +66,13 @@ class WouldAnswer(msgspec.Struct, frozen=True):
 class Explaining(Protocol):
     """Answers questions about routing decisions."""
 
-    async def of(self, request_id: str) -> Explained | None:
-        """The decision about a recent request; None when no worker knows it. Of several requests with one id, the last one."""
+    async def of(self, request_id: str, tenant: str = "") -> Explained | None:
+        """The decision about a request; None when none is kept. Of several decisions the last one.
+
+        Args:
+            request_id: an id of the gateway, or the caller's own where the tenant is named.
+            tenant: empty for any.
+        """
         ...
 
     async def would(self, asked: Would) -> WouldAnswer | None:
@@ -74,15 +81,24 @@ class Explaining(Protocol):
 
 
 class WorkersExplain:
-    """Asks the workers of this gateway."""
+    """Asks the workers of this gateway, then reads what is kept on disk.
 
-    def __init__(self, run_dir: Path) -> None:
+    Args:
+        folder: where workers write their decisions; None where they write none.
+    """
+
+    def __init__(self, run_dir: Path, folder: Path | None = None) -> None:
         self._run_dir = run_dir
+        self._folder = folder
 
-    async def of(self, request_id: str) -> Explained | None:
-        answers = await ask_every(self._run_dir, EXPLAIN_LINE + request_id.encode("ascii", "replace"))
+    async def of(self, request_id: str, tenant: str = "") -> Explained | None:
+        question = f"{request_id}\n{tenant}" if tenant else request_id
+        answers = await ask_every(self._run_dir, EXPLAIN_LINE + question.encode("ascii", "replace"))
         decisions = [msgspec.msgpack.decode(answer, type=Explained) for answer in answers]
-        return max(decisions, key=lambda decision: decision.at_unix, default=None)
+        newest = max(decisions, key=lambda decision: decision.at_unix, default=None)
+        if newest is not None or self._folder is None:
+            return newest
+        return await asyncio.to_thread(find_written, self._folder, request_id, tenant)
 
     async def would(self, asked: Would) -> WouldAnswer | None:
         answer = await ask_newest(self._run_dir, WOULD_LINE + msgspec.msgpack.encode(asked), WITHIN_S)
@@ -111,7 +127,8 @@ def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
 
     async def explain(question: bytes) -> bytes:
         deps = deps_of()
-        explained = deps.decisions.find(question.decode("ascii", "replace")) if deps is not None else None
+        request_id, _, tenant = question.decode("ascii", "replace").partition("\n")
+        explained = deps.decisions.find(request_id, tenant) if deps is not None else None
         return b"" if explained is None else msgspec.msgpack.encode(explained)
 
     async def would(question: bytes) -> bytes:

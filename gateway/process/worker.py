@@ -48,7 +48,7 @@ from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import FleetParts, OwnPorts, fleet_for
 from gateway.wiring.limits import LimitBooks
 from gateway.wiring.requests import deps_for
-from gateway.wiring.stores import directory_watch_for, open_stores, usage_writer_for
+from gateway.wiring.stores import decision_log_for, directory_watch_for, open_stores, usage_writer_for
 from policies.load import PolicyFolder
 from tenancy.hold import LimitUsage
 from tenancy.limits import Group
@@ -203,6 +203,9 @@ class _Worker:
             observe_decision=self._metrics.observe_decision,
             count_prefix=self._metrics.count_prefix,
         )
+        if (decision_log := decision_log_for(settings)) is not None:
+            stack.push_async_callback(decision_log.close)
+            deps.decisions.written = decision_log.note
         await books.begin()
         self._waiting_for.remove("usage")
         fleet = fleet_for(

@@ -149,9 +149,12 @@ def _keep_decision(placement: Placement, story: Story, deps: Deps) -> None:
     """Record the decision for `tidegate explain`; the decision after a wait replaces the decision before it."""
     asked, placed = story.asked, story.placed
     placed.route = placement.route
-    ids = (story.request_id,) if story.own_id == story.request_id else (story.request_id, story.own_id)
+    gateway_id = story.gateway_id
+    ids = (gateway_id,) if story.own_id == gateway_id else (gateway_id, story.own_id)
     entry = placed.decision = decision(placement.route, placement.request, ids, story.at_unix, asked.model, placement.pool.name)
     entry.split = placed.shared.split if placed.shared is not None else None
+    if story.request_id != gateway_id:
+        entry.caller_id = story.request_id
     deps.decisions.keep(entry)
     entry.asked_model = asked.asked_model
     entry.steps = asked.steps

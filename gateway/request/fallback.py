@@ -88,4 +88,4 @@ async def release_hold(hold: OpenHold | None, deps: Deps) -> None:
         else:
             await uncancelled(deps.counters.settle(hold.hold, UNUSED))
     except Exception as error:  # noqa: BLE001 - a defect of the counters: its lease ends the hold, and the request goes on
-        deps.log_defect(error, hold.story.request_id)
+        deps.log_defect(error, hold.story.gateway_id)

@@ -20,12 +20,14 @@ MAX_COSTS: Final = 4
 
 EXPOSED: Final = b", ".join(
     (
-        b"x-request-id, openai-processing-ms, retry-after, retry-after-ms, x-should-retry, x-tidegate-limit-warning, x-tidegate-degraded",
+        b"x-request-id, x-tidegate-request-id, openai-processing-ms, retry-after, retry-after-ms, x-should-retry",
+        b"x-tidegate-limit-warning, x-tidegate-degraded",
         *(b"x-ratelimit-%b-%b" % (what, kind) for what in (b"limit", b"remaining", b"reset") for kind in (b"requests", b"tokens")),
     )
 )
 """The headers that a page of another origin may read."""
 
+_OURS: Final = b"x-tidegate-request-id: %b\r\nopenai-processing-ms: %d\r\n"
 _JSON: Final = b"content-type: application/json\r\nx-request-id: %b\r\n"
 _STREAM: Final = (
     b"content-type: text/event-stream; charset=utf-8\r\n"
@@ -45,7 +47,7 @@ def reply_headers(exchange: Exchange, story: Story, usage: Usage | None, deps: D
 
 def common_headers(exchange: Exchange, story: Story, deps: Deps) -> bytes:
     """The header lines of every reply of the data port, errors too: a page from an allowed origin may read those as well."""
-    lines = b"openai-processing-ms: %d\r\n" % ((deps.clock() - story.started_at) * 1000)
+    lines = _OURS % (story.gateway_id.encode("ascii"), (deps.clock() - story.started_at) * 1000)
     settled, steps = story.settled, story.asked.steps
     if settled.limit_statuses:
         lines += header_lines(limit_headers(settled.limit_statuses))

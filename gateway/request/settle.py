@@ -30,7 +30,7 @@ def open_story(exchange: Exchange, deps: Deps) -> Story:
 
 def defect(error: Exception, story: Story, deps: Deps) -> Fault:
     """The Fault for an unexpected exception; the details go to the log only."""
-    deps.log_defect(error, story.request_id)
+    deps.log_defect(error, story.gateway_id)
     return Fault(Kind.INTERNAL, "Something failed on our side. Try again; if it stays, quote the request id.", detail=type(error).__name__)
 
 
@@ -46,7 +46,7 @@ def refuse(fault: Fault, exchange: Exchange, story: Story, deps: Deps) -> None:
     elif exchange.started:
         settled.status = 200
         if story.asked.stream:
-            exchange.write(render_event(fault, story.request_id))
+            exchange.write(render_event(fault, story.gateway_id))
             exchange.cut()
         elif exchange.chunked:
             exchange.cut()
@@ -84,7 +84,7 @@ async def settle(hold: OpenHold | None, story: Story, deps: Deps) -> None:
         else:
             await uncancelled(deps.counters.settle(hold.hold, actual))
     except Exception as error:  # noqa: BLE001 - a defect of the counters: its lease ends the hold, and the ledger has the request
-        deps.log_defect(error, story.request_id)
+        deps.log_defect(error, story.gateway_id)
 
 
 def record(exchange: Exchange, story: Story, deps: Deps) -> None:

@@ -108,6 +108,7 @@ class AccessLogEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     client: str = ""
     user_agent: str = ""
     trace_id: str = ""
+    caller_request_id: str = ""
 
 
 _TEXT_FIELDS: Final = tuple(f.name for f in msgspec.structs.fields(AccessLogEntry) if f.type is str)
@@ -141,9 +142,10 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
     ttft_s = record.ttft_s
     decode_s = record.decode_s
     tokens = () if usage is NO_USAGE else (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+    gateway_id = record.gateway_id or record.request_id
     return AccessLogEntry(
         datetime.fromtimestamp(record.at_unix, UTC),
-        record.request_id,
+        gateway_id,
         record.outcome,
         record.status,
         int(record.duration_s * 1e6),
@@ -167,7 +169,7 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.request_bytes,
         record.reply_bytes,
         record.policy,
-        record.engine_request_id,
+        record.engine_request_id if record.engine_request_id != gateway_id else "",
         ",".join(record.failed),
         record.detail,
         record.lora,
@@ -196,6 +198,7 @@ def _flat(record: Record, end_user: bool) -> AccessLogEntry:
         record.client,
         record.user_agent,
         record.trace_id,
+        record.request_id if record.request_id != gateway_id else "",
     )
 
 

@@ -263,7 +263,7 @@ class AdminApiRun:
             usage=SqlUsageQueries(engine),
             adapters=[{"pool": p.name, "name": lora.name, "digest": lora.digest} for p in settings.pools for lora in p.loras],
             bounds=settings.tenants.bounds(),
-            explaining=WorkersExplain(Path(slot.run_dir)),
+            explaining=WorkersExplain(Path(slot.run_dir), settings.explanations_dir),
             reloading=WorkersReload(Path(slot.run_dir)),
             rollouts=books.rollouts,
             prompts=lambda: names_in(settings.prompts_dir),

@@ -165,7 +165,7 @@ def deps_for(
         wall=time.time,
         rng=rng,
         loop=loop,
-        new_id=request_ids(secrets.token_hex(5)),
+        new_id=request_ids(secrets.token_hex, time.time),
         pool_states=pool_states,
         queues=queues_for(settings, live, pool_states, watch, time.monotonic, loop=loop, rng=rng, log_defect=log_defect),
         decisions=Decisions(),

@@ -17,6 +17,7 @@ from gateway.config.load import Settings
 from gateway.config.read_secrets import LOST_PEPPER, SecretError, read_pepper
 from gateway.ledger.bookkeeper import Bookkeeper
 from gateway.ledger.writer import UsageWriter
+from gateway.placement.decision_log import DecisionLog
 from gateway.sync.directory import DirectoryFile, DirectoryWatch
 from gateway.sync.policy_copy import PolicyCopy, compiled_from, texts_of
 from gateway.sync.revocations import PendingRevocations
@@ -45,7 +46,17 @@ from tenancy.usage import SpendReader
 
 log = structlog.get_logger("tidegate.directory")
 
-__all__ = ["StoreError", "Stores", "bookkeeper_for", "directory_watch_for", "open_stores", "prepare_store", "stores_on", "usage_writer_for"]
+__all__ = [
+    "StoreError",
+    "Stores",
+    "bookkeeper_for",
+    "decision_log_for",
+    "directory_watch_for",
+    "open_stores",
+    "prepare_store",
+    "stores_on",
+    "usage_writer_for",
+]
 
 FIRST_START = "first start"
 """The actor in the audit row of the first policies of a database."""
@@ -170,6 +181,27 @@ def usage_writer_for(settings: Settings) -> UsageWriter | None:
     except OSError as error:
         raise StoreError(f"ledger.folder: {settings.ledger_dir} cannot be used: {error.strerror or error}") from error
     return UsageWriter(wal, InFlightLog(wal.claim.path, time.monotonic))
+
+
+def decision_log_for(settings: Settings) -> DecisionLog | None:
+    """A worker's writer of routing decisions; None where none are written. Must be called in the process that uses it."""
+    folder, kept = settings.explanations_dir, settings.explanations
+    if folder is None:
+        return None
+    name = f"{os.getpid()}-{secrets.token_hex(6)}"
+    try:
+        return DecisionLog(
+            folder,
+            name,
+            max_bytes=kept.max_bytes,
+            workers=settings.workers,
+            keep_s=kept.hours * 3600,
+            wall=time.time,
+            clock=time.monotonic,
+        )
+    except OSError as error:
+        log.warning("explanations.folder cannot be used: decisions are kept in memory only", folder=str(folder), reason=error.strerror)
+        return None
 
 
 def bookkeeper_for(settings: Settings) -> Bookkeeper | None:

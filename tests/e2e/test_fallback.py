@@ -139,7 +139,7 @@ async def test_what_answers_is_reserved_charged_and_told_and_what_could_not_leav
             ("model big", Meter.TOKENS): (0, 0),
         }
         assert (await used(running, "small"))["model small", Meter.OUTPUT_TOKENS] == (5, 0)
-        told = running.deps.decisions.find("mine")
+        told = running.deps.decisions.find("mine", "acme")
         assert told is not None
         assert (told.model, told.asked_model, told.fell_back) == ("small", "alias", ("big: no_backend",))
         uncapped = await ask(client, "big", max_tokens=None)

@@ -78,7 +78,7 @@ async def test_a_projects_and_a_models_requests_are_treated_as_their_policy_says
         theirs = running.records[-1]
         quiet = await ask(client, model="quiet")
     assert (mine.priority_class, theirs.priority_class) == ("batch", "interactive")
-    assert not [name for name in quiet.headers if name.startswith("x-tidegate")]
+    assert [name for name in quiet.headers if name.startswith("x-tidegate")] == ["x-tidegate-request-id"]
 
 
 async def test_the_first_rule_that_matches_counts_and_is_seen() -> None:

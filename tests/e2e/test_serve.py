@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
 from gateway.config.load import load_settings
+from gateway.placement.decision_log import find_written
 from tests.replicas import Tenancy
 from tests.scale import scaled
 from tests.timing import HANG_S, timely, until
@@ -138,6 +139,8 @@ async def test_two_workers_serve_and_everything_is_seen(tmp_path: Path) -> None:
     assert len(lines) == 20
     assert len({line["request_id"] for line in lines}) == 20
     assert {line["tenant"] for line in lines} == {"acme"}
+    explained = [find_written(tmp_path / "tidegate-explanations", str(line["request_id"])) for line in lines]
+    assert [(found.tenant, found.chosen) for found in explained if found is not None] == [("acme", "e0")] * 20, "they outlive the gateway"
     assert "gw_live" not in (tmp_path / "out.log").read_text() + (tmp_path / "err.log").read_text()
 
 

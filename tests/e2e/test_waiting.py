@@ -231,12 +231,12 @@ async def test_whether_it_waits_and_how_it_ended_can_be_asked() -> None:
         async with busy(running, engines):
             tasks = [asyncio.create_task(ask(client, headers={"x-request-id": f"wait-{at}"})) for at in range(2)]
             await until(lambda: waiting(running) == 2)
-            found = running.deps.decisions.find("wait-0")
+            found = running.deps.decisions.find("wait-0", "acme")
             assert found is not None
             assert (found.queued, found.chosen) == ("waiting", "")
             assert found.contenders[0].lost.startswith("full: ")
         assert {reply.status_code for reply in await asyncio.gather(*tasks)} == {200}
-        found = running.deps.decisions.find("wait-1")
+        found = running.deps.decisions.find("wait-1", "acme")
         assert found is not None
         assert (found.queued, found.chosen, found.queued_s > 0.0) == ("served", "e0", True)
 

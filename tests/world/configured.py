@@ -33,6 +33,7 @@ SETTINGS = Settings.model_validate(
         "queue": {"max_requests": 12, "max_requests_per_tenant": 8, "preempt": "batch"},
         "drain": {"accept_s": 1, "grace_s": 10},
         "log": {"access": False},
+        "explanations": {"folder": None},
     }
 ).based_at(Path(tempfile.gettempdir()))
 

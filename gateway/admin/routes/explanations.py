@@ -6,7 +6,7 @@ An explanation names the backends of any tenant's requests, and contains no prom
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -26,7 +26,13 @@ else:  # mypy knows no Literal of values that are worked out
 
 router = APIRouter(route_class=GuardedRoute, tags=["Requests"])
 
-RequestId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="The request id in `x-request-id` or the access log.")]
+RequestId = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="The request id in `x-tidegate-request-id` or the access log.")
+]
+OfTenant = Annotated[
+    str,
+    Query(max_length=63, description="The request's tenant. With it, the id may also be the caller's own, of `x-request-id`."),
+]
 
 
 class ContenderShown(BaseModel):
@@ -83,6 +89,7 @@ class ExplanationShown(BaseModel):
     exact: bool = Field(description="Whether `prompt_tokens` was counted; otherwise it was estimated from the length of the text.")
     unit: str = Field(description="Unit of the costs, in words; empty where they have none.")
     reason: str = Field(description="The decision in one line, for people.")
+    caller_request_id: str = Field(description="The caller's own `x-request-id`; empty where it sent none.")
 
 
 class Supposed(Strict):
@@ -97,11 +104,13 @@ class Supposed(Strict):
 @router.get(
     "/requests/{request_id}/explanation", response_model=ExplanationShown, responses=READ_ERRORS, summary="Why a request went where it went"
 )
-async def explanation(call: Asking, request_id: RequestId) -> Response:
-    """Show the decision about one of the last requests."""
-    explained = await call.parts.explaining.of(request_id)
+async def explanation(call: Asking, request_id: RequestId, tenant: OfTenant = "") -> Response:
+    """Show the decision about a request."""
+    explained = await call.parts.explaining.of(request_id, tenant)
     if explained is None:
-        raise AdminProblem(404, "not_found", "No worker remembers a decision about that request; each keeps its last 1,000.")
+        hint = "" if tenant else " An id that the caller chose is found with its tenant."
+        message = f"No decision about that request is kept: it is too old, or it was refused before it was placed.{hint}"
+        raise AdminProblem(404, "not_found", message)
     return answer(200, _shown(explained))
 
 

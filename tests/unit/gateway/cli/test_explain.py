@@ -50,7 +50,15 @@ def test_what_it_was_given_instead_is_said() -> None:
 
 
 def test_one_that_nobody_remembers_says_so(served: AdminSocket) -> None:
-    assert run(served, "req-2") == (1, "No worker remembers a decision about that request; each keeps its last 1,000.\n")
+    nothing = "No decision about that request is kept: it is too old, or it was refused before it was placed."
+    assert run(served, "req-2", "--tenant", "acme") == (1, f"{nothing}\n")
+    assert run(served, "req-1", "--tenant", "bolt") == (1, f"{nothing}\n")
+    assert run(served, "mine") == (1, f"{nothing} An id that the caller chose is found with its tenant.\n")
+
+
+def test_a_callers_own_id_is_found_with_its_tenant(served: AdminSocket) -> None:
+    code, text = run(served, "mine", "--tenant", "acme")
+    assert (code, "its caller's own id: mine" in text) == (0, True)
 
 
 @pytest.mark.parametrize("text", ["why is it slow", "a/b", "..", "req-1?x", "é", "x" * 65])

@@ -1,4 +1,6 @@
-from gateway.placement.decisions import Decisions, decision
+import msgspec
+
+from gateway.placement.decisions import Decision, Decisions, decision
 from routing.fleet import Availability, Backend
 from routing.ports import RoutingRequest
 from routing.schedule import Route
@@ -11,20 +13,38 @@ def routed(backends: int) -> Route:
     return Route("least_load", ranked, (), costs=(1.0,) * backends, matched=(0.0,) * backends)
 
 
-def test_a_request_is_found_by_either_of_its_ids() -> None:
+def test_a_request_is_found_by_each_of_the_gateways_ids() -> None:
     kept = Decisions()
-    made = decision(routed(2), DEMAND, ("theirs", "req-1"), 5.0, "sim", "chat")
+    made = decision(routed(2), DEMAND, ("req-1", "req-1-fallback"), 5.0, "sim", "chat")
     kept.keep(made)
     found = kept.find("req-1")
-    assert found == kept.find("theirs")
+    assert found == kept.find("req-1-fallback") == kept.find("req-1", "acme")
     assert found is not None
     assert (found.request_id, found.tenant, found.model, found.pool, found.policy, found.chosen, found.chain_blocks, found.session) == (
-        "theirs", "acme", "sim", "chat", "least_load", "e0", 15, True,
+        "req-1", "acme", "sim", "chat", "least_load", "e0", 15, True,
     )  # fmt: skip
     assert found.served_by == ""
     made.served_by = "e1"
     assert kept.find("req-1").served_by == "e1"  # type: ignore[union-attr]  # it is there
     assert kept.find("another") is None
+    assert kept.find("req-1", "bolt") is None
+
+
+def test_a_callers_id_is_its_tenants() -> None:
+    """A caller that sends another tenant's id, its own or the gateway's, hides nothing of that tenant and sees nothing of it."""
+    kept, written = Decisions(), list[Decision]()
+    kept.written = written.append
+    bolt = decision(routed(2), msgspec.structs.replace(DEMAND, tenant="bolt"), ("req-1",), 1.0, "sim", "chat")
+    bolt.caller_id = "mine"
+    kept.keep(bolt)
+    for number, chosen in enumerate(("mine", "req-1"), 2):
+        acme = decision(routed(2), DEMAND, (f"req-{number}",), 2.0, "sim", "chat")
+        acme.caller_id = chosen
+        kept.keep(acme)
+    assert [kept.find("req-1").tenant, kept.find("mine", "bolt").request_id] == ["bolt", "req-1"]  # type: ignore[union-attr]
+    assert [kept.find("mine", "acme").request_id, kept.find("req-1", "acme")] == ["req-2", None]  # type: ignore[union-attr]
+    assert kept.find("mine") is None
+    assert len(written) == 3
 
 
 def test_what_is_kept_is_bounded_by_number_and_by_size() -> None:

@@ -11,11 +11,14 @@ BODY = b'{"model":"sim","messages":[{"role":"user","content":"hello"}]}'
 async def test_a_decision_is_told_by_its_id_and_one_that_is_not_there_is_not() -> None:
     worker = Worker("a", "b")
     placement = await worker.placed(chat())
-    worker.deps.decisions.keep(decision(placement.route, placement.request, ("theirs", "req-1"), 5.0, "sim", "chat"))
+    kept = decision(placement.route, placement.request, ("req-1", "req-2"), 5.0, "sim", "chat")
+    kept.caller_id = "theirs"
+    worker.deps.decisions.keep(kept)
     explain = answers(lambda: worker.deps)[EXPLAIN_LINE]
     found = msgspec.msgpack.decode(await explain(b"req-1"), type=Explained)
-    assert (found.request_id, found.chosen, len(found.contenders)) == ("theirs", placement.route.backends[0].id, 2)
-    assert (await explain(b"another"), await explain(b"\xff")) == (b"", b"")
+    assert (found.request_id, found.chosen, len(found.contenders)) == ("req-1", placement.route.backends[0].id, 2)
+    assert await explain(b"req-2") == await explain(b"theirs\nacme") == await explain(b"req-1\nacme") == msgspec.msgpack.encode(found)
+    assert [await explain(line) for line in (b"another", b"\xff", b"theirs", b"theirs\nbolt", b"req-1\nbolt")] == [b""] * 5
     assert await answers(lambda: None)[EXPLAIN_LINE](b"req-1") == b""
 
 

@@ -54,7 +54,8 @@ async def test_a_request_goes_on_at_once_where_there_is_room_and_its_decision_is
     assert (story.placed.pool, story.placed.route, story.placed.queued, story.queue_s) == (POOL, placement.route, "", 0.0)
     kept = path.deps.decisions.find("req-own")
     assert kept is not None
-    assert (kept.request_id, kept.pool) == ("theirs", POOL)
+    assert (kept.request_id, kept.caller_request_id, kept.pool) == ("req-own", "theirs", POOL)
+    assert path.deps.decisions.find("theirs", "acme") == kept
     assert path.in_flight() == {"a": 0, "b": 0}, "a decision reserves nothing"
 
 

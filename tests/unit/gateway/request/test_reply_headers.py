@@ -19,7 +19,7 @@ from tenancy.limits import Level, Limit, Meter, Scope, Window, line_of
 from tests.stories import with_facts
 
 LINES = [line_of(Limit(Scope(Level.TENANT, "t"), meter, Window.DAY, 10, soft=1), 0.0) for meter in (Meter.REQUESTS, Meter.TOKENS)]
-OURS = {"backend", "pool", "revision", "cache", "queue-ms", "overhead-ms", "decision", "reason", "prefix-hit-tokens"}
+OURS = {"request-id", "backend", "pool", "revision", "cache", "queue-ms", "overhead-ms", "decision", "reason", "prefix-hit-tokens"}
 
 
 def made(
@@ -30,7 +30,7 @@ def made(
     pool = Pool("chat", "m", "3", "vllm", (Backend("a", "chat", Availability.UP), Backend("b", "chat", Availability.DOWN, "no answer")))
     pool = Fleet({"chat": pool}).pools["chat"]
     story = with_facts(
-        Story("req-1", 10.0, 0.0, 10.125),
+        Story("theirs", 10.0, 0.0, 10.125, "req-1"),
         expose=expose,
         pool="chat",
         revision="3",
@@ -51,7 +51,12 @@ def made(
 
 
 def test_untrusted_callers_see_openais_headers_only() -> None:
-    assert made(expose=False) == {"content-type": "application/json", "x-request-id": "req-1", "openai-processing-ms": "250"}
+    assert made(expose=False) == {
+        "content-type": "application/json",
+        "x-request-id": "theirs",
+        "x-tidegate-request-id": "req-1",
+        "openai-processing-ms": "250",
+    }
 
 
 def test_trusted_callers_see_what_happened_inside() -> None:
@@ -99,7 +104,7 @@ def test_an_origin_matches_whole_or_not_at_all(origin: bytes) -> None:
 def test_everybody_is_told_what_it_got_instead(limits: bool, steps: tuple[str, ...], said: str) -> None:
     exchange: Any = SimpleNamespace(head=SimpleNamespace(headers={}))
     deps: Any = SimpleNamespace(clock=lambda: 10.25, cors_origins=frozenset())
-    story = with_facts(Story("req-1", 10.0, 0.0, 10.125), degraded=limits, steps=steps)
+    story = with_facts(Story("req-1", 10.0, 0.0, 10.125, "req-1"), degraded=limits, steps=steps)
     assert f"x-tidegate-degraded: {said}\r\n".encode() in common_headers(exchange, story, deps)
 
 

@@ -180,3 +180,19 @@ def test_slices_are_whole_lines_in_order_and_small_enough_not_to_be_mixed_with_o
     found = slices(batch, MAX_LINE_BYTES)
     assert all(len(b"".join(batch[start:end])) <= MAX_LINE_BYTES for start, end in found)
     assert [line for start, end in found for line in batch[start:end]] == batch
+
+
+@pytest.mark.parametrize(
+    ("request_id", "engine_id", "logged"),
+    [
+        ("req-1", "", {"request_id": "req-1"}),
+        ("theirs", "req-1", {"request_id": "req-1", "caller_request_id": "theirs"}),
+        ("theirs", "req-2", {"request_id": "req-1", "caller_request_id": "theirs", "engine_request_id": "req-2"}),
+        ("req-1", "req-2", {"request_id": "req-1", "engine_request_id": "req-2"}),
+    ],
+)
+def test_a_line_is_known_by_our_id_and_names_the_callers_own(request_id: str, engine_id: str, logged: dict[str, str]) -> None:
+    """`req-2`: another model answered in place of the one that was asked for."""
+    record = msgspec.structs.replace(RECORD, request_id=request_id, engine_request_id=engine_id, gateway_id="req-1")
+    line = json.loads(line_of(record))
+    assert {name: line[name] for name in line if name.endswith("request_id")} == logged
