@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -37,6 +38,14 @@ SETTINGS_SCHEMA: Final = "tidegate.schema.json"
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "policies" / "examples"
 
 UNCOUNTED: Final = "limits on tokens, units and money hold a prompt by its bytes while it runs, about four times too much"
+
+PROVIDERS: Final = (
+    *(".openai.com", ".openai.azure.com", ".services.ai.azure.com", ".anthropic.com", ".googleapis.com", ".mistral.ai", ".cohere.com"),
+    *(".groq.com", ".together.xyz", ".together.ai", ".fireworks.ai", ".deepseek.com", ".openrouter.ai", ".x.ai", ".perplexity.ai"),
+)
+"""Ends of the host names of hosted APIs. Own machines in a cloud have other names (`….compute.amazonaws.com`)."""
+BEDROCK: Final = "bedrock-runtime."
+"""The beginning of the hosts of Amazon's hosted API."""
 
 SARIF_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 RULES: Final = {"mistake": "What a start of the gateway would refuse.", "note": "What is no mistake and hardly meant."}
@@ -89,6 +98,7 @@ def _notes(settings: Settings, policies: PolicySet | None, folder: Path) -> list
         *_uncounted(settings),
         *_counters(settings),
         *_shared_engines(settings),
+        *_hosted(settings),
         *_without_models(policies),
         *([] if policies is None else tag_report(policies)[1]),
         *_older_money(folder),
@@ -293,6 +303,18 @@ def _shared_engines(settings: Settings) -> list[str]:
         for url, names in pools.items()
         if len(names) > 1
     ]
+
+
+def _hosted(settings: Settings) -> list[str]:
+    """Notes on pools at hosted providers, which no suite covers and whose load nobody reports."""
+    notes = []
+    for pool in settings.pools:
+        hosts = {urlsplit(backend.url).hostname or "" for backend in pool.backends}
+        hosted = sorted(host for host in hosts if f".{host}".endswith(PROVIDERS) or host.startswith(BEDROCK))
+        if hosted:
+            why = "Tidegate is for self-hosted engines, and a pool at a hosted provider is not supported; see docs/reference/engines.md"
+            notes.append(f"pool {pool.name} is at {', '.join(hosted)}: {why}")
+    return notes
 
 
 def _without_models(policies: PolicySet | None) -> list[str]:

@@ -12,6 +12,7 @@ from gateway.cli.amounts import AMOUNT, Meant, as_dollars, limit_amount, rate_am
 from gateway.cli.connection import GatewayOptions, StoreOptions
 from gateway.cli.durations import DURATION, seconds_of
 from gateway.cli.groups import CommandGroup
+from gateway.cli.key_labels import key_labels
 from gateway.cli.printing import OutputOptions, out, table_of
 from tenancy.limits import METERS_BY_NAME, MONEY_ALIAS, Level, Window
 
@@ -99,31 +100,43 @@ def limit_state(
 ) -> None:
     """Print how limits stand now: used, held, left, and when all of it is there again."""
     client = gateway.api()
+    # only tables show labels, and only the limits of a tenant have keys among them
+    labels = key_labels(gateway.api(quiet=True), [name]) if level == "tenant" and not output.for_scripts else {}
     path = f"{API}/limits/state?level={segment(level)}&name={segment(name)}" + ("" if user is None else f"&user={segment(user)}")
     every_s = seconds_of("--every", every, 0.2)
     if not watch:
-        _show_states(client, path, output)
+        _show_states(client, path, output, labels)
         return
     try:
         if output.for_scripts or not out.is_terminal:  # a table redrawn in place suits no file and no other program
             while True:
-                _show_states(client, path, output)
+                _show_states(client, path, output, labels)
                 time.sleep(every_s)
-        with Live(_state_table(client, path), console=out, auto_refresh=False) as live:
+        with Live(_state_table(client, path, labels), console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(every_s)
-                live.update(_state_table(client, path), refresh=True)
+                live.update(_state_table(client, path, labels), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _show_states(client: AdminClient, path: str, output: OutputOptions) -> None:
+def _show_states(client: AdminClient, path: str, output: OutputOptions, labels: dict[str, str]) -> None:
     states = client.items(path)
-    output.show(list(map(_for_people, states)), STATE, states, expendable=("reset_s", "held"))
+    output.show(_rows(states, labels), STATE, states, expendable=("reset_s", "held"))
 
 
-def _state_table(client: AdminClient, path: str) -> Table:
-    return table_of(list(map(_for_people, client.items(path))), STATE)
+def _state_table(client: AdminClient, path: str, labels: dict[str, str]) -> Table:
+    return table_of(_rows(client.items(path), labels), STATE)
+
+
+def _rows(states: list[dict[str, Any]], labels: dict[str, str]) -> list[dict[str, Any]]:
+    """States with amounts for people, and the labels of keys behind the ids of their limits."""
+    rows = []
+    for state in states:
+        level, _, rest = str(state["id"]).partition(":")
+        label = labels.get(rest.partition(":")[0]) if level == "key" else None
+        rows.append({**_for_people(state), "id": f"{state['id']} ({label})" if label else state["id"]})
+    return rows
 
 
 def _for_people(limit: dict[str, Any]) -> dict[str, Any]:

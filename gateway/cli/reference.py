@@ -87,7 +87,11 @@ def _name(param: Any) -> str:
     names = sorted([*param.opts, *param.secondary_opts], key=lambda name: (name.startswith("--no-"), not name.startswith("--")))
     if param.is_flag:
         return ", ".join(f"`{name}`" for name in names)
-    kind = param.metavar or TYPES.get(param.bare_type().removeprefix("list[").removesuffix("]")) or param.bare_type()
+    choices = param.type_descriptor.choices if param.type_descriptor.is_choice else ()
+    # in a table of Markdown a bar needs a backslash, inside of code too
+    words = "\\|".join(map(str, choices or ()))
+    bare = param.bare_type()
+    kind = param.metavar or words or TYPES.get(bare.removeprefix("list[").removesuffix("]")) or bare
     return ", ".join(f"`{name}`" for name in names) + f" `{kind}`"
 
 

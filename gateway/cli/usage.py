@@ -17,6 +17,7 @@ import typer
 from gateway.cli.admin_client import API, PAGE, AdminClient
 from gateway.cli.connection import StoreOptions
 from gateway.cli.groups import CommandGroup
+from gateway.cli.key_labels import key_labels, labelled
 from gateway.cli.printing import STDOUT, OutputOptions, err, fail, write_whole
 from tenancy.money import dollars_of, shown_dollars
 from tenancy.usage import BY, MAX_PAGE_ROWS, PAGE_ROWS, SUMS, By, Filter, LedgerAway, Page, UsageAnswerRow, UsageSums, columns
@@ -86,7 +87,8 @@ def show_usage(
         dict(zip(names, row.labels, strict=True)) | msgspec.to_builtins(row.sums) | {"cost_usd": dollars_of(row.sums.cost_nanousd)}
         for row in page.rows
     ]
-    table = [_for_people(row, names) for row in rows] if not output.as_csv else rows
+    labels = _labels(gateway, divided, where, limit) if "key" in names and not output.for_scripts else {}
+    table = [_for_people(row, names, labels) for row in rows] if not output.as_csv else rows
     sums = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "units", "cost_usd")
     output.show(table, (*names, *sums), rows, expendable=("completion_tokens", "prompt_tokens", "cached_tokens", "units"))
     if page.next is not None:
@@ -118,9 +120,17 @@ def export(
         err.print(f"{rows} rows written to {target}", markup=False)
 
 
-def _for_people(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _labels(gateway: StoreOptions, divided: tuple[By, ...], where: Filter, limit: int) -> dict[str, str]:
+    """The labels of the keys in a table. Their tenants are in the ledger, whose rows of a key are those of one tenant."""
+    client = gateway.api(quiet=True)
+    page: Page = asyncio.run(ApiUsage(client).totals(("tenant", *(by for by in divided if by != "tenant")), where, None, limit))
+    return key_labels(client, (row.labels[0] for row in page.rows if row.labels[0]))
+
+
+def _for_people(row: dict[str, Any], names: Sequence[str], labels: dict[str, str]) -> dict[str, Any]:
     numbers = {name: f"{value:,}" for name, value in row.items() if isinstance(value, int)}
-    return {**row, **numbers, **{name: row[name] or "-" for name in names}, "cost_usd": shown_dollars(row["cost_nanousd"])}
+    shown = {name: labelled(row[name], labels) if name == "key" else row[name] or "-" for name in names}
+    return {**row, **numbers, **{name: text or "-" for name, text in shown.items()}, "cost_usd": shown_dollars(row["cost_nanousd"])}
 
 
 def _by(text: str) -> tuple[By, ...]:

@@ -342,3 +342,11 @@ def test_a_tokenizer_that_lies_on_this_machine_is_named_with_what_to_write(site:
     (snapshot / "tokenizer.json").write_text("{}")
     load_vocabulary.cache_clear()  # as in a new process
     assert f"write tokenizer: {snapshot} (tokenizer {snapshot}/tokenizer.json cannot be read" in CliRunner().invoke(app, ["check"]).stderr
+
+
+def test_a_pool_at_a_hosted_provider_is_noted_and_own_machines_in_a_cloud_are_not(site: Path) -> None:
+    urls = ("https://api.openai.com", "http://10.0.0.1:8000", "http://openai.com.internal:8000")
+    backends = "".join(f'      - {{id: b{at}, url: "{url}"}}\n' for at, url in enumerate(urls))
+    (site / "tidegate.yaml").write_text(f"pools:\n  - name: chat\n    model: m\n    dialect: openai\n    backends:\n{backends}")
+    done = CliRunner().invoke(app, ["check"])
+    assert (done.exit_code, "note: pool chat is at api.openai.com: Tidegate is for self-hosted engines" in done.stderr) == (0, True)

@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.cli.admin_client import AdminClient
+from gateway.cli.key_labels import key_labels
+from gateway.cli.limits import _rows
 from tenancy.limits import Level, Meter, Scope, Window, public_id, state_key
 from tests.admin_harness import TOKEN
 from tests.admin_socket import AdminSocket, admin_socket
@@ -142,3 +145,12 @@ def test_what_is_no_amount_is_refused_with_the_name_of_the_option(
     assert done.exit_code in (1, 2)
     assert all(text in done.stderr for text in says), done.stderr
     assert amounts(port) == {}
+
+
+def test_the_limits_of_keys_show_the_keys_labels_to_people(port: AdminSocket) -> None:
+    key_id = port.json("key", "create", "--tenant", "acme", "--label", "website")["id"]
+    unnamed = port.json("key", "create", "--tenant", "acme")["id"]
+    labels = key_labels(AdminClient(port.url, TOKEN, quiet=True), ["acme", "nobody"])
+    assert labels == {key_id: "website"}
+    states = [{"id": f"key:{one}:requests:minute", "amount": 5} for one in (key_id, unnamed)]
+    assert [row["id"] for row in _rows(states, labels)] == [f"key:{key_id}:requests:minute (website)", f"key:{unnamed}:requests:minute"]

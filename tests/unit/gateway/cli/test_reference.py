@@ -86,3 +86,8 @@ def test_a_bundle_has_a_table() -> None:
     table = shared_options(GatewayOptions)
     assert table.startswith("| option | meaning |\n|---|---|\n| `--admin` `URL` |")
     assert "| `--config`, `-c` `PATH` | The settings file. (default: `tidegate.yaml`) |" in table
+
+
+def test_a_choice_is_shown_by_its_words() -> None:
+    assert "`--log-format` `json\\|console`" in command_reference({"serve": ENTRIES["serve"]})
+    assert "typing." not in command_reference(ENTRIES)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -62,3 +63,12 @@ def test_a_tenants_admin_sees_its_own_and_nobody_else_anything(port: AdminSocket
     refused = port.run("usage", "export", *DAYS, "-o", "x.csv", token="wrong")
     assert (refused.exit_code, list(tmp_path.glob("*x.csv*"))) == (1, [])
     assert "admin token is missing or wrong" in refused.stderr
+
+
+def test_a_table_by_key_shows_the_keys_labels_and_json_their_ids(port: AdminSocket) -> None:
+    port.run("tenant", "create", "shop")
+    key_id = port.json("key", "create", "--tenant", "shop", "--label", "website")["id"]
+    port.within(SqlUsageStore(port.admin.engine).write([msgspec.structs.replace(event("labelled"), tenant="shop", key_id=key_id)]))
+    table = port.run("usage", "show", *DAYS, "--by", "key", "--tenant", "shop").stdout
+    assert f"{key_id} (website)" in table
+    assert [row["key"] for row in port.json("usage", "show", *DAYS, "--by", "key", "--tenant", "shop")] == [key_id]
