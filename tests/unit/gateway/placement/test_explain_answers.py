@@ -38,7 +38,7 @@ async def test_a_request_that_would_be_refused_is_told_why() -> None:
     deps = Worker("a").deps
     for body, about, param in (
         (b"{", "would be refused", ""),
-        (b'{"model":"sim","messages":[{"role":"robot","content":"x"}]}', "would be refused", "request.messages"),
+        (b'{"model":"sim","messages":[{"role":7,"content":"x"}]}', "would be refused", "request.messages"),
         (BODY.replace(b"sim", b"other"), "has no model 'other'", "request.model"),
     ):
         refusal = (await supposed(Would("acme", Endpoint.CHAT.value, body), deps)).refusal
