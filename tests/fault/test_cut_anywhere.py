@@ -18,19 +18,22 @@ SIM = SimSettings(models=("sim",), speed=20_000)
 ASK = {"max_tokens": 3, "ignore_eos": True}
 STEP = scaled(7, 1)
 """Every so many bytes; all of them in the long form."""
+AT_ONCE = [{"tenant": "*", "models": [{"name": "sim", "pool": "chat"}], "max_wait_s": 0, "expose_headers": True}]
+"""A policy under which nobody waits for an engine whose connection broke before its reply (`tests/e2e/test_outage.py` has the others)."""
 
 
 @pytest.mark.fault("crash mid-stream")
 @pytest.mark.req("R1")
 @pytest.mark.parametrize("end", [cut, reset], ids=["closed", "reset"])
 async def test_a_stream_that_is_cut_at_any_byte_never_looks_whole(end: Callable[[int], Fault], record_property: Note) -> None:
-    async with SimEngine(SIM) as engine, proxied(engine.url) as proxy, gateway(proxy.url, poll=False) as running:
+    async with SimEngine(SIM) as engine, proxied(engine.url) as proxy, gateway(proxy.url, poll=False, policies=AT_ONCE) as running:
         async with running.client() as client:
             expected = (await stream(client, **ASK)).text
             at = 0
             whole: list[Stream] = []
             while len(whole) < 3:  # of the very last bytes only the framing's end is missing, and [DONE] has come
                 proxy.fault = end(at)
+                running.deps.live.contacts.found("e0")  # as a poll would say
                 seen = await stream(client, **ASK)
                 if seen.status == 200 and seen.done:
                     whole.append(seen)
@@ -48,11 +51,12 @@ async def test_a_stream_that_is_cut_at_any_byte_never_looks_whole(end: Callable[
 @pytest.mark.fault("crash mid-stream")
 @pytest.mark.req("R1")
 async def test_a_plain_answer_that_is_cut_at_any_byte_is_no_answer(record_property: Note) -> None:
-    async with SimEngine(SIM) as engine, proxied(engine.url) as proxy, gateway(proxy.url, poll=False) as running:
+    async with SimEngine(SIM) as engine, proxied(engine.url) as proxy, gateway(proxy.url, poll=False, policies=AT_ONCE) as running:
         async with running.client() as client:
             at = 0
             while True:
                 proxy.fault = cut(at)
+                running.deps.live.contacts.found("e0")  # as a poll would say
                 reply = await client.post("/v1/chat/completions", json=chat(**ASK))
                 if reply.status_code == 200:
                     break
