@@ -80,6 +80,8 @@ _NO_NAME: Final = rf"(?!{_PLAIN}(?:/(?:{_PLAIN}|\.\.\.)){{1,8}}(?![\w/-])|\d{{1,
 
 _PLACES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"; tools = .*"), ""),
+    # a long run of letters and digits is no word: a key, a hash, or what a caller pasted in the wrong field
+    (re.compile(r"(?<![A-Za-z0-9_-])(?=[A-Za-z-]{0,200}\d)[A-Za-z0-9-]{24,}"), "[value]"),
     (re.compile(r"\[json\.exception\.[\w.]{1,40}\] ?"), ""),
     (re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s'\"`]{1,600}"), "[address]"),
     (re.compile(r"\{\{[^{}]{0,200}\}\}|\{%[^{}]{0,200}%\}"), "[template]"),

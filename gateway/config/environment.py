@@ -52,7 +52,7 @@ def overridden(located: Located, environ: Mapping[str, str]) -> tuple[Located, t
             continue
         try:
             value = _at(OneVariable(name, environ[name])(), path)
-        except SettingsError:
+        except (SettingsError, KeyError, TypeError, RecursionError):  # the last ones: `null` for a section, brackets without end
             located = _with_problem(located, path, name)
         else:
             located = _with_value(located, path, value, name)

@@ -137,7 +137,12 @@ class DecisionLog:
             self._segments += 1
             path = self._folder / f"{int(now):08x}-{self._name}-{self._segments}{SUFFIX}"
             segment = self._segment = _Segment(path, now)
-        segment.add(frame)
+        try:
+            segment.add(frame)
+        except OSError:
+            self._segment = None  # behind a part of a frame nothing of this file can be read
+            segment.close()
+            raise
 
     def _plain(self, value: Any) -> msgspec.Raw:
         """The parameters of a policy, which all its decisions share, as MessagePack."""

@@ -50,14 +50,20 @@ async def _caller_of_any(credentials: tuple[bytes, ...], deps: Deps) -> Caller |
     if not texts:
         raise _missing_key()
     found: Caller | None = None
+    unread: Fault | None = None
     for text in texts:
         if deps.tokens is not None and looks_like_token(text):
-            caller = await deps.tokens.authenticate(text, deps.wall(), deps.live)
+            try:
+                caller = await deps.tokens.authenticate(text, deps.wall(), deps.live)
+            except Fault as fault:  # its issuer cannot be asked; another credential may be valid
+                caller, unread = None, fault
         else:
             caller = deps.live.directory.keys.authenticate(text, deps.wall())
         if found is not None and caller is not None and caller.tenant != found.tenant:
             return None
         found = found or caller
+    if found is None and unread is not None:
+        raise unread
     return found
 
 

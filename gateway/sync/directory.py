@@ -152,7 +152,7 @@ class DirectoryWatch:
 
     async def refresh(self, live: DirectoryFollower) -> None:
         """Read the change counter once, and hand a changed directory to `live`."""
-        pending = await self._pending_revocations()
+        known, pending = self._revoked, await self._pending_revocations()
         try:
             changed = await self._read()
         except Exception as error:  # noqa: BLE001 - drivers raise their own errors; whatever it is, the old directory stays in use
@@ -160,7 +160,8 @@ class DirectoryWatch:
                 log.warning("directory store unreachable, keeping the last directory", error=_short(error))
             self._reachable = False
             return
-        # a pending revocation that is no longer in the file was in the store before this read
+        # a pending revocation that is no longer in the file was in the store before this read; one that came during it is kept
+        pending = {**pending, **{key: at for key, at in self._revoked.items() if key not in known}}
         if changed or pending != self._revoked:
             self._revoked = pending
             await self._hand_over(live)

@@ -2,11 +2,12 @@
 
 `PendingRevocations` keeps them in a file beside the directory's copy, so that they outlive a restart of the gateway during the outage.
 Every process reads the file each second and refuses the keys; the admin process writes them to the database (`RevocationWriter`). An entry
-stays in the file for a minute after it is written, until every process has read the database again.
+stays in the file for a minute after it is written, until every process has read the database again, and until the kept directory has it.
 """
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -53,10 +54,11 @@ class PendingRevocation(msgspec.Struct, frozen=True):
 
 
 class PendingRevocations:
-    """The file, readable by its owner alone. The admin process alone writes it."""
+    """The file, readable by its owner alone. The admin process alone writes it, from several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._changing = threading.Lock()
         self._mark: tuple[int, int] | None = None
         self._entries: tuple[PendingRevocation, ...] = ()
 
@@ -74,9 +76,9 @@ class PendingRevocations:
         if mark != self._mark:
             try:
                 self._entries = msgspec.json.decode(self._path.read_bytes(), type=tuple[PendingRevocation, ...])
+                self._mark = mark  # a file that could not be read is read again
             except (OSError, msgspec.DecodeError) as error:
                 log.error("revocations cannot be read", file=str(self._path), reason=str(error)[:200])
-            self._mark = mark
         return self._entries
 
     def revoked(self) -> dict[KeyId, float]:
@@ -85,12 +87,19 @@ class PendingRevocations:
 
     def add(self, entry: PendingRevocation) -> None:
         """Keep one more entry; of a key that has one already, the first stays. Raises OSError, TooManyPending."""
-        entries = self.entries()
-        if any(known.key_id == entry.key_id for known in entries):
-            return
-        if len(entries) >= MAX_PENDING:
-            raise TooManyPending
-        self.replace((*entries, entry))
+        with self._changing:
+            entries = self.entries()
+            if any(known.key_id == entry.key_id for known in entries):
+                return
+            if len(entries) >= MAX_PENDING:
+                raise TooManyPending
+            self.replace((*entries, entry))
+
+    def exchange(self, entry: PendingRevocation, new: PendingRevocation | None) -> None:
+        """Put another entry in the place of one, or drop it. Raises OSError."""
+        with self._changing:
+            others = (new if known == entry else known for known in self.entries())
+            self.replace(tuple(known for known in others if known is not None))
 
     def replace(self, entries: tuple[PendingRevocation, ...]) -> None:
         """Write the file anew, completely or not at all; no entry, no file. Raises OSError."""
@@ -133,20 +142,30 @@ class RevocationWriter:
     Args:
         change: opens a transaction.
         wall: seconds since the epoch.
+        kept_unix: the time to which the kept directory was confirmed; infinity where none is kept. A start without the database reads the
+            kept directory, so an entry stays until that directory has it too.
     """
 
     def __init__(
-        self, pending: PendingRevocations, change: Callable[[], AbstractAsyncContextManager[RevocationTransaction]], wall: WallClock
+        self,
+        pending: PendingRevocations,
+        change: Callable[[], AbstractAsyncContextManager[RevocationTransaction]],
+        wall: WallClock,
+        kept_unix: Callable[[], float],
     ) -> None:
         self._pending = pending
         self._change = change
         self._wall = wall
+        self._kept_unix = kept_unix
 
     async def run(self) -> None:
         """Try every `WRITE_S` until cancelled."""
         while True:
             await asyncio.sleep(WRITE_S)
-            await self.write()
+            try:
+                await self.write()
+            except OSError as error:  # a full disk or a read-only folder; the entries stay in force until the next attempt
+                log.error("revocations cannot be kept", reason=error.strerror)
 
     async def write(self) -> None:
         """Write the entries that the database lacks, and drop entries that it has had for `KEEP_S`."""
@@ -157,10 +176,10 @@ class RevocationWriter:
                 except Exception as error:  # noqa: BLE001 - drivers raise their own errors; the next attempt may succeed
                     log.debug("a revocation waits for the database", key=entry.key_id, error=f"{type(error).__name__}: {error}"[:200])
                     break
-                self._update(entry, msgspec.structs.replace(entry, written_unix=self._wall()))
+                await asyncio.to_thread(self._pending.exchange, entry, msgspec.structs.replace(entry, written_unix=self._wall()))
                 log.info("a revocation is in the database now", key=entry.key_id)
-            elif self._wall() - entry.written_unix >= KEEP_S:
-                self._update(entry, None)
+            elif self._wall() - entry.written_unix >= KEEP_S and await asyncio.to_thread(self._kept_unix) > entry.written_unix:
+                await asyncio.to_thread(self._pending.exchange, entry, None)
 
     async def _write(self, entry: PendingRevocation) -> None:
         async with self._change() as books:
@@ -174,7 +193,3 @@ class RevocationWriter:
             after = canonical({"id": entry.key_id, "revoked_unix": entry.at_unix, "note": "revoked while the database was away"})
             target = f"tenant/{entry.tenant}/key/{entry.key_id}"
             await books.change.write_down(Entry(entry.actor, entry.role, entry.address, "key.revoke", target, entry.tenant, after=after))
-
-    def _update(self, entry: PendingRevocation, new: PendingRevocation | None) -> None:
-        others = (new if known == entry else known for known in self._pending.entries())
-        self._pending.replace(tuple(known for known in others if known is not None))

@@ -46,7 +46,7 @@ _SECRET_TEXT: Final = (
     (re.compile(r"\bsk-[A-Za-z0-9_\-]{8,}"), f"sk-{REDACTED}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"), REDACTED),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/\-]+=*"), rf"\g<1> {REDACTED}"),
-    (re.compile(r"(?i)\b((?:authorization|x-api-key|cookie|set-cookie)\b['\"]?\s*[:=]\s*)[^\r\n]+"), rf"\g<1>{REDACTED}"),
+    (re.compile(r"(?i)\b((?:authorization|(?:x-)?api-key|cookie|set-cookie)\b['\"]?\s*[:=]\s*)[^\r\n]+"), rf"\g<1>{REDACTED}"),
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+@"), rf"\g<1>{REDACTED}@"),
 )
 

@@ -48,7 +48,7 @@ from gateway.telemetry.rollout_gauges import RolloutFigures
 from gateway.wiring.auth import token_gate_for
 from gateway.wiring.fleet import registry_for
 from gateway.wiring.limits import CounterView
-from gateway.wiring.stores import directory_watch_for, pending_revocations_for, stores_on
+from gateway.wiring.stores import directory_watch_for, kept_directory_unix, pending_revocations_for, stores_on
 from policies.prompts.folder import names_in
 from tenancy.accounts import Contents
 from tenancy.directory import Directory
@@ -239,7 +239,7 @@ class AdminApiRun:
         self._run_dir = Path(slot.run_dir)
         self._settings = settings
         self._pending = pending_revocations_for(settings)
-        self._writer = RevocationWriter(self._pending, books.change, time.time)
+        self._writer = RevocationWriter(self._pending, books.change, time.time, partial(kept_directory_unix, settings, pepper))
         self._processes = OwnProcesses(settings, self._run_dir)
         self._copy = PolicyCopy(settings.policies_copy, SqlPolicyVersions(engine)) if settings.policies_from == "database" else None
         self._holders = KeyHolders(Directory(Contents(), pepper), lambda: self._watch.believes_admins)
@@ -280,7 +280,10 @@ class AdminApiRun:
         for sentence in self._processes.unapplied():
             log.warning("a changed setting is not taken up by a reload", setting=sentence)
         await self._counters.start()
-        await self._watch.refresh(self._holders)
+        try:
+            self._holders.directory = await self._watch.load()
+        except Exception as error:  # noqa: BLE001 - neither a database nor a kept directory: the loop below goes on asking
+            log.warning("no directory yet", error=type(error).__name__)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch.run(self._holders))
             group.create_task(self._writer.run())

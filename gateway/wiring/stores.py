@@ -1,6 +1,7 @@
 """Builds the stores in SQL and on this machine's disk: the directory, members, rollouts and policies, usage and its log."""
 
 import asyncio
+import math
 import os
 import secrets
 import time
@@ -160,6 +161,12 @@ def pending_revocations_for(settings: Settings) -> PendingRevocations:
     """The revocations that the database could not take, beside the kept directory."""
     file = settings.base_dir / settings.stores.directory_file
     return PendingRevocations(file.with_name(f"{file.name}.revoked"))
+
+
+def kept_directory_unix(settings: Settings, pepper: Pepper) -> float:
+    """The time to which the kept directory was confirmed; infinity where none is kept."""
+    saved = _directory_file(settings, pepper).load()
+    return math.inf if saved is None else saved.at_unix
 
 
 def _directory_file(settings: Settings, pepper: Pepper) -> DirectoryFile:

@@ -1,8 +1,11 @@
 """R34 during an outage of the database: a key is refused on this gateway at once, and in the database once it is back."""
 
+import asyncio
 import contextlib
+import math
 import stat
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +28,8 @@ class Outage(Site):
         self.pending = PendingRevocations(folder / "pending")
         self.watch = self.with_pending()
         self.rows: list[Entry] = []
-        self.writer = RevocationWriter(PendingRevocations(folder / "pending"), self.change, lambda: self.now)
+        self.kept_unix = math.inf
+        self.writer = RevocationWriter(PendingRevocations(folder / "pending"), self.change, lambda: self.now, lambda: self.kept_unix)
 
     def with_pending(self) -> DirectoryWatch:
         file = DirectoryFile(self.path, PEPPER, lambda: self.now)
@@ -90,6 +94,52 @@ async def test_what_the_database_knows_already_or_no_longer_has_is_not_written_a
     assert [entry.written_unix for entry in site.pending.entries()] == [site.now, site.now]
     (kept,) = (await site.store.load()).keys
     assert kept.revoked_unix == 5.0
+
+
+@pytest.mark.req("R34")
+async def test_an_entry_stays_until_the_kept_directory_has_it(site: Outage) -> None:
+    """The database came back for one transaction only: a start without it reads the kept directory, where the key is still valid."""
+    _, record = await site.add(1)
+    site.revoke(record.id)
+    site.kept_unix = site.now
+    await site.writer.write()
+    site.now += 10 * KEEP_S
+    await site.writer.write()
+    assert list(site.pending.revoked()) == [record.id]
+    site.kept_unix = site.now
+    await site.writer.write()
+    assert site.pending.entries() == ()
+
+
+@pytest.mark.req("R34")
+async def test_a_folder_that_takes_no_file_ends_no_loop(site: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, record = await site.add(1)
+    site.revoke(record.id)
+    tries = 0
+
+    async def passed(_: float) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 3:
+            raise asyncio.CancelledError
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gateway.sync.revocations.asyncio.sleep", passed)
+    monkeypatch.setattr(PendingRevocations, "replace", full)
+    with pytest.raises(asyncio.CancelledError):
+        await site.writer.run()
+    assert tries == 4
+    assert list(site.pending.revoked()) == [record.id]
+
+
+def test_many_revocations_at_once_are_all_kept(tmp_path: Path) -> None:
+    pending = PendingRevocations(tmp_path / "pending")
+    entries = [PendingRevocation(KeyId(f"k{number}"), ACME, 1.0, "bootstrap", "owner", "") for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(pending.add, entries))
+    assert set(pending.revoked()) == {entry.key_id for entry in entries}
 
 
 async def test_the_file_is_its_owners_and_keeps_the_first_entry_of_a_key(site: Outage) -> None:
