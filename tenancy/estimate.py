@@ -91,6 +91,9 @@ NEAR: Final = 10
 """A reported prompt may differ by the tenth part from a count with the served model's own tokenizer."""
 NEAR_TOKENS: Final = 16
 """Tokens by which it may differ in any case: the beginning of a text, the opening of an answer, a line with the date."""
+SUFFIX: Final = "suffix"
+"""Field of text completions whose text the engine puts into the prompt; it is not in the counts of the prompt."""
+TOOL_CHOICE: Final = frozenset({"tools", "tool_choice"})
 TRUNCATION: Final = "truncate_prompt_tokens"
 """The field by which a caller has the engine shorten its prompt."""
 EMPTY_PART: Final = b'"text":""'
@@ -124,14 +127,18 @@ def usage_bounds(ask: Ask, counted: int | None, context_tokens: int | None) -> U
         counted: tokens of the prompt by the served model's own tokenizer; None where they were not counted.
         context_tokens: tokens that the engine takes, where the settings say it.
     """
-    counted = ask.token_ids if ask.token_ids is not None else counted
+    suffixed = SUFFIX in ask.names
+    counted = None if suffixed else ask.token_ids if ask.token_ids is not None else counted
     each = ask.max_output_tokens if ask.max_output_tokens is not None else context_tokens or SEQUENCE_MOST
     output = ask.sequences * (each + 1)
     if counted is None:
         template = TEMPLATE_MOST if ask.endpoint.has_messages else 0
-        return UsageBounds(0, ask.prompt_bytes + ask.media * MEDIA_TOKENS + template, output, prompt_bound(ask))
+        prompt_bytes = len(ask.fields) if suffixed else ask.prompt_bytes
+        billed = prompt_bytes if suffixed else prompt_bound(ask)
+        return UsageBounds(0, prompt_bytes + ask.media * MEDIA_TOKENS + template, output, billed)
     margin = -(-counted // NEAR) + NEAR_TOKENS
-    shortened = TRUNCATION in ask.names or EMPTY_PART in ask.fields
+    # with a `tool_choice` some templates render the chosen tool alone, or none
+    shortened = TRUNCATION in ask.names or EMPTY_PART in ask.fields or ask.names >= TOOL_CHOICE
     least = 0 if shortened else max(0, counted - margin)
     return UsageBounds(least, counted + margin, output, counted + margin)
 

@@ -62,6 +62,8 @@ class _Refusal(msgspec.Struct, frozen=True):
     tokens: int | None = None
     limit: int | None = None
     code: str | None = None
+    served: tuple[str, ...] = ()
+    """The names under which engines serve the model, which callers do not learn."""
 
     @property
     def subject(self) -> str:
@@ -151,6 +153,7 @@ def _path(param: str | None) -> str | None:
 
 
 def _refused(refusal: _Refusal, detail: str, served: tuple[str, ...]) -> Fault:
+    refusal = msgspec.structs.replace(refusal, served=served)
     if refusal.code in FILTERED:
         # the filter's own message is the engine's text, too
         return Fault(Kind.CONTENT_FILTERED, "The content filter of the engine serving this model refused the request.", detail=detail)
@@ -218,7 +221,7 @@ def _text_only(_: re.Match[str], refusal: _Refusal) -> Fault:
 
 
 def _bad_field(match: re.Match[str], refusal: _Refusal) -> Fault:
-    why = explained(refusal.text) or f"Invalid value for '{match[1]}'."
+    why = explained(refusal.text, refusal.served) or f"Invalid value for '{match[1]}'."
     return Fault(Kind.INVALID_VALUE, why, param=match[1])
 
 
@@ -228,8 +231,8 @@ def _unknown_parameter(match: re.Match[str], _: _Refusal) -> Fault:
     )
 
 
-def _bad_grammar(match: re.Match[str], _: _Refusal) -> Fault:
-    reason = explained(match[1])
+def _bad_grammar(match: re.Match[str], refusal: _Refusal) -> Fault:
+    reason = explained(match[1], refusal.served)
     why = f": {reason.removesuffix('.')}" if reason else ""
     return Fault(Kind.INVALID_VALUE, f"The schema or grammar could not be compiled{why}.", param="response_format")
 

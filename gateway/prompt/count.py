@@ -48,7 +48,7 @@ class PromptCounts:
 
     def exact(self, ask: Ask, pool: str) -> bool:
         """Whether a count of this prompt is the engine's own number, and not from above."""
-        return pool in self._exact and not ask.media and ask.token_ids is None
+        return pool in self._exact and not ask.media and ask.token_ids is None and "suffix" not in ask.names
 
     async def count(self, ask: Ask, pool: str, scope: str = "", *, wait_s: float = BUDGET_S) -> int | None:
         """Tokens of the prompt, exact or from above; None where no count is made in time.

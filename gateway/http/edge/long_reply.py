@@ -50,7 +50,7 @@ class LongReply:
         self._keep(data)
         data = self._held + data
         cut = max(0, len(data) - len(_MODEL_KEY))
-        name_at = data.rfind(_MODEL_KEY, max(0, len(data) - MARGIN_BYTES))
+        name_at = data.find(_MODEL_KEY, max(0, len(data) - MARGIN_BYTES))
         if name_at >= 0:
             cut = min(cut, name_at)
         self._held = data[cut:]
@@ -80,7 +80,7 @@ def _without_vectors(data: bytes) -> tuple[bytes, bytes]:
     while (key_at := data.find(_KEY, look_at)) >= 0:
         opening = _OPENING.match(data, key_at)
         if opening is None:
-            if _CUT_OPENING.match(data, key_at):
+            if len(data) - key_at <= MAX_VECTOR_BYTES and _CUT_OPENING.match(data, key_at):
                 return b"".join([*kept, data[at:key_at]]), data[key_at:]
             look_at = key_at + len(_KEY)  # a value, not a key
             continue

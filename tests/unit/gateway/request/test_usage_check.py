@@ -17,6 +17,7 @@ from backends.ports import PollResult, ReplySink
 from domain.ask import Endpoint
 from domain.usage import Usage
 from gateway.fleet.health import HealthWatch
+from gateway.http.openai import interpret
 from gateway.ledger.writer import usage_event
 from gateway.lifecycle import serve
 from gateway.prompt.count import PromptCounts
@@ -25,7 +26,7 @@ from gateway.record import Record
 from gateway.telemetry.access_log import line_of
 from gateway.telemetry.metrics import Metrics
 from routing.fleet import Availability
-from tenancy.estimate import TEMPLATE_MOST
+from tenancy.estimate import TEMPLATE_MOST, usage_bounds
 from tenancy.limits import Level, Limit, Meter, Scope, Window
 from tests.placed import POOL
 from tests.request_path import EVENT, KEY, SSE, Engine, Path, Script, caller
@@ -243,3 +244,13 @@ async def test_a_backend_that_reports_too_little_is_named_and_stays() -> None:
         assert (await served(path, max_tokens=5)).reported
         watch.look()
     assert {backend.state for backend in path.deps.live.fleet.pools[POOL].backends} == {Availability.UP}
+
+
+def test_a_suffix_and_a_chosen_tool_are_no_lie_of_the_engine() -> None:
+    body = {"model": "m", "prompt": [1, 2, 3], "suffix": "word " * 2000, "max_tokens": 5}
+    bounds = usage_bounds(interpret(Endpoint.COMPLETIONS, json.dumps(body).encode()), None, None)
+    assert bounds.prompt_least == 0
+    assert bounds.prompt_most >= 10_000
+    tool = {"type": "function", "function": {"name": "f", "description": "word " * 2000, "parameters": {"type": "object"}}}
+    chat = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [tool], "tool_choice": "none"}
+    assert usage_bounds(interpret(Endpoint.CHAT, json.dumps(chat).encode()), 2100, None).prompt_least == 0
