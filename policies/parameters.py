@@ -120,7 +120,7 @@ class Parameters(msgspec.Struct, frozen=True):
     allowed_members: frozenset[str] = frozenset()
     """Paths into objects of which only these members may be set."""
     opened: frozenset[str] = frozenset()
-    """Those of `CLOSED` that requests may set, whole or by paths into them."""
+    """Fields of `CLOSED` that requests may set, whole or by paths into them."""
 
 
 def parameters_of(written: ParametersField | None) -> Parameters | None:

@@ -101,7 +101,7 @@ def timely(took_s: float, limit_s: float) -> float:
 
 
 def at_most(found: float, limit: float, what: str) -> float:
-    """The same for a count or share that grows with the time which the code takes, for instance requests that are sent to a dead engine
+    """`timely` for a count or share that grows with the time which the code takes, for instance requests that are sent to a dead engine
     until it is known to be dead. Returns what was found."""
     if found > limit and slowdown() > 2.0:
         skip_stalled(f"{found:.4g} {what} instead of {limit:.4g}, with {slowdown():.1f} processes for each core")

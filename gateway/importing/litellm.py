@@ -55,7 +55,7 @@ DEFAULTS: Final = (
 )
 """Parameters of a deployment that LiteLLM sends where a request sets none; they have the same names in `parameters.defaults`."""
 CAPS: Final = ("max_tokens", "max_completion_tokens")
-"""Of these the same: the output of a request that sets no cap."""
+"""The names of a deployment's default for the output of a request that sets no cap."""
 _READ: Final = {"model", "api_base", "base_url", "api_key", "custom_llm_provider", "weight", *COSTS, *RATES, *DEFAULTS, *CAPS}
 _DESCRIPTIVE: Final = re.compile(
     r"id|mode|base_model|max_(output_)?tokens|description|version|metadata|db_model|litellm_provider|supports_\w+"

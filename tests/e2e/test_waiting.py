@@ -22,10 +22,12 @@ STRICT = SimSettings(models=("sim",), max_queued=CAP)
 
 @contextlib.asynccontextmanager
 async def capped(count: int = 1, **options: Any) -> AsyncIterator[tuple[list[SimEngine], Gateway]]:
+    """A gateway before engines of two slots, none of which is kept free: with a headroom, a tenant that holds every slot gives one back
+    to the first waiter of another, and these tests need slots that stay held."""
     async with contextlib.AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(SimEngine(STRICT)) for _ in range(count)]
         backends = [{"id": f"e{at}", "url": engine.url, "max_in_flight": CAP} for at, engine in enumerate(engines)]
-        yield engines, await stack.enter_async_context(gateway(pool={"backends": backends}, **options))
+        yield engines, await stack.enter_async_context(gateway(pool={"backends": backends, "limit": {"kept_free": 0}}, **options))
 
 
 async def ask(client: httpx.AsyncClient, tokens: int = 15, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:

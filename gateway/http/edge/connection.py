@@ -237,7 +237,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         self._framing_bytes = 0
         """Bytes behind the head that are no bytes of the body."""
         self._framing_run_bytes = 0
-        """Those of them that came since the last bytes of the body."""
+        """Framing bytes since the last bytes of the body."""
         self._unsent = 0
         self._body_since = 0.0
         self.transport: asyncio.Transport

@@ -19,7 +19,7 @@ from tenancy.stores.valkey.link import Link, pack
 TIMEOUT_S: Final = 0.05
 """Longest time that a request waits for the store (reliability research, 2.3)."""
 LOCAL_TIMEOUT_S: Final = 0.5
-"""The same for a store behind a Unix socket, the embedded one among them: it has no network to lose, so a late answer says that this
+"""The time-out of a store behind a Unix socket, the embedded one among them: it has no network to lose, so a late answer says that this
 host is busy, and then limits have to stay exact."""
 CONNECT_S: Final = 1.0
 """Longest time for a connection and its greeting; no request waits for that."""

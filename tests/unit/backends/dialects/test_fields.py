@@ -94,7 +94,7 @@ def test_what_only_vllm_has_is_refused_elsewhere(dialect: str) -> None:
 
 
 def test_llamacpp_never_scores_a_prompt_that_it_would_not_show() -> None:
-    """It generates a token for `max_tokens: 0`, and leaves the prompt out of the text."""
+    """llama.cpp generates a token for `max_tokens: 0`, and leaves the prompt out of the text."""
     assert refused("llamacpp", Endpoint.COMPLETIONS, max_tokens=0, echo=True) == "echo"
     assert sent("vllm", Endpoint.COMPLETIONS, max_tokens=0, echo=True) == {"max_tokens": 0, "echo": True}
     assert sent("llamacpp", Endpoint.COMPLETIONS, echo=False) == {}

@@ -190,7 +190,7 @@ async def test_no_recorded_reply_of_a_real_engine_is_marked(line: str) -> None:
 
 @pytest.mark.parametrize("name", ["recorded_vllm.bin", "recorded_sglang.bin"])
 async def test_no_recorded_stream_of_a_real_engine_is_cut_or_marked(name: str) -> None:
-    """They were asked for four tokens."""
+    """The recorded engines were asked for four tokens."""
     stream = (ROOT / "tests/fuzz/corpus/sse" / name).read_bytes()
     record = await served(Path(a=Engine(streamed(stream))), messages=[{"role": "user", "content": "hi"}], max_tokens=4, stream=True)
     assert (record.outcome, record.usage.prompt_tokens, record.usage.completion_tokens, record.reported) == ("ok", 15, 4, "")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from domain.usage import Usage
 from gateway.record import Record
+from gateway.telemetry import access_log
 from gateway.telemetry.access_log import FLUSH_AFTER_S, FLUSH_BYTES, MAX_LINE_BYTES, MAX_PENDING_BYTES, AccessLog, line_of, slices
 
 RECORD = Record(
@@ -196,3 +197,13 @@ def test_a_line_is_known_by_our_id_and_names_the_callers_own(request_id: str, en
     record = msgspec.structs.replace(RECORD, request_id=request_id, engine_request_id=engine_id, gateway_id="req-1")
     line = json.loads(line_of(record))
     assert {name: line[name] for name in line if name.endswith("request_id")} == logged
+
+
+def test_a_line_with_every_text_at_its_shortest_fits_whatever_the_texts_are() -> None:
+    entry = access_log._flat(RECORD, end_user=True)
+    numbers = {name: 2**53 for name, value in msgspec.structs.asdict(entry).items() if type(value) is int}
+    texts = dict.fromkeys(access_log._TEXT_FIELDS, "\x7f\x01" * access_log.SHORT_FIELD_CHARS)
+    worst = msgspec.structs.replace(entry, **numbers, **{name: text[: access_log.SHORT_FIELD_CHARS] for name, text in texts.items()})
+    assert len(msgspec.json.encode(worst)) + 1 <= MAX_LINE_BYTES
+    all_escaped = msgspec.structs.replace(worst, **dict.fromkeys(access_log._TEXT_FIELDS, "\x01" * access_log.SHORT_FIELD_CHARS))
+    assert len(msgspec.json.encode(all_escaped)) + 1 <= MAX_LINE_BYTES
