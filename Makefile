@@ -141,6 +141,9 @@ requirements: $(VENV)/.dev ## which numbered requirements have a passing test, a
 bench-overhead: $(VENV)/.dev ## CPU, latency and memory beside nginx and other gateways; needs wrk and nginx
 	$(BIN)/python -m bench.overhead
 
+bench-throughput: $(VENV)/.dev $(VENV)/.smollm2 ## what engines deliver behind the gateway, over what they deliver alone (four minutes)
+	$(BIN)/python -m bench.overhead.throughput
+
 bench-instructions: $(VENV)/.dev ## instructions per request of the production set-up, by thread; REQUESTS=2000 to count more; needs valgrind
 	$(BIN)/python -m bench.instructions $(if $(REQUESTS),--requests $(REQUESTS))
 

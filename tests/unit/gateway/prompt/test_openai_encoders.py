@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import hashlib
+import importlib
 import itertools
 import os
 import random
@@ -10,7 +11,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import bpe_openai
 import pytest
 
 from gateway.prompt import openai_encoders
@@ -30,6 +30,7 @@ TEXTS = [
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiktoken's cache folder, with the files made anew from bpe-openai's ranks: each rank is an id with the token's bytes."""
     folder = tmp_path_factory.mktemp("tiktoken")
+    bpe_openai = importlib.import_module("bpe_openai")  # 60 MB and a second: not for whoever only collects
     for name, file in FILES.items():
         encoding = bpe_openai.get_encoding(name)
         lines = []
