@@ -1,7 +1,6 @@
 """The admin port of `tests.admin_harness` on a socket of its own, its loop in a thread: for commands and other clients that wait."""
 
 import asyncio
-import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -10,19 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from click import Command
-from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
-from typer.main import get_command
 
 from gateway.cli import app
 from tests.admin_harness import TOKEN, admin_port
-
-
-@functools.cache
-def _command() -> Command:
-    """The command line, built once: that takes three times as long as a command."""
-    return get_command(app)
+from tests.command_line import Commands, Result
 
 
 class AdminSocket:
@@ -59,7 +50,7 @@ class AdminSocket:
     def run(self, *arguments: object, token: str = TOKEN) -> Result:
         """A command with `--admin`, as the bootstrap token or another caller."""
         environ = {"TIDEGATE_ADMIN_TOKEN": token, "COLUMNS": "200"}
-        return CliRunner().invoke(_command(), [*map(str, arguments), "--admin", self.url], env=environ)
+        return Commands().invoke(app, [*map(str, arguments), "--admin", self.url], env=environ)
 
     def json(self, *arguments: object) -> Any:
         """What a command that succeeds prints with `--json`."""

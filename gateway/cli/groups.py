@@ -129,8 +129,9 @@ class LazyRoot(CliGroup):
         return name, (command if name is None or name not in self.entries else loaded(name, self.entries[name])), rest
 
 
+@functools.cache
 def loaded(name: str, entry: RootEntry) -> Any:
-    """The command or group of an entry with its parameters, imported."""
+    """The command or group of an entry with its parameters, imported and built once."""
     module, _, attribute = entry.where.partition(":")
     found = getattr(import_module(module), attribute)
     if isinstance(found, typer.Typer):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
+from tests.command_line import Commands
 from tests.e2e.test_serve import ask, serving
 from tests.timing import HANG_S
 
@@ -23,7 +23,7 @@ BY = ("tenant", "project", "key", "model")
 def exported(home: Path) -> dict[str, int]:
     """All usage, added up by what `tidegate usage export` writes."""
     where = ("-c", str(home / "tidegate.yaml"), "-o", str(home / "usage.csv"))
-    done = CliRunner().invoke(app, ["usage", "export", "--by", ",".join(BY), *where])
+    done = Commands().invoke(app, ["usage", "export", "--by", ",".join(BY), *where])
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader((home / "usage.csv").open(newline="")))
     return {name: sum(int(row[name]) for row in rows) for name in ("requests", "prompt_tokens", "completion_tokens")}

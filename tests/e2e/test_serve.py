@@ -12,12 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from backends.simengine import SimEngine, SimSettings
 from gateway.cli import app
 from gateway.config.load import load_settings
 from gateway.placement.decision_log import find_written
+from tests.command_line import Commands
 from tests.replicas import Tenancy
 from tests.scale import scaled
 from tests.timing import HANG_S, timely, until
@@ -55,7 +55,7 @@ def tidegate(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 def key_of(home: Path, tenant: str = "acme") -> str:
     """A new key, made by the command in this process: one of its own would take longer to start than the gateway."""
-    made = CliRunner().invoke(app, ["key", "create", "-c", str(home / "tidegate.yaml"), "--tenant", tenant, "--create-tenant", "--json"])
+    made = Commands().invoke(app, ["key", "create", "-c", str(home / "tidegate.yaml"), "--tenant", tenant, "--create-tenant", "--json"])
     assert made.exit_code == 0, made.output
     return str(json.loads(made.stdout)["key"])
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.command_line import Commands, Result
 
 LIMIT = {"requests": 64.0, "tokens": None, "own": 16.0}
 UP = {"pool": "chat", "backend": "gpu-0", "up": True, "source": "static", "in_flight": 2, "signals_age_s": 0.04, "limit": LIMIT}
@@ -38,7 +38,7 @@ def admin(status: int, body: bytes) -> Iterator[str]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["backend", "list", *arguments])
+    return Commands(env={"COLUMNS": "200"}).invoke(app, ["backend", "list", *arguments])
 
 
 def test_what_is_up_and_what_is_down_and_why() -> None:

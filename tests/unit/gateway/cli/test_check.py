@@ -7,7 +7,6 @@ import jsonschema
 import pytest
 import tokenizers
 import yaml
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.check import check, command_sections, reference_sections, schemas
@@ -15,6 +14,7 @@ from gateway.config.load import load_settings
 from gateway.prompt.vocabulary import load_vocabulary
 from policies.export import REGENERATE, with_sections
 from policies.load import load_policies
+from tests.command_line import Commands
 
 ROOT = Path(check.__code__.co_filename).parents[2]
 COMMANDS = (ROOT / "docs" / "reference" / "cli.md").read_text()
@@ -53,7 +53,7 @@ def site(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+    return Commands().invoke(app, list(arguments))
 
 
 def test_policies_of_the_database_are_checked_as_far_as_this_machine_has_them(site):
@@ -315,9 +315,9 @@ def test_mistakes_and_notes_are_told_to_programs(site):
 
 def test_a_mistake_in_a_variable_is_shown_at_the_settings_that_it_overrides(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE__WORKERS", "many")
-    text = CliRunner().invoke(app, ["check"])
+    text = Commands().invoke(app, ["check"])
     assert (text.exit_code, text.stderr.startswith("environment variable TIDEGATE__WORKERS: workers: input")) == (1, True)
-    results = json.loads(CliRunner().invoke(app, ["check", "--format", "sarif"]).stdout)["runs"][0]["results"]
+    results = json.loads(Commands().invoke(app, ["check", "--format", "sarif"]).stdout)["runs"][0]["results"]
     place = results[0]["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("tidegate.yaml", 1)
     assert "environment variable TIDEGATE__WORKERS" in results[0]["message"]["text"]
@@ -325,7 +325,7 @@ def test_a_mistake_in_a_variable_is_shown_at_the_settings_that_it_overrides(site
 
 def test_a_variable_that_names_no_setting_is_a_note(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE__LOG__LEVLE", "debug")
-    done = CliRunner().invoke(app, ["check"])
+    done = Commands().invoke(app, ["check"])
     assert (done.exit_code, "names no setting, so it changes nothing; did you mean TIDEGATE__LOG__LEVEL?" in done.stderr) == (0, True)
 
 
@@ -336,17 +336,17 @@ def test_a_tokenizer_that_lies_on_this_machine_is_named_with_what_to_write(site:
     (snapshot.parents[1] / "refs" / "main").write_text("a" * 40)
     (snapshot / "tokenizer.json").write_text(SMALL_TOKENIZER)
     monkeypatch.setenv("HF_HUB_CACHE", str(site / "hub"))
-    done = CliRunner().invoke(app, ["check"])
+    done = Commands().invoke(app, ["check"])
     assert done.exit_code == 0
     assert done.stderr.endswith(f"; if {snapshot} has the files that the engines serve, write tokenizer: {snapshot}\n")
     (snapshot / "tokenizer.json").write_text("{}")
     load_vocabulary.cache_clear()  # as in a new process
-    assert f"write tokenizer: {snapshot} (tokenizer {snapshot}/tokenizer.json cannot be read" in CliRunner().invoke(app, ["check"]).stderr
+    assert f"write tokenizer: {snapshot} (tokenizer {snapshot}/tokenizer.json cannot be read" in Commands().invoke(app, ["check"]).stderr
 
 
 def test_a_pool_at_a_hosted_provider_is_noted_and_own_machines_in_a_cloud_are_not(site: Path) -> None:
     urls = ("https://api.openai.com", "http://10.0.0.1:8000", "http://openai.com.internal:8000")
     backends = "".join(f'      - {{id: b{at}, url: "{url}"}}\n' for at, url in enumerate(urls))
     (site / "tidegate.yaml").write_text(f"pools:\n  - name: chat\n    model: m\n    dialect: openai\n    backends:\n{backends}")
-    done = CliRunner().invoke(app, ["check"])
+    done = Commands().invoke(app, ["check"])
     assert (done.exit_code, "note: pool chat is at api.openai.com: Tidegate is for self-hosted engines" in done.stderr) == (0, True)

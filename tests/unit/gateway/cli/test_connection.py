@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import typer
 from click.testing import Result
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.admin_client import ADMIN, AdminClient, segment
 from gateway.cli.connection import TOKEN_VARIABLE, URL_VARIABLE, AdminAddress, GatewayOptions, LocalSettings, token_for
 from tests.admin_harness import TOKEN
 from tests.admin_socket import admin_socket
+from tests.command_line import Commands
 
 NOBODY = "http://127.0.0.1:1"
 POOLS = 'pools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -33,7 +33,7 @@ def settings(site: Path, address: str, more: str = "", name: str = "tidegate.yam
 
 
 def run(*arguments: str, **environ: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env=environ)
+    return Commands().invoke(app, list(arguments), env=environ)
 
 
 def test_the_address_is_the_options_then_the_variables_then_that_of_the_settings_at_hand(

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from backends.launch.engine_facts import COMPLETION, METRICS, MODELS, VLLM_EVENTS, VLLM_INFO
 from gateway.cli import app
+from tests.command_line import Commands, Result
 
 RECORDED = Path(__file__).parents[3] / "wire" / "engine_launch"
 
@@ -49,7 +49,7 @@ def engine(replies: dict[str, bytes], key: str | None = None) -> Iterator[str]:
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
-    return CliRunner(env={"COLUMNS": "250", **(env or {})}).invoke(app, ["engine", "check", *arguments])
+    return Commands(env={"COLUMNS": "250", **(env or {})}).invoke(app, ["engine", "check", *arguments])
 
 
 def test_an_engine_started_by_its_configuration_passes() -> None:

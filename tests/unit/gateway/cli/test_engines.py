@@ -3,17 +3,17 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from backends.dialects import DIALECTS
 from backends.launch.catalogue import names
 from gateway.cli import app
+from tests.command_line import Commands, Result
 
 DOCS = Path(__file__).parents[4] / "docs"
 
 
 def run(*arguments: str, group: str = "engine") -> Result:
-    return CliRunner(env={"COLUMNS": "250"}).invoke(app, [group, *arguments])
+    return Commands(env={"COLUMNS": "250"}).invoke(app, [group, *arguments])
 
 
 def test_the_list_says_which_dialects_are_proven_and_names_every_configuration() -> None:

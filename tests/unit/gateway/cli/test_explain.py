@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.explain import summary
 from tests.admin_harness import EXPLAINED, TOKEN
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def served(tmp_path: Path) -> Iterator[AdminSocket]:
 
 
 def run(served: AdminSocket, *arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["explain", *arguments, "--admin", served.url], env={"TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "60"})
+    done = Commands().invoke(app, ["explain", *arguments, "--admin", served.url], env={"TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "60"})
     return done.exit_code, done.output
 
 

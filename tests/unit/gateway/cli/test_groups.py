@@ -8,10 +8,10 @@ from typing import Annotated
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from gateway.cli import ENTRIES, app
 from gateway.cli.groups import CommandGroup, Options, loaded
+from tests.command_line import Commands
 
 HEAVY = (
     "pydantic",
@@ -58,24 +58,24 @@ def test_every_entry_of_the_root_is_what_its_line_says(name: str) -> None:
         assert len(command.commands) > 1
     else:
         assert own
-    shown = CliRunner(env={"COLUMNS": "100"}).invoke(app, [name, "-h"])
+    shown = Commands(env={"COLUMNS": "100"}).invoke(app, [name, "-h"])
     assert (shown.exit_code, "Usage:" in shown.stdout) == (0, True)
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest() -> None:
-    done = CliRunner().invoke(app, ["tennant", "list"])
+    done = Commands().invoke(app, ["tennant", "list"])
     assert (done.exit_code, "Did you mean 'tenant'" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["--version"], ["version"]])
 def test_the_version_is_a_command_and_an_option_that_stands_alone(words: list[str]) -> None:
-    done = CliRunner().invoke(app, words)
+    done = Commands().invoke(app, words)
     assert (done.exit_code, done.stdout.startswith("tidegate ")) == (0, True)
 
 
 def test_flags_have_no_type_and_options_have_one() -> None:
     for group, command in (("key", "list"), ("serve", None), ("rollout", "list")):
-        shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, [group, *([command] if command else []), "--help"])
+        shown = Commands(env={"COLUMNS": "120"}).invoke(app, [group, *([command] if command else []), "--help"])
         assert "<bool>" not in shown.stdout
         assert "<path>" in shown.stdout
 
@@ -102,8 +102,8 @@ def test_a_bundle_is_one_option_per_field_and_is_closed_when_the_command_ends() 
     def other() -> None:
         """Do nothing."""
 
-    done = CliRunner().invoke(group, ["add", "x", "--left", "2"])
+    done = Commands().invoke(group, ["add", "x", "--left", "2"])
     assert (done.exit_code, done.stdout) == (0, "x 7\nclosed\n")
-    done = CliRunner().invoke(group, ["add", "bad", "--left", "2", "--other", "1"])
+    done = Commands().invoke(group, ["add", "bad", "--left", "2", "--other", "1"])
     assert (done.exit_code, done.stdout) == (3, "bad 3\nclosed\n")
-    assert CliRunner().invoke(group, ["add", "x"]).exit_code == 2
+    assert Commands().invoke(group, ["add", "x"]).exit_code == 2

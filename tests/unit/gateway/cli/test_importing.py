@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.config.load import load_settings
 from policies.load import load_policies
+from tests.command_line import Commands
 
 WHOLE = """\
 model_list:
@@ -61,12 +61,12 @@ KEYS = {
 
 
 def run(*arguments: object):
-    return CliRunner().invoke(app, ["import", "litellm", *map(str, arguments)])
+    return Commands().invoke(app, ["import", "litellm", *map(str, arguments)])
 
 
 def checked(folder: Path, **environ: str) -> str:
     """What `tidegate check` says of the written files."""
-    result = CliRunner().invoke(app, ["check", "-c", str(folder / "tidegate.yaml")], env=environ)
+    result = Commands().invoke(app, ["check", "-c", str(folder / "tidegate.yaml")], env=environ)
     assert result.exit_code == 0, result.output
     return result.output
 

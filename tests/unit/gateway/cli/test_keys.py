@@ -7,11 +7,11 @@ from datetime import datetime
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from domain.priority import Class
 from gateway.cli import app
 from tenancy.rights import Rights
+from tests.command_line import Commands
 from tests.databases import migrated_file
 
 SETTINGS = 'admin: {bind: "127.0.0.1:1"}\npools: [{name: chat, model: m, backends: [{id: a, url: "http://10.0.0.1:8000"}]}]\n'
@@ -29,7 +29,7 @@ def site(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+    return Commands().invoke(app, list(arguments))
 
 
 def listed():
@@ -91,10 +91,10 @@ def test_a_revoked_and_an_expired_key_are_listed_as_such(site):
 def test_a_key_is_revoked_when_somebody_says_yes(site):
     key_id = json.loads(run("key", "create", "--tenant", "acme", "--create-tenant", "--json").stdout)["id"]
     for answer in ("", "n\n"):
-        asked = CliRunner().invoke(app, ["key", "revoke", key_id], input=answer)
+        asked = Commands().invoke(app, ["key", "revoke", key_id], input=answer)
         assert (asked.exit_code, f"Revoke key {key_id} for good?" in asked.output) == (1, True)
         assert [row["state"] for row in listed()] == ["active"]
-    assert CliRunner().invoke(app, ["key", "revoke", key_id], input="y\n").exit_code == 0
+    assert Commands().invoke(app, ["key", "revoke", key_id], input="y\n").exit_code == 0
     assert [row["state"] for row in listed()] == ["revoked"]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.admin_client import AdminClient
@@ -13,6 +12,7 @@ from gateway.cli.limits import _rows
 from tenancy.limits import Level, Meter, Scope, Window, public_id, state_key
 from tests.admin_harness import TOKEN
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tests.admin_socket import AdminSocket, admin_socket
 )
 def test_a_mistyped_id_is_told_with_what_there_is(limit: str, says: str) -> None:
     for command in (["set", limit, "5"], ["delete", limit, "--yes"], ["raise", limit, "7"]):
-        done = CliRunner().invoke(app, ["limit", *command, "--admin", "http://127.0.0.1:9"])
+        done = Commands().invoke(app, ["limit", *command, "--admin", "http://127.0.0.1:9"])
         assert done.exit_code == 2
         assert says in done.output
 
@@ -38,7 +38,7 @@ def test_ids_that_can_be_pass(level: Level, meter: Meter, monkeypatch: pytest.Mo
     window = Window.NOW if meter is Meter.CONCURRENT_REQUESTS else Window.DAY
     place = (Scope(level, "" if level is Level.GLOBAL else "acme/web"), meter, window)
     for limit, amount in ((public_id(*place), "5"), (state_key(*place), "500000000" if meter is Meter.COST_NANOUSD else "5")):
-        done = CliRunner().invoke(app, ["limit", "set", limit, amount, "--admin", "http://127.0.0.1:9"])
+        done = Commands().invoke(app, ["limit", "set", limit, amount, "--admin", "http://127.0.0.1:9"])
         assert (done.exit_code, "http://127.0.0.1:9" in done.stderr) == (1, True), "nobody is there to ask"
 
 
@@ -139,7 +139,7 @@ def test_the_older_name_takes_nano_dollars_and_is_told_apart(port: AdminSocket) 
 def test_what_is_no_amount_is_refused_with_the_name_of_the_option(
     port: AdminSocket, limit: str, options: list[str], says: list[str]
 ) -> None:
-    done = CliRunner().invoke(
+    done = Commands().invoke(
         app, ["limit", "set", "--admin", port.url, limit, *options], env={"TIDEGATE_ADMIN_TOKEN": TOKEN, "COLUMNS": "200"}
     )
     assert done.exit_code in (1, 2)

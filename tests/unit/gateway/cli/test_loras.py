@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from backends.lora.digest import lora_digest
 from gateway.cli import app
+from tests.command_line import Commands, Result
 from tests.unit.gateway.cli.test_backends import admin
 
 SETTINGS = """
@@ -20,7 +20,7 @@ pools:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["lora", *arguments])
+    return Commands(env={"COLUMNS": "200"}).invoke(app, ["lora", *arguments])
 
 
 def test_the_digest_of_a_folder(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.command_line import Commands, Result
 
 EXAMPLES = Path(__file__).parents[4] / "policies" / "examples"
 
@@ -29,7 +29,7 @@ def request(**fields: object) -> str:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["policy", *arguments])
+    return Commands().invoke(app, ["policy", *arguments])
 
 
 def test_a_folder_is_checked_with_and_without_settings() -> None:

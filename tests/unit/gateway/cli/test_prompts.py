@@ -3,9 +3,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from tests.command_line import Commands, Result
 
 EXAMPLES = Path(__file__).parents[4] / "policies" / "examples"
 
@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
+    return Commands().invoke(app, [*arguments])
 
 
 def prompt(*arguments: str) -> Result:

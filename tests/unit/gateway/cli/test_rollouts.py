@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from policies.rollout.progress import tick
@@ -15,6 +14,7 @@ from policies.rollout.samples import METRICS, ArmSums, Interval, Scale, Tally
 from policies.rollout.state import read, state_text
 from tenancy.stores.sql import SqlRolloutStore
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "reference" / "rollouts.md").read_text()
@@ -49,7 +49,7 @@ DOCUMENT = "name: v2\nbaseline: chat\ncanary: chat-v2\nwarm_up_s: 0.0\nwarm_up_r
 
 
 def check(*arguments: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["rollout", "check", *map(str, arguments)], env={"COLUMNS": "200"})
+    done = Commands().invoke(app, ["rollout", "check", *map(str, arguments)], env={"COLUMNS": "200"})
     return done.exit_code, done.output
 
 

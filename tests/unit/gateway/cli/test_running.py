@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.process.snapshots import PolicyState, WorkerSnapshot
 from tests.admin_harness import Processes, bearer
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_what_needs_a_look_is_a_warning(port: AdminSocket) -> None:
 
 
 def test_without_a_token_the_open_routes_are_told_and_what_is_missing(port: AdminSocket) -> None:
-    done = CliRunner(env={"TIDEGATE_ADMIN_TOKEN": ""}).invoke(app, ["status", "--admin", port.url])
+    done = Commands(env={"TIDEGATE_ADMIN_TOKEN": ""}).invoke(app, ["status", "--admin", port.url])
     assert (done.exit_code, "version 1: ready" in done.stdout, "no admin token" in done.stderr) == (0, True, True)
     wrong = port.run("status", token="wrong")
     assert (wrong.exit_code, "admin token is missing or wrong" in wrong.stderr) == (0, True)
@@ -60,7 +60,7 @@ def test_without_a_token_the_open_routes_are_told_and_what_is_missing(port: Admi
 
 def test_nobody_there_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["status", "--admin", "http://127.0.0.1:1"])
+    done = Commands().invoke(app, ["status", "--admin", "http://127.0.0.1:1"])
     assert (done.exit_code, "no gateway answers" in done.stderr) == (1, True)
 
 
@@ -87,7 +87,7 @@ def test_settings_with_mistakes_are_not_taken_up(port: AdminSocket, tmp_path: Pa
     (tmp_path / "tidegate.yaml").write_text(
         f'admin: {{bind: "{port.url.removeprefix("http://")}"}}\nsecrets: {{admin_token: {{file: token}}}}\n'
     )
-    done = CliRunner().invoke(app, ["reload"])
+    done = Commands().invoke(app, ["reload"])
     assert (done.exit_code, "nothing was reloaded" in done.stderr, "pools" in done.stderr) == (1, True, True)
     assert processes(port).signals == []
 
@@ -107,11 +107,11 @@ def test_a_process_of_this_machine_is_stopped_by_its_run_directory(tmp_path: Pat
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     try:
         (tmp_path / "ready.json").write_text(json.dumps({"data_port": 1, "admin_port": 2, "pid": child.pid}))
-        done = CliRunner().invoke(app, ["stop", "--run-dir", str(tmp_path), "--yes", "--no-wait"])
+        done = Commands().invoke(app, ["stop", "--run-dir", str(tmp_path), "--yes", "--no-wait"])
         assert (done.exit_code, f"process {child.pid} drains" in done.stdout) == (0, True)
         assert child.wait(30) == -signal.SIGTERM
     finally:
         child.kill()
-    gone = CliRunner().invoke(app, ["stop", "--run-dir", str(tmp_path / "none"), "--yes"])
+    gone = Commands().invoke(app, ["stop", "--run-dir", str(tmp_path / "none"), "--yes"])
     assert (gone.exit_code, "no gateway runs with the run directory" in gone.stderr) == (1, True)
     assert not os.path.exists(tmp_path / "none")

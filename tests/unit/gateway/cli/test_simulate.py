@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
+from tests.command_line import Commands
 
-RUNNER = CliRunner()
+RUNNER = Commands()
 FLEET = "engines:\n  - {machine: h100-8b, count: 2}\n"
 TRACE = "".join(
     f'{{"timestamp":{i * 100},"input_length":1100,"output_length":6,"hash_ids":[{i % 3},{i % 3 + 10},{i + 100}]}}\n' for i in range(40)

@@ -5,11 +5,11 @@ import csv
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from domain.usage import Usage
 from gateway.cli import app
 from tenancy.stores.sql import SqlUsageStore, open_engine
+from tests.command_line import Commands
 from tests.databases import migrated_file
 from tests.usage_events import event
 
@@ -38,7 +38,7 @@ def site(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["usage", *arguments])
+    return Commands().invoke(app, ["usage", *arguments])
 
 
 def test_a_table_for_people_and_json_for_scripts(site):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.usage import MOST
 from tenancy.stores.sql import SqlUsageStore
 from tests.admin_harness import bearer
 from tests.admin_socket import AdminSocket, admin_socket
+from tests.command_line import Commands
 from tests.usage_events import event, grouped, random_event
 
 DAYS = ("--from", "2026-01-01", "--to", "2026-01-31")
@@ -48,7 +48,7 @@ def test_an_export_of_many_pages_is_the_same_file(port: AdminSocket, tmp_path: P
     by = (*DAYS, "--by", "day,tenant,user,key")
     done = port.run("usage", "export", *by, "-o", "api.csv")
     assert done.exit_code == 0, done.output
-    straight = CliRunner().invoke(app, ["usage", "export", *by, "-o", "straight.csv", "--offline"])
+    straight = Commands().invoke(app, ["usage", "export", *by, "-o", "straight.csv", "--offline"])
     assert straight.exit_code == 0, straight.output
     assert (tmp_path / "api.csv").read_bytes() == (tmp_path / "straight.csv").read_bytes()
     assert (tmp_path / "api.csv").read_bytes().count(b"\r\n") > MOST * 2
