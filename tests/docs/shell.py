@@ -204,11 +204,12 @@ def _working_in(folder: Path) -> list[int]:
 
 
 def _end(group: int) -> None:
-    """End a process group: politely, then for good."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End a process group: politely, then for good. A gateway accepts connections for seconds after a first signal, and ends at once at a
+    second one."""
+    for number, polls in ((signal.SIGINT, 10), (signal.SIGINT, int(20 / POLL_S)), (signal.SIGKILL, int(20 / POLL_S))):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, number)
-        for _ in range(int(20 / POLL_S)):
+        for _ in range(polls):
             if not running(group):
                 return
             time.sleep(POLL_S)
