@@ -73,9 +73,11 @@ class PageRun:
             _end(group)
         _end(self._bash.pid)
         self._bash.wait()
-        for process in _working_in(self._work):  # daemons have left their group
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        while daemons := _working_in(self._work):  # they have left their group
+            for process in daemons:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(POLL_S)
         with contextlib.suppress(BrokenPipeError):
             self._bash.stdin.close()
         self._bash.stdout.close()
@@ -204,9 +206,9 @@ def _working_in(folder: Path) -> list[int]:
 
 
 def _end(group: int) -> None:
-    """End a process group: politely, then for good. A gateway accepts connections for seconds after a first signal, and ends at once at a
-    second one."""
-    for number, polls in ((signal.SIGINT, 10), (signal.SIGINT, int(20 / POLL_S)), (signal.SIGKILL, int(20 / POLL_S))):
+    """End a process group: politely, then for good. A gateway that was told to end accepts connections for seconds; it ends at once at an
+    interrupt."""
+    for number, polls in ((signal.SIGTERM, 10), (signal.SIGINT, int(20 / POLL_S)), (signal.SIGKILL, int(20 / POLL_S))):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, number)
         for _ in range(polls):
