@@ -80,11 +80,11 @@ install: $(VENV)/.run ## the gateway and the command `tidegate` in .venv, withou
 demo-engine-unknown:
 	@echo "ENGINE=$(ENGINE) is unknown; it is one of: smollm2 (the default), sim, vllm" >&2; exit 2
 
-test: $(VENV)/.dev ## all tests but the slow ones, JOBS=2 files at a time
-	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client" -n $(or $(JOBS),2) --dist loadfile
+test: $(VENV)/.dev ## all tests but the slow ones, JOBS=3 files at a time
+	$(BIN)/python -m pytest --cache-clear -m "not slow and not real_engine and not client" -n $(or $(JOBS),3) --dist loadfile
 
-test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=2 at a time
-	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),2) --dist worksteal
+test-slow: $(VENV)/.dev ## the tests that need seconds of real time or many processes, JOBS=3 at a time
+	$(BIN)/python -m pytest --cache-clear -m "slow and not real_engine and not client" -n $(or $(JOBS),3) --dist worksteal
 
 test-fast: $(VENV)/.dev ## unit tests alone
 	$(BIN)/python -m pytest tests/unit
