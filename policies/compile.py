@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from domain.priority import CLASSES, Class
+from policies.caps import USUAL_CAPS, RequestCaps, caps_of, widest
 from policies.fallback import Fallback
 from policies.ladder import Smaller, Step, ladder_of
 from policies.parameters import Parameters, parameters_of
@@ -83,6 +84,13 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     """The highest priority class of the tenant's requests."""
     parameters: Parameters | None = None
     """Bounds and defaults of request parameters; None for no bounds and no defaults."""
+    caps: RequestCaps = USUAL_CAPS
+    """The most of each thing that one request may hold."""
+    widest_caps: RequestCaps = USUAL_CAPS
+    """The caps under which a request is read before its model is known: of all projects, models and rules, the largest value of each. The
+    same object as `caps` where nothing differs."""
+    body_caps: tuple[int | None, ...] = ()
+    """The sizes of the body that projects, models and rules allow; None for that of the settings. Empty where no level says one."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False
@@ -173,6 +181,8 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
     # inherited rules are left out when the tenant does not have their target, or none of the models that they match
     rules = [rule for rule in all_rules if (not rule.model or rule.model in models) and (not rule.models or rule.models & models.keys())]
     allowed = next((source.prompts for source in (document, *above) if "prompts" in source.model_fields_set), [])
+    caps = [fields["caps"], *_caps_beside(layers, rules)]
+    bodies = {each.body_bytes for each in caps}
     differing = any(layer.for_project or layer.for_model for layer in layers)
     return TenantPolicy(
         tenant=document.tenant,
@@ -180,8 +190,21 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
         layers=layers if differing else (),
         rules=RuleBook(rules, document.tenant) if rules else None,
         prompts=allowed_of(allowed, prompts),
+        widest_caps=widest(caps),
+        body_caps=() if bodies == {None} else tuple(bodies),
         **fields,
     )
+
+
+def _caps_beside(layers: Iterable[Layer], rules: Iterable[Rule]) -> Iterator[RequestCaps]:
+    """The caps of projects, models and rules."""
+    for layer in layers:
+        for fields in (*layer.for_project.values(), *layer.for_model.values()):
+            if "caps" in fields:
+                yield fields["caps"]
+    for rule in rules:
+        if "caps" in rule.overrides:
+            yield rule.overrides["caps"]
 
 
 def _compiled_rule(entry: RuleEntry, models: Mapping[str, ModelRule]) -> Rule:
@@ -232,6 +255,7 @@ _CompileField = Callable[[Any], Any]
 _COMPILED_FIELDS: Final[Mapping[str, tuple[str, _CompileField]]] = {
     "routing": ("routing", routing_of),
     "parameters": ("parameters", parameters_of),
+    "caps": ("caps", caps_of),
     "output_reservation": ("statistical", lambda written: written == "statistical"),
     "class_": ("priority_class", CLASSES.__getitem__),
 }

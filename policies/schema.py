@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from domain.strict import Strict
+from policies.caps import USUAL_CAPS, RequestCaps
 from policies.conditions import ConditionError, condition
 from policies.fallback import MAX_FALLBACKS, FallbackEntry
 from policies.ladder import MAX_STEPS, StepField
@@ -143,6 +144,10 @@ class Treatment(Strict):
         default=None,
         description="Parameters that requests may set, and defaults of parameters they do not set; inherited as a whole, null for no "
         "rules.",
+    )
+    caps: RequestCaps = Field(
+        default=USUAL_CAPS,
+        description="The most of each thing that one request may hold; inherited as a whole.",
     )
     expose_headers: bool = Field(
         default=False,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from domain.priority import WORDS
+from policies.caps import set_caps
 from policies.compile import ModelRule, PolicySet, TenantPolicy
 from policies.conditions import tags_read
 from policies.fallback import in_words
@@ -156,7 +157,7 @@ def _fields(policy: TenantPolicy) -> dict[str, Any]:
     return {_NAMES.get(name, name): getattr(policy, name) for name in policy.__struct_fields__ if name not in _NO_TREATMENT}
 
 
-_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts"})
+_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts", "widest_caps", "body_caps"})
 
 
 def _of_field(name: str, value: Any) -> str:
@@ -169,6 +170,8 @@ def _of_field(name: str, value: Any) -> str:
         return str(value.policy) if value.key == value.policy else str(value.key)
     if name == "parameters":
         return _parameters(value)
+    if name == "caps":
+        return ", ".join(f"{cap} {most}" for cap, most in set_caps(value).items()) or "the usual"
     if name == "degrade":
         return ", ".join(map(_step, value)) or "none"
     return "none" if value is None else json.dumps(value)

@@ -1,7 +1,7 @@
 """One worker's request path without sockets: engines that play a script for each call, and callers that keep what they are sent."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,8 @@ from backends.ports import Call, Loss, ReplySink
 from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.deps import Deps
+from gateway.http.edge.body_size import reserve_body
+from gateway.http.edge.connections import EdgeLimits
 from gateway.http.edge.exchange import Exchange
 from gateway.http.edge.head import RequestHead
 from gateway.http.edge.taps import DONE
@@ -97,6 +99,8 @@ class Connection:
 
     class connections:
         date_line = b""
+        limits = EdgeLimits()
+        large_bodies = 0
 
     def __init__(self) -> None:
         self.out = b""
@@ -105,6 +109,11 @@ class Connection:
 
     def closes_after(self, _exchange: Exchange) -> bool:
         return False
+
+    def allow_body(self, exchange: Exchange, allowed: Collection[int | None]) -> None:
+        refusal = reserve_body(exchange, allowed, self.connections)  # type: ignore[arg-type]  # all that it reads of them
+        if refusal is not None:
+            exchange.body_is_over(refusal)
 
     def write(self, data: bytes) -> None:
         self.out += data

@@ -22,11 +22,12 @@ from gateway.cli.explain import CHAT
 from gateway.cli.groups import CommandGroup
 from gateway.cli.printing import OutputOptions, err, fail, out
 from gateway.config.load import load_settings
-from gateway.http.openai import interpret
+from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
 from gateway.request.permissions import sticky_key
 from gateway.request.policy_match import Asked, explain_rules, match_policy
 from gateway.sync.policy_copy import check_names, texts_of
+from policies.caps import USUAL_CAPS
 from policies.compile import PolicySet
 from policies.fallback import CONDITIONS
 from policies.load import load_policies
@@ -193,9 +194,10 @@ def explain(
     policies = _read(folder, config)
     headers = dict(map(_header, header or []))
     prompts = policies.prompts_for(tenant)
-    prompt = None
+    policy, prompt = policies.for_tenant(tenant), None
+    caps = USUAL_CAPS if policy is None else policy.widest_caps
     try:
-        ask = interpret(Endpoint(endpoint), _body(request), headers.get(PROMPT_HEADER))
+        ask = interpret(Endpoint(endpoint), _body(request), headers.get(PROMPT_HEADER), caps=caps)
         key = sticky_key(ask, ask.user, str(request))
         if ask.template is not None:
             ask, prompt = with_prompt(ask, prompts, key)
@@ -206,13 +208,16 @@ def explain(
     caller = Caller(TenantId(tenant), ProjectId(project), KeyId(""))
     request_facts = Asked(ask, caller, ask.user, headers, time.time() if at is None else unix_of("--at", at))
     match = match_policy(policies, request_facts, EVERYTHING, key)
-    policy = policies.for_tenant(tenant)
     if match is None or policy is None:
         listed = ", ".join(sorted(policy.models)) if policy is not None and policy.models else "none"
         fail(f"the policy for {tenant} has no model {ask.model[:64]!r}; there are: {listed}")
     whose = tenant if policy.tenant == tenant else "everyone"
     lines = [f"the policy for {whose}, digest {policies.digest}", meaning(ask.model, policy.models[ask.model])]
     treated = match.policy
+    try:
+        check_caps(ask, treated.caps)
+    except Fault as fault:
+        fail(f"{request}: the request would be refused: {fault.message}")
     if prompt is not None:
         lines.append(f"prompt {prompt.name} of {prompt_in_words(prompts[prompt.id])}")
         treated = msgspec.structs.replace(treated, parameters=with_prompt_defaults(prompt.parameters, treated.parameters))

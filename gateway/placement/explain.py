@@ -16,7 +16,7 @@ from domain.ask import Endpoint
 from domain.faults import Fault
 from domain.identity import Caller, KeyId, ProjectId, TenantId
 from gateway.deps import Deps
-from gateway.http.openai import interpret
+from gateway.http.openai import check_caps, interpret
 from gateway.http.openai.prompts import with_prompt
 from gateway.placement.decision_log import find_written
 from gateway.placement.decisions import Explained, decision
@@ -27,6 +27,7 @@ from gateway.request.policy_match import Asked, match_policy
 from gateway.request.prefill import split_request
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
+from policies.caps import USUAL_CAPS
 from policies.rollout.in_force import in_words
 from tenancy.rights import EVERYTHING
 
@@ -141,8 +142,11 @@ def answers(deps_of: Callable[[], Deps | None]) -> dict[bytes, Answer]:
 
 async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     """Where the request would go now. It is not admitted, counted, sent or remembered, and draws no random numbers."""
+    policies = deps.live.policies
+    tenant_policy = policies.for_tenant(asked.tenant)
+    caps = USUAL_CAPS if tenant_policy is None else tenant_policy.widest_caps
     try:
-        ask = interpret(Endpoint(asked.endpoint), asked.body)
+        ask = interpret(Endpoint(asked.endpoint), asked.body, caps=caps)
     except Fault as fault:
         return WouldAnswer(refusal=_refused(fault))
     dice = NoDice()
@@ -156,14 +160,18 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     if ask.template is not None:
         try:
             choose_version = partial(deal_prompt, ask, caller, {}, story, deps)
-            ask, _ = with_prompt(ask, deps.live.policies.prompts_for(asked.tenant), key, choose_version)
+            ask, _ = with_prompt(ask, policies.prompts_for(asked.tenant), key, choose_version)
         except Fault as fault:
             return WouldAnswer(refusal=_refused(fault))
-    match = match_policy(deps.live.policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
+    match = match_policy(policies, Asked(ask, caller, ask.user, {}, now_unix), EVERYTHING, key)
     if match is None:
         message = f"The policy of tenant {asked.tenant!r} has no model {ask.model[:64]!r}."
         return WouldAnswer(refusal=NoPlacement(message, "request.model"))
     policy = story.asked.tenant_policy = match.policy
+    try:
+        check_caps(ask, policy.caps)
+    except Fault as fault:
+        return WouldAnswer(refusal=_refused(fault))
     rule = deal(match.model, ask, asked.tenant, policy, {}, story, deps)
     placement = decide(await prepare(ask, rule, {}, story, deps), deps, dice)
     pool = placement.pool

@@ -8,6 +8,7 @@ from domain.faults import Fault, Kind
 from domain.identity import Caller
 from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
+from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
 from gateway.http.openai.parameters import check_closed, with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
@@ -18,6 +19,7 @@ from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parame
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.rollouts.dealing import deal, deal_prompt
 from gateway.story import Story
+from policies.caps import USUAL_CAPS
 from policies.compile import ModelRule
 from policies.parameters import CLOSED, with_prompt_defaults
 from tenancy.grant import Grant
@@ -38,16 +40,18 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     content_type = head.headers.get(b"content-type", b"")
     if content_type != JSON_TYPE and content_type.partition(b";")[0].strip().lower() != JSON_TYPE:
         raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
+    policies = deps.live.policies
+    policy = policies.by_tenant.get(caller.tenant, policies.everyone)
+    caps, bodies = (USUAL_CAPS, ()) if policy is None else (policy.widest_caps, policy.body_caps)
     received = exchange.received
-    body = received if exchange.complete and type(received) is bytes else await exchange.body()
+    body = received if exchange.complete and type(received) is bytes and not bodies else await exchange.body(bodies)
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
-    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment)
+    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user
     grant = grant_of(caller, deps)
     facts.organisation = grant.holder.organisation
-    policies = deps.live.policies
     facts.policy_digest = policies.digest
     key = ask.session or facts.user or story.own_id  # the sticky key
     if ask.template is not None:
@@ -74,6 +78,10 @@ def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange,
     if deps.live.rollouts.by_pool:
         assert asked.caller is not None
         rule = deal(rule, ask, asked.caller.tenant, policy, exchange.head.headers, story, deps)
+    if policy.caps is not policy.widest_caps:
+        check_caps(ask, policy.caps)
+    if policy.body_caps:
+        exchange.check_body(asked.request_bytes, policy.caps.body_bytes)
     parameters = policy.parameters if asked.template is None else with_prompt_defaults(asked.template.parameters, policy.parameters)
     if not CLOSED.isdisjoint(ask.names):
         check_closed(ask, parameters)

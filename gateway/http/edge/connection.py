@@ -3,41 +3,22 @@
 `EdgeConnection` is the transport's side. `RequestReader` reads requests: the callbacks of llhttp, their checks, and the Exchange that
 they make. A second request may follow on the same connection, but not before the reply to the first one is over: pipelined bytes are never
 parsed, and the connection closes after the reply in progress, so a smuggled second request has nowhere to go.
-
-`without_upgrade` removes offers of another protocol, which a server may ignore (RFC 9110, 7.8): Java's HttpClient offers cleartext HTTP/2
-on every connection. llhttp stops reading at such a head, so the connection feeds it again without the offer.
 """
 
 import asyncio
-import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import httptools
 
 from backends.read_turns import FULL, take_turns
 from domain.faults import Fault, Kind
+from gateway.http.edge.body_size import body_too_large, reserve_body, reserve_growth
 from gateway.http.edge.connections import Connections
 from gateway.http.edge.exchange import Exchange
-from gateway.http.edge.head import ONCE, checked_head, size_of
-
-if TYPE_CHECKING:
-    pass
-
-_UPGRADE: Final = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
-_OPTION: Final = re.compile(rb"(\r\nconnection:)[^\r\n]*upgrade[^\r\n]*", re.IGNORECASE)
-
-
-def without_upgrade(data: bytes) -> bytes | None:
-    """`data` without the offer in the head that it begins with; None where the head is not whole, is a CONNECT, or offers nothing that
-    can be left out."""
-    head, blank_line, rest = data.partition(b"\r\n\r\n")
-    stripped = _OPTION.sub(rb"\1 keep-alive", _UPGRADE.sub(b"", head))
-    if not blank_line or head.startswith(b"CONNECT") or stripped == head:
-        return None
-    return stripped + blank_line + rest
+from gateway.http.edge.head import HTTP2_PREFACE, HTTP2_REFUSAL, ONCE, checked_head, size_of, without_upgrade
 
 
 class RequestReader:
@@ -147,21 +128,28 @@ class RequestReader:
         client = self.peer if proxies is None else proxies.client(self.peer, headers)
         self._exchange = Exchange(cast("EdgeConnection", self), head, client)
         self.deadline = inf
-        if head.content_length is not None and head.content_length > limits.max_body_bytes:
-            self._violate(Kind.BODY_TOO_LARGE, f"The body has {head.content_length} bytes; {limits.max_body_bytes} are allowed.")
+        length = head.content_length
+        if length is not None and length > limits.max_body_bytes and length > limits.largest_body_bytes:
+            self._violation = body_too_large(length, limits.body_most((limits.largest_body_bytes, None)))
 
     def on_body(self, data: bytes) -> None:
         """Collect body bytes; they are counted, whatever length was declared."""
         exchange = self._exchange
         if self._ignore or exchange is None or exchange.refusal is not None or self._violation is not None:
             return
-        if len(exchange.received) + len(data) > self.connections.limits.max_body_bytes:
-            self._violate(Kind.BODY_TOO_LARGE, f"The body has more than the {self.connections.limits.max_body_bytes} bytes allowed.")
-            return
+        if len(exchange.received) + len(data) > (exchange.body_most or self.connections.limits.max_body_bytes):
+            if not exchange.body_most:
+                self.hold_body()
+            elif (refusal := reserve_growth(exchange, self.connections)) is not None:
+                self._violation = refusal
+                return
         if exchange.received:
             exchange.take(data)
         else:
             exchange.received = data  # most bodies come in one piece: kept as it is
+
+    def hold_body(self) -> None:
+        """Called for a body above the usual size while its caller, and the size that the caller may send, are not known yet."""
 
     def on_message_complete(self) -> None:
         """Hand the complete body over."""
@@ -186,15 +174,9 @@ send a reset, which can overtake the refusal, so that the caller would never rea
 BODY_GRACE_S: Final = 5.0
 """How long a body may come at any rate; slow starts are normal on mobile networks."""
 
-
 MAX_FRAMING_BYTES: Final = 64 * 1024
 """Bytes of chunk sizes, chunk extensions and trailers that a body may have besides as many as its own. 13,000 chunks of one byte, or any
 number of chunks of five bytes, are below it: an encoder that writes each of its tokens at once is slow, but no attack."""
-
-HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n"
-HTTP2_REFUSAL: Final = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\7\0\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x0d"
-"""The answer to a caller that begins with HTTP/2: an empty SETTINGS frame, and GOAWAY with HTTP_1_1_REQUIRED (RFC 9113, 6.8 and 7). A
-client of HTTP/2 could not read an answer in HTTP/1.1."""
 
 FED_AT_ONCE_BYTES: Final = 64 * 1024
 """Bytes of a head that llhttp gets as they come. Beyond it llhttp gets whole lines, or a quarter more of the head: the parser's Python side
@@ -210,6 +192,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
 
     __slots__ = (
         "_begun",
+        "_body_held",
         "_body_since",
         "_framing_bytes",
         "_framing_run_bytes",
@@ -240,6 +223,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
         """Framing bytes since the last bytes of the body."""
         self._unsent = 0
         self._body_since = 0.0
+        self._body_held = False
+        """Whether no more is read until the caller is known (`hold_body`)."""
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], object] = _drop
         """Hands bytes to the socket; drops them once the socket is lost."""
@@ -261,7 +246,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if len(data) >= FULL:
-            take_turns(self.transport, lambda: True)
+            take_turns(self.transport, lambda: not self._body_held)
         if self._lingering or self._ignore:
             return
         begun_exchange = self._exchange
@@ -330,6 +315,26 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
             self._violate(
                 Kind.BODY_TOO_LARGE, f"Chunk sizes, chunk extensions and trailers may have {allowed}. Send the body with its length."
             )
+
+    def hold_body(self) -> None:
+        if not self._body_held:
+            self._body_held = True
+            self.transport.pause_reading()
+
+    def _go_on_reading(self) -> None:
+        if self._body_held:
+            self._body_held = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def allow_body(self, exchange: Exchange, allowed: Collection[int | None]) -> None:
+        """Let a body come up to the largest size that its caller's policy allows, or refuse it."""
+        fault = reserve_body(exchange, allowed, self.connections)
+        if fault is not None:
+            if not exchange.complete:
+                self._ignore_pipelined()
+            exchange.body_is_over(fault)
+        self._go_on_reading()
 
     def _broken(self, why: str) -> None:
         if self._exchange is None or not self._exchange.complete:
@@ -445,7 +450,8 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
                 self._refuse(Fault(Kind.REQUEST_TIMEOUT, f"The request head did not arrive within {limits.header_timeout_s:g} s."))
         elif not exchange.complete and exchange.refusal is None:
             age = now - self._body_since
-            if age < limits.body_timeout_s and len(exchange.received) >= limits.min_body_rate_bytes_per_s * age:
+            longer = max(1.0, exchange.body_allowed / limits.max_body_bytes)
+            if age < limits.body_timeout_s * longer and len(exchange.received) >= limits.min_body_rate_bytes_per_s * age:
                 self.deadline = now + 1.0
                 return
             self.deadline = inf
@@ -485,6 +491,7 @@ class EdgeConnection(RequestReader, asyncio.Protocol):
     def _linger(self) -> None:
         """Close the sending half, and read and drop what the caller still sends."""
         self._lingering = True
+        self._go_on_reading()
         self.deadline = self.connections.clock() + LINGER_S
         self.write = _drop
         if self.transport.can_write_eof() and not self.transport.is_closing():

@@ -6,7 +6,7 @@
 
 import asyncio
 import email.utils
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,7 +25,13 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     """Bounds of one connection and of all of them; sizes in bytes, times in seconds."""
 
     max_body_bytes: int = 8 * 1024 * 1024
-    """Largest request body, declared or counted. Long prompts are about 1 MiB; the rest is room for inline images."""
+    """Largest request body of a caller whose policy says no other size. Long prompts are about 1 MiB; the rest is room for a few inline
+    images."""
+    largest_body_bytes: int = 64 * 1024 * 1024
+    """Largest request body that any policy can allow: ten photographs of 4 MiB, in base64. Reading one keeps a worker busy meanwhile."""
+    large_bodies_total_bytes: int = 512 * 1024 * 1024
+    """Bytes of all bodies above `max_body_bytes` of a worker together, as declared, or as allowed where none was declared. Beyond it
+    further ones are refused with 503."""
     max_header_bytes: int = 16 * 1024
     """Largest head of a request: target, names and values; as many bytes of framing or trailers may come in a row behind it. nginx allows
     4 x 8 KiB, llhttp's users mostly 16 KiB; a larger head towards an engine is a known way to crash one (CVE-2025-48956)."""
@@ -48,6 +54,11 @@ class EdgeLimits(msgspec.Struct, frozen=True):
     connections at the bound above: more are no accident."""
     slow_reader_s: float = 30.0
     """How long a reply may stay paused before its caller is cut off."""
+
+    def body_most(self, allowed: Collection[int | None]) -> int:
+        """The largest body of a caller whose policy allows any of these sizes; None in it, and none at all, stands for the usual size."""
+        sizes = [self.max_body_bytes if size is None else size for size in allowed]
+        return min(max(sizes), max(self.largest_body_bytes, self.max_body_bytes)) if sizes else self.max_body_bytes
 
 
 IDLE_WAIT_S: Final = 1.0
@@ -92,6 +103,8 @@ class Connections:
         """Connections between two requests, the one idle for longest first."""
         self.slow_readers: dict[EdgeConnection, None] = {}
         """Connections whose callers read too slowly, the one slow for longest first."""
+        self.large_bodies = 0
+        """Bytes reserved for bodies above the usual size."""
         self._wall = wall
         self.date_line = b""
         """The Date header line, made anew by every sweep."""

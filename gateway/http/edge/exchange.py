@@ -5,12 +5,13 @@ left, reads too slowly, or reads again. The transport stays in `connection.py`.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from domain.faults import Fault, Kind
+from gateway.http.edge.body_size import body_too_large
 from gateway.http.edge.head import RequestHead
 
 if TYPE_CHECKING:
@@ -92,6 +93,12 @@ class Exchange(msgspec.Struct, eq=False):
     listener: Listener = _NOBODY
     task: asyncio.Task[None] | None = None
     """The coroutine serving this; held here because the loop keeps only weak references to tasks."""
+    body_most: int = 0
+    """The most bytes that the body may have without a further reservation; 0 until its caller is known."""
+    body_allowed: int = 0
+    """The most bytes that the caller's policy allows; 0 until its caller is known."""
+    body_reserved: int = 0
+    """The bytes reserved in `Connections.large_bodies` for a body above the usual size."""
     written: int = 0
     """Reply bytes handed to the connection, framing not counted."""
     _head_out: bytes | None = None
@@ -104,12 +111,19 @@ class Exchange(msgspec.Struct, eq=False):
 
     # --- the request's body ---------------------------------------------------------------------------------------
 
-    async def body(self) -> bytes:
+    async def body(self, allowed: Collection[int | None] = ()) -> bytes:
         """The whole request body.
 
+        Args:
+            allowed: the sizes in bytes that the caller's policy allows, of which the largest counts; None in it, and none at all, stands
+                for the usual size.
+
         Raises:
-            Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come.
+            Fault: BODY_TOO_LARGE, REQUEST_TIMEOUT, MALFORMED_HTTP or CLIENT_GONE, when it will not come; OVERLOADED where too many large
+                bodies are held already.
         """
+        if self.refusal is None:
+            self._connection.allow_body(self, allowed)
         if not self.complete and self.refusal is None:
             if self.head.headers.get(b"expect") and not self._connection.speaks_1_0:
                 self._connection.write(CONTINUE)
@@ -118,6 +132,23 @@ class Exchange(msgspec.Struct, eq=False):
         if self.refusal is not None:
             raise self.refusal
         return self.received if isinstance(self.received, bytes) else bytes(self.received)
+
+    def _free_body(self) -> None:
+        self._connection.connections.large_bodies -= self.body_reserved
+        self.body_reserved = 0
+
+    def check_body(self, size: int, allowed: int | None) -> None:
+        """Refuse a body that came whole and is larger than a narrower policy allows.
+
+        Args:
+            allowed: the size in bytes; None for the usual one.
+
+        Raises:
+            Fault: BODY_TOO_LARGE.
+        """
+        most = self._connection.connections.limits.body_most((allowed,))
+        if size > most:
+            raise body_too_large(size, most)
 
     def take(self, data: bytes) -> None:
         """Append a further piece of the body."""
@@ -196,11 +227,14 @@ class Exchange(msgspec.Struct, eq=False):
 
     def abandon(self) -> None:
         """Drop the connection without another byte."""
+        self._free_body()
         self.finished = True
         self.listener = _NOBODY
         self._connection.abort()
 
     def _finish(self, *, close: bool) -> None:
+        if self.body_reserved:
+            self._free_body()
         self.finished = True
         self.listener = _NOBODY
         self._connection.exchange_over(close=close)
@@ -210,6 +244,7 @@ class Exchange(msgspec.Struct, eq=False):
     def connection_gone(self) -> None:
         """The caller left."""
         self.gone = True
+        self._free_body()
         if not self.complete and self.refusal is None:
             self.body_is_over(Fault(Kind.CLIENT_GONE, "The caller closed the connection before the request was complete."))
         self.listener.gone()

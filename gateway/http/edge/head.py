@@ -2,6 +2,9 @@
 
 llhttp (strict) has refused broken grammar by now: two lengths, length and chunking together, obsolete folding, bare LF,
 odd chunk sizes. This module checks the meaning: headers that may occur only once, versions and codings that are spoken.
+
+`without_upgrade` removes offers of another protocol, which a server may ignore (RFC 9110, 7.8): Java's HttpClient offers cleartext HTTP/2
+on every connection. llhttp stops reading at such a head, so the connection feeds it again without the offer.
 """
 
 import re
@@ -31,6 +34,14 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e]{1,512}")
 _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_\[\]:]{1,255}")
+
+_UPGRADE: Final = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
+_OPTION: Final = re.compile(rb"(\r\nconnection:)[^\r\n]*upgrade[^\r\n]*", re.IGNORECASE)
+
+HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n"
+HTTP2_REFUSAL: Final = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\7\0\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\x0d"
+"""The answer to a caller that begins with HTTP/2: an empty SETTINGS frame, and GOAWAY with HTTP_1_1_REQUIRED (RFC 9113, 6.8 and 7). A
+client of HTTP/2 could not read an answer in HTTP/1.1."""
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
@@ -107,3 +118,13 @@ def checked_head(
 def size_of(headers: dict[bytes, bytes]) -> int:
     """The size of a head's lines in bytes."""
     return sum([len(name) + len(value) + 4 for name, value in headers.items()])
+
+
+def without_upgrade(data: bytes) -> bytes | None:
+    """`data` without the offer in the head that it begins with; None where the head is not whole, is a CONNECT, or offers nothing that
+    can be left out."""
+    head, blank_line, rest = data.partition(b"\r\n\r\n")
+    stripped = _OPTION.sub(rb"\1 keep-alive", _UPGRADE.sub(b"", head))
+    if not blank_line or head.startswith(b"CONNECT") or stripped == head:
+        return None
+    return stripped + blank_line + rest

@@ -12,10 +12,11 @@ from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type
 from gateway.http.openai.controls import FAMILIES, REMOVED, SESSIONS, session_named, without_controls
-from gateway.http.openai.endpoints import FORMS
+from gateway.http.openai.endpoints import FORMS, forms_for
 from gateway.http.openai.json_guard import parse_object
 from gateway.http.openai.prompts import reference_taken
-from gateway.http.openai.sizes import LOGPROBS, logprobs, output_cap, sequences
+from gateway.http.openai.sizes import LOGPROBS, behind_prompt, logprobs, output_cap, sequences
+from policies.caps import USUAL_CAPS, RequestCaps
 
 MAX_MODEL_CHARS: Final = 256
 
@@ -28,17 +29,18 @@ _LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
 _encode = msgspec.json.Encoder().encode
 
 
-def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deployment: str = "") -> Ask:
+def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deployment: str = "", caps: RequestCaps = USUAL_CAPS) -> Ask:
     """The Ask that `body` makes of `endpoint`.
 
     Args:
         named: the prompt that the header `x-tidegate-prompt` names; None without one.
         deployment: the model that the path names, which counts instead of the body's; empty for none.
+        caps: the most of each thing that the request may hold.
 
     Raises:
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
-    form = FORMS[endpoint]
+    form = FORMS[endpoint] if caps is USUAL_CAPS else forms_for(caps)[endpoint]
     document = parse_object(body)
     session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
     for field in document:
@@ -105,6 +107,20 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deplo
         document.get("service_tier") == "flex",
         template,
     )
+
+
+def check_caps(ask: Ask, caps: RequestCaps) -> None:
+    """Check a request again, under other caps than those that it was read with; the messages of a registry prompt count, too.
+
+    Raises:
+        Fault: INVALID_VALUE with the path of the field.
+    """
+    checks = forms_for(caps)[ask.endpoint].checks
+    field = ask.endpoint.prompt_fields[0]
+    checks[field](msgspec.json.decode(ask.prompt), field)
+    for name, value in behind_prompt(ask).items():
+        if value is not None and (check := checks.get(name)) is not None:
+            check(value, name)
 
 
 def _no_model(model: object, *, required: bool) -> str:

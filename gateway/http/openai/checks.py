@@ -19,13 +19,6 @@ Accepted = tuple[type, Container[Any]]
 _ACCEPTED: Final[dict[Check, Accepted]] = {}
 """By check, for flags and whole numbers: such a value is looked up, and costs no call."""
 
-MAX_SCHEMA_BYTES: Final = 64 * 1024
-"""Largest JSON schema or grammar, serialised: compiling one is the most expensive work that a small request can ask of an engine, and
-the cost grows faster than the size. Schemas written by hand are under 10 KiB."""
-
-MAX_SCHEMA_DEPTH: Final = 32
-"""Most levels of nested containers in a schema; one level of properties is two containers."""
-
 _encode = msgspec.json.Encoder().encode
 _KIND_NAMES: Final[dict[type, str]] = {
     dict: "an object",
@@ -54,14 +47,23 @@ def shown(text: str, limit: int = 64) -> str:
     return "'" + "".join(c if " " <= c <= "~" else "?" for c in shortened) + "'"
 
 
-def integer(low: int, high: int) -> Check:
-    """A check for a whole number in [low, high]."""
+def set_by(cap: str) -> str:
+    """The sentence behind a refusal that says who sets the bound; empty where no policy does.
+
+    Args:
+        cap: the name of a `policies.caps.RequestCaps`; empty for a fixed bound.
+    """
+    return f" The policy of your tenant sets this bound (caps.{cap})." if cap else ""
+
+
+def integer(low: int, high: int, cap: str = "") -> Check:
+    """A check for a whole number in [low, high]. Here and below, `cap` is the name of the policy's cap that sets the bound."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not int:
             refuse_type("an integer", value, param)
         if not low <= value <= high:
-            refuse(f"Invalid value for '{param}': {value} is not between {low} and {high}.", param)
+            refuse(f"Invalid value for '{param}': {value} is not between {low} and {high}.{set_by(cap) if value > high else ''}", param)
 
     _ACCEPTED[check] = (int, range(low, high + 1))
     return check
@@ -94,14 +96,14 @@ def accepted_values(checks: Mapping[str, Check]) -> dict[str, Accepted]:
     return {field: _ACCEPTED[check] for field, check in checks.items() if check in _ACCEPTED}
 
 
-def text(longest: int) -> Check:
+def text(longest: int, cap: str = "") -> Check:
     """A check for a string of at most `longest` characters."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not str:
             refuse_type("a string", value, param)
         if len(value) > longest:
-            refuse(f"Invalid value for '{param}': {len(value)} characters are too many, at most {longest} are allowed.", param)
+            refuse(f"Invalid value for '{param}': {len(value)} characters are too many, at most {longest} are allowed.{set_by(cap)}", param)
 
     return check
 
@@ -119,14 +121,15 @@ def one_of(*words: str) -> Check:
     return check
 
 
-def each(most: int, check_item: Check | None = None, *, least: int = 0) -> Check:
+def each(most: int, check_item: Check | None = None, *, least: int = 0, cap: str = "") -> Check:
     """A check for an array of `least` to `most` items, each of which passes `check_item`."""
 
     def check(value: object, param: str) -> None:
         if type(value) is not list:
             refuse_type("an array", value, param)
         if not least <= len(value) <= most:
-            refuse(f"Invalid value for '{param}': {len(value)} items, where {least} to {most} are allowed.", param)
+            why = set_by(cap) if value else ""
+            refuse(f"Invalid value for '{param}': {len(value)} items, where {least} to {most} are allowed.{why}", param)
         if check_item is not None:
             for index, item in enumerate(value):
                 check_item(item, f"{param}[{index}]")
@@ -143,7 +146,7 @@ def either(first: Check, other: Check, kind: type) -> Check:
     return check
 
 
-def weights(most: int, low: float, high: float) -> Check:
+def weights(most: int, low: float, high: float, cap: str = "") -> Check:
     """A check for an object of at most `most` numbers in [low, high]."""
     check_weight = number(low, high)
 
@@ -151,33 +154,38 @@ def weights(most: int, low: float, high: float) -> Check:
         if type(value) is not dict:
             refuse_type("an object", value, param)
         if len(value) > most:
-            refuse(f"Invalid value for '{param}': {len(value)} entries are too many, at most {most} are allowed.", param)
+            refuse(f"Invalid value for '{param}': {len(value)} entries are too many, at most {most} are allowed.{set_by(cap)}", param)
         for key, weight in value.items():
             check_weight(weight, f"{param}[{shown(key, 16)}]")
 
     return check
 
 
-def schema(value: object, param: str) -> None:
-    """Check the size and depth of a JSON schema, or of an object that holds one. The engine judges its meaning."""
-    if type(value) is not dict:
-        refuse_type("an object", value, param)
-    encoded = _encode(value)
-    if len(encoded) > MAX_SCHEMA_BYTES:
-        refuse(f"Invalid value for '{param}': {len(encoded)} bytes are too many, at most {MAX_SCHEMA_BYTES} are allowed.", param)
-    if encoded.count(b"{") + encoded.count(b"[") <= MAX_SCHEMA_DEPTH:
-        return  # too few containers to be nested too deep, as in most tools
-    level: list[object] = [value]
-    for _ in range(MAX_SCHEMA_DEPTH):
-        below: list[object] = []
-        for container in level:
-            inner = list(container.values()) if type(container) is dict else container
-            if type(inner) is list:
-                below += [item for item in inner if type(item) is dict or type(item) is list]
-        if not below:
-            return
-        level = below
-    refuse(f"Invalid value for '{param}': nested more than {MAX_SCHEMA_DEPTH} levels deep.", param)
+def schema(most_bytes: int, most_levels: int) -> Check:
+    """A check for the size and depth of a JSON schema, or of an object that holds one. The engine judges its meaning."""
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not dict:
+            refuse_type("an object", value, param)
+        encoded = _encode(value)
+        if len(encoded) > most_bytes:
+            message = f"Invalid value for '{param}': {len(encoded)} bytes are too many, at most {most_bytes} are allowed."
+            refuse(message + set_by("schema_bytes"), param)
+        if encoded.count(b"{") + encoded.count(b"[") <= most_levels:
+            return  # too few containers to be nested too deep, as in most tools
+        level: list[object] = [value]
+        for _ in range(most_levels):
+            below: list[object] = []
+            for container in level:
+                inner = list(container.values()) if type(container) is dict else container
+                if type(inner) is list:
+                    below += [item for item in inner if type(item) is dict or type(item) is list]
+            if not below:
+                return
+            level = below
+        refuse(f"Invalid value for '{param}': nested more than {most_levels} levels deep.{set_by('schema_depth')}", param)
+
+    return check
 
 
 def unsupported(why: str) -> Check:

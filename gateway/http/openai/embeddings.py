@@ -6,24 +6,25 @@ from typing import Final
 from gateway.http.openai.checks import Check, integer, one_of, text, unsupported
 from gateway.http.openai.generation import MAX_USER_CHARS, REFUSED, count_token_ids, inputs, list_inputs
 from gateway.http.openai.sizes import PromptSize
-
-MAX_INPUTS: Final = 2048
-"""OpenAI's cap."""
+from policies.caps import RequestCaps
 
 MAX_DIMENSIONS: Final = 65_536
 """Ten times the widest embedding served today."""
 
-EMBEDDINGS: Final[Mapping[str, Check]] = {
-    **REFUSED,
-    "input": inputs(MAX_INPUTS),
-    "encoding_format": one_of("float", "base64"),
-    "dimensions": integer(1, MAX_DIMENSIONS),
-    "user": text(MAX_USER_CHARS),
-    "stream": unsupported("embeddings are not streamed"),
-    "stream_options": unsupported("embeddings are not streamed"),
-    # vLLM takes a chat in place of `input`; with both, the order of vLLM's own types decides which one it reads
-    "messages": unsupported("send the text as 'input'"),
-}
+
+def embeddings(caps: RequestCaps) -> Mapping[str, Check]:
+    """The checks under a policy's caps, by field name."""
+    return {
+        **REFUSED,
+        "input": inputs(caps.inputs, "inputs"),
+        "encoding_format": one_of("float", "base64"),
+        "dimensions": integer(1, MAX_DIMENSIONS),
+        "user": text(MAX_USER_CHARS),
+        "stream": unsupported("embeddings are not streamed"),
+        "stream_options": unsupported("embeddings are not streamed"),
+        # vLLM takes a chat in place of `input`; with both, the order of vLLM's own types decides which one it reads
+        "messages": unsupported("send the text as 'input'"),
+    }
 
 
 def embeddings_size(document: Mapping[str, object], body_bytes: int) -> PromptSize:

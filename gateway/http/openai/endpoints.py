@@ -3,16 +3,18 @@ and a file of its checks; the fields that an engine takes are in the engine's di
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from domain.ask import Endpoint
-from gateway.http.openai.chat import CHAT, chat_size
+from gateway.http.openai.chat import chat, chat_size
 from gateway.http.openai.checks import Accepted, Check, accepted_values
-from gateway.http.openai.completions import COMPLETIONS, completions_prompts, completions_size
-from gateway.http.openai.embeddings import EMBEDDINGS, embeddings_prompts, embeddings_size
+from gateway.http.openai.completions import completions, completions_prompts, completions_size
+from gateway.http.openai.embeddings import embeddings, embeddings_prompts, embeddings_size
 from gateway.http.openai.sizes import PromptSize
+from policies.caps import USUAL_CAPS, RequestCaps
 
 Document = Mapping[str, object]
 """The JSON object of a request, checked."""
@@ -31,12 +33,20 @@ class EndpointForm(msgspec.Struct, frozen=True, kw_only=True):
     """The prompts as an engine tokenises them, each a text or token ids; None where a chat template makes the prompt of messages."""
 
 
-FORMS: Final[Mapping[Endpoint, EndpointForm]] = {
-    Endpoint.CHAT: EndpointForm(checks=CHAT, accepted=accepted_values(CHAT), size=chat_size),
-    Endpoint.COMPLETIONS: EndpointForm(
-        checks=COMPLETIONS, accepted=accepted_values(COMPLETIONS), size=completions_size, prompts=completions_prompts
-    ),
-    Endpoint.EMBEDDINGS: EndpointForm(
-        checks=EMBEDDINGS, accepted=accepted_values(EMBEDDINGS), size=embeddings_size, prompts=embeddings_prompts
-    ),
-}
+@lru_cache(maxsize=1024)
+def forms_for(caps: RequestCaps) -> Mapping[Endpoint, EndpointForm]:
+    """The rows of all endpoints under a policy's caps."""
+    of_chats, of_completions, of_embeddings = chat(caps), completions(caps), embeddings(caps)
+    return {
+        Endpoint.CHAT: EndpointForm(checks=of_chats, accepted=accepted_values(of_chats), size=chat_size),
+        Endpoint.COMPLETIONS: EndpointForm(
+            checks=of_completions, accepted=accepted_values(of_completions), size=completions_size, prompts=completions_prompts
+        ),
+        Endpoint.EMBEDDINGS: EndpointForm(
+            checks=of_embeddings, accepted=accepted_values(of_embeddings), size=embeddings_size, prompts=embeddings_prompts
+        ),
+    }
+
+
+FORMS: Final = forms_for(USUAL_CAPS)
+"""The rows under the caps of a policy that sets none; found without hashing its caps."""

@@ -1,7 +1,8 @@
 """Fields that chats and plain completions share: sampling, limits, structured output, and the fields refused in both.
 
-A field without a check goes to the engine as it is. Each cap bounds a field that makes one small request cost as much as many: `n`
-multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars are compiled.
+A field without a check goes to the engine as it is. The caps are the policy's (`policies.caps`); each bounds a field that makes one small
+request cost as much as many: `n` multiplies the decoding, log-probabilities and stop strings cost per token, schemas and grammars are
+compiled.
 
 `inputs` checks text in one of OpenAI's four shapes: a string, strings, token ids, or arrays of token ids.
 """
@@ -11,7 +12,22 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gateway.http.openai.checks import Check, each, either, flag, integer, number, refuse, refuse_type, schema, text, unsupported, weights
+from gateway.http.openai.checks import (
+    Check,
+    each,
+    either,
+    flag,
+    integer,
+    number,
+    refuse,
+    refuse_type,
+    schema,
+    set_by,
+    text,
+    unsupported,
+    weights,
+)
+from policies.caps import RequestCaps
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 """Engines keep ids in 32 bits, and refuse an id beyond the vocabulary themselves."""
@@ -19,7 +35,7 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 _Tokens: Final = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
-def inputs(most: int) -> Check:
+def inputs(most: int, cap: str) -> Check:
     """A check for one input, or an array of 1 to `most` inputs."""
 
     def check(value: object, param: str) -> None:
@@ -33,7 +49,7 @@ def inputs(most: int) -> Check:
             _check_tokens(value, param)
             return
         if len(value) > most:
-            refuse(f"Invalid value for '{param}': {len(value)} items are too many, at most {most} are allowed.", param)
+            refuse(f"Invalid value for '{param}': {len(value)} items are too many, at most {most} are allowed.{set_by(cap)}", param)
         item_type = type(value[0])
         if item_type is not str and item_type is not list:
             refuse_type("a string or an array of token ids", value[0], f"{param}[0]")
@@ -74,69 +90,48 @@ def count_token_ids(value: object) -> int | None:
     return sum(map(len, value)) if type(value[0]) is list else None
 
 
-MAX_CHOICES: Final = 16
-"""Largest `n` and `best_of`. vLLM allows 16,384 by default, OpenAI 128; every answer holds KV memory of its own."""
-
-MAX_OUTPUT_TOKENS: Final = 1_000_000
-"""Above any model's context; the engine knows its own limit."""
-
-MAX_LOGPROBS: Final = 20
-"""OpenAI's cap and vLLM's default one. vLLM reads -1 as the whole vocabulary, so negatives are refused."""
-
-MAX_STOPS: Final = 16
-MAX_STOP_CHARS: Final = 1024
-"""Engines search stop strings after every token. OpenAI allows 4 of them."""
-
-MAX_GRAMMAR_CHARS: Final = 8 * 1024
-"""Longest regular expression or grammar given as text: engines compile it on their event loop or a small pool."""
-
-MAX_BIASES: Final = 1024
-"""Most entries of `logit_bias`, which is OpenAI's cap; engines apply them on the GPU for each token."""
-
 MAX_USER_CHARS: Final = 512
+"""The ledger keeps it."""
 
 MAX_TOP_K: Final = 1_000_000
 """Above any vocabulary; -1 and 0 mean no bound to the engines that take them."""
 
-_token_id = integer(0, 2**31 - 1)
-_token_ids = each(1024, _token_id)
-_tokens = integer(0, MAX_OUTPUT_TOKENS)
+_token_id = integer(0, MAX_TOKEN_ID)
 _penalty = number(-2.0, 2.0)
-_grammar = text(MAX_GRAMMAR_CHARS)
-_stop = text(MAX_STOP_CHARS)
-_JSON_SCHEMA: Final = either(text(MAX_GRAMMAR_CHARS), schema, str)
-
-_STRUCTURES: Final[Mapping[str, Check]] = {
-    "regex": _grammar,
-    "grammar": _grammar,
-    "json": _JSON_SCHEMA,
-    "choice": each(1024, text(MAX_STOP_CHARS), least=1),
-    "whitespace_pattern": _grammar,
-    "structural_tag": _JSON_SCHEMA,
-}
 
 
-def _check_stop(value: object, param: str) -> None:
-    _stop(value, param)
-    if value == "":
-        refuse(f"Invalid value for '{param}': a stop string must have at least one character.", param)
+def _stops(caps: RequestCaps) -> Check:
+    check_text = text(caps.stop_chars, "stop_chars")
+
+    def check(value: object, param: str) -> None:
+        check_text(value, param)
+        if value == "":
+            refuse(f"Invalid value for '{param}': a stop string must have at least one character.", param)
+
+    return either(check, each(caps.stops, check, cap="stops"), str)
 
 
-def _structured(value: object, param: str) -> None:
-    schema(value, param)
-    for key, inner in value.items():  # type: ignore[attr-defined]  # schema() has checked that it is a dict
-        check = _STRUCTURES.get(key)
-        if check is not None and inner is not None:
-            check(inner, f"{param}.{key}")
+def _structured(check_schema: Check, structures: Mapping[str, Check]) -> Check:
+    def check(value: object, param: str) -> None:
+        check_schema(value, param)
+        for key, inner in value.items():  # type: ignore[attr-defined]  # the schema's check has seen that it is a dict
+            check_inner = structures.get(key)
+            if check_inner is not None and inner is not None:
+                check_inner(inner, f"{param}.{key}")
+
+    return check
 
 
-def _response_format(value: object, param: str) -> None:
-    schema(value, param)
-    kind = value.get("type")  # type: ignore[attr-defined]  # schema() has checked that it is a dict
-    if type(kind) is not str:
-        refuse_type("a string", kind, f"{param}.type")
-    if kind == "json_schema" and type(inner := value.get("json_schema")) is not dict:  # type: ignore[attr-defined]  # schema() has checked that it is a dict
-        refuse_type("an object", inner, f"{param}.json_schema")
+def _response_format(check_schema: Check) -> Check:
+    def check(value: object, param: str) -> None:
+        check_schema(value, param)
+        kind = value.get("type")  # type: ignore[attr-defined]  # the schema's check has seen that it is a dict
+        if type(kind) is not str:
+            refuse_type("a string", kind, f"{param}.type")
+        if kind == "json_schema" and type(inner := value.get("json_schema")) is not dict:  # type: ignore[attr-defined]  # as above
+            refuse_type("an object", inner, f"{param}.json_schema")
+
+    return check
 
 
 _TEMPLATE: Final = unsupported("templates are set by the operator of the engine")
@@ -169,45 +164,61 @@ REFUSED: Final[Mapping[str, Check]] = {
     "use_beam_search": unsupported("beam search multiplies the work of one request"),
 }
 
-GENERATION: Final[Mapping[str, Check]] = {
-    **REFUSED,
-    "stream": flag,
-    "n": integer(1, MAX_CHOICES),
-    "best_of": integer(1, MAX_CHOICES),
-    "max_tokens": _tokens,
-    "min_tokens": integer(0, MAX_OUTPUT_TOKENS),
-    "temperature": number(0.0, 2.0),
-    "top_p": number(0.0, 1.0, low_open=True),
-    "presence_penalty": _penalty,
-    "frequency_penalty": _penalty,
-    "repetition_penalty": number(0.0, 10.0, low_open=True),
-    "top_k": integer(-1, MAX_TOP_K),
-    "min_p": number(0.0, 1.0),
-    "allowed_token_ids": _token_ids,
-    "logprob_token_ids": each(MAX_LOGPROBS, _token_id),
-    "samplers": either(text(MAX_STOP_CHARS), each(32, text(64)), str),
-    "dry_sequence_breakers": each(32, text(64)),
-    "documents": each(256, schema),
-    "prompt_logprobs": integer(0, MAX_LOGPROBS),
-    "stop": either(_check_stop, each(MAX_STOPS, _check_stop), str),
-    "stop_token_ids": each(1024, _token_id),
-    "bad_words": each(256, text(MAX_STOP_CHARS)),
-    "seed": integer(-(2**63), 2**63 - 1),
-    "user": text(MAX_USER_CHARS),
-    "logit_bias": weights(MAX_BIASES, -100.0, 100.0),
-    "echo": flag,
-    "response_format": _response_format,
-    "structured_outputs": _structured,
-    "structural_tag": _JSON_SCHEMA,
-    "json_schema": _JSON_SCHEMA,
-    "guided_json": _JSON_SCHEMA,
-    "guided_regex": _grammar,
-    "guided_grammar": _grammar,
-    "guided_choice": _STRUCTURES["choice"],
-    "guided_whitespace_pattern": _grammar,
-    "regex": _grammar,
-    "ebnf": _grammar,
-    "grammar": _grammar,
-}
-"""Checks by field name. `guided_*` are vLLM's older names, `regex` and `ebnf` SGLang's, `grammar` and `json_schema`
-llama.cpp's."""
+
+def generation(caps: RequestCaps) -> dict[str, Check]:
+    """The checks under a policy's caps, by field name. `guided_*` are vLLM's older names, `regex` and `ebnf` SGLang's, `grammar` and
+    `json_schema` llama.cpp's."""
+    choices = integer(1, caps.choices, "choices")
+    token_ids = each(caps.token_ids, _token_id, cap="token_ids")
+    grammar = text(caps.grammar_chars, "grammar_chars")
+    check_schema = schema(caps.schema_bytes, caps.schema_depth)
+    json_schema = either(grammar, check_schema, str)
+    choice = each(caps.structured_choices, text(caps.stop_chars, "stop_chars"), least=1, cap="structured_choices")
+    structures = {
+        "regex": grammar,
+        "grammar": grammar,
+        "json": json_schema,
+        "choice": choice,
+        "whitespace_pattern": grammar,
+        "structural_tag": json_schema,
+    }
+    return {
+        **REFUSED,
+        "stream": flag,
+        "n": choices,
+        "best_of": choices,
+        "max_tokens": integer(0, caps.output_tokens, "output_tokens"),
+        "min_tokens": integer(0, caps.output_tokens, "output_tokens"),
+        "temperature": number(0.0, 2.0),
+        "top_p": number(0.0, 1.0, low_open=True),
+        "presence_penalty": _penalty,
+        "frequency_penalty": _penalty,
+        "repetition_penalty": number(0.0, 10.0, low_open=True),
+        "top_k": integer(-1, MAX_TOP_K),
+        "min_p": number(0.0, 1.0),
+        "allowed_token_ids": token_ids,
+        "logprob_token_ids": each(caps.logprobs, _token_id, cap="logprobs"),
+        "samplers": either(text(1024), each(32, text(64)), str),
+        "dry_sequence_breakers": each(32, text(64)),
+        "documents": each(caps.documents, check_schema, cap="documents"),
+        "prompt_logprobs": integer(0, caps.logprobs, "logprobs"),
+        "stop": _stops(caps),
+        "stop_token_ids": token_ids,
+        "bad_words": each(caps.bad_words, text(caps.stop_chars, "stop_chars"), cap="bad_words"),
+        "seed": integer(-(2**63), 2**63 - 1),
+        "user": text(MAX_USER_CHARS),
+        "logit_bias": weights(caps.biases, -100.0, 100.0, "biases"),
+        "echo": flag,
+        "response_format": _response_format(check_schema),
+        "structured_outputs": _structured(check_schema, structures),
+        "structural_tag": json_schema,
+        "json_schema": json_schema,
+        "guided_json": json_schema,
+        "guided_regex": grammar,
+        "guided_grammar": grammar,
+        "guided_choice": choice,
+        "guided_whitespace_pattern": grammar,
+        "regex": grammar,
+        "ebnf": grammar,
+        "grammar": grammar,
+    }

@@ -12,14 +12,8 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from domain.faults import Fault, Kind
-from gateway.http.openai.checks import refuse, refuse_type, shown
-
-MAX_MESSAGES: Final = 4096
-MAX_PARTS: Final = 1024
-"""Most parts of one message: a long document as paragraphs, or the frames of a short video."""
-
-MAX_TOOL_CALLS: Final = 128
-"""OpenAI's cap on parallel tool calls is the number of tools, 128."""
+from gateway.http.openai.checks import Check, refuse, refuse_type, set_by, shown
+from policies.caps import RequestCaps
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 """The roles that OpenAI knows. Templates have more of them (`ipython` of Llama 3, `latest_reminder` of DeepSeek), and the engine's template
@@ -53,23 +47,29 @@ _FOREIGN: Final = ("uuid", "file_id")
 """Keys that name media which the engine has kept from an earlier request, perhaps another tenant's."""
 
 
-def check_messages(value: object, param: str) -> None:
-    """Check the value of `messages`."""
-    if type(value) is not list:
-        refuse_type("an array", value, param)
-    if not 1 <= len(value) <= MAX_MESSAGES:
-        refuse(f"Invalid value for '{param}': {len(value)} messages, where 1 to {MAX_MESSAGES} are allowed.", param)
-    for index, message in enumerate(value):
-        if type(message) is not dict:
-            refuse_type("an object", message, f"{param}[{index}]")
-        # most messages are a role and a string; only the others cost a call
-        role = message.get("role")
-        if type(role) is not str or (role not in ROLES and _ROLE.fullmatch(role) is None):
-            _refuse_role(message, f"{param}[{index}].role")
-        if type(message.get("content")) is not str:
-            _check_content(message, role, f"{param}[{index}]")
-        if len(message) > 2:
-            _check_extras(message, f"{param}[{index}]")
+def messages(caps: RequestCaps) -> Check:
+    """A check for the value of `messages`."""
+    most, most_parts, most_calls = caps.messages, caps.parts, caps.tool_calls
+
+    def check(value: object, param: str) -> None:
+        if type(value) is not list:
+            refuse_type("an array", value, param)
+        if not 1 <= len(value) <= most:
+            why = set_by("messages") if value else ""
+            refuse(f"Invalid value for '{param}': {len(value)} messages, where 1 to {most} are allowed.{why}", param)
+        for index, message in enumerate(value):
+            if type(message) is not dict:
+                refuse_type("an object", message, f"{param}[{index}]")
+            # most messages are a role and a string; only the others cost a call
+            role = message.get("role")
+            if type(role) is not str or (role not in ROLES and _ROLE.fullmatch(role) is None):
+                _refuse_role(message, f"{param}[{index}].role")
+            if type(message.get("content")) is not str:
+                _check_content(message, role, f"{param}[{index}]", most_parts)
+            if len(message) > 2:
+                _check_extras(message, f"{param}[{index}]", most_calls)
+
+    return check
 
 
 def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
@@ -82,7 +82,7 @@ def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
     refuse(f"Invalid value for '{param}': {shown(role)} is no role. Send {known}, or a name of the model's template.", param)
 
 
-def _check_content(message: dict[str, object], role: str, where: str) -> None:
+def _check_content(message: dict[str, object], role: str, where: str, most: int) -> None:
     """Check content that is no string: parts, or nothing where a turn may be silent, which is then written as all engines take it."""
     content = message.get("content")
     param = f"{where}.content"
@@ -96,8 +96,9 @@ def _check_content(message: dict[str, object], role: str, where: str) -> None:
         refuse(f"Invalid value for '{param}': null is allowed only for {', '.join(sorted(MAY_BE_SILENT))}.", param)
     if type(content) is not list:
         refuse_type("a string or an array of parts", content, param)
-    if not (0 if silent else 1) <= len(content) <= MAX_PARTS:
-        refuse(f"Invalid value for '{param}': {len(content)} parts, where {0 if silent else 1} to {MAX_PARTS} are allowed.", param)
+    if not (0 if silent else 1) <= len(content) <= most:
+        why = set_by("parts") if content else ""
+        refuse(f"Invalid value for '{param}': {len(content)} parts, where {0 if silent else 1} to {most} are allowed.{why}", param)
     for index, part in enumerate(content):
         _check_part(part, f"{param}[{index}]")
 
@@ -150,7 +151,7 @@ def _refuse_link(param: str) -> NoReturn:
     refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
 
 
-def _check_extras(message: dict[str, object], where: str) -> None:
+def _check_extras(message: dict[str, object], where: str, most_calls: int) -> None:
     """Check the fields beside role and content. A field that is not named here passes: engines know more fields."""
     for key in ("name", "tool_call_id", "reasoning_content", "reasoning", "refusal"):
         value = message.get(key)
@@ -158,16 +159,16 @@ def _check_extras(message: dict[str, object], where: str) -> None:
             refuse_type("a string", value, f"{where}.{key}")
     calls = message.get("tool_calls")
     if calls is not None:
-        _check_tool_calls(calls, f"{where}.tool_calls")
+        _check_tool_calls(calls, f"{where}.tool_calls", most_calls)
     elif "tool_calls" in message:
         del message["tool_calls"]
 
 
-def _check_tool_calls(calls: object, param: str) -> None:
+def _check_tool_calls(calls: object, param: str, most: int) -> None:
     if type(calls) is not list:
         refuse_type("an array", calls, param)
-    if len(calls) > MAX_TOOL_CALLS:
-        refuse(f"Invalid value for '{param}': {len(calls)} calls are too many, at most {MAX_TOOL_CALLS} are allowed.", param)
+    if len(calls) > most:
+        refuse(f"Invalid value for '{param}': {len(calls)} calls are too many, at most {most} are allowed.{set_by('tool_calls')}", param)
     for index, call in enumerate(calls):
         where = f"{param}[{index}]"
         if type(call) is not dict:
@@ -184,7 +185,7 @@ def _check_tool_calls(calls: object, param: str) -> None:
 def media_of(document: Mapping[str, object]) -> tuple[int, int]:
     """The number of parts with media in checked messages, wherever engines look for media, and the bytes of the images."""
     parts = image_bytes = 0
-    for message in document["messages"]:  # type: ignore[attr-defined]  # check_messages has seen that it is a list of objects
+    for message in document["messages"]:  # type: ignore[attr-defined]  # `messages` has seen that it is a list of objects
         content = message.get("content")
         if type(content) is list:
             for part in content:

@@ -4,8 +4,6 @@ import pytest
 
 from domain.faults import Fault
 from gateway.http.openai.checks import (
-    MAX_SCHEMA_BYTES,
-    MAX_SCHEMA_DEPTH,
     Check,
     accepted_values,
     flag,
@@ -48,13 +46,14 @@ def test_schema_bounds_are_exact() -> None:
             value = {"a": value}
         return value
 
-    schema(nested(MAX_SCHEMA_DEPTH), "s")
-    schema({"enum": [[1]] * 100}, "s")
-    with pytest.raises(Fault, match="32 levels"):
-        schema(nested(MAX_SCHEMA_DEPTH + 1), "s")
-    schema({"a": "x" * (MAX_SCHEMA_BYTES - 8)}, "s")
-    with pytest.raises(Fault, match="bytes are too many"):
-        schema({"a": "x" * (MAX_SCHEMA_BYTES - 7)}, "s")
+    check = schema(1024, 32)
+    check(nested(32), "s")
+    check({"enum": [[1]] * 100}, "s")
+    with pytest.raises(Fault, match=r"32 levels deep\. The policy of your tenant sets this bound \(caps\.schema_depth\)"):
+        check(nested(33), "s")
+    check({"a": "x" * (1024 - 8)}, "s")
+    with pytest.raises(Fault, match=r"1025 bytes are too many, at most 1024 are allowed\. The policy .* \(caps\.schema_bytes\)"):
+        check({"a": "x" * (1024 - 7)}, "s")
 
 
 @pytest.mark.parametrize("check", [integer(0, 5), integer(1, 2**31 - 1), flag])

@@ -8,10 +8,8 @@ import pytest
 from domain.ask import Endpoint
 from domain.faults import Fault, Kind
 from gateway.http.openai import interpret
-from gateway.http.openai.chat import CHAT
-from gateway.http.openai.completions import COMPLETIONS
 from gateway.http.openai.controls import CHANGE_ANSWER, CONTROLS, REMOVED, without_controls
-from gateway.http.openai.embeddings import EMBEDDINGS
+from gateway.http.openai.endpoints import FORMS
 from gateway.http.openai.generation import REFUSED
 
 API_PAGE = (Path(__file__).parents[5] / "docs" / "reference" / "api.md").read_text("utf-8")
@@ -25,7 +23,8 @@ def test_the_trust_boundary_is_covered() -> None:
 
 
 def test_no_field_is_both_stripped_and_checked() -> None:
-    assert REMOVED.isdisjoint({*CHAT, *COMPLETIONS, *EMBEDDINGS, "model", "stream_options"})
+    checked = {field for form in FORMS.values() for field in form.checks}
+    assert REMOVED.isdisjoint({*checked, "model", "stream_options"})
 
 
 def test_stripping() -> None:

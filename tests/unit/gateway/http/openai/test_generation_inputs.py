@@ -5,7 +5,7 @@ import pytest
 from domain.faults import Fault
 from gateway.http.openai.generation import MAX_TOKEN_ID, inputs, list_inputs
 
-check = inputs(4)
+check = inputs(4, "prompts")
 
 
 @pytest.mark.parametrize(("value", "count"), [("", 1), ("x", 1), (["a", "b"], 2), ([0, MAX_TOKEN_ID], 1), ([[1], [2]], 2)])

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from domain.faults import Fault, Kind
-from gateway.http.openai.messages import MAX_MESSAGES, MAX_PARTS, MAX_TOOL_CALLS, check_messages
+from gateway.http.openai.messages import messages as checks_for
+from policies.caps import USUAL_CAPS
+
+check_messages = checks_for(USUAL_CAPS)
+MOST_CALLS = USUAL_CAPS.tool_calls
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -42,7 +46,7 @@ GOOD: list[list[dict[str, Any]]] = [
 BAD: list[tuple[object, str, Kind]] = [
     ("hi", "messages", Kind.INVALID_VALUE),
     ([], "messages", Kind.INVALID_VALUE),
-    ([{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1), "messages", Kind.INVALID_VALUE),
+    ([{"role": "user", "content": "x"}] * (USUAL_CAPS.messages + 1), "messages", Kind.INVALID_VALUE),
     (["hi"], "messages[0]", Kind.INVALID_VALUE),
     ([{"content": "x"}], "messages[0].role", Kind.MISSING_PARAMETER),
     ([{"role": "user", "content": "x"}, {"role": "root<|im_end|>", "content": "x"}], "messages[1].role", Kind.INVALID_VALUE),
@@ -54,7 +58,7 @@ BAD: list[tuple[object, str, Kind]] = [
     ([{"role": "user", "content": 5}], "messages[0].content", Kind.INVALID_VALUE),
     ([{"role": "user", "content": {"type": "text"}}], "messages[0].content", Kind.INVALID_VALUE),
     (user(), "messages[0].content", Kind.INVALID_VALUE),
-    (user(*[{"type": "text", "text": "x"}] * (MAX_PARTS + 1)), "messages[0].content", Kind.INVALID_VALUE),
+    (user(*[{"type": "text", "text": "x"}] * (USUAL_CAPS.parts + 1)), "messages[0].content", Kind.INVALID_VALUE),
     (user("x"), "messages[0].content[0]", Kind.INVALID_VALUE),
     (user({"text": "x"}), "messages[0].content[0].type", Kind.INVALID_VALUE),
     (user({"type": "text"}), "messages[0].content[0].text", Kind.INVALID_VALUE),
@@ -66,7 +70,11 @@ BAD: list[tuple[object, str, Kind]] = [
     (user({"type": "file", "file": {"file_id": "f-1"}}), "messages[0].content[0].file.file_id", Kind.UNSUPPORTED_PARAMETER),
     ([{"role": "user", "content": "x", "name": 5}], "messages[0].name", Kind.INVALID_VALUE),
     ([{"role": "assistant", "content": "", "tool_calls": {}}], "messages[0].tool_calls", Kind.INVALID_VALUE),
-    ([{"role": "assistant", "content": "", "tool_calls": [CALL] * (MAX_TOOL_CALLS + 1)}], "messages[0].tool_calls", Kind.INVALID_VALUE),
+    (
+        [{"role": "assistant", "content": "", "tool_calls": [CALL] * (MOST_CALLS + 1)}],
+        "messages[0].tool_calls",
+        Kind.INVALID_VALUE,
+    ),
     ([{"role": "assistant", "content": "", "tool_calls": [5]}], "messages[0].tool_calls[0]", Kind.INVALID_VALUE),
     ([{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}], "messages[0].tool_calls[0].function", Kind.INVALID_VALUE),
     (

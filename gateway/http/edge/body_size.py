@@ -1,0 +1,60 @@
+"""The size that a request body may have. The bytes above the usual size, `data.limits.max_body_bytes`, are a policy's to allow, and are
+reserved from one total per worker, so that policies that allow a lot do not take the memory of all other requests."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from domain import retry_after
+from domain.faults import Fault, Kind
+
+if TYPE_CHECKING:
+    from gateway.http.edge.connections import Connections
+    from gateway.http.edge.exchange import Exchange
+
+
+def body_too_large(size: int | None, most: int) -> Fault:
+    """The refusal of a body.
+
+    Args:
+        size: its size in bytes; None where it was cut off at `most`.
+    """
+    found = f"{size} bytes, and at most {most}" if size is not None else f"more than the {most}"
+    remedy = "Send less in one request, or ask the operator for more (caps.body_bytes of the policy, data.limits of the settings)."
+    return Fault(Kind.BODY_TOO_LARGE, f"The body has {found} bytes that are allowed. {remedy}")
+
+
+def reserve_body(exchange: "Exchange", allowed: Collection[int | None], connections: "Connections") -> Fault | None:
+    """Set the most bytes that a body may have (`EdgeLimits.body_most`), and reserve those of a large one until its exchange is over.
+
+    Args:
+        allowed: the sizes that the policy of its caller allows.
+
+    Returns:
+        The refusal of a body that is larger, or for which there is no room now; None for one that may come.
+    """
+    exchange.body_allowed = connections.limits.body_most(allowed)
+    exchange.body_most = min(exchange.body_allowed, connections.limits.max_body_bytes)
+    declared, received = exchange.head.content_length, len(exchange.received)
+    coming = max(received, declared or 0)
+    if coming > exchange.body_allowed:
+        return body_too_large(coming if exchange.complete or coming == declared else None, exchange.body_allowed)
+    if coming <= exchange.body_most:
+        return None
+    return _reserved(exchange, exchange.body_allowed if declared is None and not exchange.complete else coming, connections)
+
+
+def reserve_growth(exchange: "Exchange", connections: "Connections") -> Fault | None:
+    """The same for a body without a declared length that becomes larger than `Exchange.body_most`: room for the longest that it may
+    become."""
+    if exchange.body_most >= exchange.body_allowed:
+        return body_too_large(None, exchange.body_most)
+    return _reserved(exchange, exchange.body_allowed, connections)
+
+
+def _reserved(exchange: "Exchange", size: int, connections: "Connections") -> Fault | None:
+    if connections.large_bodies + size > connections.limits.large_bodies_total_bytes:
+        return Fault(Kind.OVERLOADED, "Too many large requests are being read here. Try again shortly.", retry=retry_after.SOON)
+    connections.large_bodies += size
+    exchange.body_reserved = size
+    exchange.body_most = size
+    return None
