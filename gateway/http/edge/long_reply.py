@@ -1,4 +1,5 @@
-"""A long plain reply on its way through: the parts that decide anything are kept for the judgement at the end, the rest is let go.
+"""A long plain reply for which nothing was generated, on its way through: the parts that decide anything are kept for the judgement at the
+end, the rest is let go.
 
 Vectors make embeddings long and decide nothing, so each vector that is well-formed is kept as an empty list. Everything else is kept whole.
 """
@@ -10,7 +11,7 @@ import msgspec
 
 PASSED_FROM_BYTES: Final = 1024 * 1024
 """A plain reply up to this size is judged before its first byte is sent, so that a broken one can still become another backend's answer or
-an honest status. Chat answers are shorter; 60 embeddings of 1,024 dimensions as JSON numbers are longer."""
+an honest status, and so is every answer that was generated. 60 embeddings of 1,024 dimensions as JSON numbers are longer."""
 
 MAX_KEPT_BYTES: Final = 32 * 1024 * 1024
 """Most bytes of one reply that are kept for its judgement; vectors do not count."""

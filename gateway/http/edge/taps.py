@@ -214,8 +214,12 @@ class StreamTap(_Judge, eq=False):
 
 
 class PlainTap(_Judge, eq=False):
-    """Holds a plain reply until it is whole, then judges and meters it. A long one is let go piece by piece and judged at its end, of which
-    nothing is sent before: after a fault the reply ends short."""
+    """Holds a plain reply until it is whole, then judges and meters it.
+
+    A long one for which nothing was generated, such as embeddings, is let go piece by piece and judged at its end, of which nothing is sent
+    before: after a fault the reply ends short. An answer is never let go before its usage is known, or a caller could leave with most of it
+    and be charged for none.
+    """
 
     answer: AttemptFacts
     """Where the answer is counted."""
@@ -228,13 +232,16 @@ class PlainTap(_Judge, eq=False):
     """The reply from the time on when it was found to be long."""
 
     def feed(self, data: bytes) -> bytes:
-        """Collect; of a reply of at most `PASSED_FROM_BYTES` nothing goes on before the end."""
+        """Collect; nothing of an answer goes on before the end, nor of any other reply of at most `PASSED_FROM_BYTES`."""
         if self.over:
             return b""
         long = self.long
         if long is None:
             self.body.append(data)
             self.size += len(data)
+            if self.endpoint.generates:
+                self._bound(self.size)
+                return b""
             if self.size <= PASSED_FROM_BYTES:
                 return b""
             data = b"".join(self.body)
@@ -245,10 +252,13 @@ class PlainTap(_Judge, eq=False):
             long = self.long = LongReply()
         self.answer.note_event(self.clock())
         out = long.feed(data)
-        if long.size > MAX_KEPT_BYTES:
+        self._bound(long.size)
+        return b"" if self.over else out
+
+    def _bound(self, kept: int) -> None:
+        if kept > MAX_KEPT_BYTES:
             self._fail(Kind.INVALID_REPLY, f"plain reply with more than {MAX_KEPT_BYTES} bytes to judge")
-            return b""
-        return out
+            self.body.clear()
 
     def end(self) -> bytes:
         """The whole body, of a long one the end; or b"" with `fault` set."""
