@@ -14,10 +14,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 METADATA_NETWORKS: Final[tuple[Network, ...]] = tuple(
-    map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32"))
+    map(
+        ipaddress.ip_network,
+        ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"),
+    )
 )
-"""Link-local ranges, and the addresses where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials. No engine listens there, so
-such an address is a mistake or an attack."""
+"""Link-local ranges, and the addresses where AWS, Alibaba Cloud and Oracle Cloud serve machine credentials, and Azure the goal state of a
+machine. No engine listens there, so such an address is a mistake or an attack."""
 
 CARRIERS: Final[tuple[Network, ...]] = tuple(
     map(ipaddress.ip_network, ("::ffff:0:0/96", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
@@ -34,6 +37,17 @@ LOOPBACK: Final = ipaddress.IPv6Address("::1")
 def networks_of(texts: Sequence[str]) -> tuple[Network, ...]:
     """Networks from their texts. Raises ValueError for a text that is no network, or that has host bits."""
     return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+def is_public(text: str) -> bool:
+    """Whether an IP address is one of the public internet, in its own form: no private, loopback, link-local, shared, multicast or reserved
+    address, and no IPv6 form of an IPv4 address."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    apart = (*METADATA_NETWORKS, *CARRIERS, *NEVER)
+    return "%" not in text and address.is_global and not address.is_multicast and not any(address in network for network in apart)
 
 
 class Reach(msgspec.Struct, frozen=True):

@@ -93,6 +93,14 @@ class PromptReference(msgspec.Struct, frozen=True):
     variables: Mapping[str, object]
 
 
+class ImageLink(msgspec.Struct, frozen=True, gc=False):
+    """An image that a request names by URL."""
+
+    param: str
+    """The path of the URL in the request."""
+    url: str
+
+
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """One checked request, ready to be routed.
 
@@ -136,6 +144,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """Whether the request may take longer: OpenAI's `service_tier: "flex"`."""
     template: PromptReference | None = None
     """The registry prompt whose messages are still to be put in front; until then, the request may have no other message and no model."""
+    image_links: tuple[ImageLink, ...] = ()
+    """Images that are named by URL and still to be fetched; until then no engine may get the request."""
 
     @property
     def prompt(self) -> bytes:

@@ -23,6 +23,7 @@ from gateway.auth.jwt import JwtVerifier
 from gateway.http.edge.prefill_leg import PrefillLeg
 from gateway.http.edge.relay import ReplyRelay
 from gateway.http.edge.timeouts import Timeouts
+from gateway.http.image_fetch import ImageFetcher
 from gateway.http.openai.models import Abilities
 from gateway.placement.decisions import Decisions
 from gateway.placement.pool_state import PoolStates
@@ -215,6 +216,8 @@ class Deps:
     """When short requests are sent to a second backend, by pool name, where the settings say so."""
     region: str = ""
     """Where this gateway stands."""
+    images: ImageFetcher = field(default_factory=ImageFetcher)
+    """Fetches images that chats name by URL, where policies allow it."""
     cors_origins: frozenset[str] = frozenset()
     tokens: JwtVerifier | None = None
     """Where tokens are accepted; None when keys alone are."""

@@ -12,6 +12,7 @@ import msgspec
 from domain.priority import CLASSES, Class
 from policies.caps import USUAL_CAPS, RequestCaps, caps_of, widest
 from policies.fallback import Fallback
+from policies.image_urls import ImageUrls
 from policies.ladder import Smaller, Step, ladder_of
 from policies.parameters import Parameters, parameters_of
 from policies.prompts.allowed import AllowedVersions, Registry, allowed_of
@@ -91,6 +92,10 @@ class TenantPolicy(msgspec.Struct, frozen=True):
     same object as `caps` where nothing differs."""
     body_caps: tuple[int | None, ...] = ()
     """The sizes of the body that projects, models and rules allow; None for that of the settings. Empty where no level says one."""
+    image_urls: ImageUrls | None = None
+    """The hosts from which images are fetched; None for none."""
+    may_fetch_images: bool = False
+    """Whether any project, model or rule fetches images, so that requests are read with URLs in them."""
     degrade: tuple[Step, ...] = ()
     """Steps of graceful degradation, before requests wait long or are refused for overload."""
     show_prices: bool = False
@@ -181,7 +186,7 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
     # inherited rules are left out when the tenant does not have their target, or none of the models that they match
     rules = [rule for rule in all_rules if (not rule.model or rule.model in models) and (not rule.models or rule.models & models.keys())]
     allowed = next((source.prompts for source in (document, *above) if "prompts" in source.model_fields_set), [])
-    caps = [fields["caps"], *_caps_beside(layers, rules)]
+    caps = [fields["caps"], *_set_beside("caps", layers, rules)]
     bodies = {each.body_bytes for each in caps}
     differing = any(layer.for_project or layer.for_model for layer in layers)
     return TenantPolicy(
@@ -191,20 +196,16 @@ def _policy(document: PolicyDocument, everyone: PolicyDocument | None, prompts: 
         rules=RuleBook(rules, document.tenant) if rules else None,
         prompts=allowed_of(allowed, prompts),
         widest_caps=widest(caps),
+        may_fetch_images=any((fields["image_urls"], *_set_beside("image_urls", layers, rules))),
         body_caps=() if bodies == {None} else tuple(bodies),
         **fields,
     )
 
 
-def _caps_beside(layers: Iterable[Layer], rules: Iterable[Rule]) -> Iterator[RequestCaps]:
-    """The caps of projects, models and rules."""
-    for layer in layers:
-        for fields in (*layer.for_project.values(), *layer.for_model.values()):
-            if "caps" in fields:
-                yield fields["caps"]
-    for rule in rules:
-        if "caps" in rule.overrides:
-            yield rule.overrides["caps"]
+def _set_beside(field: str, layers: Iterable[Layer], rules: Iterable[Rule]) -> Iterator[Any]:
+    """The values of a field that projects, models and rules set."""
+    overrides = [override for layer in layers for override in (*layer.for_project.values(), *layer.for_model.values())]
+    return (override[field] for override in (*overrides, *(rule.overrides for rule in rules)) if field in override)
 
 
 def _compiled_rule(entry: RuleEntry, models: Mapping[str, ModelRule]) -> Rule:

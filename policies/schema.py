@@ -8,6 +8,7 @@ from domain.strict import Strict
 from policies.caps import USUAL_CAPS, RequestCaps
 from policies.conditions import ConditionError, condition
 from policies.fallback import MAX_FALLBACKS, FallbackEntry
+from policies.image_urls import ImageUrls
 from policies.ladder import MAX_STEPS, StepField
 from policies.parameters import ParametersField
 from policies.prompts.allowed import AllowedPrompt
@@ -148,6 +149,11 @@ class Treatment(Strict):
     caps: RequestCaps = Field(
         default=USUAL_CAPS,
         description="The most of each thing that one request may hold; inherited as a whole.",
+    )
+    image_urls: ImageUrls | None = Field(
+        default=None,
+        description="Hosts from which the gateway fetches images that chats name by `http` or `https` URL; inherited as a whole. Null: "
+        "such URLs are refused. See docs/reference/policies.md.",
     )
     expose_headers: bool = Field(
         default=False,

@@ -9,6 +9,7 @@ from policies.caps import set_caps
 from policies.compile import ModelRule, PolicySet, TenantPolicy
 from policies.conditions import tags_read
 from policies.fallback import in_words
+from policies.image_urls import ImageUrls
 from policies.ladder import Mark, Smaller, Step, Trim
 from policies.parameters import ALWAYS as ALWAYS_ALLOWED
 from policies.parameters import Parameters
@@ -157,7 +158,7 @@ def _fields(policy: TenantPolicy) -> dict[str, Any]:
     return {_NAMES.get(name, name): getattr(policy, name) for name in policy.__struct_fields__ if name not in _NO_TREATMENT}
 
 
-_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts", "widest_caps", "body_caps"})
+_NO_TREATMENT: Final = frozenset({"tenant", "models", "layers", "rules", "prompts", "widest_caps", "body_caps", "may_fetch_images"})
 
 
 def _of_field(name: str, value: Any) -> str:
@@ -172,6 +173,8 @@ def _of_field(name: str, value: Any) -> str:
         return _parameters(value)
     if name == "caps":
         return ", ".join(f"{cap} {most}" for cap, most in set_caps(value).items()) or "the usual"
+    if name == "image_urls":
+        return "refused" if value is None else _image_urls(value)
     if name == "degrade":
         return ", ".join(map(_step, value)) or "none"
     return "none" if value is None else json.dumps(value)
@@ -188,6 +191,10 @@ def _parameters(value: Parameters | None) -> str:
         narrowed = {path.partition(".")[0] for path in value.allowed_members}
         parts.append(f"only {' '.join(sorted((value.allowed - ALWAYS_ALLOWED - narrowed) | value.allowed_members)) or 'the usual'}")
     return ", ".join(parts)
+
+
+def _image_urls(value: ImageUrls) -> str:
+    return f"from {', '.join(value.hosts)}: {value.max_images} of {value.max_bytes} bytes within {value.within_s:g} s"
 
 
 def _step(step: Step) -> str:

@@ -35,6 +35,11 @@ models let through without shrinking it (Qwen2-VL and its successors: 12.8 milli
 a plain picture of that size is a file of a few kilobytes."""
 
 
+LIKELY_IMAGE_TOKENS: Final = 1024
+"""Tokens that a model usually makes of an image whose bytes alone are known: OpenAI's tiles of a photograph in full detail are 765 to
+1,105, LLaVA's 576 to 2,880."""
+
+
 LIKELY_FIFTHS: Final = 6
 """Output that a statistical reservation takes, in fifths of the usual longest answer: 1.2 times as much."""
 
@@ -73,7 +78,12 @@ def likely_prompt(ask: Ask, prompt_tokens: int | None) -> int:
     """Prompt tokens to charge where the engine reported none."""
     if prompt_tokens is not None:
         return prompt_tokens
-    return ask.token_ids if ask.token_ids is not None else -(-ask.prompt_bytes // BYTES_PER_TOKEN)
+    if ask.token_ids is not None:
+        return ask.token_ids
+    if ask.image_bytes:  # a photograph of 4 MiB makes no million tokens
+        images = min(-(-ask.image_bytes // BYTES_PER_TOKEN), ask.media * LIKELY_IMAGE_TOKENS)
+        return -(-max(0, ask.prompt_bytes - ask.image_bytes) // BYTES_PER_TOKEN) + images
+    return -(-ask.prompt_bytes // BYTES_PER_TOKEN)
 
 
 def prompt_for_cap(ask: Ask, prompt_tokens: int | None) -> int:

@@ -195,9 +195,9 @@ def explain(
     headers = dict(map(_header, header or []))
     prompts = policies.prompts_for(tenant)
     policy, prompt = policies.for_tenant(tenant), None
-    caps = USUAL_CAPS if policy is None else policy.widest_caps
+    caps, links = (USUAL_CAPS, False) if policy is None else (policy.widest_caps, policy.may_fetch_images)
     try:
-        ask = interpret(Endpoint(endpoint), _body(request), headers.get(PROMPT_HEADER), caps=caps)
+        ask = interpret(Endpoint(endpoint), _body(request), headers.get(PROMPT_HEADER), caps=caps, links=links)
         key = sticky_key(ask, ask.user, str(request))
         if ask.template is not None:
             ask, prompt = with_prompt(ask, prompts, key)

@@ -144,9 +144,9 @@ async def supposed(asked: Would, deps: Deps) -> WouldAnswer:
     """Where the request would go now. It is not admitted, counted, sent or remembered, and draws no random numbers."""
     policies = deps.live.policies
     tenant_policy = policies.for_tenant(asked.tenant)
-    caps = USUAL_CAPS if tenant_policy is None else tenant_policy.widest_caps
+    caps, links = (USUAL_CAPS, False) if tenant_policy is None else (tenant_policy.widest_caps, tenant_policy.may_fetch_images)
     try:
-        ask = interpret(Endpoint(asked.endpoint), asked.body, caps=caps)
+        ask = interpret(Endpoint(asked.endpoint), asked.body, caps=caps, links=links)
     except Fault as fault:
         return WouldAnswer(refusal=_refused(fault))
     dice = NoDice()

@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from domain.ask import Ask, Endpoint
 from domain.faults import Fault, Kind
 from domain.identity import Caller
@@ -10,11 +12,13 @@ from gateway.deps import Deps
 from gateway.http.edge.exchange import Exchange
 from gateway.http.openai import check_caps
 from gateway.http.openai import interpret as interpret_body
+from gateway.http.openai.images import with_images
 from gateway.http.openai.parameters import check_closed, with_parameters
 from gateway.http.openai.prompts import PROMPT_HEADER, with_prompt
 from gateway.request.authenticate import grant_of
 from gateway.request.degrade import HEADER as DEGRADE_HEADER
 from gateway.request.fallback_chain import FallbackChain
+from gateway.request.fetch_images import fetch_images
 from gateway.request.permissions import CLASS_HEADER, RETRY_HEADER, check_parameters, urgency
 from gateway.request.policy_match import Asked, PolicyMatch, match_policy
 from gateway.rollouts.dealing import deal, deal_prompt
@@ -42,12 +46,12 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
         raise Fault(Kind.UNSUPPORTED_MEDIA, "Send the request as JSON, with the header 'content-type: application/json'.")
     policies = deps.live.policies
     policy = policies.by_tenant.get(caller.tenant, policies.everyone)
-    caps, bodies = (USUAL_CAPS, ()) if policy is None else (policy.widest_caps, policy.body_caps)
+    caps, bodies, links = (USUAL_CAPS, (), False) if policy is None else (policy.widest_caps, policy.body_caps, policy.may_fetch_images)
     received = exchange.received
     body = received if exchange.complete and type(received) is bytes and not bodies else await exchange.body(bodies)
     story.body_at = deps.clock()
     facts.request_bytes = len(body)
-    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps)
+    ask = interpret_body(endpoint, body, head.headers.get(PROMPT_HEADER), head.deployment, caps, links=links)
     facts.stream = ask.stream
     facts.user = caller.user or ask.user
     grant = grant_of(caller, deps)
@@ -61,9 +65,13 @@ async def interpret(endpoint: Endpoint, exchange: Exchange, caller: Caller, stor
     match = match_policy(policies, asked, grant.rights, key)
     if match is None:
         raise Fault(Kind.MODEL_NOT_FOUND, f"The model '{ask.model}' does not exist or you do not have access to it.")
+    treated, rule = apply_policy(match, ask, grant, exchange, story, deps)
+    if ask.image_links:
+        images = await fetch_images(ask, match.policy, caller.tenant, exchange, story, deps)
+        treated, asked = with_images(treated, images), structs.replace(asked, ask=with_images(ask, images))
     if match.model.fallback and DEGRADE_HEADER not in asked.headers:
         facts.chain = FallbackChain(policies, asked, match, grant.rights, key)
-    return *apply_policy(match, ask, grant, exchange, story, deps), grant
+    return treated, rule, grant
 
 
 def apply_policy(match: PolicyMatch, ask: Ask, grant: Grant, exchange: Exchange, story: Story, deps: Deps) -> tuple[Ask, ModelRule]:

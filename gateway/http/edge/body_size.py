@@ -38,9 +38,9 @@ def reserve_body(exchange: "Exchange", allowed: Collection[int | None], connecti
     coming = max(received, declared or 0)
     if coming > exchange.body_allowed:
         return body_too_large(coming if exchange.complete or coming == declared else None, exchange.body_allowed)
-    if coming <= exchange.body_most:
-        return None
-    return _reserved(exchange, exchange.body_allowed if declared is None and not exchange.complete else coming, connections)
+    if coming > exchange.body_most and declared is None and not exchange.complete:
+        coming = exchange.body_allowed
+    return reserve_size(exchange, coming, connections)
 
 
 def reserve_growth(exchange: "Exchange", connections: "Connections") -> Fault | None:
@@ -48,13 +48,16 @@ def reserve_growth(exchange: "Exchange", connections: "Connections") -> Fault | 
     become."""
     if exchange.body_most >= exchange.body_allowed:
         return body_too_large(None, exchange.body_most)
-    return _reserved(exchange, exchange.body_allowed, connections)
+    return reserve_size(exchange, exchange.body_allowed, connections)
 
 
-def _reserved(exchange: "Exchange", size: int, connections: "Connections") -> Fault | None:
-    if connections.large_bodies + size > connections.limits.large_bodies_total_bytes:
+def reserve_size(exchange: "Exchange", size: int, connections: "Connections") -> Fault | None:
+    """Reserve the bytes of a request of this size, where they are above the usual size; the refusal where there is no room."""
+    if size <= connections.limits.max_body_bytes:
+        return None
+    large_bodies = connections.large_bodies + size - exchange.body_reserved
+    if large_bodies > connections.limits.large_bodies_total_bytes:
         return Fault(Kind.OVERLOADED, "Too many large requests are being read here. Try again shortly.", retry=retry_after.SOON)
-    connections.large_bodies += size
-    exchange.body_reserved = size
-    exchange.body_most = size
+    connections.large_bodies = large_bodies
+    exchange.body_reserved = exchange.body_most = size
     return None

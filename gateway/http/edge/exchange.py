@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from domain.faults import Fault, Kind
-from gateway.http.edge.body_size import body_too_large
+from gateway.http.edge.body_size import body_too_large, reserve_size
 from gateway.http.edge.head import RequestHead
 
 if TYPE_CHECKING:
@@ -137,18 +137,29 @@ class Exchange(msgspec.Struct, eq=False):
         self._connection.connections.large_bodies -= self.body_reserved
         self.body_reserved = 0
 
-    def check_body(self, size: int, allowed: int | None) -> None:
-        """Refuse a body that came whole and is larger than a narrower policy allows.
+    def most_bytes(self, allowed: int | None) -> int:
+        """The largest request of a caller whose policy allows this size; None for the usual one."""
+        return self._connection.connections.limits.body_most((allowed,))
 
-        Args:
-            allowed: the size in bytes; None for the usual one.
+    def check_body(self, size: int, allowed: int | None) -> None:
+        """Refuse a body that came whole and is larger than a narrower policy allows, in bytes; None for the usual size.
 
         Raises:
             Fault: BODY_TOO_LARGE.
         """
-        most = self._connection.connections.limits.body_most((allowed,))
-        if size > most:
+        if size > (most := self.most_bytes(allowed)):
             raise body_too_large(size, most)
+
+    def grow(self, size: int, allowed: int | None) -> None:
+        """Count a request that has become larger than its body, as images were fetched for it.
+
+        Raises:
+            Fault: BODY_TOO_LARGE, or OVERLOADED where too many large requests are held already.
+        """
+        self.check_body(size, allowed)
+        refusal = reserve_size(self, size, self._connection.connections)
+        if refusal is not None:
+            raise refusal
 
     def take(self, data: bytes) -> None:
         """Append a further piece of the body."""

@@ -13,6 +13,7 @@ from domain.faults import Fault, Kind
 from gateway.http.openai.checks import refuse, refuse_type
 from gateway.http.openai.controls import FAMILIES, REMOVED, SESSIONS, session_named, without_controls
 from gateway.http.openai.endpoints import FORMS, forms_for
+from gateway.http.openai.images import image_links
 from gateway.http.openai.json_guard import parse_object
 from gateway.http.openai.prompts import reference_taken
 from gateway.http.openai.sizes import LOGPROBS, behind_prompt, logprobs, output_cap, sequences
@@ -29,18 +30,27 @@ _LOGPROB_FIELDS: Final = frozenset(LOGPROBS)
 _encode = msgspec.json.Encoder().encode
 
 
-def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deployment: str = "", caps: RequestCaps = USUAL_CAPS) -> Ask:
+def interpret(
+    endpoint: Endpoint,
+    body: bytes,
+    named: bytes | None = None,
+    deployment: str = "",
+    caps: RequestCaps = USUAL_CAPS,
+    *,
+    links: bool = False,
+) -> Ask:
     """The Ask that `body` makes of `endpoint`.
 
     Args:
         named: the prompt that the header `x-tidegate-prompt` names; None without one.
         deployment: the model that the path names, which counts instead of the body's; empty for none.
         caps: the most of each thing that the request may hold.
+        links: whether an image of a chat may stand as a URL, which is then in `Ask.image_links`.
 
     Raises:
         Fault: INVALID_JSON, or MISSING_PARAMETER, INVALID_VALUE or UNSUPPORTED_PARAMETER with the path of the field.
     """
-    form = FORMS[endpoint] if caps is USUAL_CAPS else forms_for(caps)[endpoint]
+    form = FORMS[endpoint] if caps is USUAL_CAPS and not links else forms_for(caps, links=links)[endpoint]
     document = parse_object(body)
     session = "" if _SESSION_FIELDS.isdisjoint(document) else session_named(document)
     for field in document:
@@ -84,6 +94,7 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deplo
     names = frozenset(document)
     size = form.size(document, len(body))
     prompt_field = endpoint.prompt_fields[0]
+    linked = image_links(document[prompt_field]) if links and size.media else ()
     prompt, rest = _encode(document.pop(prompt_field)), _encode(document)
     prompt_start = len(prompt_field) + len(b'{"":')
     return Ask(  # by position: 19 keywords would cost 1.5 µs per request
@@ -106,6 +117,7 @@ def interpret(endpoint: Endpoint, body: bytes, named: bytes | None = None, deplo
         session,
         document.get("service_tier") == "flex",
         template,
+        linked,
     )
 
 
@@ -115,7 +127,7 @@ def check_caps(ask: Ask, caps: RequestCaps) -> None:
     Raises:
         Fault: INVALID_VALUE with the path of the field.
     """
-    checks = forms_for(caps)[ask.endpoint].checks
+    checks = forms_for(caps, links=bool(ask.image_links))[ask.endpoint].checks
     field = ask.endpoint.prompt_fields[0]
     checks[field](msgspec.json.decode(ask.prompt), field)
     for name, value in behind_prompt(ask).items():

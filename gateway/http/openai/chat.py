@@ -128,8 +128,8 @@ def _thinking(check_schema: Check) -> Check:
 _switch_type = one_of("enabled", "disabled")
 
 
-def chat(caps: RequestCaps) -> Mapping[str, Check]:
-    """The checks under a policy's caps, by field name."""
+def chat(caps: RequestCaps, *, links: bool = False) -> Mapping[str, Check]:
+    """The checks under a policy's caps, by field name; `links` as for `messages`."""
     check_schema = schema(caps.schema_bytes, caps.schema_depth)
     function = _function(check_schema)
     media_kwargs = _media_kwargs(caps.media_kwargs_bytes)
@@ -140,7 +140,7 @@ def chat(caps: RequestCaps) -> Mapping[str, Check]:
         "media_io_kwargs": media_kwargs,
         "enable_thinking": flag,
         "thinking": either(flag, _thinking(check_schema), bool),
-        "messages": messages(caps),
+        "messages": messages(caps, links=links),
         "max_completion_tokens": integer(0, caps.output_tokens, "output_tokens"),
         "logprobs": flag,
         "top_logprobs": integer(0, caps.logprobs, "logprobs"),

@@ -34,9 +34,9 @@ class EndpointForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1024)
-def forms_for(caps: RequestCaps) -> Mapping[Endpoint, EndpointForm]:
-    """The rows of all endpoints under a policy's caps."""
-    of_chats, of_completions, of_embeddings = chat(caps), completions(caps), embeddings(caps)
+def forms_for(caps: RequestCaps, *, links: bool = False) -> Mapping[Endpoint, EndpointForm]:
+    """The rows of all endpoints under a policy's caps; `links` says whether an image of a chat may stand as a URL."""
+    of_chats, of_completions, of_embeddings = chat(caps, links=links), completions(caps), embeddings(caps)
     return {
         Endpoint.CHAT: EndpointForm(checks=of_chats, accepted=accepted_values(of_chats), size=chat_size),
         Endpoint.COMPLETIONS: EndpointForm(

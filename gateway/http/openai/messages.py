@@ -1,6 +1,7 @@
 """The messages of a chat: their roles and parts, and that nothing in them makes an engine open a connection.
 
-Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass.
+Engines fetch media by URL, so a caller's URL would be a request from inside the engines' network. Only `data:` URLs pass, and URLs of
+images where the caller's policy has the gateway fetch them (`images`).
 
 Turns without a text are written in the one form that all engines take. An engine answers with `content: null` when its reasoning reached
 `max_tokens`, and clients send that turn again with every later one, so a refusal would end the conversation. vLLM 0.32 refuses a null
@@ -13,6 +14,7 @@ from typing import Final, NoReturn
 
 from domain.faults import Fault, Kind
 from gateway.http.openai.checks import Check, refuse, refuse_type, set_by, shown
+from gateway.http.openai.images import KEY, KINDS, LINK
 from policies.caps import RequestCaps
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -47,8 +49,12 @@ _FOREIGN: Final = ("uuid", "file_id")
 """Keys that name media which the engine has kept from an earlier request, perhaps another tenant's."""
 
 
-def messages(caps: RequestCaps) -> Check:
-    """A check for the value of `messages`."""
+def messages(caps: RequestCaps, *, links: bool = False) -> Check:
+    """A check for the value of `messages`.
+
+    Args:
+        links: whether an image may stand as an `http` or `https` URL.
+    """
     most, most_parts, most_calls = caps.messages, caps.parts, caps.tool_calls
 
     def check(value: object, param: str) -> None:
@@ -65,7 +71,7 @@ def messages(caps: RequestCaps) -> Check:
             if type(role) is not str or (role not in ROLES and _ROLE.fullmatch(role) is None):
                 _refuse_role(message, f"{param}[{index}].role")
             if type(message.get("content")) is not str:
-                _check_content(message, role, f"{param}[{index}]", most_parts)
+                _check_content(message, role, f"{param}[{index}]", most_parts, links=links)
             if len(message) > 2:
                 _check_extras(message, f"{param}[{index}]", most_calls)
 
@@ -82,7 +88,7 @@ def _refuse_role(message: dict[str, object], param: str) -> NoReturn:
     refuse(f"Invalid value for '{param}': {shown(role)} is no role. Send {known}, or a name of the model's template.", param)
 
 
-def _check_content(message: dict[str, object], role: str, where: str, most: int) -> None:
+def _check_content(message: dict[str, object], role: str, where: str, most: int, *, links: bool) -> None:
     """Check content that is no string: parts, or nothing where a turn may be silent, which is then written as all engines take it."""
     content = message.get("content")
     param = f"{where}.content"
@@ -100,15 +106,16 @@ def _check_content(message: dict[str, object], role: str, where: str, most: int)
         why = set_by("parts") if content else ""
         refuse(f"Invalid value for '{param}': {len(content)} parts, where {0 if silent else 1} to {most} are allowed.{why}", param)
     for index, part in enumerate(content):
-        _check_part(part, f"{param}[{index}]")
+        _check_part(part, f"{param}[{index}]", links=links)
 
 
-def _check_part(part: object, where: str) -> None:
+def _check_part(part: object, where: str, *, links: bool) -> None:
     if type(part) is not dict:
         refuse_type("an object", part, where)
     kind = part.get("type")
     if type(kind) is not str:
         refuse_type("a string", kind, f"{where}.type")
+    open_key = KEY if links and kind in KINDS else ""
     if kind in TEXT_PARTS:
         key = TEXT_PARTS[kind]
         if type(part.get(key)) is not str:
@@ -119,17 +126,22 @@ def _check_part(part: object, where: str) -> None:
         key = MEDIA_PARTS[kind]
         payload = part.get(key)
         if type(payload) is dict:
-            _check_links(payload, f"{where}.{key}")
+            _check_links(payload, f"{where}.{key}", "url" if key == open_key else "")
         elif type(payload) is not str:
             refuse_type("an object", payload, f"{where}.{key}")
     else:
         known = ", ".join([*TEXT_PARTS, *MEDIA_PARTS])
         refuse(f"Invalid value for '{where}.type': {shown(kind)} is not one of {known}.", f"{where}.type")
     # some engines look at the keys and not at the type, so every part is searched for links
-    _check_links(part, where)
+    _check_links(part, where, open_key)
 
 
-def _check_links(holder: dict[str, object], where: str) -> None:
+def _check_links(holder: dict[str, object], where: str, open_key: str) -> None:
+    """Check that an object leads engines nowhere.
+
+    Args:
+        open_key: the key whose value may be the URL of an image; empty for none.
+    """
     for key in _FOREIGN:
         if holder.get(key) is not None:
             param = f"{where}.{key}"
@@ -138,16 +150,17 @@ def _check_links(holder: dict[str, object], where: str) -> None:
     for key in _PAYLOAD_KEYS:
         data = holder.get(key)
         if type(data) is str and _SCHEME.match(data, 0, 64) and not data.startswith("data:"):
-            _refuse_link(f"{where}.{key}")
+            refuse_link(f"{where}.{key}")
     for key in _URL_KEYS:
         link = holder.get(key)
         if type(link) is dict:
-            _check_links(link, f"{where}.{key}")
-        elif link is not None and not (type(link) is str and link.startswith("data:")):
-            _refuse_link(f"{where}.{key}")
+            _check_links(link, f"{where}.{key}", "url" if key == open_key == KEY else "")
+        elif link is not None and not (type(link) is str and (link.startswith("data:") or (key == open_key and LINK.match(link)))):
+            refuse_link(f"{where}.{key}")
 
 
-def _refuse_link(param: str) -> NoReturn:
+def refuse_link(param: str) -> NoReturn:
+    """Refuse media that are named by URL."""
     refuse(f"Invalid value for '{param}': only data: URLs are accepted. Send the content itself, base64-encoded.", param)
 
 

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.ask import Ask, Endpoint
 from domain.usage import Usage
 from gateway.http.openai import interpret
-from tenancy.estimate import MEDIA_TOKENS, TEMPLATE_TOKENS, likely_prompt, prompt_for_cap, used, worst_case
+from tenancy.estimate import LIKELY_IMAGE_TOKENS, MEDIA_TOKENS, TEMPLATE_TOKENS, likely_prompt, prompt_for_cap, used, worst_case
 from tenancy.prices import FREE, Price, TokenRates
 
 counts = st.integers(0, 5000)
@@ -68,6 +68,15 @@ def test_no_part_that_is_no_text_passes_for_less_than_the_bound(size: int, count
     assert prompt_for_cap(asked, None) <= count * (MEDIA_TOKENS + 40) + 160, "an image's bytes are not taken for text beside it"
     assert worst_case(asked, None, 1, FREE).input_tokens >= count * max(MEDIA_TOKENS, size)
     assert prompt_for_cap(asked, 77) == 77, "who has counted knows"
+
+
+@given(st.integers(0, 5_000_000), st.integers(1, 3))
+@settings(max_examples=20)
+def test_the_bytes_of_an_image_are_no_likely_tokens(size: int, count: int) -> None:
+    text = {"type": "text", "text": "x" * 400}
+    asked = chat(text, *[{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * size}}] * count)
+    assert 100 <= likely_prompt(asked, None) <= count * (LIKELY_IMAGE_TOKENS + 40) + 160
+    assert likely_prompt(asked, None) <= -(-asked.prompt_bytes // 4) + 1
 
 
 def test_media_are_found_wherever_engines_look_for_them_and_what_is_empty_is_none() -> None:
