@@ -223,3 +223,13 @@ class Deps:
     """Where tokens are accepted; None when keys alone are."""
     shadows: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
     """Copies under way to canaries, by rollout (`gateway.rollouts.shadow`)."""
+
+    def names_inside(self) -> frozenset[str]:
+        """The names of the deployment that no sentence of an engine may tell: models and adapters of every pool, and backends. Collected
+        for each refusal anew; refusals are rare, and names change."""
+        names = {name for pool in self.live.fleet.pools.values() for name in (pool.model, *(backend.id for backend in pool.backends))}
+        names.update(*self.live.names.values())
+        for pool_adapters in self.loras.pool_adapters.values():
+            for adapter in pool_adapters.adapters.values():
+                names.update((adapter.name, adapter.served))
+        return frozenset(names)

@@ -8,18 +8,16 @@ this module's matter.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from backends.dialects.explanations import explained
+from backends.dialects.redaction import whole_tokens
 from domain.ask import Endpoint
 from domain.faults import NEVER, Fault, Kind
 from domain.retry_after import SOON, of_busy_engine
-
-READ_CHARS: Final = 2000
-"""Characters read of an engine's message; the longest recorded one has 600, and every pattern below runs over them."""
 
 
 class CallerMistake(msgspec.Struct, frozen=True):
@@ -64,6 +62,8 @@ class _Refusal(msgspec.Struct, frozen=True):
     code: str | None = None
     served: tuple[str, ...] = ()
     """The names under which engines serve the model, which callers do not learn."""
+    others: Collection[str] = ()
+    """Further names of the deployment, which callers do not learn either."""
 
     @property
     def subject(self) -> str:
@@ -79,6 +79,7 @@ def fault_from_reply(
     retry_after: bytes | None = None,
     served: tuple[str, ...] = (),
     mistakes: Sequence[CallerMistake] = (),
+    others: Collection[str] = (),
 ) -> Fault:
     """The Fault for an engine's error reply.
 
@@ -89,13 +90,14 @@ def fault_from_reply(
         retry_after: the engine's header, seconds.
         served: names under which engines know models; no explanation repeats one.
         mistakes: the callers' mistakes that engines of this dialect answer with 5xx.
+        others: further names of the deployment that no explanation tells.
     """
-    refusal = _read(body, endpoint)
+    refusal = msgspec.structs.replace(_read(body, endpoint), served=served, others=others)
     # the engine's text stays out of the logs as well: validation errors repeat parts of the prompt
     detail = f"engine answered {status}" + (f" about {refusal.param}" if refusal.param else "")
     for mistake in mistakes if status >= 500 else ():
         if mistake.pattern.search(refusal.text):
-            message = mistake.message or explained(refusal.text, served) or _GENERAL
+            message = mistake.message or explained(refusal.text, served, others) or _GENERAL
             return Fault(Kind.INVALID_VALUE, message, param=mistake.param or refusal.subject, detail=detail)
     if status in BUSY_STATUSES or (status >= 500 and _BUSY.search(refusal.text)):
         retry = of_busy_engine(retry_after)
@@ -107,7 +109,7 @@ def fault_from_reply(
     if status in (400, 404) and _UNKNOWN_MODEL.match(refusal.text):
         return Fault(Kind.MODEL_NOT_SERVED, "The engine serving this request failed.", detail=detail)
     if status in (400, 413, 422, 501):
-        return _refused(refusal, detail, served)
+        return _refused(refusal, detail)
     # 401, 403, other 404: the gateway's own configuration towards its engines, which the caller cannot correct
     retry = SOON if status >= 500 or status == GENERATION_FAILED else NEVER
     return Fault(Kind.ENGINE_ERROR, "The engine serving this request failed.", retry=retry, detail=detail)
@@ -117,16 +119,16 @@ def _read(body: bytes, endpoint: Endpoint) -> _Refusal:
     try:
         outer = msgspec.json.decode(body, type=_Outer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Refusal(body[:READ_CHARS].decode("utf-8", "replace"), None, endpoint)
+        return _Refusal(whole_tokens(body.decode("utf-8", "replace")), None, endpoint)
     if isinstance(outer.error, _Inner):
         inner = outer.error
         code = inner.code if isinstance(inner.code, str) else None
-        text = (inner.message or "")[:READ_CHARS]
+        text = whole_tokens(inner.message or "")
         return _Refusal(text, _path(inner.param or _location_in(text)), endpoint, inner.n_prompt_tokens, inner.n_ctx, code)
     if isinstance(outer.detail, list):
         place = outer.detail[0].loc if outer.detail else []
         return _Refusal("", _path(".".join(map(str, place))), endpoint)
-    text = (outer.error or outer.message or outer.detail or "")[:READ_CHARS]
+    text = whole_tokens(outer.error or outer.message or outer.detail or "")
     return _Refusal(text, _path(outer.param or _location_in(text)), endpoint)
 
 
@@ -152,8 +154,7 @@ def _path(param: str | None) -> str | None:
 # --- refusals: errors of the request itself -------------------------------------------------------------------------------
 
 
-def _refused(refusal: _Refusal, detail: str, served: tuple[str, ...]) -> Fault:
-    refusal = msgspec.structs.replace(refusal, served=served)
+def _refused(refusal: _Refusal, detail: str) -> Fault:
     if refusal.code in FILTERED:
         # the filter's own message is the engine's text, too
         return Fault(Kind.CONTENT_FILTERED, "The content filter of the engine serving this model refused the request.", detail=detail)
@@ -167,7 +168,7 @@ def _refused(refusal: _Refusal, detail: str, served: tuple[str, ...]) -> Fault:
             fault = build(match, refusal)
             fault.detail = detail
             return fault
-    sentence = explained(refusal.text, served)
+    sentence = explained(refusal.text, refusal.served, refusal.others)
     if sentence is None:
         sentence = _GENERAL + (f" Check '{refusal.param}'." if refusal.param else "")
     return Fault(
@@ -221,7 +222,7 @@ def _text_only(_: re.Match[str], refusal: _Refusal) -> Fault:
 
 
 def _bad_field(match: re.Match[str], refusal: _Refusal) -> Fault:
-    why = explained(refusal.text, refusal.served) or f"Invalid value for '{match[1]}'."
+    why = explained(refusal.text, refusal.served, refusal.others) or f"Invalid value for '{match[1]}'."
     return Fault(Kind.INVALID_VALUE, why, param=match[1])
 
 
@@ -232,7 +233,7 @@ def _unknown_parameter(match: re.Match[str], _: _Refusal) -> Fault:
 
 
 def _bad_grammar(match: re.Match[str], refusal: _Refusal) -> Fault:
-    reason = explained(match[1], refusal.served)
+    reason = explained(match[1], refusal.served, refusal.others)
     why = f": {reason.removesuffix('.')}" if reason else ""
     return Fault(Kind.INVALID_VALUE, f"The schema or grammar could not be compiled{why}.", param="response_format")
 

@@ -1,39 +1,46 @@
 """The sentence in which an engine explains a refusal, without what only its operator may know.
 
 Callers need the engine's own words: no list of rules knows every template's and every field's mistake. So the sentence stays, and the
-parts that name the deployment are replaced: model names and weights, paths, addresses, flags and environment variables, object dumps, and
-the engine's own name. Further sentences that tell the operator how to start the engine are left out. Text that is no sentence (a traceback,
-control characters) is not passed on at all.
+parts that name the deployment are replaced, in two steps. `backends.dialects.redaction` looks at each token and lets only harmless shapes
+pass (words, numbers, fields of requests, media types). Here the phrases follow that tell something although their words are harmless:
+names of models and adapters, flags and environment variables, and the engine's own name. Further sentences that tell the operator how to
+start the engine are left out. Text that is no sentence (a traceback, an object, control characters) is not passed on at all. The
+sentence is cut last, so that nothing is half cut when it is looked at.
 
 `tests/wire/engine_refusals/` has every refusal text of the pinned vLLM and SGLang packages, and what becomes of each.
 """
 
 import re
+from collections.abc import Collection
 from typing import Final
+
+from backends.dialects.redaction import READ_CHARS, redacted, whole_tokens
 
 MAX_PASSED_CHARS: Final = 300
 """Longest explanation of an engine that may reach a caller."""
-MAX_READ_CHARS: Final = 600
-"""Characters of an explanation that are looked at. The patterns below have bounded repeats as well: callers' text stands in explanations,
-and a pattern that runs for long would hold up the whole worker."""
 
 
-def explained(text: str, served: tuple[str, ...] = ()) -> str | None:
+def explained(text: str, served: Collection[str] = (), others: Collection[str] = ()) -> str | None:
     """The explanation as callers may see it; None where nothing of it may be shown.
 
     Args:
-        text: the engine's message, whole.
-        served: names under which engines know models, adapters included.
+        text: the engine's message, of which `READ_CHARS` characters are looked at.
+        served: names under which engines know the request's model, its adapter included.
+        others: further names of the deployment: of other models and adapters, and of hosts.
     """
-    sentence = _first_complaint(text)
-    sentence = sentence and sentence[:MAX_READ_CHARS]
-    if not sentence or not sentence.isascii() or not sentence.isprintable() or _NO_SENTENCE.search(sentence):
+    sentence = _first_complaint(whole_tokens(text) if len(text) > READ_CHARS else text)
+    if not sentence or not sentence.isprintable() or _NO_SENTENCE.search(sentence):
         return None
-    for pattern, replacement in _PLACES:
-        sentence = pattern.sub(replacement, sentence)
+    sentence = _DUMP.sub("", sentence)
     for name in sorted(served, key=len, reverse=True):
-        if name:
-            sentence = re.sub(rf"(?:\b[Tt]he )?(?:\b[Mm]odel )?[`'\"]?(?<![\w-]){re.escape(name)}(?![\w-])[`'\"]?", "this model", sentence)
+        if name and name.lower() in sentence.lower():
+            sentence = re.sub(
+                rf"(?:\b[Tt]he )?(?:\b[Mm]odel )?[`'\"]?(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)[`'\"]?",
+                "this model",
+                sentence,
+                flags=re.I,
+            )
+    sentence = redacted(sentence, others)
     first, *more = _SENTENCE_ENDS.split(sentence)
     sentence = " ".join([first, *[part for part in more if not _FOR_OPERATORS.search(part)]])
     for pattern, replacement in _NAMES:
@@ -68,42 +75,45 @@ _OWN: Final = "Value error, "
 """Pydantic's prefix of the messages that the engine's own validators raise."""
 _VALIDATION: Final = re.compile(r"(\d{1,6}) validation errors?[:\n]")
 _COMPLAINT: Final = re.compile(r"'msg': (?:'((?:[^'\\]|\\.){1,1000})'|\"((?:[^\"\\]|\\.){1,1000})\")")
-_NO_SENTENCE: Final = re.compile(r"Traceback|\bFile \"|validation error|\bself\.|\b[A-Za-z_]+\(\*")
+_NO_SENTENCE: Final = re.compile(r"Traceback|\bFile \"|validation error|\bself\.|^[\[{]+['\"{\[]|\b[A-Za-z_]+\(\*")
 _SENTENCE_ENDS: Final = re.compile(r"(?<=[a-z)`'\"\]0-9][.!?]) +(?=[A-Z])")
 _WORD: Final = re.compile(r"\b[A-Za-z]{2,}")
 
 _FLAG: Final = r"[`'\"]?(?<![\w-])--[a-z][\w-]{0,60}(?:=[^\s`'\"]{1,80})?[`'\"]?"
-_VARIABLE: Final = r"[`'\"]?\b(?:VLLM|SGLANG|SGL|LLAMA|TRTLLM|HF|CUDA|TORCH|PYTORCH|NCCL)_[A-Z0-9_]{1,60}(?:=\w{1,40})?[`'\"]?"
-_PLAIN: Final = "(?:user|assistant|system|tool|and|or|image|audio|video|text|true|false|png|jpeg|jpg|webp|gif|wav|mp3)"
-_NO_NAME: Final = rf"(?!{_PLAIN}(?:/(?:{_PLAIN}|\.\.\.)){{1,8}}(?![\w/-])|\d{{1,9}}/\d{{1,9}}\b)"
-"""Roles and kinds of content with slashes between them, and fractions, which are no names."""
-
-_PLACES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (re.compile(r"; tools = .*"), ""),
-    # a long run of letters and digits is no word: a key, a hash, or what a caller pasted in the wrong field
-    (re.compile(r"(?<![A-Za-z0-9_-])(?=[A-Za-z-]{0,200}\d)[A-Za-z0-9-]{24,}"), "[value]"),
-    (re.compile(r"\[json\.exception\.[\w.]{1,40}\] ?"), ""),
-    (re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s'\"`]{1,600}"), "[address]"),
-    (re.compile(r"\{\{[^{}]{0,200}\}\}|\{%[^{}]{0,200}%\}"), "[template]"),
-    (re.compile(r"\{ ?['\"][^{}]{0,400}(?:\}|$)"), "[object]"),
-    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b|(?<![\w.-])[A-Za-z][\w.-]{0,60}:\d{2,5}\b|\blocalhost\b"), "[address]"),
-    (re.compile(r"\b[A-Za-z]:\\[^\s'\"`]{0,200}|\\\\[\w.\\-]{1,200}"), "[path]"),
-    (re.compile(r"(?:(?<=[\s'\"`(=:,])|^)(?!/v1/)(?:~|\.{1,2})?/(?:[\w.+@-]{1,80}/?){1,16}"), "[path]"),
-    (re.compile(rf"(?<![\w./\]-]){_NO_NAME}[A-Za-z0-9][\w.-]{{0,80}}(?:/[\w.-]{{1,80}}){{1,8}}/?"), "[name]"),
-    (re.compile(r"(?<![\w./-])(?!structured_outputs\.)[\w-]{1,80}\.(?:py|json|safetensors|gguf|bin|so|yaml)\b(?::\d{1,6})?"), "[file]"),
+_VARIABLE: Final = (
+    r"[`'\"]?\b(?:(?:VLLM|SGLANG|SGL|LLAMA|TRTLLM|HF|CUDA|TORCH|PYTORCH|NCCL|AWS|AZURE|GOOGLE|OPENAI|ANTHROPIC)_[A-Z0-9_]{1,60}(?:=[\w.[\]]{1,40})?"
+    r"|[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}(?:=[\w.[\]]{1,40}|(?<=KEY|DIR|URL)|(?<=TOKEN|_HOST|_PORT|_HOME)|(?<=_PATH|_ROOT)|(?<=SECRET)))[`'\"]?"
 )
-"""Addresses, files and dumps, and what stands for each."""
+_DUMP: Final = re.compile(r"; tools = .*|\[json\.exception\.[\w.]{1,40}\] ?")
+"""Dumps of what the caller sent, and a library's mark before its sentence."""
 
 _FOR_OPERATORS: Final = re.compile(
     rf"{_FLAG}|{_VARIABLE}|\b(?:re)?launch(?:ing)? (?:the server|without|with)|[Vv]alid aliases|[Aa]vailable templates|environment variable"
 )
 
+_VERB: Final = r" (?:is|was|has|does|did|not|cannot|could|can|already|failed|needs|must|will|exists)\b"
+_NO_ADAPTER: Final = (
+    r"(?:adapters?|models?|lora|name|path|id|type|class|config|weights?|output|inputs?|outputs?|request|requests|support|is|was|has|does|did|not|cannot"
+    r"|could|can|already|failed|needs|must|will|exists|that|which|to|it|only|selection|parameters?|list|version|server|context|length|template"
+    r"|first|and|or|for|found|loaded|served|loading|itself|instead|specified|provided|field|format|names|paths|size|engine|deployment)\b"
+)
+"""Words that stand behind "model" or "adapter" and are no name."""
+
 _NAMES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(
+            rf"\b(models?|adapters?|lora|alias) (?:named |called )?(?!{_NO_ADAPTER})['`\"]?[A-Za-z][\w-]{{0,80}}['`\"]?(?={_VERB}|[.!]?$)",
+            re.I,
+        ),
+        r"\1",
+    ),
     (re.compile(_FLAG), "an engine option"),
     (re.compile(_VARIABLE), "an engine option"),
     (re.compile(r"<class '(?:\w{1,40}\.){0,8}(str|int|float|bool|list|dict|tuple|set|bytes|NoneType)'>"), r"\1"),
     (
-        re.compile(r"<(?:class|function|module|bound method|[\w.]{1,80} object)\b[^>]{0,200}>?|<path>| at 0x[0-9a-fA-F]+|\b0x[0-9a-fA-F]+"),
+        re.compile(
+            r"<(?:class|function|module|bound method|[\w.]{1,80} object)\b[^>]{0,200}>?|<path>| at 0x[0-9a-fA-F]+|\b0x[0-9a-fA-F]{3,}"
+        ),
         "[object]",
     ),
     (

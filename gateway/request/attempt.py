@@ -135,6 +135,7 @@ class Attempt(msgspec.Struct, eq=False):
                 (self.placement.pool.model, story.placed.lora),
                 self.timeouts,
                 deps.dialects[self.placement.pool.name].mistakes,
+                deps.names_inside,
             ),
             headers=lambda: reply_headers(exchange, story, chain.usage, deps, stream=story.asked.stream),
             timeouts=deps.timeouts,

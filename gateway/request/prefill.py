@@ -153,7 +153,7 @@ class PrefillDecodePair:
             heartbeat = Heartbeat(
                 exchange, lambda: reply_headers(exchange, story, None, deps, stream=True), deps.timeouts.heartbeat_s, deps.clock()
             )
-        source = ReplySource(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeouts)
+        source = ReplySource(prefill.id, ask.endpoint, (deps.live.fleet.pools[prefill.pool].model,), timeouts, others=deps.names_inside)
         return PrefillLeg(exchange, source, heartbeat=heartbeat, fetched=self._fetched, clock=deps.clock)
 
     def _fetched(self) -> bool:

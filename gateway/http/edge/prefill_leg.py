@@ -101,7 +101,14 @@ class PrefillLeg(Listener):
             self._resolve(None)
             return
         source = self._source
-        fault = fault_from_reply(self._status, self.body, endpoint=source.endpoint, retry_after=self._retry_after, served=source.served)
+        fault = fault_from_reply(
+            self._status,
+            self.body,
+            endpoint=source.endpoint,
+            retry_after=self._retry_after,
+            served=source.served,
+            others=source.others(),
+        )
         self._resolve(fault)
 
     def on_loss(self, loss: Loss, detail: str) -> None:

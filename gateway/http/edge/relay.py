@@ -8,7 +8,7 @@ An answer that no engine gives, as one from a cache would be, is relayed alike w
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import Final
 
@@ -40,6 +40,8 @@ class ReplySource(msgspec.Struct, frozen=True, gc=False):
     timeouts: AttemptTimeouts = NO_TIMEOUT
     mistakes: tuple[CallerMistake, ...] = ()
     """Callers' mistakes that its engine answers with 5xx (`Dialect.mistakes`)."""
+    others: Callable[[], Collection[str]] = tuple
+    """Collects further names of the deployment that no error message may tell."""
 
 
 FROM_MEMORY: Final = ReplySource()
@@ -220,6 +222,7 @@ class ReplyRelay(Listener):
             retry_after=self._retry_after,
             served=source.served,
             mistakes=source.mistakes,
+            others=source.others(),
         )
         self._resolve(fault)
 

@@ -273,3 +273,15 @@ async def test_a_long_plain_reply_streams_and_ends_short_when_it_breaks(broken: 
     assert not connection.out.endswith(b"0\r\n\r\n")
     assert b"data: " not in connection.out
     assert connection.closed
+
+
+async def test_a_refusal_tells_no_other_names_of_the_deployment() -> None:
+    def refuses(sink: Any) -> None:
+        sink.on_head(400, {b"content-type": b"application/json"})
+        sink.on_data(b'{"error":{"message":"There is no template for globex among globex and a."}}')
+        sink.on_end()
+
+    path = Path(a=Engine(refuses), b=Engine())
+    path.deps.live.names["b"] = frozenset({"globex"})
+    fault = await fault_of(to(path, "a"))
+    assert fault.message == "There is no template for [name] among [name] and a."
