@@ -231,7 +231,7 @@ class ReplyRelay(Listener):
     def _hand_on(self, data: bytes) -> None:
         exchange = self._exchange
         if not exchange.started:
-            self._answer.answer_at = self._answer.first_event_at
+            self._answer.answer_at = self._answer.first_event_at or self._clock()
             self._answer.handed_on_at = self._clock()
             exchange.start(self._headers())
         self._direct = True

@@ -77,6 +77,8 @@ class ReplyDocument(msgspec.Struct, gc=False):
     error: msgspec.Raw | None = None
     object: str | None = None
     model: str | None = None
+    prompt_progress: msgspec.Raw | UnsetType = UNSET
+    """llama.cpp's word on how much of the prompt has been computed (`return_progress`)."""
 
 
 class _PlainChoice(msgspec.Struct, gc=False):
@@ -92,8 +94,26 @@ class PlainChunk(msgspec.Struct, gc=False):
     usage: UnsetType | None = UNSET
     error: UnsetType = UNSET
     model: str | None = None
+    prompt_progress: UnsetType = UNSET
 
 
+class _SilentDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    role: str | None = None
+    content: Literal[""] | None = None
+
+
+class _SilentChoice(msgspec.Struct, gc=False):
+    finish_reason: None = None
+    delta: _SilentDelta | None = None
+    text: Literal[""] | None = None
+
+
+class _ProgressChunk(msgspec.Struct, gc=False):
+    choices: list[_SilentChoice]
+    usage: UnsetType = UNSET
+
+
+_decode_progress = msgspec.json.Decoder(_ProgressChunk).decode
 _decode_plain_chunk = msgspec.json.Decoder(PlainChunk).decode
 _decode_document = msgspec.json.Decoder(ReplyDocument).decode
 
@@ -127,6 +147,15 @@ def decode_plain_reply(body: bytes, endpoint: Endpoint) -> ReplyDocument:
     if not body.isascii():
         body.decode()
     return _PLAIN_DECODERS[endpoint](body)
+
+
+def is_silent(data: bytes) -> bool:
+    """Whether a streamed event tells nothing of the answer: no text, no call, no end, no usage."""
+    try:
+        _decode_progress(data)
+    except NOT_A_REPLY:
+        return False
+    return True
 
 
 def plain_chunk(data: bytes) -> PlainChunk | None:

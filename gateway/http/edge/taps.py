@@ -28,6 +28,7 @@ from gateway.http.edge.reply_document import (
     ReportedUsage,
     decode_document,
     decode_plain_reply,
+    is_silent,
     plain_chunk,
 )
 from gateway.story import AttemptFacts, Story
@@ -170,6 +171,8 @@ class StreamTap(_Judge, eq=False):
                 self.finished.add(choice.index)
                 self.answer.choices_over = len(self.finished)
         usage = document.usage
+        if document.prompt_progress is not UNSET and is_silent(payload):
+            return b"data: %b\n\n" % payload  # of the prompt, not of the answer: no token, and not the first one
         if usage is UNSET:
             self.answer.note_event(now)
             return b"data: %b\n\n" % payload if self.answer.events <= self.most_events else self._past_cap()

@@ -478,3 +478,38 @@ def test_the_chain_of_an_answer_under_its_own_name_is_its_judge_alone() -> None:
     assert fed(renamed, SGLANG.replace(b'"model":"m"', b'"model":"served"')) == SGLANG.replace(USAGE, b"")
     several = taps_for(ask, story, lambda: 0.0, "m", frozenset({"m", "alias"}))
     assert fed(several, SGLANG.replace(b'"model":"m"', b'"model":"alias"')) == SGLANG.replace(USAGE, b"")
+
+
+def progress(processed: int, **choice: object) -> bytes:
+    """An event of llama.cpp's server with `return_progress`, as recorded."""
+    said = {"finish_reason": None, "index": 0, "delta": {"role": "assistant", "content": None}, **choice}
+    body = {"choices": [said], "created": 1, "id": "c", "model": "m", "object": "chat.completion.chunk"}
+    return (
+        b"data: %b\n\n" % json.dumps({**body, "prompt_progress": {"total": 731, "cache": 0, "processed": processed, "time_ms": 9}}).encode()
+    )
+
+
+@pytest.mark.parametrize("step", [None, 1, 7])
+def test_progress_of_the_prompt_is_passed_on_and_is_no_token(step: int | None) -> None:
+    made = tap()
+    made.most_events = 4.0
+    stream = b"".join(progress(at) for at in range(0, 731, 64)) + event() + event(finish="stop") + DONE
+    assert through(made, stream, step) == stream
+    assert made.fault is None
+    assert made.answer.events == 2
+
+
+@pytest.mark.parametrize(
+    "choice", [{"delta": {"content": "x"}}, {"text": "x"}, {"delta": {"reasoning_content": "x"}}, {"delta": {"tool_calls": [{}]}}]
+)
+def test_what_says_something_counts_as_a_token_beside_progress_too(choice: dict[str, object]) -> None:
+    made = tap()
+    made.most_events = 4.0
+    through(made, b"".join(progress(at, **choice) for at in range(8)))
+    assert made.fault is not None and "past its cap" in (made.fault.detail or "")
+
+
+def test_a_finish_reason_beside_progress_counts() -> None:
+    made = tap()
+    through(made, progress(1) + progress(2, finish_reason="stop") + DONE)
+    assert (made.fault, made.answer.events) == (None, 1)
